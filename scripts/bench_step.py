@@ -1,0 +1,156 @@
+"""Times the quickstart's training step against its floor, side by side in one run.
+
+The floor is what nobody can leave out: plain `generate` for the same prompts and one plain
+forward-backward of the same tokens, with the same model. Prints medians and their ratio.
+
+Usage: python scripts/bench_step.py [--steps 7] [--json FILE] [key=value ...]
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from selfplay import config
+from selfplay.experiment import Experiment
+from selfplay.progress import Progress
+from selfplay.runs import Run
+from selfplay.train import gather
+from selfplay.types import Group, Turn
+
+MICRO_BATCH_TOKENS = 16_384
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    options, overrides = parser.parse_known_args()
+    settings = config.load(["+experiment=quickstart", *overrides])
+    experiment = Experiment(settings)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, Progress(0, "bench", live=False) as progress:
+        run = Run.create(Path(folder) / "run", settings)
+        gather(experiment, progress)
+        for step in range(1, options.steps + 2):
+            seconds, groups = one_step(experiment, run, step)
+            turns = [t for g in groups for e in g.episodes for t in e.turns]
+            (model,) = {id(p.model): p.model for p in experiment.policies.values()}.values()
+            plain = {
+                "generate": timed(partial(plain_generate, model, turns)),
+                "forward_backward": timed(partial(plain_learning, model, turns)),
+            }
+            tokens = sum(len(turn.completion_ids) for turn in turns)
+            if step > 1:  # the first warms caches up
+                rows.append({**seconds, **plain, "tokens": tokens, "turns": len(turns)})
+    experiment.close()
+    median = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+    floor = median["generate"] + median["forward_backward"]
+    ratios = [row["step"] / (row["generate"] + row["forward_backward"]) for row in rows]
+    report = {
+        "steps": len(rows),
+        "threads": torch.get_num_threads(),
+        "median_seconds": median,
+        "floor_seconds": floor,
+        "ratio": statistics.median(ratios),
+        "ratio_range": [min(ratios), max(ratios)],
+        "completion_tokens_per_second": median["tokens"] / median["step"],
+    }
+    print(f"step of {median['turns']:.0f} turns and {median['tokens']:.0f} completion tokens")
+    print(
+        f"  ours    {median['step']:6.2f} s  (rollout {median['rollout']:.2f}, learning "
+        f"{median['learn']:.2f}, credit and records {median['record']:.2f})"
+    )
+    print(
+        f"  floor   {floor:6.2f} s  (generate {median['generate']:.2f}, forward-backward "
+        f"{median['forward_backward']:.2f})"
+    )
+    print(
+        f"  ratio   {report['ratio']:6.2f}    (from {min(ratios):.2f} to {max(ratios):.2f} over "
+        f"{len(rows)} steps, {report['threads']} threads)"
+    )
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def one_step(experiment: Experiment, run: Run, step: int) -> tuple[dict[str, float], list[Group]]:
+    """A step of the training loop, timed by phase."""
+    begin = time.perf_counter()
+    groups = experiment.sampler.sample(
+        experiment.curriculum, experiment.rollout.play, step=step, seed=experiment.seed
+    )
+    played = time.perf_counter()
+    samples = experiment.credit.assign(groups)
+    credited = time.perf_counter()
+    for name, learner in experiment.learners.items():
+        learner.update([s for s in samples if s.turn.policy == name], step=step)
+        experiment.publish(name)
+    learned = time.perf_counter()
+    run.record(step, {}, groups, samples)
+    end = time.perf_counter()
+    seconds = {
+        "step": end - begin,
+        "rollout": played - begin,
+        "learn": learned - credited,
+        "record": end - learned + credited - played,
+    }
+    return seconds, groups
+
+
+def plain_generate(model: PreTrainedModel, turns: Sequence[Turn]) -> None:
+    """`generate` for the proposers' prompts and then for the solvers', each as one padded batch."""
+    model.eval()
+    for role in dict.fromkeys(turn.role for turn in turns):
+        mine = [turn for turn in turns if turn.role == role]
+        width = max(len(turn.prompt_ids) for turn in mine)
+        ids = torch.zeros(len(mine), width, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, turn in enumerate(mine):
+            ids[row, width - len(turn.prompt_ids) :] = torch.tensor(turn.prompt_ids)
+            mask[row, width - len(turn.prompt_ids) :] = 1
+        with torch.inference_mode():
+            model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                do_sample=True,
+                top_k=0,
+                temperature=1.0,
+                max_new_tokens=max(len(turn.completion_ids) for turn in mine),
+            )
+
+
+def plain_learning(model: PreTrainedModel, turns: Sequence[Turn]) -> None:
+    """One forward-backward of the same tokens, as padded rows sorted by length."""
+    model.train()
+    rows = sorted((turn.prompt_ids + turn.completion_ids for turn in turns), key=len)
+    start = 0
+    while start < len(rows):
+        end = start + 1
+        while end < len(rows) and (end + 1 - start) * len(rows[end]) <= MICRO_BATCH_TOKENS:
+            end += 1
+        part = rows[start:end]
+        width = len(part[-1])
+        ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in part])
+        labels = torch.tensor([[*row, *[-100] * (width - len(row))] for row in part])
+        mask = (labels != -100).long()
+        model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).loss.backward()
+        start = end
+    model.zero_grad(set_to_none=True)
+
+
+def timed(work: Callable[[], None]) -> float:
+    """Seconds that `work()` takes."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()
