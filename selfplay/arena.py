@@ -1,0 +1,253 @@
+"""The arena: a partially observable stochastic game, played in stages.
+
+An `Arena` is a `pettingzoo.AECEnv`. An author writes `setup`, `acting`, `view` and `advance`; this
+class does PettingZoo's bookkeeping. The agents that `acting` names form a *stage*: none of them
+sees the move of another before all have moved. To PettingZoo they take turns.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, ClassVar
+
+from gymnasium import spaces
+from pettingzoo import AECEnv
+
+from selfplay.errors import nearest
+from selfplay.seeds import derive
+from selfplay.types import Action, Observation, Status, Task, well_formed
+
+LONGEST_TEXT = 1_000_000
+"""Characters that an observation or an action may have; a longer action is an invalid one."""
+
+
+class AnyText(spaces.Text):
+    """Text of any characters. Gymnasium's `Text` knows only those of a fixed set."""
+
+    def __init__(self, max_length: int = LONGEST_TEXT) -> None:
+        super().__init__(max_length=max_length, min_length=0)
+
+    def contains(self, x: Any) -> bool:
+        """Whether `x` is a string of at most `max_length` characters."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """A short random string: noise, as a random agent's text is."""
+        length = int(self.np_random.integers(0, 32))
+        return "".join(chr(int(code)) for code in self.np_random.integers(32, 127, size=length))
+
+
+class Arena(AECEnv):
+    """Base class of all arenas. State is plain data: an arena can be forked, pickled, replayed."""
+
+    name: ClassVar[str] = "arena_v0"
+    roles: Mapping[str, int]
+    """How many agents of each role sit in this arena."""
+    services: ClassVar[tuple[str, ...]] = ()
+    """Attributes that reach outside (an executor, a buffer): shared by forks, never pickled."""
+    blocking: ClassVar[bool] = False
+    """Whether `advance` waits for a service, so that many arenas should advance at once."""
+
+    def __init__(self, roles: Mapping[str, int] | None = None) -> None:
+        super().__init__()
+        self.roles = dict(roles if roles is not None else type(self).roles)
+        self.metadata = {"name": self.name, "render_modes": ["ansi"], "is_parallelizable": False}
+        self.render_mode = "ansi"
+        self.possible_agents = [
+            f"{role}_{number}" for role, count in self.roles.items() for number in range(count)
+        ]
+        self._observation_space = spaces.Dict({"text": AnyText()})
+        self._action_space = AnyText()
+        self.agents: list[str] = []
+
+    # What an author writes ---------------------------------------------------------------------
+
+    def default_task(self, rng: Random) -> Task:
+        """The task of a `reset` that names none."""
+        return Task(id="default")
+
+    def setup(self, task: Task, rng: Random) -> None:
+        """Build the initial state. All randomness of the episode comes from `rng`."""
+        raise NotImplementedError(f"{type(self).__name__}.setup")
+
+    def acting(self) -> Sequence[str]:
+        """The agents whose move it is; several move at once, unseen by one another."""
+        raise NotImplementedError(f"{type(self).__name__}.acting")
+
+    def view(self, agent: str) -> Observation:
+        """What this agent alone may see now."""
+        raise NotImplementedError(f"{type(self).__name__}.view")
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        """The transition. `None` is an action that did not parse. Must not raise on any text."""
+        raise NotImplementedError(f"{type(self).__name__}.advance")
+
+    # What an author calls ----------------------------------------------------------------------
+
+    def pay(self, agent: str, reward: float) -> None:
+        """Give `agent` a reward for what has happened so far."""
+        if agent not in self.paid:
+            raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
+        self.paid[agent] += float(reward)
+
+    def note(self, agent: str, **facts: Any) -> None:
+        """Record facts about the agent's latest move, for transcripts and metrics."""
+        self.notes.setdefault(agent, {}).update(facts)
+
+    def measure(self, **values: float) -> None:
+        """Record episode metrics."""
+        self.metrics.update({name: float(value) for name, value in values.items()})
+
+    def create(self, task: Task) -> None:
+        """Hand a verified new task to the curriculum."""
+        self.created.append(task)
+
+    def finish(self) -> None:
+        """End the episode."""
+        self.finished = True
+
+    # What the rollout uses ---------------------------------------------------------------------
+
+    @property
+    def stage(self) -> tuple[str, ...]:
+        """The agents that still have to move in the current stage."""
+        return tuple(self._waiting)
+
+    @property
+    def status(self) -> Status | None:
+        """`FINISHED` once the arena ended the episode, else None."""
+        return Status.FINISHED if self.finished else None
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Start the episode of `task` and `seed`."""
+        self.task, self.seed = task, seed
+        self.rng = Random(derive(seed, "arena"))
+        self.agents = self.possible_agents[:]
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
+        self._skip_agent_selection = None
+        self.paid = dict.fromkeys(self.agents, 0.0)
+        self.notes: dict[str, dict[str, Any]] = {}
+        self.metrics: dict[str, float] = {}
+        self.created: list[Task] = []
+        self.finished = False
+        self.history: list[dict[str, Action | None]] = []
+        self._moves: dict[str, Action | None] = {}
+        self._waiting: list[str] = []
+        self.agent_selection = self.agents[0]
+        self.setup(task, self.rng)
+        self._go_on()
+
+    def play(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
+        """Play one whole stage; returns what every agent was paid for it."""
+        if set(actions) != set(self._waiting):
+            raise ValueError(f"{self.name}: stage of {self._waiting} got moves of {list(actions)}")
+        before = dict(self.paid)
+        for agent in list(self._waiting):
+            self._move(actions[agent])
+        return {agent: paid - before[agent] for agent, paid in self.paid.items()}
+
+    def fork(self) -> "Arena":
+        """An independent copy in mid-episode. Services are shared, not copied."""
+        return copy.deepcopy(self)
+
+    def replay(self, history: Sequence[Mapping[str, Action | None]]) -> None:
+        """Play the recorded stages again, from the beginning of the same task and seed."""
+        self.begin(self.task, self.seed)
+        for actions in history:
+            self.play(actions)
+
+    # PettingZoo --------------------------------------------------------------------------------
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """A dictionary with the observation under "text"."""
+        return self._observation_space
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """Any text; what it means is for the arena to say."""
+        return self._action_space
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """PettingZoo's reset; `options["task"]` is the task to play."""
+        if seed is None:
+            seed = derive(getattr(self, "seed", 0), "next")
+        task = (options or {}).get("task") or self.default_task(Random(derive(seed, "task")))
+        self.begin(task, seed)
+
+    def observe(self, agent: str) -> dict[str, str]:
+        """PettingZoo's observation: the text of `view`."""
+        observation = self.view(agent)
+        text = observation.text or "\n".join(f"{k}: {v}" for k, v in observation.fields.items())
+        return {"text": text[:LONGEST_TEXT]}
+
+    def step(self, action: Action | None) -> None:
+        """PettingZoo's step: the selected agent's move."""
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            self._was_dead_step(action)
+            return
+        before = dict(self.paid)
+        self._cumulative_rewards[agent] = 0.0
+        self._clear_rewards()
+        self._move(action)
+        for name in self.agents:
+            self.rewards[name] = self.paid[name] - before[name]
+            self.infos[name] = self.notes.get(name, {})
+        self._accumulate_rewards()
+        if self.finished:
+            self._deads_step_first()
+
+    def render(self) -> str:
+        """The episode so far: every stage's moves."""
+        return "\n".join(
+            f"{agent}: {action}" for moves in self.history for agent, action in moves.items()
+        )
+
+    def close(self) -> None:
+        """Nothing to release: services belong to whoever made them."""
+
+    # Inside ------------------------------------------------------------------------------------
+
+    def _move(self, action: Action | None) -> None:
+        agent = self._waiting.pop(0)
+        valid = isinstance(action, str) and len(action) <= LONGEST_TEXT
+        self._moves[agent] = well_formed(action) if action is not None and valid else None
+        if self._waiting:
+            self.agent_selection = self._waiting[0]
+            return
+        moves, self._moves = self._moves, {}
+        self.history.append(moves)
+        self.notes = {}
+        self.advance(moves)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Open the next stage, or end the episode."""
+        if self.finished:
+            self.terminations = dict.fromkeys(self.agents, True)
+            return
+        self._waiting = list(self.acting())
+        different = set(self._waiting)
+        if not different or not different <= set(self.possible_agents):
+            raise ValueError(
+                f"{self.name}: acting() named {self._waiting}, not agents of the arena"
+            )
+        if len(different) < len(self._waiting):
+            raise ValueError(f"{self.name}: acting() named an agent twice: {self._waiting}")
+        self.agent_selection = self._waiting[0]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Arena":
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        for name, value in self.__dict__.items():
+            shared = name in self.services or name in ("_observation_space", "_action_space")
+            setattr(twin, name, value if shared else copy.deepcopy(value, memo))
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: None if name in self.services else value for name, value in self.__dict__.items()
+        }

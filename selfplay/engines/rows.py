@@ -1,0 +1,132 @@
+"""What an engine keeps per completion in flight, and how it draws the next token of each.
+
+All of it lies on the CPU; the model's device sees only the logits, and sums them where they are.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from selfplay.types import Completion, Request, StopReason
+
+BLOCK = 256
+STATE = ("inputs", "tokens", "logprobs", "uniforms", "temperature", "count", "allowed", "ended")
+
+
+class Rows:
+    """Rows 0 .. len-1, in the order of the key-value cache, each with a random stream of its own.
+
+    A row that has ended stays, and is drawn for without effect, until `collect` takes it out.
+    """
+
+    def __init__(self, end_ids: Sequence[int]) -> None:
+        self.requests: list[Request] = []
+        self.end_ids = frozenset(end_ids)
+        self._end = torch.tensor(sorted(end_ids))
+        # Of each row: the token to read next; what it has said, padded; that in nats; one uniform
+        # number per token; and 0 for greedy, its temperature.
+        self.inputs = torch.zeros(0, dtype=torch.long)
+        self.tokens = torch.zeros(0, 0, dtype=torch.long)
+        self.logprobs = torch.zeros(0, 0)
+        self.uniforms = torch.zeros(0, 0, dtype=torch.float64)
+        self.temperature = torch.zeros(0)
+        self.count = torch.zeros(0, dtype=torch.long)
+        self.allowed = torch.zeros(0, dtype=torch.long)
+        self.ended = torch.zeros(0, dtype=torch.bool)
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Append a row per request."""
+        width = max(self.tokens.shape[1], *(request.max_tokens for request in requests))
+        uniforms = np.zeros((len(requests), width))
+        for row, request in enumerate(requests):
+            stream = np.random.Generator(np.random.Philox(request.seed))
+            uniforms[row, : request.max_tokens] = stream.random(request.max_tokens)
+        self.requests += requests
+        self.uniforms = self._appended(self.uniforms, torch.from_numpy(uniforms))
+        self.tokens = self._appended(self.tokens, torch.zeros(len(requests), width))
+        self.logprobs = self._appended(self.logprobs, torch.zeros(len(requests), width))
+        self.inputs = self._appended(self.inputs, torch.zeros(len(requests)))
+        self.count = self._appended(self.count, torch.zeros(len(requests)))
+        self.ended = self._appended(self.ended, torch.zeros(len(requests)))
+        allowed = [request.max_tokens for request in requests]
+        self.allowed = self._appended(self.allowed, torch.tensor(allowed))
+        temperature = [request.temperature for request in requests]
+        self.temperature = self._appended(self.temperature, torch.tensor(temperature))
+
+    @staticmethod
+    def _appended(state: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        if state.ndim == 2:
+            state = torch.nn.functional.pad(state, (0, new.shape[1] - state.shape[1]))
+        return torch.cat([state, new.to(state)])
+
+    def draw(self, logits: torch.Tensor, first: int = 0) -> None:
+        """Draw one token for the rows from `first` on; `logits` [rows, vocabulary]."""
+        logits, rows = logits.float(), slice(first, None)
+        temperature, count = self.temperature[rows], self.count[rows]
+        greedy = temperature == 0
+        scale = torch.where(greedy, 1.0, temperature).to(logits.device)
+        logprobs = (logits / scale[:, None]).log_softmax(-1)
+        index = torch.arange(len(logits))
+        at = count.clamp(max=self.tokens.shape[1] - 1)
+        drawn = inverse(logprobs.exp(), self.uniforms[rows][index, at])
+        chosen = torch.where(greedy, logits.argmax(-1).cpu(), drawn)
+        nats = logprobs.gather(1, chosen.to(logprobs.device)[:, None])[:, 0].cpu()
+        nats = torch.where(greedy, 0.0, nats)
+        live = ~self.ended[rows]
+        self.tokens[rows][index[live], at[live]] = chosen[live]
+        self.logprobs[rows][index[live], at[live]] = nats[live]
+        self.count[rows] += live.long()
+        self.inputs[rows] = chosen
+        stopped = torch.isin(chosen, self._end)
+        self.ended[rows] |= stopped | (self.count[rows] >= self.allowed[rows])
+
+    def collect(self, version: int) -> tuple[list[Completion], torch.Tensor]:
+        """Take out the rows that have ended: their completions, and which rows were kept."""
+        kept = (~self.ended).nonzero()[:, 0]
+        done = self.ended.nonzero()[:, 0]
+        tokens, logprobs = self.tokens[done].tolist(), self.logprobs[done].tolist()
+        completions = []
+        for place, row in enumerate(done.tolist()):
+            count = int(self.count[row])
+            ids = tuple(tokens[place][:count])
+            completions.append(
+                Completion(
+                    id=self.requests[row].id,
+                    completion_ids=ids,
+                    logprobs=tuple(logprobs[place][:count]),
+                    stop_reason=StopReason.STOP if ids[-1] in self.end_ids else StopReason.LENGTH,
+                    version=version,
+                )
+            )
+        self.requests = [self.requests[row] for row in kept.tolist()]
+        for name in STATE:
+            setattr(self, name, getattr(self, name)[kept])
+        return completions, kept
+
+
+def inverse(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """The inverse of each row's distribution function at its uniform number: a token of each row.
+
+    In two steps, a block of tokens and a token of that block: running sums over a whole vocabulary
+    are slow, and on a GPU not deterministic. Never a token without a chance.
+    """
+    width = -(-chances.shape[1] // BLOCK) * BLOCK
+    blocks = torch.nn.functional.pad(chances, (0, width - chances.shape[1]))
+    blocks = blocks.unflatten(1, (-1, BLOCK))
+    ends = blocks.sum(-1, dtype=torch.float64).cpu().cumsum(-1)
+    targets = _below(uniforms * ends[:, -1], ends[:, -1])
+    block = torch.searchsorted(ends, targets[:, None], right=True)[:, 0]
+    index = torch.arange(len(ends))
+    starts = torch.nn.functional.pad(ends, (1, 0))[index, block]
+    inside = blocks[index.to(blocks.device), block.to(blocks.device)].double().cpu().cumsum(-1)
+    rest = _below(targets - starts, inside[:, -1])
+    return block * BLOCK + torch.searchsorted(inside, rest[:, None], right=True)[:, 0]
+
+
+def _below(values: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:
+    """`values`, or the largest number below a limit where rounding has reached it."""
+    return torch.minimum(values, torch.nextafter(limits, torch.zeros_like(limits)))

@@ -1,0 +1,74 @@
+"""An engine without a model: each policy is a function from what the agent sees to its words."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, TypeAlias
+
+from selfplay.errors import ConfigError, nearest
+from selfplay.types import Completion, Observation, Request, StopReason
+
+Script: TypeAlias = Callable[[str, Observation, Random], str]
+"""(agent, observation, rng) -> the completion's text."""
+
+
+class ScriptedEngine:
+    """Answers every request at once; a text's ids are its UTF-8 bytes, its log-probabilities 0."""
+
+    def __init__(self, scripts: Mapping[str, Script]) -> None:
+        self.scripts = dict(scripts)
+        self._waiting: deque[Request] = deque()
+
+    def add(self, request: Request) -> None:
+        """Queue a request; raises ConfigError for a policy without a script."""
+        if request.policy not in self.scripts:
+            hint = nearest(request.policy, self.scripts)
+            raise ConfigError(f"no script for policy {request.policy!r}; {hint}")
+        self._waiting.append(request)
+
+    def step(self) -> list[Completion]:
+        """Answer everything that waits."""
+        answers = []
+        while self._waiting:
+            request = self._waiting.popleft()
+            script = self.scripts[request.policy]
+            text = script(request.agent, request.observation, Random(request.seed))
+            ids = tuple(text.encode("utf-8", "replace"))
+            cut = len(ids) > request.max_tokens
+            ids = ids[: request.max_tokens]
+            answers.append(
+                Completion(
+                    id=request.id,
+                    completion_ids=ids,
+                    logprobs=(0.0,) * len(ids),
+                    stop_reason=StopReason.LENGTH if cut else StopReason.STOP,
+                    text=bytes(ids).decode("utf-8", "replace"),
+                )
+            )
+        return answers
+
+    def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
+        """A script has no weights; raises ConfigError."""
+        raise ConfigError(f"policy {policy!r} is scripted and cannot be trained")
+
+
+def constant(text: str) -> Script:
+    """Always the same words."""
+    return lambda agent, observation, rng: text
+
+
+def choice(texts: Sequence[str]) -> Script:
+    """One of `texts`, uniformly."""
+    return lambda agent, observation, rng: rng.choice(list(texts))
+
+
+def replay(texts: Mapping[str, Sequence[str]]) -> Script:
+    """Each agent's recorded words in order; raises IndexError past the end."""
+    spoken = dict.fromkeys(texts, 0)
+
+    def script(agent: str, observation: Observation, rng: Random) -> str:
+        position = spoken[agent]
+        spoken[agent] += 1
+        return texts[agent][position]
+
+    return script

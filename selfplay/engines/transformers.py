@@ -1,0 +1,226 @@
+"""The embedded engine: continuous batching over a Hugging Face causal LM, on a CPU or a GPU.
+
+One prefill per distinct prompt, one random stream per request, rows that join and leave between
+decoding steps. Needs a model with ordinary attention layers (no recurrent state).
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from selfplay.engines.rows import Rows
+from selfplay.engines.slots import SlotCache
+from selfplay.errors import ConfigError, nearest
+from selfplay.types import Completion, Request
+
+
+class TransformersEngine:
+    """Serves several policies, each with its own model, in one process."""
+
+    def __init__(
+        self,
+        models: Mapping[str, PreTrainedModel],
+        end_ids: Mapping[str, Sequence[int]],
+        *,
+        max_rows: int = 1024,
+        prefill_tokens: int = 16_384,
+        stride: int = 16,
+    ) -> None:
+        """Args:
+        models: Policy name to model.
+        end_ids: Policy name to the tokens that end a completion.
+        max_rows: Completions decoded at once per policy.
+        prefill_tokens: Prompt tokens of one prefill forward, padding included.
+        stride: Decoding steps between two chances for requests to join.
+
+        Raises ConfigError for a model whose attention the engine cannot serve.
+        """
+        settings = {"max_rows": max_rows, "prefill_tokens": prefill_tokens, "stride": stride}
+        for name, value in settings.items():
+            if value < 1:
+                raise ConfigError(f"engine.{name}: must be at least 1, not {value}")
+        self._batches = {
+            name: _Batch(name, model, end_ids[name], **settings) for name, model in models.items()
+        }
+
+    def add(self, request: Request) -> None:
+        """Queue a request; raises ConfigError for one that its policy's model cannot serve."""
+        self._batch(request.policy).add(request)
+
+    @torch.inference_mode()
+    def step(self) -> list[Completion]:
+        """Up to `stride` tokens for every request in flight."""
+        return [done for batch in self._batches.values() for done in batch.step()]
+
+    def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
+        """Copy `weights` into the policy's model, unless they are the model's own tensors."""
+        batch = self._batch(policy)
+        if batch.busy:
+            raise RuntimeError(f"policy {policy!r} got new weights with requests in flight")
+        own = batch.model.state_dict()
+        with torch.no_grad():
+            for name, tensor in weights.items():
+                if own[name].data_ptr() != tensor.data_ptr():
+                    own[name].copy_(tensor)
+        batch.version = version
+
+    def _batch(self, policy: str) -> "_Batch":
+        if policy not in self._batches:
+            hint = nearest(policy, self._batches)
+            raise ConfigError(f"the engine serves no policy {policy!r}; {hint}")
+        return self._batches[policy]
+
+
+class _Batch:
+    """The requests of one policy."""
+
+    def __init__(
+        self,
+        policy: str,
+        model: PreTrainedModel,
+        end_ids: Sequence[int],
+        *,
+        max_rows: int,
+        prefill_tokens: int,
+        stride: int,
+    ) -> None:
+        _check_attention(model, f"policy {policy!r}")
+        config = model.config.get_text_config()
+        self.model, self.policy, self.version = model, policy, 0
+        self.max_rows, self.prefill_tokens, self.stride = max_rows, prefill_tokens, stride
+        self.device = model.device
+        self.waiting: deque[Request] = deque()
+        self.rows = Rows(end_ids)
+        self.cache = SlotCache(config.num_hidden_layers, self.device)
+        self.limit = getattr(config, "max_position_embeddings", None)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting or len(self.rows))
+
+    def add(self, request: Request) -> None:
+        where = f"policy {self.policy!r}"
+        prompt, new = len(request.prompt_ids), request.max_tokens
+        if not prompt:
+            raise ConfigError(f"{where}: {request.agent} got an empty prompt")
+        if new < 1:
+            raise ConfigError(f"{where}: max_tokens must be at least 1, not {new}")
+        if self.limit is not None and prompt + new > self.limit:
+            raise ConfigError(
+                f"{where}: prompt of {prompt} tokens plus {new} new ones exceeds the model's "
+                f"{self.limit}; lower max_tokens or shorten the prompt"
+            )
+        self.waiting.append(request)
+
+    def step(self) -> list[Completion]:
+        if not self.busy:
+            return []
+        training = self.model.training
+        self.model.eval()
+        try:
+            self._admit()
+            finished = self._collect()
+            for _ in range(self.stride):
+                if not len(self.rows):
+                    break
+                self._decode()
+                # Rows that are done cost compute until they leave, leaving costs a move.
+                if int(self.rows.ended.sum()) * 8 >= len(self.rows):
+                    finished += self._collect()
+            return finished + self._collect()
+        finally:
+            self.model.train(training)
+
+    def _admit(self) -> None:
+        count = min(len(self.waiting), self.max_rows - len(self.rows))
+        if count <= 0:
+            return
+        # Sorted by prompt: siblings are neighbours, and prompts of one length share a prefill.
+        requests = sorted(
+            (self.waiting.popleft() for _ in range(count)),
+            key=lambda request: (len(request.prompt_ids), request.prompt_ids),
+        )
+        longest = max(len(request.prompt_ids) + request.max_tokens for request in requests)
+        self.cache.reserve(len(self.rows) + count, longest)
+        siblings: dict[tuple[int, ...], list[Request]] = {}
+        for request in requests:
+            siblings.setdefault(request.prompt_ids, []).append(request)
+        prompts = deque(siblings)
+        while prompts:
+            chunk = [prompts.popleft()]
+            while prompts and (len(chunk) + 1) * len(prompts[0]) <= self.prefill_tokens:
+                chunk.append(prompts.popleft())
+            self._prefill(chunk, [siblings[prompt] for prompt in chunk])
+
+    def _prefill(
+        self, prompts: Sequence[tuple[int, ...]], requests: Sequence[Sequence[Request]]
+    ) -> None:
+        width = max(map(len, prompts))
+        ids = torch.zeros(len(prompts), width, dtype=torch.long)
+        mask = torch.zeros(len(prompts), width, dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        cache = DynamicCache(config=self.model.config)
+        out = self.model(
+            input_ids=ids.to(self.device),
+            attention_mask=None if bool(mask.all()) else mask.to(self.device),
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0).to(self.device),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        new = [request for siblings in requests for request in siblings]
+        sources = [source for source, siblings in enumerate(requests) for _ in siblings]
+        first = len(self.rows)
+        self.cache.admit(cache, sources, [len(request.prompt_ids) for request in new])
+        self.rows.add(new)
+        self.rows.draw(out.logits[torch.tensor(sources, device=self.device), -1], first)
+
+    def _decode(self) -> None:
+        mask = self.cache.start_step()
+        if self.model.config._attn_implementation == "eager":  # which adds its mask to the scores
+            least = torch.finfo(self.model.dtype).min
+            mask = torch.where(mask, 0.0, least).to(self.model.dtype)
+        out = self.model(
+            input_ids=self.rows.inputs[:, None].to(self.device),
+            attention_mask=mask,
+            position_ids=self.cache.live_columns[:, None],
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self.cache.end_step((~self.rows.ended).to(self.device))
+        self.rows.draw(out.logits[:, -1])
+
+    def _collect(self) -> list[Completion]:
+        """Take out the rows that are done."""
+        if not bool(self.rows.ended.any()):
+            return []
+        completions, kept = self.rows.collect(self.version)
+        self.cache.keep(kept)
+        return completions
+
+
+def _check_attention(model: PreTrainedModel, where: str) -> None:
+    """Raise ConfigError for a model that a cache with one column per token does not fit."""
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    problem = ""
+    if getattr(model, "_is_stateful", False):
+        problem = "recurrent layers"
+    elif kinds != {"full_attention"}:
+        problem = f"layers of other kinds than full attention ({', '.join(sorted(kinds))})"
+    elif window and getattr(config, "use_sliding_window", True):
+        problem = "sliding-window attention"
+    elif model.config._attn_implementation not in ("sdpa", "eager"):
+        problem = f"attention of the kind {model.config._attn_implementation!r}"
+    if problem:
+        raise ConfigError(
+            f"{where}: the transformers engine cannot serve {type(model).__name__} with {problem}; "
+            "choose another model or another engine"
+        )

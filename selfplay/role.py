@@ -1,0 +1,135 @@
+"""The role: how a model sees an observation and how its words become an action. Stateless."""
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+from jinja2 import StrictUndefined, TemplateError
+from jinja2.sandbox import SandboxedEnvironment
+
+from selfplay.errors import ConfigError
+from selfplay.types import Action, InvalidAction, Message, Observation, well_formed
+
+Memory = Literal["conversation", "none"]
+
+
+class Role:
+    """A role renders its prompt from a Jinja template and takes the whole completion as action.
+
+    A subclass overrides `template`, a config may replace it: the template sees `text`, the fields
+    of the observation by name, and `fields`, the mapping of all of them.
+    """
+
+    template: ClassVar[str] = "{{ text }}"
+    system: ClassVar[str] = ""
+
+    def __init__(
+        self, *, template: str | None = None, system: str | None = None, memory: Memory = "none"
+    ) -> None:
+        """Args:
+        template: Jinja source of the user message; the class's own where None.
+        system: Text of the system message; none where empty.
+        memory: "conversation" appends each observation to what this agent has seen and said;
+            "none" starts every turn from a fresh prompt.
+        """
+        self._template = type(self).template if template is None else template
+        self._system = type(self).system if system is None else system
+        self.memory: Memory = memory
+
+    @cached_property
+    def _compiled(self) -> Any:
+        environment = SandboxedEnvironment(
+            undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        try:
+            return environment.from_string(self._template)
+        except TemplateError as error:
+            raise ConfigError(f"{type(self).__name__}: template does not parse: {error}") from error
+
+    def prompt(self, observation: Observation) -> list[Message]:
+        """The chat messages that show `observation`; raises ConfigError if a field is missing."""
+        fields: Mapping[str, Any] = observation.fields
+        try:
+            text = self._compiled.render({**fields, "fields": fields, "text": observation.text})
+        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise ConfigError(f"{type(self).__name__}: template cannot render: {error}") from error
+        system = [{"role": "system", "content": self._system}] if self._system else []
+        return [*system, {"role": "user", "content": well_formed(text.strip("\n"))}]
+
+    def parse(self, text: str) -> Action:
+        """The action in a completion's text; raises `InvalidAction(reason)`."""
+        return text
+
+    def facts(self, text: str) -> Mapping[str, float]:
+        """Figures about a completion that metrics average per role."""
+        return {}
+
+
+class TaggedRole(Role):
+    """A role of the two-part action space: what stands between the tags acts on the world.
+
+    The rest is thought, or a message to others. Exactly one pair of tags is an action; none,
+    several or a crossed pair is invalid, because taking "the last one" would pay for hedging.
+    """
+
+    def __init__(
+        self, *, opening: str = "<action_start>", closing: str = "<action_end>", **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        if not opening or not closing or opening in closing or closing in opening:
+            raise ConfigError(
+                f"TaggedRole: tags {opening!r} and {closing!r}: neither may be empty or part of "
+                "the other"
+            )
+        self.opening, self.closing = opening, closing
+
+    def split(self, text: str) -> tuple[str, str]:
+        """(action, the rest); raises `InvalidAction` naming what is wrong with the tags."""
+        opened, closed = text.count(self.opening), text.count(self.closing)
+        if opened == 0 and closed == 0:
+            raise InvalidAction("no_action")
+        if opened > 1 or closed > 1:
+            raise InvalidAction("several_actions")
+        before, _, tail = text.partition(self.opening)
+        action, end, after = tail.partition(self.closing)
+        if not end or not opened:
+            raise InvalidAction("unclosed_action")
+        return action.strip(), (before + after).strip()
+
+    def parse(self, text: str) -> Action:
+        """The text between the tags."""
+        return self.split(text)[0]
+
+
+class ThinkingRole(Role):
+    """A role that writes `<think>...</think><answer>...</answer>`; the answer is the action.
+
+    The form of DeepSeek-R1 and Absolute Zero (2505.03335). Anything before, between or after the
+    two blocks other than white space is invalid.
+    """
+
+    def parse(self, text: str) -> Action:
+        """The text of the answer block."""
+        # Cut at fixed places: the backtracking of one pattern makes a flood of tags endless.
+        before, opened, answer = text.strip().rpartition("<answer>")
+        if not opened:
+            raise InvalidAction("no_answer")
+        before, closed = before.rstrip(), answer.endswith("</answer>")
+        thought = before.removeprefix("<think>").removesuffix("</think>")
+        answer = answer.removesuffix("</answer>")
+        if not closed or before != f"<think>{thought}</think>" or "</answer>" in answer:
+            raise InvalidAction("bad_form")
+        if "<think>" in thought or "</think>" in thought:
+            raise InvalidAction("bad_form")
+        return answer.strip()
+
+    def facts(self, text: str) -> Mapping[str, float]:
+        """`worked`: 1 where the thought is not empty."""
+        thought = text.partition("<think>")[2].partition("</think>")[0]
+        return {"worked": float(bool(thought.strip()))}
+
+
+def fenced(text: str, language: str) -> list[str]:
+    """The contents of all code fences of one language, in order."""
+    return re.findall(rf"```{re.escape(language)}\n(.*?)\n?```", text, re.DOTALL)

@@ -1,0 +1,30 @@
+"""How the episodes of a group are sampled."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from selfplay.curriculum import Curriculum
+from selfplay.rollout import Job
+from selfplay.types import Episode, Group
+
+Play: TypeAlias = Callable[[Sequence[Job]], list[Episode]]
+"""Plays jobs to episodes in their order: `Rollout.play`."""
+
+
+class Sampler(Protocol):
+    """Groups of episodes for one step."""
+
+    def sample(self, curriculum: Curriculum, play: Play, *, step: int, seed: int) -> list[Group]:
+        """The groups to learn from. The curriculum has been told of all that were played."""
+        ...
+
+    def played(self) -> list[Group]:
+        """All groups of the last call, those that are not learned from too.
+
+        Figures and records are about these: a choice among them is no fair picture.
+        """
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the last call."""
+        ...

@@ -1,0 +1,56 @@
+"""Independent episodes: each task is played G times from the same initial state."""
+
+from collections.abc import Sequence
+
+from selfplay.curriculum import Curriculum
+from selfplay.rollout import Job
+from selfplay.sampler import Play
+from selfplay.seeds import derive
+from selfplay.types import Group, Task
+
+
+class Independent:
+    """G siblings per task that share task and seed and differ in what the policies sample."""
+
+    def __init__(self, *, group_size: int = 1) -> None:
+        """`group_size` is G."""
+        if group_size < 1:
+            raise ValueError(f"sampler: group_size is at least 1, not {group_size}")
+        self.group_size = group_size
+        self._played: list[Group] = []
+
+    def sample(self, curriculum: Curriculum, play: Play, *, step: int, seed: int) -> list[Group]:
+        """The step's tasks, each played G times."""
+        groups = play_groups(
+            curriculum.tasks(step), play, size=self.group_size, seed=seed, step=step
+        )
+        curriculum.observe(groups, step)
+        self._played = groups
+        return groups
+
+    def played(self) -> list[Group]:
+        """The groups of the last call."""
+        return self._played
+
+    def metrics(self) -> dict[str, float]:
+        """Nothing to tell."""
+        return {}
+
+
+def play_groups(
+    tasks: Sequence[Task], play: Play, *, size: int, seed: int, step: int, attempt: int = 0
+) -> list[Group]:
+    """A group of `size` episodes for every task."""
+    jobs = [
+        Job(task=task, seed=derive(seed, step, attempt, number, task.id), member=member)
+        for number, task in enumerate(tasks)
+        for member in range(size)
+    ]
+    episodes = play(jobs)
+    return [
+        Group(
+            id=f"{step}.{attempt}.{number}",
+            episodes=tuple(episodes[number * size : (number + 1) * size]),
+        )
+        for number in range(len(tasks))
+    ]

@@ -1,0 +1,14 @@
+"""Seeds derived by name, so that a draw depends on what it is for and never on when it is made."""
+
+from hashlib import blake2b
+
+
+def derive(*parts: object) -> int:
+    """A 63-bit seed from its parts, e.g. `derive(run_seed, task.id, member, agent, turn)`.
+
+    The same parts give the same seed on every machine and in every process.
+    """
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    return (
+        int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 1
+    )
