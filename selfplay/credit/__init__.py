@@ -1,0 +1,22 @@
+"""Credit turns the rewards of groups into advantages. Every method is return x baseline x scale."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from selfplay.types import Group, Sample
+
+
+class Credit(Protocol):
+    """A credit method. One that keeps averages between steps has them in its state."""
+
+    def assign(self, groups: Sequence[Group]) -> list[Sample]:
+        """One sample per turn of every episode that did not fail, in their order."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must keep, as plain data."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        ...

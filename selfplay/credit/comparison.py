@@ -1,0 +1,215 @@
+"""Comparing returns within groups: the one mechanism that the group-relative methods share."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from selfplay.types import Episode, Group, Sample, Status, Turn
+
+Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Play:
+    """One turn with its place: what a credit method looks at."""
+
+    group: Group
+    """The group it came from."""
+    episode: int
+    """Index of the episode in its group."""
+    number: int
+    """Which of this agent's turns it is, from 0."""
+    turn: Turn
+    """The turn itself."""
+    first: Turn
+    """The same agent's first turn in the episode."""
+    value: float
+    """The return that this turn is judged by."""
+
+
+Returns: TypeAlias = Callable[[Episode], list[float]]
+"""An episode's return per turn, in the order of its turns."""
+
+
+def own_return(episode: Episode) -> list[float]:
+    """Every turn is judged by all that its agent was paid in the episode."""
+    total: dict[str, float] = {}
+    for turn in episode.turns:
+        total[turn.agent] = total.get(turn.agent, 0.0) + turn.reward
+    return [total[turn.agent] for turn in episode.turns]
+
+
+def team_return_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
+    """R_t = r_t + discount * R_{t+1} over the team's rounds; r_t is the agents' mean reward.
+
+    With one shared reward the mean is that reward. A turn's reward is all that its agent is paid
+    until its next turn, so an agent that sits a round out may still be paid in it: what its
+    latest turn earned then belongs to R_t too. Where every agent acts in every round there is no
+    such turn.
+    """
+    rounds = rounds_of(episode)
+    count = max(rounds, default=-1) + 1
+    agents = len(episode.agents())
+    begun: list[dict[str, float]] = [{} for _ in range(count)]
+    for turn, number in zip(episode.turns, rounds, strict=True):
+        begun[number][turn.agent] = turn.reward
+    open_turns: list[float] = []
+    latest: dict[str, float] = {}
+    for acting in begun:
+        open_turns.append(sum(r for agent, r in latest.items() if agent not in acting) / agents)
+        latest |= acting
+    values, to_go = [0.0] * count, 0.0
+    for number in reversed(range(count)):
+        to_go = sum(begun[number].values()) / agents + discount * to_go
+        values[number] = to_go + open_turns[number]
+    return [values[number] for number in rounds]
+
+
+def rounds_of(episode: Episode) -> list[int]:
+    """For every turn, its round: a new one begins when an agent would act twice in the same."""
+    acted: set[str] = set()
+    number, found = 0, []
+    for turn in episode.turns:
+        if turn.agent in acted:
+            number, acted = number + 1, set()
+        acted.add(turn.agent)
+        found.append(number)
+    return found
+
+
+def numbers(episode: Episode) -> list[int]:
+    """For every turn, which of its agent's turns it is."""
+    seen: dict[str, int] = {}
+    found = []
+    for turn in episode.turns:
+        found.append(seen.get(turn.agent, 0))
+        seen[turn.agent] = found[-1] + 1
+    return found
+
+
+def plays(groups: Sequence[Group], returns: Returns) -> list[Play]:
+    """All turns of all episodes that did not fail, in order."""
+    found = []
+    for group in groups:
+        for index, episode in enumerate(group.episodes):
+            if episode.status is Status.FAILED:
+                continue
+            first: dict[str, Turn] = {}
+            for turn in episode.turns:
+                first.setdefault(turn.agent, turn)
+            rows = zip(episode.turns, numbers(episode), returns(episode), strict=True)
+            for turn, number, value in rows:
+                found.append(
+                    Play(
+                        group=group,
+                        episode=index,
+                        number=number,
+                        turn=turn,
+                        first=first[turn.agent],
+                        value=value,
+                    )
+                )
+    return found
+
+
+Within = Literal["agent", "role", "prompt"]
+
+
+def group_key(within: Within) -> Callable[[Play], Hashable]:
+    """Whom a play is compared with, inside its group of episodes.
+
+    agent: the same agent in the sibling episodes, which are independent of each other. role: all
+    agents of the role in all of them. prompt: those of the role that began from the very same
+    prompt, which is what siblings share when an earlier agent's move made their tasks differ
+    (solvers of one proposed task).
+
+    role and prompt compare agents of one episode with each other. That is sound where none of
+    them can change what the others are paid (solvers that answer alone). Where they can (a team's
+    shared reward, opposed rewards), the baseline depends on the action it judges, and the
+    gradient is biased.
+    """
+    if within not in get_args(Within):
+        raise ValueError(f"credit: no comparison within {within!r}; {get_args(Within)} are known")
+    if within == "agent":
+        return lambda play: (play.group.id, play.turn.agent)
+    if within == "role":
+        return lambda play: (play.group.id, play.turn.role)
+    return lambda play: (play.group.id, play.turn.role, play.first.prompt_ids)
+
+
+def compare(
+    all_plays: Sequence[Play],
+    *,
+    key: Callable[[Play], Hashable],
+    advantage: Callable[[Floats], Floats],
+) -> list[Sample]:
+    """Samples whose advantages come from comparing the values of one trajectory each within a key.
+
+    Each trajectory (one agent in one episode) counts once per key and value, however many turns it
+    took, so that long episodes do not weigh more in a mean.
+    """
+    members: dict[Hashable, dict[Hashable, float]] = {}
+    places = []
+    for play in all_plays:
+        place = (play.group.id, play.episode, play.turn.agent)
+        members.setdefault(key(play), {}).setdefault(place, play.value)
+        places.append((key(play), place))
+    credited = {
+        name: dict(zip(values, advantage(np.array(list(values.values()))), strict=True))
+        for name, values in members.items()
+    }
+    return [
+        Sample(
+            turn=play.turn,
+            advantage=float(credited[name][place]),
+            group=play.group.id,
+            episode=play.episode,
+        )
+        for play, (name, place) in zip(all_plays, places, strict=True)
+    ]
+
+
+def alike(values: Floats) -> bool:
+    """Whether there is nothing to compare: one value, or values that differ by rounding only.
+
+    The mean of equal values need not equal them in floating point, and a residue of 1e-17 would be
+    enough to move weights, because Adam scales every gradient up to the same size.
+    """
+    return len(values) < 2 or bool(np.ptp(values) <= 1e-12 * np.abs(values).max())
+
+
+def centred(values: Floats) -> Floats:
+    """A = r - mean; zeros for a single value or equal values."""
+    return np.zeros_like(values) if alike(values) else values - values.mean()
+
+
+def standardized(values: Floats, *, epsilon: float = 1e-6) -> Floats:
+    """A = (r - mean) / (std + epsilon), std with ddof 1; zeros for a single value or equal values.
+
+    A single value has no spread: some implementations then use mean 0 and std 1, which turns the
+    raw reward into an advantage. Here it is no signal.
+    """
+    if alike(values):
+        return np.zeros_like(values)
+    return (values - values.mean()) / (values.std(ddof=1) + epsilon)
+
+
+def leave_one_out(values: Floats) -> Floats:
+    """A_i = r_i - mean of the others = G/(G-1) (r_i - mean); zeros for one value or equal ones."""
+    count = len(values)
+    return centred(values) * count / max(count - 1, 1)
+
+
+class Stateless:
+    """A credit method that keeps nothing between steps."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError if the state belongs to another method."""
+        if state:
+            raise ValueError(f"{type(self).__name__} keeps no state, but got {sorted(state)}")

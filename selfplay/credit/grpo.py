@@ -1,0 +1,36 @@
+"""GRPO: returns standardised within the group."""
+
+from collections.abc import Sequence
+
+from selfplay.credit.comparison import (
+    Stateless,
+    Within,
+    compare,
+    group_key,
+    own_return,
+    plays,
+    standardized,
+)
+from selfplay.types import Group, Sample
+
+
+class GRPO(Stateless):
+    """A = (R - mean) / (std + epsilon), std with ddof 1, within the group (2402.03300).
+
+    R is what the agent was paid in the whole episode; every turn of it gets the same A.
+    Failure mode: dividing by the spread weighs tasks that are nearly always or never solved up
+    (the difficulty bias that Dr. GRPO removes), and a group of equal returns has no signal.
+    """
+
+    def __init__(self, *, within: Within = "role", epsilon: float = 1e-6) -> None:
+        """`within`: whom to compare with inside the group, see `comparison.group_key`."""
+        self.within: Within = within
+        self.epsilon = epsilon
+
+    def assign(self, groups: Sequence[Group]) -> list[Sample]:
+        """Advantages of all turns."""
+        return compare(
+            plays(groups, own_return),
+            key=group_key(self.within),
+            advantage=lambda values: standardized(values, epsilon=self.epsilon),
+        )

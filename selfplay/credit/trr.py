@@ -1,0 +1,29 @@
+"""TRR++: returns standardised per task type and role over the whole batch."""
+
+from collections.abc import Sequence
+
+from selfplay.credit.comparison import Stateless, compare, own_return, plays, standardized
+from selfplay.types import Group, Sample
+
+
+class TaskRelative(Stateless):
+    """A = (R - mean) / (std + epsilon) over all trajectories of a task type and role (2505.03335).
+
+    Three task types and two roles make Absolute Zero's six baselines. A proposer makes one proposal
+    per prompt, so it has no siblings to be compared with; over the batch it has. Statistics are per
+    trajectory; the released code whitens over response tokens, so that longer answers weigh more.
+    Failure mode: the baseline knows the type but not the task, so easy tasks push all of their
+    answers up, and the variance is that of the whole batch.
+    """
+
+    def __init__(self, *, epsilon: float = 1e-6) -> None:
+        """`epsilon` keeps the division finite."""
+        self.epsilon = epsilon
+
+    def assign(self, groups: Sequence[Group]) -> list[Sample]:
+        """Advantages of all turns."""
+        return compare(
+            plays(groups, own_return),
+            key=lambda play: (play.group.episodes[play.episode].task.type, play.turn.role),
+            advantage=lambda values: standardized(values, epsilon=self.epsilon),
+        )

@@ -1,0 +1,1 @@
+"""The learner turns samples into gradient steps: objective, batch, learner."""
