@@ -1,0 +1,90 @@
+"""What is asked of the executor and what it answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """How a run ended. Everything but `OK` comes without a value."""
+
+    OK = "ok"
+    SYNTAX = "syntax"  # the program does not compile
+    BAD_ARGUMENTS = "bad_arguments"  # the arguments are not plain literals
+    INPUT_LIMIT = "input_limit"  # the program or its arguments are longer than the executor takes
+    NO_ENTRY = "no_entry"  # no function of the asked name
+    RAISED = "raised"  # the program raised and did not catch
+    TIMEOUT = "timeout"  # wall-clock or CPU time
+    MEMORY = "memory"
+    FORBIDDEN = "forbidden"  # a system call or file that isolation refuses
+    OUTPUT_LIMIT = "output_limit"  # the result is longer than allowed
+    NOT_PLAIN_DATA = "not_plain_data"  # the result is no literal, or the result pipe holds no frame
+    NONDETERMINISTIC = "nondeterministic"  # fresh processes disagreed
+    KILLED = "killed"  # died by a signal of its own making, or its warmed process died twice
+    EXITED = "exited"  # left without a result, e.g. sys.exit
+
+
+# Reasons that depend on the machine and its load, so that another try may end otherwise.
+CIRCUMSTANTIAL = frozenset({Reason.TIMEOUT, Reason.MEMORY, Reason.KILLED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One function call to run in a fresh process.
+
+    program: Python source text.
+    arguments: comma-separated Python literals, e.g. `"'abc', 3"`.
+    entry: name of the function that the program defines and that is called.
+    """
+
+    program: str
+    arguments: str
+    entry: str = "f"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a call ended.
+
+    value: canonical literal text of the result when `reason` is `OK`, else None.
+    detail: one line of at most 200 printable characters; may quote the program, so it is not
+        to be trusted.
+    """
+
+    reason: Reason
+    value: str | None = None
+    detail: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a value."""
+        return self.reason is Reason.OK
+
+
+def failure(reason: Reason, detail: str = "") -> Outcome:
+    """An outcome without a value; the detail is made one printable line."""
+    line = "".join(c if c.isprintable() else " " for c in detail[:400])
+    return Outcome(reason=reason, detail=line.strip()[:200])
+
+
+def agreed(outcomes: Sequence[Outcome]) -> Outcome:
+    """The verdict over the runs of one call: they agree, or the call is nondeterministic.
+
+    A run that met a limit of the machine decides by itself: it says nothing about determinism.
+    """
+    first = outcomes[0]
+    for outcome in outcomes:
+        if outcome.reason in CIRCUMSTANTIAL:
+            return outcome
+    for other in outcomes[1:]:
+        if (other.reason, other.value) != (first.reason, first.value):
+            return failure(
+                Reason.NONDETERMINISTIC,
+                f"{_shown(first)} in one fresh process, {_shown(other)} in another",
+            )
+    return first
+
+
+def _shown(outcome: Outcome) -> str:
+    text = outcome.value if outcome.value is not None else outcome.reason.value
+    return text if len(text) <= 60 else text[:57] + "..."
