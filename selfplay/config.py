@@ -1,0 +1,238 @@
+"""Composing a configuration with Hydra; everything that can be wrong with it in one line."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import as_file, files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from yaml import YAMLError
+
+from selfplay.build import TARGET, check, convert
+from selfplay.errors import ConfigError, nearest
+
+OBJECTS = ("run", "arena", "curriculum", "population", "sampler", "credit", "objective")
+"""Keys that hold one node with a `_target_`."""
+COLLECTIONS = ("services", "roles")
+"""Keys that hold a node with a `_target_` under each name."""
+SETTINGS = ("policy", "warmstart", "evaluations", "sampling", "learner", "engine", "rollout")
+"""Keys that hold plain settings of what the program builds itself."""
+KEYS = ("seed", *OBJECTS, *COLLECTIONS, *SETTINGS)
+"""All that a config must consist of."""
+SHARED = "shared"
+"""Optional key for nodes that several others refer to, as in `${shared.held_out}`."""
+GROUPS_WITH_PLUS = ("experiment",)
+OWN_PACKAGES = ("selfplay", "roles", "arenas", "configs")
+
+
+def refuse_shadows() -> None:
+    """Raise ConfigError if another package has taken the name of one of ours.
+
+    Ours all lie in one folder, in a clone, an editable install and a wheel alike.
+    """
+    home = Path(__file__).resolve().parent.parent
+    for name in OWN_PACKAGES:
+        found = find_spec(name)
+        origin = Path(found.origin).resolve() if found and found.origin else None
+        if origin is None or origin.parent != home / name:
+            place = f"the package {name!r} in {origin.parent.parent}" if origin else f"no {name!r}"
+            raise ConfigError(
+                f"{place} stands in for the one that selfplay needs from {home}; rename your own "
+                f"package: selfplay, roles, arenas and configs are taken"
+            )
+
+
+def config_folder() -> Path:
+    """The folder of the shipped configs, in a clone, an editable install and a wheel alike."""
+    with as_file(files("configs")) as folder:
+        return Path(folder)
+
+
+def load(
+    overrides: Sequence[str],
+    *,
+    name: str = "train",
+    folder: Path | None = None,
+    search: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The composed and resolved configuration as plain data.
+
+    Args:
+        overrides: Hydra overrides, such as `+experiment=quickstart` and `seed=1`.
+        name: Primary config.
+        folder: Its folder; the shipped one where None. A run folder reproduces the run.
+        search: More folders to find config groups in.
+    Raises:
+        ConfigError: In one line, with the nearest valid choice.
+    """
+    refuse_shadows()
+    home = (folder or config_folder()).resolve()
+    if not (home / f"{name}.yaml").is_file():
+        raise ConfigError(f"no {name}.yaml in {home}; give --config-path a run or config folder")
+    try:
+        composed = _compose(home, name, [*overrides, *_search_path(search)])
+        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except MissingConfigException as error:
+        raise ConfigError(_missing(error, search)) from error
+    except MissingMandatoryValue as error:
+        key = str(error.full_key)
+        raise ConfigError(f"{key}: missing; set {key}=VALUE") from error
+    except OverrideParseException as error:
+        raise ConfigError(f"cannot read {error.override!r}: {_one_line(error)}") from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_refused(error, home, name, overrides)) from error
+    except ValueError as error:  # Hydra's own, such as for a group that is set to null
+        raise ConfigError(_one_line(error)) from error
+    except YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        at = f"{place.name}, line {place.line + 1}" if place else str(home)
+        raise ConfigError(f"{at}: not valid YAML: {getattr(error, 'problem', error)}") from error
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{home / name}.yaml holds no settings by name")
+    return {str(key): value for key, value in plain.items()}
+
+
+def _compose(home: Path, name: str, overrides: Sequence[str]) -> DictConfig:
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(config_dir=str(home), version_base=None):
+            return compose(config_name=name, overrides=list(overrides))
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _search_path(folders: Sequence[str]) -> list[str]:
+    paths = []
+    for folder in folders:
+        path = Path(folder).resolve()
+        if not path.is_dir():
+            raise ConfigError(f"--config-dir {folder}: no such folder")
+        quoted = str(path).replace("\\", "\\\\").replace("'", "\\'")
+        paths.append(f"'file://{quoted}'")
+    return [f"hydra.searchpath=[{','.join(paths)}]"] if paths else []
+
+
+def validate(config: Mapping[str, Any]) -> None:
+    """Check that a config has all its parts, and every `_target_` node against what it names."""
+    for key in config:
+        if key not in (*KEYS, SHARED):
+            raise ConfigError(f"unknown key {key!r}; {nearest(key, KEYS)}")
+    for key in KEYS:
+        if key not in config:
+            raise ConfigError(f"the config has no {key!r}; it needs {', '.join(KEYS)}")
+        if key != "seed" and not isinstance(config[key], Mapping):
+            raise ConfigError(f"{key}: {config[key]!r} does not fit: it holds settings by name")
+    convert(int, config["seed"], where="seed")
+    check(config, provided=("seed", *config["services"]))
+    nodes = {key: config[key] for key in OBJECTS}
+    nodes |= {f"{key}.{name}": node for key in COLLECTIONS for name, node in config[key].items()}
+    for name, node in config["evaluations"].items():
+        nodes[f"evaluations.{name}.arena"] = node.get("arena")
+    for where, node in nodes.items():
+        if not isinstance(node, Mapping) or TARGET not in node:
+            raise ConfigError(f"{where}.{TARGET}: missing; it names the class to build")
+    for group, least in (("engine", 1), ("rollout", 1), ("learner", 0)):
+        for name, value in config[group].items():
+            if isinstance(value, int | float) and value < least:
+                raise ConfigError(
+                    f"{group}.{name}: {value} does not fit: at least {least} is needed"
+                )
+
+
+def groups(search: Sequence[str] = ()) -> list[str]:
+    """The groups that there are configs of."""
+    folders = [config_folder(), *map(Path, search)]
+    places = [place for folder in folders if folder.is_dir() for place in folder.iterdir()]
+    return sorted({place.name for place in places if any(place.glob("*.yaml"))})
+
+
+def choices(group: str, search: Sequence[str] = ()) -> list[str]:
+    """The configs of a group."""
+    folders = [config_folder(), *map(Path, search)]
+    return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
+
+
+def to_yaml(config: Mapping[str, Any]) -> str:
+    """A resolved configuration as YAML that `load` reads to the same values."""
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(config)))
+
+
+def _escaped(value: Any) -> Any:
+    """`value` with its `${` spelled so that they are text and no interpolation."""
+    if isinstance(value, Mapping):
+        return {key: _escaped(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(inner) for inner in value]
+    if isinstance(value, str):
+        # Backslashes in front of an interpolation escape, and so have to be escaped themselves.
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    return value
+
+
+def _missing(error: MissingConfigException, search: Sequence[str]) -> str:
+    group, _, name = str(error.missing_cfg_file or "").rpartition("/")
+    group = group.lstrip("/")
+    if not group:
+        return _one_line(error)
+    known = choices(group, search)
+    if not known:
+        return f"no group {group!r}; {nearest(group, groups(search))}"
+    return f"no {group} named {name!r}; {nearest(name, known)}"
+
+
+def _refused(error: Exception, home: Path, name: str, overrides: Sequence[str]) -> str:
+    """An override that Hydra refused, with the key that was probably meant."""
+    text = str(error)
+    full = re.search(r"full_key: (\S+)", text)
+    found = full or re.search(r"Could not override '([^']+)'", text)
+    if found and ("is not in struct" in text or "Could not override" in text):
+        return _unknown_key(found.group(1), home, name, overrides)
+    found = re.search(r"No match in the defaults list.*'\+?([^']+)'", text)
+    if found:
+        group = found.group(1).partition("=")[0]
+        return f"unknown key {group!r}; {nearest(group, [*KEYS, *GROUPS_WITH_PLUS])}"
+    if isinstance(error, ConfigCompositionException) and error.__cause__:
+        return f"{_one_line(error)} ({_one_line(error.__cause__)})"
+    return _one_line(error)
+
+
+def _unknown_key(key: str, home: Path, name: str, overrides: Sequence[str]) -> str:
+    """The line about a key that is not there, with the nearest beside it that is."""
+    rest = [override for override in overrides if key not in override]
+    try:
+        known = list(_paths(_compose(home, name, rest)))
+    except (HydraException, OmegaConfBaseException):  # a second fault in what was asked for
+        known = list(_paths(_compose(home, name, [])))
+    if key in known:
+        return f"{key}: to put something new into it, write +{key}=..."
+    parent = key
+    while parent:
+        parent = parent.rpartition(".")[0]
+        beside = [path for path in known if path.rpartition(".")[0] == parent]
+        if beside:
+            return f"unknown key {key!r}; {nearest(key, beside)}"
+    return f"unknown key {key!r}; {nearest(key, known)}"
+
+
+def _paths(node: Any, prefix: str = "") -> Iterator[str]:
+    if isinstance(node, DictConfig):
+        for key in node:
+            path = f"{prefix}.{key!s}" if prefix else str(key)
+            yield path
+            yield from _paths(node._get_node(key), path)
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

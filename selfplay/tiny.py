@@ -1,0 +1,83 @@
+"""The embedded default model: about a million parameters and a tokenizer, made on the spot."""
+
+from collections.abc import Sequence
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def build_tokenizer(pieces: Sequence[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer of bytes, plus one token for each of `pieces`.
+
+    A regular expression cuts a text into the pieces and, elsewhere, into single characters; a cut
+    that is in the vocabulary is taken as it is and anything else falls apart into its bytes, so
+    that every text of any language has an encoding that decodes to itself.
+    """
+    strings = list(dict.fromkeys(["user\n", "assistant\n", "system\n", *pieces]))
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    vocabulary = {PAD: 0, START: 1, END: 2}
+    for symbol in sorted(pre_tokenizers.ByteLevel.alphabet()):
+        vocabulary[symbol] = len(vocabulary)
+    for string in strings:
+        encoded = "".join(part for part, _ in level.pre_tokenize_str(string))
+        vocabulary.setdefault(encoded, len(vocabulary))
+    longest_first = sorted(strings, key=len, reverse=True)
+    pattern = "|".join([*map(_escape, longest_first), r"[\s\S]"])
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), behavior="isolated"), level]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[START],
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def build_model(
+    vocabulary: int,
+    *,
+    seed: int,
+    hidden: int = 128,
+    layers: int = 4,
+    heads: int = 4,
+    intermediate: int = 384,
+    positions: int = 1024,
+) -> Qwen3ForCausalLM:
+    """A Qwen3 model with random weights; `hidden` is split evenly among the heads."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=hidden // heads,
+        intermediate_size=intermediate,
+        tie_word_embeddings=True,
+        max_position_embeddings=positions,
+        bos_token_id=None,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def _escape(text: str) -> str:
+    """`text` as a pattern of the tokenizer's regular expressions."""
+    return "".join(c if c.isalnum() or c in " \n'\"`<>=,:/" else "\\" + c for c in text)

@@ -1,0 +1,177 @@
+"""The training loop."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+
+from selfplay import checkpoint, metrics
+from selfplay.errors import CollapsedError, nearest
+from selfplay.experiment import Experiment
+from selfplay.progress import Progress
+from selfplay.runs import Run
+from selfplay.types import Status
+
+
+def train(experiment: Experiment, run: Run, progress: Progress) -> None:
+    """Train to the configured step, from where `experiment` stands; the run folder has the rest."""
+    settings = experiment.settings
+    if experiment.evaluations_before is None:
+        begin(experiment, run, progress)
+
+    for step in range(experiment.step + 1, settings.steps + 1):
+        clock = Clock()
+        experiment.begin_step(step)
+        with clock("rollout"):
+            groups = experiment.sampler.sample(
+                experiment.curriculum, experiment.rollout.play, step=step, seed=experiment.seed
+            )
+        with clock("credit"):
+            samples = experiment.credit.assign(groups)
+        played = experiment.sampler.played()  # what was dropped for want of signal included
+        figures = metrics.of_episodes(episode for group in played for episode in group.episodes)
+        with clock("learn"):
+            for name, learner in experiment.learners.items():
+                mine = [sample for sample in samples if sample.turn.policy == name]
+                learned = learner.update(mine, step=step)
+                figures |= prefixed(f"policy/{name}", learned)
+                experiment.publish(name)
+        figures |= prefixed("curriculum", experiment.curriculum.metrics())
+        figures |= prefixed("sampler", experiment.sampler.metrics())
+        figures |= experiment.service_figures()
+        experiment.step = step
+        with clock("evaluation"):
+            figures |= evaluate_due(experiment, progress, step)
+        with clock("record"):
+            kept = played if settings.keeps_episodes(step) else []
+            run.record(step, {**figures, **clock.figures()}, kept, samples)
+        progress.step({"step": step, **figures, **clock.figures()})
+        guard(experiment, figures, step, progress)
+        if step % settings.checkpoint_every == 0 or step == settings.steps:
+            save(experiment, run)
+
+
+def begin(experiment: Experiment, run: Run, progress: Progress) -> None:
+    """Step 0: gather the first tasks, evaluate, and keep both as the first checkpoint."""
+    clock = Clock()
+    with clock("gather"):
+        gather(experiment, progress)
+    with clock("evaluation"):
+        found = evaluate(experiment, progress, "before")
+    experiment.evaluations_before = found
+    if not experiment.settings.steps:
+        experiment.evaluations_after = found
+    run.record(0, {**named(found), **clock.figures()}, [], [])
+    save(experiment, run)
+
+
+def gather(experiment: Experiment, progress: Progress) -> None:
+    """Let the curriculum gather what it needs, with no update (steps -1, -2, ...)."""
+    for attempt in count(1):
+        if experiment.curriculum.ready():
+            return
+        progress.phase(f"gathering first tasks, round {attempt}")
+        experiment.sampler.sample(
+            experiment.curriculum, experiment.rollout.play, step=-attempt, seed=experiment.seed
+        )
+
+
+def evaluate(
+    experiment: Experiment, progress: Progress, when: str, names: Mapping[str, object] | None = None
+) -> dict[str, dict[str, float]]:
+    """The evaluations, or those of `names`."""
+    found = {}
+    for name in experiment.evaluations if names is None else names:
+        evaluation, rollout = experiment.evaluations[name]
+        progress.phase(f"evaluating {name}")
+        found[name], _ = evaluation.run(name, rollout.play, seed=experiment.seed)
+        progress.evaluation(name, when, found[name])
+    experiment.service_figures()  # what evaluating cost is not the next step's
+    return found
+
+
+def evaluate_due(experiment: Experiment, progress: Progress, step: int) -> dict[str, float]:
+    """The evaluations that this step is due for, as figures of the step; all on the last."""
+    if step == experiment.settings.steps:
+        experiment.evaluations_after = evaluate(experiment, progress, "after")
+        return named(experiment.evaluations_after)
+    due = {
+        name: evaluation
+        for name, (evaluation, _) in experiment.evaluations.items()
+        if evaluation.every and step % evaluation.every == 0
+    }
+    return named(evaluate(experiment, progress, "now", due))
+
+
+def save(experiment: Experiment, run: Run) -> None:
+    """Write a checkpoint."""
+    checkpoint.save(
+        run.folder / "checkpoints",
+        step=experiment.step,
+        policies=experiment.policies,
+        learners=experiment.learners,
+        state=experiment.state_dict(),
+        keep=experiment.settings.keep_checkpoints,
+    )
+
+
+def guard(
+    experiment: Experiment, figures: Mapping[str, float], step: int, progress: Progress
+) -> None:
+    """Stop, with the diagnosis, when figures fall below what the config demands."""
+    settings = experiment.settings
+    failed = figures[f"episodes/{Status.FAILED}"] / max(figures["episodes/count"], 1)
+    if failed > settings.max_failed_share:
+        raise CollapsedError(
+            f"step {step}: {failed:.0%} of the episodes failed (max_failed_share is "
+            f"{settings.max_failed_share:.0%}); the newest file in episodes/ has the errors"
+        )
+    for name, least in settings.minimum.items():
+        if name not in figures and step == 1:
+            progress.note(f"run.minimum: step 1 has no figure {name!r}; {nearest(name, figures)}")
+        if name in figures and figures[name] < least:
+            raise CollapsedError(
+                f"step {step}: {name} fell to {figures[name]:.3f}, below the threshold {least} of "
+                f"run.minimum; the policy has collapsed: begin again with a lower learning rate or "
+                "a KL term (policy.model=RUN/checkpoints/STEP/policies/NAME goes on from there)"
+            )
+
+
+def named(evaluations: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The figures of evaluations as `evaluation/<name>/<metric>`."""
+    return {
+        f"evaluation/{name}/{metric}": value
+        for name, found in evaluations.items()
+        for metric, value in found.items()
+    }
+
+
+def prefixed(prefix: str, figures: Mapping[str, float]) -> dict[str, float]:
+    """The figures under a path."""
+    return {f"{prefix}/{name}": value for name, value in figures.items()}
+
+
+class Clock:
+    """Wall-clock seconds of a step by phase."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._phases: dict[str, float] = {}
+        self._open: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Time a phase."""
+        self._open[phase] = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._phases[phase] = time.perf_counter() - self._open.pop(phase)
+
+    def figures(self) -> dict[str, float]:
+        """`seconds/<phase>` of the phases that ended, and `seconds/total` so far."""
+        total = time.perf_counter() - self._start
+        return {
+            **{f"seconds/{name}": value for name, value in self._phases.items()},
+            "seconds/total": total,
+        }
