@@ -1,0 +1,30 @@
+"""The proposer: makes a new task for the solvers."""
+
+import json
+from typing import Any
+
+from roles.prompts import load
+from selfplay.role import ThinkingRole, fenced
+from selfplay.types import Action, InvalidAction
+
+
+class Proposer(ThinkingRole):
+    """Proposes a program and an input, or inputs and a message for a given program."""
+
+    def __init__(self, *, style: str = "full", **settings: Any) -> None:
+        """`style` names a prompt template of `roles/prompts`, or is the path of one."""
+        super().__init__(template=load("proposer", style), **settings)
+
+    def parse(self, text: str) -> Action:
+        """A JSON object with `inputs` and `program` or `message`, read from the answer's fences."""
+        answer = super().parse(text)
+        programs, inputs = fenced(answer, "python"), fenced(answer, "input")
+        messages = fenced(answer, "message")
+        if not inputs or len(programs) > 1 or len(messages) > 1 or not (programs or messages):
+            raise InvalidAction("bad_form")
+        proposal: dict[str, Any] = {"inputs": [text.strip() for text in inputs]}
+        if programs:
+            proposal["program"] = programs[0]
+        if messages:
+            proposal["message"] = messages[0].strip()
+        return json.dumps(proposal)
