@@ -1,0 +1,288 @@
+"""Transcripts: which recorded episodes a report shows, and how a turn of one reads."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pydantic import TypeAdapter
+
+from selfplay.errors import RunError
+from selfplay.figures import number
+from selfplay.types import Episode, Message, Status, StopReason, Turn, from_json
+
+LONGEST_TEXT = 8_000
+"""Characters of one text that are shown; the run folder keeps all of them."""
+MOST_TURNS = 24
+"""Turns of one episode that are shown, besides those it was chosen for."""
+
+Advantage: TypeAlias = float | list[float] | None
+"""One number per turn, one per token of it, or none: the turn was not credited."""
+
+_ADVANTAGES: TypeAdapter[list[Advantage]] = TypeAdapter(list[Advantage])
+_SURROGATE = re.compile("[\\ud800-\\udfff]")
+_OUTCOMES = {
+    "proposer": ("a proposal that was paid", "a proposal that failed"),
+    "solver": ("a solved attempt", "an unsolved attempt"),
+}
+_TAGS = re.compile(
+    r"<(?P<tag>think|answer)>(?P<inside>.*?)(?P<end></(?P=tag)>|\Z)"
+    r"|<action_start>(?P<action>.*?)(?P<close><action_end>|\Z)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A stretch of what an agent wrote."""
+
+    kind: str
+    """"thinking", "answer" or "words" (anything outside the two)."""
+    text: str
+    """What stands there."""
+    closed: bool = True
+    """Whether its closing tag was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """One turn, ready to be read."""
+
+    turn: Turn
+    """What was recorded."""
+    prompt: tuple[tuple[str, str], ...]
+    """(speaker, text) of the messages that this turn added to what the agent sees."""
+    parts: tuple[Part, ...]
+    """The completion, thinking and answer told apart."""
+    action: str
+    """The action, where it is not the answer word for word; empty otherwise."""
+    invalid: str
+    """Why there is no action; empty where there is one."""
+    verdict: str
+    """What the arena said of the action, if it named it; empty otherwise."""
+    facts: tuple[tuple[str, str], ...]
+    """(name, value) of whatever else was noted."""
+    reward: str
+    """The turn's reward."""
+    advantage: str
+    """The turn's advantage, or its mean and range over tokens."""
+    marked: bool
+    """Whether the episode was chosen for this turn."""
+    cut: bool
+    """Whether the token limit ended it."""
+
+
+@dataclass(kw_only=True)
+class Choice:
+    """An episode chosen for the report."""
+
+    step: int
+    """The step that played it."""
+    file: str
+    """Where it stands, relative to the run folder."""
+    line: int
+    """Its line there, from 1."""
+    group: str
+    """The group it belongs to."""
+    member: str
+    """Its place in the group."""
+    advantages: Sequence[Advantage]
+    """One per turn, where it was credited."""
+    episode: Episode
+    """The episode."""
+    reasons: list[str] = field(default_factory=list)
+    """Why it was chosen."""
+    marked: set[int] = field(default_factory=set)
+    """Indices of the turns it was chosen for."""
+
+    def turns(self) -> list[Shown]:
+        """The turns to show, in time order."""
+        # Fewer advantages than turns: some roles do not learn, and which is whose is not on record.
+        whole = len(self.advantages) == len(self.episode.turns)
+        credited = dict(enumerate(self.advantages if whole else ()))
+        return [
+            show(turn, credited.get(index), index in self.marked)
+            for index, turn in enumerate(self.episode.turns)
+            if index < MOST_TURNS or index in self.marked
+        ]
+
+
+def decode(data: bytes) -> Any:
+    """The JSON value in `data`; raises ValueError where there is none.
+
+    A lone surrogate, which JSON can escape but no text can hold, becomes its code in brackets.
+    """
+    try:
+        value = json.loads(data.decode())
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return value
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(_SURROGATE.sub(lambda lone: f"\u27e8U+{ord(lone[0]):04X}\u27e9", text))
+
+
+def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of a file of JSON lines; raises RunError naming file and line.
+
+    A last line that was cut short is left out: the run is being written, or was killed.
+    """
+    try:
+        with path.open("rb") as lines:
+            for count, line in enumerate(lines, 1):
+                try:
+                    data = decode(line)
+                except ValueError as error:
+                    if not line.endswith(b"\n"):
+                        return
+                    raise RunError(f"{path}, line {count}: not valid JSON ({error})") from error
+                if not isinstance(data, dict):
+                    raise RunError(f"{path}, line {count}: expected a JSON object")
+                yield count, data
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def choose(run: Path) -> list[Choice]:
+    """Episodes of the first, middle and last recorded step; empty if none was recorded.
+
+    Of each step: for every role the first turn on file that was paid and the first that was not,
+    and the first episode that failed. Reads no other file. Raises RunError.
+    """
+    folder = run / "episodes"
+    if not folder.is_dir():
+        return []
+    try:
+        files = {
+            int(path.stem): path
+            for path in folder.glob("*.jsonl")
+            if path.stem.isdecimal() and path.stat().st_size > 1  # a step may keep no episodes
+        }
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be read ({error.strerror})") from error
+    steps = sorted(files)
+    chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
+    return [choice for step in chosen for choice in _of_step(run, files[step], step)]
+
+
+def _of_step(run: Path, path: Path, step: int) -> list[Choice]:
+    choices: dict[int, Choice] = {}
+    seen: set[tuple[str, bool]] = set()
+    for line, record in records(path):
+        try:
+            episode = from_json(Episode, record["episode"])
+            advantages = _ADVANTAGES.validate_python(record.get("advantages") or [])
+        except (KeyError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise RunError(f"{path}, line {line}: not a recorded episode ({reason})") from error
+        choice = Choice(
+            step=step,
+            file=path.relative_to(run).as_posix(),
+            line=line,
+            group=str(record.get("group", "")),
+            member=str(record.get("member", "")),
+            advantages=advantages,
+            episode=episode,
+        )
+        for kind, index, reason in _kinds(episode):
+            if kind not in seen:
+                seen.add(kind)
+                choice.reasons.append(reason)
+                choice.marked.update(() if index is None else (index,))
+                choices[line] = choice
+    return list(choices.values())
+
+
+def _kinds(episode: Episode) -> Iterator[tuple[tuple[str, bool], int | None, str]]:
+    """(kind, index of the turn, reason) of everything in the episode worth showing once."""
+    if episode.status is Status.FAILED:
+        yield ("", False), None, "the first episode that the arena broke off"
+        return
+    for index, turn in enumerate(episode.turns):
+        paid = turn.action is not None and turn.reward > 0
+        outcomes = _OUTCOMES.get(
+            turn.role,
+            (f"a {turn.role} turn that was paid", f"a {turn.role} turn that was not paid"),
+        )
+        what = outcomes[0 if paid else 1].partition(" ")[2]
+        yield (turn.role, paid), index, f"the first {what} ({turn.agent})"
+
+
+def show(turn: Turn, advantage: Advantage, marked: bool) -> Shown:
+    """How a turn reads."""
+    parts = split(turn.text)
+    action = turn.action or ""
+    if any(part.kind == "answer" and part.text.strip() == action.strip() for part in parts):
+        action = ""
+    reason = turn.info.get("invalid")
+    return Shown(
+        turn=turn,
+        prompt=tuple((str(m.get("role", "?")), _shorten(_content(m))) for m in turn.messages),
+        parts=tuple(
+            Part(kind=part.kind, text=_shorten(part.text), closed=part.closed) for part in parts
+        ),
+        action="" if action.strip() == turn.text.strip() else _shorten(action),
+        invalid="" if turn.action is not None and not reason else str(reason or "no reason noted"),
+        verdict=str(turn.info.get("verdict", "")),
+        facts=tuple(
+            (name, _fact(fact))
+            for name, fact in turn.info.items()
+            if name not in ("invalid", "verdict")
+        ),
+        reward=number(turn.reward),
+        advantage=_advantage(advantage),
+        marked=marked,
+        cut=turn.stop_reason is StopReason.LENGTH,
+    )
+
+
+def split(text: str) -> list[Part]:
+    """What an agent wrote, as thinking, answer, and words outside the two."""
+    parts, position = [], 0
+    # A prompt may end with the opening tag, so that the completion starts inside the thought.
+    head, end, _ = text.partition("</think>")
+    if end and "<think>" not in head:
+        parts, position = [Part(kind="thinking", text=head.strip("\n"))], len(head) + len(end)
+    for found in _TAGS.finditer(text, position):
+        parts.append(Part(kind="words", text=text[position : found.start()]))
+        inside = found["inside"] if found["tag"] else found["action"]
+        kind = "thinking" if found["tag"] == "think" else "answer"
+        parts.append(
+            Part(kind=kind, text=inside.strip("\n"), closed=bool(found["end"] or found["close"]))
+        )
+        position = found.end()
+    parts.append(Part(kind="words", text=text[position:]))
+    kept = [part for part in parts if part.kind != "words" or part.text.strip()]
+    return kept or [Part(kind="words", text="")]
+
+
+def _content(message: Message) -> str:
+    content = message.get("content", "")
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]" for part in content
+    )
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[:LONGEST_TEXT]}\n[... {len(text) - LONGEST_TEXT:,} more characters]"
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, float):
+        return number(value)
+    return _shorten(value if isinstance(value, str) else json.dumps(value, sort_keys=True))
+
+
+def _advantage(value: Advantage) -> str:
+    if isinstance(value, list):
+        if not value:
+            return "-"
+        mean = sum(value) / len(value)
+        return f"{number(mean)} (per token, {number(min(value))} to {number(max(value))})"
+    return number(value)
