@@ -1,0 +1,49 @@
+"""Fixtures that several test files share."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from selfplay.tiny import build_model, build_tokenizer
+from selfplay.tokens import ChatRenderer
+
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need a GPU are skipped where there is none."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def renderer() -> ChatRenderer:
+    """The tiny tokenizer's token seam."""
+    return ChatRenderer(build_tokenizer(["<think>", "</think>", "<answer>", "</answer>"]))
+
+
+@pytest.fixture(scope="session")
+def model(renderer: ChatRenderer) -> PreTrainedModel:
+    """A small model with random weights, sharp enough that samples differ from noise."""
+    made = build_model(
+        len(renderer.tokenizer),
+        seed=0,
+        hidden=32,
+        layers=2,
+        heads=2,
+        intermediate=64,
+        positions=256,
+    )
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(4.0)
+    return made.eval()

@@ -1,0 +1,55 @@
+"""What the tests of the embedded engine share: ask, wait, and what the model itself says."""
+
+from collections.abc import Sequence
+from random import Random
+
+import torch
+from transformers import PreTrainedModel
+
+from selfplay.engines.transformers import TransformersEngine
+from selfplay.types import Completion, Request
+
+END = 2
+
+
+def engine(model: PreTrainedModel, **settings: int) -> TransformersEngine:
+    return TransformersEngine({"p": model}, {"p": [END]}, **settings)
+
+
+def ask(
+    count: int, *, max_tokens: int = 12, temperature: float = 1.0, seed: int = 0
+) -> list[Request]:
+    rng = Random(seed)
+    prompts = [tuple(rng.randrange(3, 200) for _ in range(rng.randint(1, 20))) for _ in range(5)]
+    return [
+        Request(
+            id=number,
+            policy="p",
+            prompt_ids=rng.choice(prompts),
+            seed=seed * 1000 + number,
+            max_tokens=rng.randint(1, max_tokens),
+            temperature=temperature,
+        )
+        for number in range(count)
+    ]
+
+
+def answer(engine: TransformersEngine, requests: Sequence[Request]) -> dict[int, Completion]:
+    for request in requests:
+        engine.add(request)
+    found: dict[int, Completion] = {}
+    for _ in range(1000):
+        found |= {completion.id: completion for completion in engine.step()}
+        if len(found) == len(requests):
+            return found
+    raise AssertionError("the engine does not finish")
+
+
+@torch.no_grad()
+def teacher(
+    model: PreTrainedModel, request: Request, done: Completion, temperature: float
+) -> torch.Tensor:
+    ids = torch.tensor([[*request.prompt_ids, *done.completion_ids]])
+    logits = model(input_ids=ids).logits[0, len(request.prompt_ids) - 1 : -1].float()
+    chosen = torch.tensor(done.completion_ids)[:, None]
+    return (logits / temperature).log_softmax(-1).gather(1, chosen)[:, 0]

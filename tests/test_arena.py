@@ -1,0 +1,223 @@
+"""The arena: PettingZoo's contract, stages, forks, replays."""
+
+import copy
+import pickle
+import random
+import threading
+from collections.abc import Mapping, Sequence
+
+import pytest
+from pettingzoo.test import api_test, seed_test
+
+from selfplay.arena import LONGEST_TEXT, Arena
+from selfplay.types import Action, Observation, Task, well_formed
+
+
+class Guess(Arena):
+    """Both guessers name a digit at once; equal digits pay both; the third round ends it."""
+
+    name = "guess_v0"
+    roles = {"guesser": 2}
+
+    def setup(self, task: Task, rng: random.Random) -> None:
+        self.round, self.secret = 0, rng.randint(0, 9)
+
+    def acting(self) -> Sequence[str]:
+        return self.possible_agents if self.round != 1 else ["guesser_1"]
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text=f"round {self.round} for {agent}")
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        for agent, action in actions.items():
+            self.note(agent, right=action == str(self.secret))
+            self.pay(agent, 1.0 if action == str(self.secret) else -0.5)
+        if self.round == 1:
+            self.pay("guesser_0", 0.25)  # paid while another agent moved
+        self.round += 1
+        if self.round == 3:
+            self.finish()
+
+
+class Alternate(Guess):
+    """Strict alternation."""
+
+    name = "alternate_v0"
+
+    def acting(self) -> Sequence[str]:
+        return [self.possible_agents[self.round % 2]]
+
+
+class Alone(Guess):
+    """A game of one agent."""
+
+    name = "alone_v0"
+    roles = {"guesser": 1}
+
+    def acting(self) -> Sequence[str]:
+        return self.possible_agents
+
+
+class Together(Guess):
+    """Simultaneous stages only, with four agents."""
+
+    name = "together_v0"
+    roles = {"guesser": 2, "watcher": 2}
+
+    def acting(self) -> Sequence[str]:
+        return self.possible_agents
+
+
+@pytest.mark.parametrize("kind", [Guess, Alternate, Alone, Together])
+def test_pettingzoo_conformance(kind: type[Arena]) -> None:
+    api_test(kind(), num_cycles=50)
+    seed_test(kind, num_cycles=10)
+
+
+def started() -> Guess:
+    arena = Guess()
+    arena.begin(Task(id="t"), seed=3)
+    return arena
+
+
+def test_a_stage_is_played_at_once_or_step_by_step() -> None:
+    whole, single = started(), started()
+    for moves in ({"guesser_0": "1", "guesser_1": None}, {"guesser_1": "2"}):
+        whole.play(moves)
+        for agent in moves:
+            assert single.agent_selection == agent
+            single.step(moves[agent])
+    assert whole.paid == single.paid
+    assert whole.history == single.history
+    first = 1.0 if whole.secret == 1 else -0.5
+    assert whole.paid["guesser_0"] == pytest.approx(first + 0.25)
+
+
+def test_nobody_sees_a_move_of_the_same_stage() -> None:
+    arena = started()
+    before = arena.view("guesser_1")
+    arena.step("7")
+    assert arena.view("guesser_1") == before and arena.round == 0
+
+
+def test_cumulative_rewards_are_what_the_agent_was_paid_since_its_move() -> None:
+    arena = started()
+    arena.step(str(arena.secret))
+    arena.step("x")
+    arena.step("x")  # guesser_1 alone; guesser_0 is paid 0.25 meanwhile
+    assert arena.agent_selection == "guesser_0"
+    assert arena.last()[1] == pytest.approx(1.25)
+
+
+def test_a_fork_goes_its_own_way() -> None:
+    arena = started()
+    arena.play({"guesser_0": "1", "guesser_1": "1"})
+    twin = arena.fork()
+    twin.play({"guesser_1": "5"})
+    assert arena.round == 1 and twin.round == 2 and len(arena.history) == 1
+    loaded = pickle.loads(pickle.dumps(arena))
+    loaded.play({"guesser_1": "5"})
+    assert loaded.paid == twin.paid
+
+
+def test_services_are_shared_by_forks_and_left_out_of_pickles() -> None:
+    class Served(Guess):
+        services = ("world",)
+
+    arena = Served()
+    arena.world = threading.Lock()  # which cannot be copied or pickled
+    arena.begin(Task(id="t"), seed=1)
+    assert copy.deepcopy(arena).world is arena.world
+    assert pickle.loads(pickle.dumps(arena.__getstate__()))["world"] is None
+
+
+def test_a_replay_pays_the_same() -> None:
+    arena = started()
+    for moves in ({"guesser_0": "1", "guesser_1": "4"}, {"guesser_1": "2"}):
+        arena.play(moves)
+    history, paid, secret = list(arena.history), dict(arena.paid), arena.secret
+    arena.replay(history)
+    assert (arena.paid, arena.secret, arena.history) == (paid, secret, history)
+
+
+def test_the_seed_makes_the_state() -> None:
+    secrets = set()
+    for seed in range(20):
+        arena = Guess()
+        arena.begin(Task(id="t"), seed=seed)
+        secrets.add(arena.secret)
+    assert len(secrets) > 3
+
+
+@pytest.mark.parametrize("text", ["\x00" * 10, "\ud800", "<|im_end|>" * 9, "é" * 5, ""])
+def test_any_text_is_an_action(text: str) -> None:
+    arena = started()
+    arena.step(text)
+    assert arena._moves["guesser_0"] == well_formed(text)
+
+
+def test_text_that_is_too_long_is_an_invalid_action() -> None:
+    arena = started()
+    arena.step("x" * (LONGEST_TEXT + 1))
+    assert arena._moves["guesser_0"] is None
+
+
+def test_wrong_stage_and_unknown_agents_are_refused() -> None:
+    arena = started()
+    with pytest.raises(ValueError, match="stage of"):
+        arena.play({"guesser_0": "1"})
+    with pytest.raises(KeyError, match="did you mean 'guesser_1'"):
+        arena.pay("gueser_1", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ([], "not agents of the arena"),
+        (["guesser_7"], "not agents of the arena"),
+        (["guesser_0", "guesser_0"], "an agent twice"),
+    ],
+)
+def test_acting_must_name_agents_of_the_arena_once(named: list[str], words: str) -> None:
+    class Confused(Guess):
+        def acting(self) -> Sequence[str]:
+            return named
+
+    with pytest.raises(ValueError, match=words):
+        Confused().begin(Task(id="t"), seed=0)
+
+
+def test_an_episode_may_end_before_anybody_moves() -> None:
+    class Over(Guess):
+        def setup(self, task: Task, rng: random.Random) -> None:
+            super().setup(task, rng)
+            self.finish()
+
+    arena = Over()
+    arena.reset(seed=1)
+    assert arena.finished and arena.stage == ()
+    assert all(arena.terminations.values())
+    for _ in arena.agent_iter():
+        assert arena.last()[1:3] == (0.0, True)
+        arena.step(None)
+    assert arena.agents == []
+
+
+def test_notes_are_about_the_latest_stage() -> None:
+    arena = started()
+    arena.play({"guesser_0": "1", "guesser_1": "1"})
+    assert set(arena.notes) == {"guesser_0", "guesser_1"}
+    arena.step("2")
+    assert set(arena.notes) == {"guesser_1"} and arena.infos["guesser_0"] == {}
+
+
+def test_the_end_comes_to_every_agent_once_with_what_it_was_paid() -> None:
+    arena = Guess()
+    arena.reset(seed=3, options={"task": Task(id="mine")})
+    assert arena.task.id == "mine"
+    paid = dict.fromkeys(arena.possible_agents, 0.0)
+    for agent in arena.agent_iter():
+        _, reward, done, cut, _ = arena.last()
+        paid[agent] += reward
+        arena.step(None if done or cut else "4")
+    assert arena.agents == [] and paid == pytest.approx(arena.paid)

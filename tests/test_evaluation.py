@@ -1,0 +1,87 @@
+"""Evaluation: the same draws every time, and nothing gets better by failing."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from building import episode, turn
+
+from selfplay.arena import Arena
+from selfplay.evaluation import Evaluation
+from selfplay.rollout import Job
+from selfplay.seeds import derive
+from selfplay.types import Episode, Status, Task
+
+TASKS = [Task(id="h", type="hard"), Task(id="e", type="easy")]
+
+
+def made(**changes: Any) -> Evaluation:
+    settings: dict[str, Any] = {"arena": Arena, "tasks": TASKS, "metrics": {"accuracy": "rate"}}
+    return Evaluation(**{**settings, **changes})
+
+
+def measured(value: float | None, number: int = 0, **fields: Any) -> Episode:
+    metrics = {} if value is None else {"rate": value}
+    return episode(turn("solver_0"), task=TASKS[number], metrics=metrics, **fields)
+
+
+def lottery(jobs: Sequence[Job]) -> list[Episode]:
+    """Episodes whose metric is drawn from the seed and the member alone."""
+    return [
+        episode(task=job.task, metrics={"rate": Random(derive(job.seed, job.member)).random()})
+        for job in jobs
+    ]
+
+
+def test_means_over_all_and_by_type() -> None:
+    figures = made().figures([measured(1.0), measured(0.0), measured(0.5, 1)])
+    assert figures == {
+        "accuracy": 0.5,
+        "hard/accuracy": 0.5,
+        "easy/accuracy": 0.5,
+        "failed_episodes": 0,
+    }
+
+
+def test_nothing_gets_better_by_failing() -> None:
+    failed = measured(None, status=Status.FAILED)
+    cut = measured(None, status=Status.TRUNCATED)
+    figures = made().figures([measured(1.0), failed, cut, measured(1.0, status=Status.TRUNCATED)])
+    assert figures["accuracy"] == 0.5 and figures["failed_episodes"] == 1
+    assert made().figures([failed])["accuracy"] == 0
+
+
+def test_an_episode_without_the_metric_is_not_judged_by_it() -> None:
+    """A refused proposal has no solve rate."""
+    assert made().figures([measured(1.0), measured(None)])["accuracy"] == 1
+    assert "accuracy" not in made().figures([measured(None)])
+
+
+def test_the_share_of_distinct_creations() -> None:
+    def created(*names: str) -> Episode:
+        return measured(1.0, created=tuple(Task(id=name) for name in names))
+
+    figures = made().figures([created("x"), created("x", "y"), created(), created("x")])
+    assert figures["distinct_created"] == 0.5
+    assert "distinct_created" not in made().figures([created()])
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    evaluation = made(samples=3)
+    first, episodes = evaluation.run("held_out", lottery, seed=1)
+    assert len(episodes) == 6 and len({e.metrics["rate"] for e in episodes}) == 6
+    assert evaluation.run("held_out", lottery, seed=1)[0] == first
+    assert evaluation.run("held_out", lottery, seed=2)[0] != first
+    assert evaluation.run("other", lottery, seed=1)[0] != first
+
+
+def test_a_task_that_is_listed_twice_is_sampled_afresh() -> None:
+    _, episodes = made(tasks=[TASKS[0]] * 3, samples=2).run("x", lottery, seed=0)
+    assert len({e.metrics["rate"] for e in episodes}) == 6
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for changes in ({"samples": 0}, {"temperature": -1.0}, {"every": -1}):
+        with pytest.raises(ValueError, match="at least 1"):
+            made(**changes)

@@ -1,0 +1,33 @@
+"""Every shipped config composes and is checked against what it names."""
+
+import pytest
+
+from selfplay import config
+from selfplay.experiment import validate
+
+CHOICES = [
+    f"{group}={name}"
+    for group in ("credit", "objective", "sampler", "population", "evaluations")
+    for name in config.choices(group)
+]
+
+
+@pytest.mark.parametrize("name", config.choices("experiment"))
+def test_every_experiment_composes_and_validates(name: str) -> None:
+    composed = config.load([f"+experiment={name}"])
+    validate(composed)
+    assert composed["run"]["experiment"] == name
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_composes_and_validates(choice: str) -> None:
+    validate(config.load(["+experiment=quickstart", choice]))
+
+
+def test_evaluation_warm_start_and_arena_name_one_set_of_held_out_tasks() -> None:
+    composed = config.load(["+experiment=quickstart"])
+    held_out = composed["shared"]["held_out"]
+    assert composed["evaluations"]["held_out_sampled"]["tasks"] == held_out
+    assert composed["evaluations"]["held_out_greedy"]["tasks"] == held_out
+    assert composed["warmstart"]["demonstrations"]["held_out"] == held_out
+    assert composed["arena"]["forbidden"]["tasks"] == held_out

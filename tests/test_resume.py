@@ -1,0 +1,145 @@
+"""A run that is killed anywhere and resumed is the run that was not killed."""
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from smoke_run import SMOKE, Outcome, Strike, assert_alike, finished, one_line, run
+
+KILLS = {
+    "while the first checkpoint is written": Strike(at="selfplay.checkpoint.sync", call=3),
+    "before the first evaluation": Strike(at="selfplay.train.evaluate"),
+    "between the metrics of step 0 and the checkpoint": Strike(at="selfplay.train.save"),
+    "between the episodes and the metrics of a step": Strike(
+        at="selfplay.runs.write_atomic", call=3, after=True
+    ),
+    "between the metrics of a step and its checkpoint": Strike(at="selfplay.train.save", call=3),
+    "with a policy of the checkpoint written and no more": Strike(
+        at="selfplay.policy.Policy.save", call=3, after=True
+    ),
+    "with the checkpoint written and not in its place": Strike(
+        at="selfplay.checkpoint.shutil.rmtree", call=6
+    ),
+    "in the middle of an update": Strike(at="selfplay.learner.learner.Learner.update", call=2),
+    "after the last step and before the summary": Strike(at="selfplay.runs.Run.write_summary"),
+    "after the summary and before the report": Strike(at="selfplay.report.write_report"),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "struck"
+
+
+def train(place: Path, strike: Strike | None = None) -> Outcome:
+    return run("train", SMOKE, f"run.name={place.name}", cwd=place.parent.parent, strike=strike)
+
+
+def resume(place: Path, strike: Strike | None = None) -> Outcome:
+    return run("train", f"resume=runs/{place.name}", cwd=place.parent.parent, strike=strike)
+
+
+@pytest.mark.parametrize("when", KILLS)
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(when: str, place: Path) -> None:
+    finished()  # has made the warm start
+    assert train(place, KILLS[when]).code == -signal.SIGKILL
+    outcome = resume(place)
+    assert outcome.code == 0, outcome.err
+    assert_alike(place, finished())
+    assert not list(place.glob("checkpoints/.*")), "something half written stayed"
+
+
+def test_killed_again_and_again(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save", call=2))
+    for strike in (Strike(at="selfplay.train.save"), Strike(at="selfplay.checkpoint.sync", call=9)):
+        assert resume(place, strike).code == -signal.SIGKILL
+    assert resume(place).code == 0
+    assert_alike(place, finished())
+
+
+def test_killed_at_any_moment(place: Path) -> None:
+    finished()
+    delay = random.uniform(0.2, 1.5)
+    code = run("train", SMOKE, "run.name=struck", cwd=place.parent.parent, alarm=delay).code
+    assert code in (0, -signal.SIGALRM), delay
+    if not place.exists():
+        assert train(place).code == 0
+    else:
+        assert resume(place).code == 0, delay
+    assert_alike(place, finished())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "at", ["selfplay.checkpoint.sync", "selfplay.learner.learner.Learner.update"]
+)
+def test_an_interrupt_is_one_line_and_loses_nothing(
+    at: str, number: signal.Signals, place: Path
+) -> None:
+    finished()
+    outcome = train(place, Strike(at=at, call=2, number=number))
+    assert outcome.code == 130
+    assert "interrupted" in one_line(outcome.err) and "resume=" in outcome.err
+    assert resume(place).code == 0
+    assert_alike(place, finished())
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again_and_says_so(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save"))
+    assert "beginning again" in resume(place).err
+
+
+def test_resuming_a_finished_run_writes_the_same_summary(place: Path) -> None:
+    finished()
+    assert train(place).code == 0
+    before = json.loads((place / "summary.json").read_text())["evaluations"]
+    assert resume(place).code == 0
+    assert json.loads((place / "summary.json").read_text())["evaluations"] == before
+    assert_alike(place, finished())
+
+
+def test_a_metrics_line_that_was_cut_short_is_written_again(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save", call=3))
+    path = place / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    assert resume(place).code == 0
+    assert_alike(place, finished())
+
+
+def test_two_processes_cannot_train_one_run(place: Path) -> None:
+    finished()
+    assert train(place).code == 0
+    import fcntl
+
+    with (place / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        outcome = resume(place)
+    assert outcome.code == 2
+    assert "another process" in one_line(outcome.err)
+
+
+def test_no_process_outlives_a_killed_run(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save", call=3))
+    deadline = time.monotonic() + 10
+    while (left := _processes_in(place.parent.parent)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+def _processes_in(folder: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if Path(os.readlink(entry / "cwd")) == folder:
+                found.append((entry / "cmdline").read_text())
+        except OSError:
+            continue
+    return found

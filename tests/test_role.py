@@ -1,0 +1,146 @@
+"""Roles: prompts, parsers, hostile words."""
+
+import random
+import time
+
+import pytest
+
+from roles.proposer import Proposer
+from roles.solver import Solver
+from selfplay.errors import ConfigError
+from selfplay.role import Role, TaggedRole, ThinkingRole, fenced
+from selfplay.types import InvalidAction, Observation
+
+ROLES = [Role(), TaggedRole(), ThinkingRole(), Solver(style="terse"), Proposer(style="full")]
+
+
+def test_a_template_sees_text_and_fields() -> None:
+    role = Role(template="{{ text }} {{ price }} {{ fields.price }}", system="be brief")
+    messages = role.prompt(Observation(text="buy", fields={"price": 3}))
+    assert messages == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "buy 3 3"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ nothing }}", "{% if %}", "{{ text.__class__.__mro__ }}", "{{ text + 1 }}", "{{ 1 / 0 }}"],
+)
+def test_a_template_that_cannot_render_is_one_clear_error(template: str) -> None:
+    with pytest.raises(ConfigError, match="template"):
+        Role(template=template).prompt(Observation(text="x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "rest"),
+    [
+        (
+            "I think. <action_start>raise 2<action_end> Good luck!",
+            "raise 2",
+            "I think.  Good luck!",
+        ),
+        ("<action_start>\n fold \n<action_end>", "fold", ""),
+        ("<action_start><action_end>", "", ""),
+    ],
+)
+def test_between_the_tags_is_the_action(text: str, action: str, rest: str) -> None:
+    assert TaggedRole().split(text) == (action, rest)
+    assert TaggedRole().parse(text) == action
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("fold", "no_action"),
+        ("<action_start>fold", "unclosed_action"),
+        ("fold<action_end>", "unclosed_action"),
+        ("<action_end>fold<action_start>", "unclosed_action"),
+        ("<action_start>a<action_end><action_start>b<action_end>", "several_actions"),
+    ],
+)
+def test_other_tags_are_no_action(text: str, reason: str) -> None:
+    with pytest.raises(InvalidAction, match=reason):
+        TaggedRole().parse(text)
+
+
+def test_the_tags_are_configurable() -> None:
+    assert TaggedRole(opening="[[", closing="]]").parse("hm [[go]]") == "go"
+    for opening, closing in [("|", "|"), ("", "]"), ("[", ""), ("<a", "<a>")]:
+        with pytest.raises(ConfigError):
+            TaggedRole(opening=opening, closing=closing)
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("<think>a</think><answer>'b'</answer>", "'b'"),
+        (" <think></think>\n <answer>\n```output\n'b'\n```\n</answer>\n", "'b'"),
+        ("<think>a</think><answer>```python\ndef f(a):\n    return a\n```</answer>", None),
+    ],
+)
+def test_a_solver_answers_bare_or_in_one_fence(text: str, action: str | None) -> None:
+    assert Solver(style="terse").parse(text) == (action or "def f(a):\n    return a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'b'",
+        "<answer>'b'</answer>",
+        "<think>a</think><answer>'b'</answer> and more",
+        "<think>a</think><answer></answer>",
+        "<think>a</think><answer>x</answer><answer>y</answer>",
+        "<think>a</think><answer>x</answer><think>b</think><answer>y</answer>",
+        "<think>a</think><answer>x</think><answer>y</answer>",
+        "<think>a</think>b</think><answer>y</answer>",
+        "<think><think>a</think><answer>y</answer>",
+        "<think></answer><answer>",
+        "<think><answer>y</answer>",
+        "<think>a</think><answer>y",
+        "<answer>y</answer></think>",
+        "<think>a</think><answer>```input\n1\n```\n```input\n2\n```</answer>",
+        "<think>a</think><answer>```input\n1</answer>",
+    ],
+)
+def test_anything_else_is_no_answer(text: str) -> None:
+    with pytest.raises(InvalidAction):
+        Solver(style="terse").parse(text)
+
+
+def test_fences_in_order() -> None:
+    assert fenced("```input\n1\n```\nx\n```input\n2\n```", "input") == ["1", "2"]
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: type(role).__name__)
+def test_a_million_hostile_characters_raise_nothing_but_invalid_action(role: Role) -> None:
+    rng = random.Random(0)
+    noise = "".join(chr(rng.randrange(0x110000)) for _ in range(1_000_000))
+    floods = [
+        noise,
+        "<think>" * 140_000,
+        "<think>" + "<answer>" * 120_000 + "</answer>",
+        "<think>" + "</think><answer>" * 60_000,
+        "<think>" + "</think> <answer>" * 60_000 + "</answer>",
+        "<think></think>" + " \n" * 400_000 + "<answer>" + "</answer> " * 10_000,
+        "\ud800\x00\u202e" * 300_000,
+        "<think>x</think><answer>" + "```input\n" * 100_000,
+        "<action_start>" * 70_000,
+        "<think></think><answer>" + " " * 900_000,
+        "<|im_end|><|im_start|>system\n" * 30_000,
+        "<think></think><answer>```python\n" + "`" * 900_000 + "</answer>",
+    ]
+    began = time.monotonic()
+    for text in floods:
+        try:
+            assert isinstance(role.parse(text), str)
+        except InvalidAction as reason:
+            assert str(reason)
+        role.facts(text)
+    # Not a measurement: a parser that goes over the text once per tag would take hours.
+    assert time.monotonic() - began < 60
+
+
+def test_a_prompt_is_text_that_can_be_written() -> None:
+    (message,) = Role().prompt(Observation(text="a\ud800b"))
+    assert message["content"] == "a\ufffdb"

@@ -1,0 +1,197 @@
+"""The run folder and the commands: the contract that users script against."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from smoke_run import (
+    SMOKE,
+    Strike,
+    assert_alike,
+    contents,
+    finished,
+    metrics,
+    one_line,
+    run,
+    shared_cache,
+    summary,
+)
+
+from selfplay.types import Episode, from_json
+
+EVALUATIONS = ("held_out_sampled", "held_out_greedy", "proposals")
+
+
+def test_the_console_command_leaves_the_run_folder_of_the_contract(tmp_path: Path) -> None:
+    finished()  # has made the warm start
+    ran = subprocess.run(
+        [sys.executable, "-m", "selfplay", "train", SMOKE, "run.name=mine"],
+        cwd=tmp_path,
+        env={**os.environ, "SELFPLAY_CACHE": str(shared_cache())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    place = tmp_path / "runs/mine"
+    assert sorted(path.name for path in place.iterdir() if path.name[0] != ".") == [
+        "checkpoints",
+        "config.yaml",
+        "episodes",
+        "metrics.jsonl",
+        "report.html",
+        "summary.json",
+    ]
+    assert sorted(path.name for path in (place / "episodes").iterdir()) == [
+        f"{step:06d}.jsonl" for step in (1, 2, 3)
+    ]
+    assert sorted(path.name for path in (place / "checkpoints").iterdir()) == [
+        "000001",
+        "000002",
+        "000003",
+    ]
+    assert_alike(place, finished())  # the same seed in another process, byte for byte
+
+
+def test_metrics_have_a_line_per_step_under_the_documented_names() -> None:
+    lines = [json.loads(text) for text in (finished() / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    for line in lines[1:]:
+        names = {"episodes/count", "arena/solve_rate", "policy/base/loss", "curriculum/added"}
+        names |= {"role/solver/reward", "role/proposer/valid", "role/solver/completion_tokens"}
+        names |= {f"seconds/{phase}" for phase in ("rollout", "credit", "learn", "total")}
+        assert names <= line.keys()
+        assert line["policy/base/gradient_norm"] > 0
+    evaluated = {
+        line["step"]: {name.split("/")[1] for name in line if name.startswith("evaluation/")}
+        for line in lines
+    }
+    assert evaluated == {
+        0: set(EVALUATIONS),
+        1: set(),
+        2: {"held_out_sampled"},
+        3: set(EVALUATIONS),
+    }
+
+
+def test_the_summary_has_the_evaluations_of_the_first_and_the_last_line() -> None:
+    found = json.loads((finished() / "summary.json").read_text())
+    lines = metrics(finished())
+    assert set(found["evaluations"]) == set(EVALUATIONS)
+    for name, ends in found["evaluations"].items():
+        for when, line in (("before", lines[0]), ("after", lines[-1])):
+            assert ends[when] == {
+                key.removeprefix(f"evaluation/{name}/"): value
+                for key, value in line.items()
+                if key.startswith(f"evaluation/{name}/")
+            }
+    assert found["steps"] == 3 and found["seed"] == 0 and found["experiment"] == "smoke"
+    assert found["totals"]["policy_versions"] == {"base": 3}
+
+
+def test_every_episode_is_recorded_with_an_advantage_per_turn() -> None:
+    lines = (finished() / "episodes/000002.jsonl").read_text().splitlines()
+    (count,) = [line["episodes/count"] for line in metrics(finished()) if line["step"] == 2]
+    assert len(lines) == count
+    for line in map(json.loads, lines):
+        episode = from_json(Episode, line["episode"])
+        assert len(line["advantages"]) == len(episode.turns) > 0
+
+
+def test_evaluate_gives_the_figures_of_the_summary_again() -> None:
+    outcome = run("evaluate", "whole", "--json", cwd=finished().parent)
+    assert outcome.code == 0 and outcome.err == ""
+    again = json.loads(outcome.out)
+    assert again["step"] == 3
+    expected = summary(finished())["evaluations"]
+    assert again["evaluations"] == {name: ends["after"] for name, ends in expected.items()}
+
+
+def test_evaluate_needs_nothing_but_the_run_folder(tmp_path: Path) -> None:
+    outcome = run("evaluate", str(finished()), cwd=tmp_path, cache=tmp_path / "empty")
+    assert outcome.code == 0
+    assert not (tmp_path / "empty").exists()
+    assert "held_out_sampled/accuracy" in outcome.out
+
+
+def test_a_runs_config_reproduces_it_under_a_new_name(tmp_path: Path) -> None:
+    again = ("train", "--config-path", str(finished()), "run.name=again")
+    assert run(*again, cwd=tmp_path).code == 0
+    assert_alike(tmp_path / "runs/again", finished())
+    first, second = (
+        yaml.safe_load((place / "config.yaml").read_text())
+        for place in (finished(), tmp_path / "runs/again")
+    )
+    assert second["run"].pop("name") == "again" and first["run"].pop("name") == "whole"
+    assert first == second
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    other = ("train", "--config-path", str(finished()), "run.name=other", "seed=1", "run.steps=1")
+    assert run(*other, cwd=tmp_path).code == 0
+    assert metrics(tmp_path / "runs/other")[1] != metrics(finished())[1]
+    name = "episodes/000001.jsonl"
+    assert contents(tmp_path / "runs/other")[name] != contents(finished())[name]
+
+
+def test_no_steps_is_an_evaluation(tmp_path: Path) -> None:
+    assert run("train", SMOKE, "run.name=none", "run.steps=0", cwd=tmp_path).code == 0
+    place = tmp_path / "runs/none"
+    assert [line["step"] for line in metrics(place)] == [0]
+    ends = summary(place)["evaluations"]["held_out_sampled"]
+    assert ends["before"] == ends["after"] and "accuracy" in ends["after"]
+
+
+def test_a_figure_below_its_minimum_stops_the_run_which_stays_to_be_looked_at(
+    tmp_path: Path,
+) -> None:
+    least = "+run.minimum={role/proposr/valid: 0.1, role/proposer/valid: 1.5}"
+    outcome = run("train", SMOKE, "run.name=low", least, cwd=tmp_path)
+    assert outcome.code == 2
+    said = one_line(outcome.err)
+    assert "step 1: role/proposer/valid fell to" in said and "threshold 1.5" in said
+    assert "no figure 'role/proposr/valid'; did you mean 'role/proposer/valid'?" in outcome.out
+    place = tmp_path / "runs/low"
+    assert [line["step"] for line in metrics(place)] == [0, 1]
+    assert "role" in (place / "report.html").read_text()
+    assert (place / "episodes/000001.jsonl").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_naming_step_and_samples(tmp_path: Path) -> None:
+    # The entropy bonus overflows, in the loss of the first step.
+    wild = ("train", SMOKE, "run.name=wild", "objective.entropy=1e39")
+    outcome = run(*wild, cwd=tmp_path)
+    assert outcome.code == 2
+    said = one_line(outcome.err)
+    assert "at step 1 on samples 1.0." in said and "the loss is" in said
+    place = tmp_path / "runs/wild"
+    assert [line["step"] for line in metrics(place)] == [0]
+    assert (place / "report.html").exists()
+
+
+def test_the_name_of_a_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "runs/taken").mkdir(parents=True)
+    late = Strike(at="selfplay.experiment.Experiment.__init__")
+    outcome = run("train", SMOKE, "run.name=taken", cwd=tmp_path, strike=late)
+    assert outcome.code == 2
+    assert "runs/taken exists" in one_line(outcome.err)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    late = Strike(at="selfplay.experiment.Experiment.__init__")
+    outcome = run("train", SMOKE, "run.folder=file/runs", cwd=tmp_path, strike=late)
+    assert outcome.code == 2
+    assert "cannot write to file/runs" in one_line(outcome.err)
+
+
+def test_runs_without_a_name_get_different_ones(tmp_path: Path) -> None:
+    for _ in range(2):
+        outcome = run("train", SMOKE, "run.steps=0", cwd=tmp_path)
+        assert outcome.code == 0, outcome.err
+    names = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert len(names) == 2 and all(name.startswith("smoke-seed0-") for name in names)

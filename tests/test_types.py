@@ -1,0 +1,71 @@
+"""The vocabulary: plain JSON and back, whatever the words are."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from building import episode, group, sample, turn
+
+from selfplay.types import (
+    Demonstration,
+    Observation,
+    StopReason,
+    Task,
+    from_json,
+    to_json,
+    well_formed,
+)
+
+WILD = "\x00 \u202e\u0639 \ud800 <|im_end|> \U0001f9ea \udfff"
+
+TURN = turn(
+    "solver_1",
+    0.5,
+    completion_ids=(5, 6),
+    messages=({"role": "user", "content": WILD},),
+    text=WILD,
+    action=WILD,
+    stop_reason=StopReason.LENGTH,
+    info={"verdict": WILD, "right": True},
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Task(id="t", type="deduction", payload={"inputs": ["1"], "deep": {"a": [None, 1.5]}}),
+        TURN,
+        episode(TURN, turn("a_0", action=None), metrics={"rate": 0.25}, created=(Task(id="n"),)),
+        group(episode(TURN)),
+        sample([1, 2], [3, 4], (0.5, -0.5)),
+        sample([1], [3], -1.0),
+        Demonstration(role="solver", observation=Observation(text="x"), completion=WILD),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_there_and_back(value: Any) -> None:
+    assert from_json(type(value), json.loads(json.dumps(to_json(value)))) == value
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="id"):
+        from_json(Task, {"type": "deduction"})
+    with pytest.raises(ValueError, match="status"):
+        from_json(type(episode()), {**to_json(episode()), "status": "happy"})
+
+
+def test_values_do_not_change() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Task(id="a").id = "b"  # type: ignore[misc]
+
+
+def test_only_lone_surrogates_are_replaced() -> None:
+    calm = WILD.replace("\ud800", "").replace("\udfff", "")
+    assert well_formed(calm) is calm
+    assert well_formed("a\ud800b\udfff\ud83d\ude00") == "a\ufffdb\ufffd\ufffd\ufffd"
+    well_formed("\ud800" * 500_000).encode()
+
+
+def test_agents_in_order_of_their_first_turn() -> None:
+    assert episode(turn("b_0"), turn("a_0"), turn("b_0")).agents() == ("b_0", "a_0")
