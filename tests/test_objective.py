@@ -15,11 +15,16 @@ PRESETS = {
     "dapo": Objective(high=0.28, aggregate="token_mean"),
     "reinforce": Objective(ratio="none", clip="none", aggregate="token_mean"),
     "magrpo": Objective(ratio="none", clip="none", aggregate="sequence_sum"),
+    "rloo": Objective(ratio="none", clip="none", aggregate="sequence_sum"),
+    "gspo": Objective(ratio="sequence", low=0.1, high=0.15, aggregate="sequence_mean"),
+    "ppo": Objective(clip="dual", dual=1.4, aggregate="token_mean"),
+    "cispo": Objective(clip="cispo", low=1.0, high=0.1, aggregate="token_mean"),
     "sft": Objective(ratio="none", clip="none", aggregate="token_mean", advantage="one"),
 }
 LOGPROBS = [[-0.5, -1.0, -2.0, -9.0], [-0.1, -0.7, -1.5, -3.0]]
 OLD = [[-1.0, -1.0, -1.0, -1.0], [-0.5, -0.6, -1.6, -1.0]]
 ADVANTAGES = [[1.5] * 4, [-0.5] * 4]
+"""The ratios: 1.65, 1, 0.37, - and 1.49, -, 1.11, 0.14; of the sequences 0.85 and 0.61."""
 MASK = [[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]]
 TOTALS = Totals(tokens=6, sequences=2)
 
@@ -38,11 +43,15 @@ def scores(**changes: Tensor | None) -> Scores:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def by_hand(objective: Objective, logprobs: list[list[float]]) -> float:
-    """The loss in plain Python, written from the papers' sums."""
+def by_hand(
+    objective: Objective, logprobs: list[list[float]], fixed: list[list[float]] = LOGPROBS
+) -> float:
+    """The loss in plain Python, written from the papers' sums; `fixed` is what has no gradient."""
     sequences = []
     for row in (0, 1):
         terms = []
+        own = [t for t in range(4) if MASK[row][t]]
+        whole = exp(sum(logprobs[row][t] - OLD[row][t] for t in own) / len(own))
         for t in range(4):
             if not MASK[row][t]:
                 continue
@@ -50,9 +59,16 @@ def by_hand(objective: Objective, logprobs: list[list[float]]) -> float:
             if objective.ratio == "none":
                 terms.append(logprobs[row][t] * a)
                 continue
-            rho = exp(logprobs[row][t] - OLD[row][t])
+            if objective.clip == "cispo":
+                weight = min(exp(fixed[row][t] - OLD[row][t]), 1 + objective.high)
+                terms.append(weight * a * logprobs[row][t])
+                continue
+            rho = whole if objective.ratio == "sequence" else exp(logprobs[row][t] - OLD[row][t])
             bounded = min(max(rho, 1 - objective.low), 1 + objective.high)
-            terms.append(min(rho * a, bounded * a))
+            term = min(rho * a, bounded * a)
+            if objective.clip == "dual" and a < 0:
+                term = max(term, objective.dual * a)
+            terms.append(term)
         sequences.append(terms)
     if objective.aggregate == "token_mean":
         return -sum(map(sum, sequences)) / sum(map(len, sequences))
@@ -184,6 +200,11 @@ def test_which_samples_need_computing() -> None:
         ({"low": -0.1}, "not negative"),
         ({"kl": -1.0}, "not negative"),
         ({"ratio": "none"}, "needs a ratio"),
+        ({"ratio": "none", "clip": "cispo"}, "clip=cispo needs a ratio"),
+        ({"clip": "dual", "dual": 1.1}, r"above 1 \+ high"),
+        ({"magnet_rate": 0.0}, "magnet_rate"),
+        ({"weight_high": 0.5}, "weight_low"),
+        ({"correction": "masked", "advantage": "one"}, "weighs advantages"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], said: str) -> None:

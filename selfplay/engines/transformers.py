@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from selfplay.attention import additive, unordinary
 from selfplay.engines.rows import Rows
 from selfplay.engines.slots import SlotCache
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, PromptTooLong, nearest
 from selfplay.types import Completion, Request
 
 
@@ -47,7 +48,8 @@ class TransformersEngine:
         }
 
     def add(self, request: Request) -> None:
-        """Queue a request; raises ConfigError for one that its policy's model cannot serve."""
+        """Queue a request; raises ConfigError for one that its policy's model cannot serve, and
+        PromptTooLong where only its prompt is at fault."""
         self._batch(request.policy).add(request)
 
     @torch.inference_mode()
@@ -108,8 +110,12 @@ class _Batch:
             raise ConfigError(f"{where}: {request.agent} got an empty prompt")
         if new < 1:
             raise ConfigError(f"{where}: max_tokens must be at least 1, not {new}")
-        if self.limit is not None and prompt + new > self.limit:
+        if self.limit is not None and new >= self.limit:
             raise ConfigError(
+                f"{where}: max_tokens {new} leaves no room for a prompt in the model's {self.limit}"
+            )
+        if self.limit is not None and prompt + new > self.limit:
+            raise PromptTooLong(
                 f"{where}: prompt of {prompt} tokens plus {new} new ones exceeds the model's "
                 f"{self.limit}; lower max_tokens or shorten the prompt"
             )
@@ -183,8 +189,7 @@ class _Batch:
     def _decode(self) -> None:
         mask = self.cache.start_step()
         if self.model.config._attn_implementation == "eager":  # which adds its mask to the scores
-            least = torch.finfo(self.model.dtype).min
-            mask = torch.where(mask, 0.0, least).to(self.model.dtype)
+            mask = additive(mask, self.model.dtype)
         out = self.model(
             input_ids=self.rows.inputs[:, None].to(self.device),
             attention_mask=mask,
@@ -207,19 +212,7 @@ class _Batch:
 
 def _check_attention(model: PreTrainedModel, where: str) -> None:
     """Raise ConfigError for a model that a cache with one column per token does not fit."""
-    config = model.config.get_text_config()
-    window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    problem = ""
-    if getattr(model, "_is_stateful", False):
-        problem = "recurrent layers"
-    elif kinds != {"full_attention"}:
-        problem = f"layers of other kinds than full attention ({', '.join(sorted(kinds))})"
-    elif window and getattr(config, "use_sliding_window", True):
-        problem = "sliding-window attention"
-    elif model.config._attn_implementation not in ("sdpa", "eager"):
-        problem = f"attention of the kind {model.config._attn_implementation!r}"
-    if problem:
+    if problem := unordinary(model):
         raise ConfigError(
             f"{where}: the transformers engine cannot serve {type(model).__name__} with {problem}; "
             "choose another model or another engine"

@@ -1,46 +1,96 @@
-"""Samples as padded rows: prompts padded on the left, completions on the right."""
+"""Samples as micro-batches: rows of tokens to compute, and where the samples read them.
+
+A row is one sample, or a trie of several that share prefixes. Rows are padded on the right, where
+causal attention sees no padding, so that plain rows need no mask at all.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from selfplay.types import Sample
 
+MASK = 2**25
+"""Elements of the masks of one micro-batch of tries, at most; 128 MiB in float32."""
+STEM = 128
+"""Columns that are worth computing first, and without a mask: a pass of its own costs something."""
+PADDING = 512
+"""Padding of one micro-batch, in tokens: about what another forward and backward pass costs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """What one sample adds to a row."""
+
+    sample: Sample
+    columns: NDArray[np.int64]
+    """[L] the columns of the sample's tokens, shared ones included."""
+    shared: int
+    """How many of them were in the row before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A sequence of distinct tokens, and the samples that are paths through it."""
+
+    width: int
+    """T, its tokens."""
+    stem: int
+    """How many of them, from the first on, each see all that stand before them: all of one sample,
+    and of a conversation in which every turn begins with the turn before it."""
+    spans: tuple[Span, ...]
+    """Its samples, in the order in which they were added."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A micro-batch of B samples, P prompt columns and C completion columns."""
+    """A micro-batch: R rows of T columns, in which S samples read N tokens; C the longest one's."""
 
     ids: Tensor
-    """[B, P + C] token ids."""
-    attention: Tensor
-    """[B, P + C] 1 on tokens, 0 on padding."""
+    """[R, T] token ids."""
     positions: Tensor
-    """[B, P + C] positions within each sequence."""
-    completions: int
-    """C."""
-    old_logprobs: Tensor
-    """[B, C] nats."""
-    advantages: Tensor
-    """[B, C]."""
-    mask: Tensor
-    """[B, C] 1.0 on trainable tokens."""
+    """[R, T] positions within the samples."""
+    visible: Tensor | None
+    """[R, 1, T - stem, T] what each token may see behind the stem: columns that, in every row, see
+    all that stand before them. None where all columns are such."""
+    places: Tensor
+    """[N] where in the flattened rows a token is predicted from."""
+    targets: Tensor
+    """[N] the tokens predicted."""
     temperature: Tensor
-    """[B, 1, 1]."""
+    """[N] at which they were sampled."""
+    reads: Tensor | None
+    """[trainable tokens] which of the N each of them is; None: each is its own."""
+    old_logprobs: Tensor
+    """[S, C] nats."""
+    advantages: Tensor
+    """[S, C]."""
+    mask: Tensor
+    """[S, C] 1.0 on trainable tokens."""
     samples: tuple[Sample, ...]
-    """What the rows are, for error messages."""
+    """What they are, for error messages."""
 
-    @property
-    def targets(self) -> Tensor:
-        """[B, C] the completion's token ids."""
-        return self.ids[:, -self.completions :]
+    def scatter(self, values: Tensor, background: Tensor) -> Tensor:
+        """[S, C] `values` [N] where the samples read them, `background` [S, C] elsewhere."""
+        if self.reads is not None:
+            values = values[self.reads.to(values.device)]
+        return background.masked_scatter(self.mask.to(values.device) > 0, values)
 
 
 def trainable_tokens(sample: Sample) -> int:
     """How many tokens of the sample carry loss."""
     return sum(sample.turn.trainable)
+
+
+def computed(sample: Sample) -> tuple[int, ...]:
+    """The tokens that must be computed: all before the last one that carries loss."""
+    turn = sample.turn
+    last = max((place for place, counts in enumerate(turn.trainable) if counts), default=0)
+    return turn.prompt_ids + turn.completion_ids[:last]
 
 
 def check(sample: Sample) -> None:
@@ -60,56 +110,98 @@ def check(sample: Sample) -> None:
         )
 
 
-def micro_batches(samples: Sequence[Sample], *, max_tokens: int) -> Iterator[Batch]:
-    """Rows of similar lengths, at most `max_tokens` padded tokens a micro-batch (at least one row).
+def alone(sample: Sample) -> Row:
+    """The sample as a row of its own."""
+    width = len(computed(sample))
+    span = Span(sample=sample, columns=np.arange(width), shared=0)
+    return Row(width=width, stem=width, spans=(span,))
 
-    Sorted by length, which wastes the least padding; the loss's denominators are those of the whole
-    batch, so the cut changes nothing but speed.
+
+def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> Iterator[Batch]:
+    """Rows of similar widths, at most `max_tokens` tokens a micro-batch, padding included.
+
+    At least one row. Sorted by width and cut where padding adds up; the loss's denominators are
+    those of the whole batch, so the cut changes nothing but speed. Tries are kept from plain rows,
+    which need no mask, and their masks within `MASK`.
     """
-    ordered = sorted(
-        samples, key=lambda s: (len(s.turn.prompt_ids), len(s.turn.completion_ids)), reverse=True
-    )
-    rows: list[Sample] = []
-    prompt = completion = 0
-    for sample in ordered:
-        wider = max(prompt, len(sample.turn.prompt_ids))
-        longer = max(completion, len(sample.turn.completion_ids))
-        if rows and (len(rows) + 1) * (wider + longer) > max_tokens:
-            yield pad(rows)
-            rows, wider, longer = [], len(sample.turn.prompt_ids), len(sample.turn.completion_ids)
-        rows.append(sample)
-        prompt, completion = wider, longer
-    if rows:
-        yield pad(rows)
+    for plain in (True, False):
+        kind = [row for row in rows if (row.stem == row.width) is plain]
+        held: list[Row] = []
+        padding = 0
+        for row in sorted(kind, key=lambda row: row.width, reverse=True):
+            width = held[0].width if held else row.width
+            tokens = (len(held) + 1) * width
+            padding += width - row.width
+            behind = width - common_stem([*held, row])
+            too_many = tokens > max_tokens or (not plain and tokens * behind > MASK)
+            if held and (too_many or padding > PADDING):
+                yield pad(held)
+                held, padding = [], 0
+            held.append(row)
+        if held:
+            yield pad(held)
 
 
-def pad(samples: Sequence[Sample]) -> Batch:
-    """The samples as one micro-batch; ValueError for one that cannot be a row."""
-    for sample in samples:
-        check(sample)
-    prompts = max(len(s.turn.prompt_ids) for s in samples)
-    completions = max(len(s.turn.completion_ids) for s in samples)
-    rows = len(samples)
-    ids = torch.zeros(rows, prompts + completions, dtype=torch.long)
-    attention = torch.zeros_like(ids)
-    old = torch.zeros(rows, completions)
-    advantages, mask = torch.zeros_like(old), torch.zeros_like(old)
-    for row, sample in enumerate(samples):
-        turn = sample.turn
-        first, count = prompts - len(turn.prompt_ids), len(turn.completion_ids)
-        ids[row, first : prompts + count] = torch.tensor(turn.prompt_ids + turn.completion_ids)
-        attention[row, first : prompts + count] = 1
-        old[row, :count] = torch.tensor(turn.logprobs)
-        mask[row, :count] = torch.tensor(turn.trainable, dtype=torch.float32)
-        advantages[row, :count] = torch.as_tensor(sample.advantage, dtype=torch.float32)
+def common_stem(rows: Sequence[Row]) -> int:
+    """How many columns of all the rows are computed first and without a mask."""
+    stem = min(row.stem for row in rows)
+    return stem if stem >= STEM else 0
+
+
+def pad(rows: Sequence[Row]) -> Batch:
+    """The rows as one micro-batch; ValueError for a sample that cannot be in one."""
+    spans = [(number, span) for number, row in enumerate(rows) for span in row.spans]
+    width = max(row.width for row in rows)
+    length = max(len(span.sample.turn.completion_ids) for _, span in spans)
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    positions = np.tile(np.arange(width), (len(rows), 1))
+    old = np.zeros((len(spans), length), dtype=np.float32)
+    advantages, mask = np.zeros_like(old), np.zeros_like(old)
+    tokens: list[NDArray[np.float64]] = []
+    for place, (number, span) in enumerate(spans):
+        check(span.sample)
+        turn, columns, count = span.sample.turn, span.columns, len(span.sample.turn.completion_ids)
+        ids[number, columns] = computed(span.sample)
+        positions[number, columns] = np.arange(len(columns))
+        old[place, :count] = turn.logprobs
+        mask[place, :count] = turn.trainable
+        advantages[place, :count] = span.sample.advantage
+        offsets = np.flatnonzero(turn.trainable)
+        from_where = number * width + columns[len(turn.prompt_ids) - 1 + offsets]
+        said = np.array(turn.completion_ids)[offsets]
+        tokens.append(np.stack([from_where, said, np.full(len(said), turn.temperature)]))
+    found, reads = np.concatenate(tokens, axis=1), None
+    if len(spans) > len(rows):  # branches share tokens of completions too
+        found, reads = np.unique(found, axis=1, return_inverse=True)
+    trees = any(row.stem < row.width for row in rows)
     return Batch(
-        ids=ids,
-        attention=attention,
-        positions=(attention.cumsum(1) - 1).clamp(min=0),
-        completions=completions,
-        old_logprobs=old,
-        advantages=advantages,
-        mask=mask,
-        temperature=torch.tensor([s.turn.temperature for s in samples])[:, None, None],
-        samples=tuple(samples),
+        ids=torch.from_numpy(ids),
+        positions=torch.from_numpy(positions),
+        visible=torch.from_numpy(_visible(rows, width)) if trees else None,
+        places=torch.tensor(found[0], dtype=torch.long),
+        targets=torch.tensor(found[1], dtype=torch.long),
+        temperature=torch.tensor(found[2], dtype=torch.float32),
+        reads=None if reads is None else torch.from_numpy(reads.reshape(-1)),
+        old_logprobs=torch.from_numpy(old),
+        advantages=torch.from_numpy(advantages),
+        mask=torch.from_numpy(mask),
+        samples=tuple(span.sample for _, span in spans),
     )
+
+
+def _visible(rows: Sequence[Row], width: int) -> NDArray[np.bool_]:
+    """[R, 1, T - stem, T] each token sees itself and what stands before it in a sample of its."""
+    stem = common_stem(rows)
+    visible = np.zeros((len(rows), 1, width - stem, width), dtype=np.bool_)
+    own = np.arange(stem, width)  # padding too: a softmax needs something
+    visible[:, :, own - stem, own] = True
+    for row, seen in zip(rows, visible[:, 0], strict=True):
+        for span in row.spans:
+            new = span.columns[span.shared :]
+            if len(new) and new[-1] >= stem:
+                first, end = int(new[0]), int(new[-1]) + 1
+                begin = max(first, stem)
+                seen[begin - stem : end - stem, span.columns[: span.shared]] = True
+                path = np.tri(end - begin, end - first, begin - first, dtype=np.bool_)
+                seen[begin - stem : end - stem, first:end] |= path
+    return visible

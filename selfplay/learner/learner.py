@@ -1,6 +1,5 @@
 """The learner: samples of one policy to optimizer steps on its model."""
 
-import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -8,16 +7,17 @@ from random import Random
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.batch import Batch, micro_batches, trainable_tokens
-from selfplay.learner.objective import Objective, Scores, Totals
+from selfplay.learner.logprobs import Scorer
+from selfplay.learner.objective import Scores, Surrogate, Totals
+from selfplay.learner.packing import Packing, packer
 from selfplay.seeds import derive
 from selfplay.types import Sample
 
-COUNTS = ("tokens", "idle_samples")
+COUNTS = ("tokens", "idle_samples", "computed_tokens")
 """Metrics that add up over the optimizer steps of one batch; the others are averaged."""
 
 
@@ -28,7 +28,7 @@ class Learner:
         self,
         model: PreTrainedModel,
         *,
-        objective: Objective,
+        objective: Surrogate,
         reference: PreTrainedModel | None = None,
         lr: float = 1e-6,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -37,6 +37,7 @@ class Learner:
         warmup_steps: int = 0,
         mini_batches: int = 1,
         max_tokens: int = 16_384,
+        packing: Packing = "auto",
         seed: int = 0,
     ) -> None:
         """Args:
@@ -49,21 +50,33 @@ class Learner:
         clip_norm: Largest gradient norm.
         warmup_steps: Optimizer steps until the full learning rate.
         mini_batches: Optimizer steps per batch of samples.
-        max_tokens: Padded tokens of one forward pass.
+        max_tokens: Tokens of one forward pass, padding included.
+        packing: Whether samples that share prefixes share a row: auto (where that is cheaper),
+            trie (wherever it saves a token), rows (never).
         seed: Of the split into mini-batches.
         """
-        if objective.kl and reference is None:
-            raise ConfigError("objective.kl needs a reference policy")
+        if objective.reads_reference and reference is None:
+            raise ConfigError("objective: it needs a reference policy")
+        if objective.one_step and mini_batches > 1:
+            raise ConfigError(
+                "learner.mini_batches: this objective weighs its samples by the present weights, "
+                "which the second mini-batch no longer has; set mini_batches=1"
+            )
         if mini_batches < 1 or max_tokens < 1 or warmup_steps < 0 or clip_norm <= 0:
             raise ConfigError(
                 "learner: mini_batches and max_tokens are at least 1, warmup_steps at least 0, "
                 "clip_norm above 0"
             )
-        self._optional = {"logits_to_keep"} & accepted(model)
         self.model, self.reference, self.objective = model, reference, objective
         self.lr, self.clip_norm, self.warmup_steps = lr, clip_norm, warmup_steps
         self.mini_batches, self.max_tokens, self.seed = mini_batches, max_tokens, seed
         self.steps = 0
+        self.scorer = Scorer(model)
+        self.reference_scorer = None if reference is None else Scorer(reference)
+        models = [model] if reference is None else [model, reference]
+        self.packer = packer(packing, models)
+        self.notes = tuple(filter(None, (self.packer.note, self.scorer.note)))
+        """What a user should know of how this model is computed."""
         parameters = [p for p in model.parameters() if p.requires_grad]
         if not parameters:
             raise ConfigError("the policy has no parameter that could be trained")
@@ -88,11 +101,34 @@ class Learner:
             "samples": len(samples),
             "samples_without_tokens": len(samples) - len(usable),
         }
-        parts = [self._step(part, step) for part in self._split(usable, step)]
+        prepared, figures = self.objective.prepare(usable, self.logprobs)
+        metrics |= figures
+        parts = [self._step(part, step) for part in self._split(prepared, step)]
+        if self.reference is not None and self.objective.reference == "magnet":
+            follow(self.reference, self.model, self.objective.magnet_rate)
         for name in dict.fromkeys(name for part in parts for name in part):
             values = [part[name] for part in parts if name in part]
             metrics[name] = sum(values) / (1 if name in COUNTS else len(values))
         return metrics
+
+    def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
+        """[N][C] nats that the present weights, or the reference's, give each completion.
+
+        Where a token is not trainable the sampler's are given back.
+        """
+        scorer = self.reference_scorer if reference else self.scorer
+        assert scorer is not None
+        found: dict[int, list[float]] = {}
+        with torch.no_grad():
+            for batch in self._micro_batches(samples):
+                rows, _ = scorer(batch)
+                for sample, row in zip(batch.samples, rows.tolist(), strict=True):
+                    found[id(sample)] = row[: len(sample.turn.completion_ids)]
+        return [found[id(sample)] for sample in samples]
+
+    def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[Batch]:
+        rows = self.packer.rows(samples, max_tokens=self.max_tokens)
+        return micro_batches(rows, max_tokens=self.max_tokens)
 
     def _split(self, samples: Sequence[Sample], step: int) -> Iterator[list[Sample]]:
         if not samples:
@@ -115,8 +151,8 @@ class Learner:
         # Not train(): dropout would score other policies than the one that sampled.
         self.model.eval()
         self.optimizer.zero_grad(set_to_none=True)
-        total, sums, computed = 0.0, dict[str, float](), 0
-        for batch in micro_batches(work, max_tokens=self.max_tokens):
+        total, sums, computed, size = 0.0, dict[str, float](), 0, 0
+        for batch in self._micro_batches(work):
             loss, diagnostics = self.objective.loss(self._scores(batch), totals)
             value = float(loss.detach())
             if not torch.isfinite(loss):
@@ -124,10 +160,11 @@ class Learner:
             loss.backward()
             total += value
             computed += int(batch.mask.sum())
+            size += batch.ids.numel()
             for name, diagnostic in diagnostics.items():
                 sums[name] = sums.get(name, 0.0) + diagnostic
         metrics = {name: value / max(computed, 1) for name, value in sums.items()}
-        metrics |= {"loss": total, "tokens": float(totals.tokens)}
+        metrics |= {"loss": total, "tokens": float(totals.tokens), "computed_tokens": float(size)}
         metrics["idle_samples"] = float(len(samples) - len(work))
         if not work:
             return metrics
@@ -142,18 +179,14 @@ class Learner:
         return {**metrics, "gradient_norm": norm, "lr": rate}
 
     def _scores(self, batch: Batch) -> Scores:
-        logits = self._logits(self.model, batch)
-        distribution = logits.log_softmax(-1)
-        device = logits.device
+        logprobs, entropy = self.scorer(batch, entropy=bool(self.objective.entropy))
         reference = None
-        if self.objective.kl and self.reference is not None:
+        if self.objective.kl and self.reference_scorer is not None:
             with torch.no_grad():
-                reference = _chosen(self._logits(self.reference, batch).log_softmax(-1), batch)
-        entropy = None
-        if self.objective.entropy:
-            entropy = -(distribution.exp() * distribution).sum(-1)
+                reference, _ = self.reference_scorer(batch)
+        device = logprobs.device
         return Scores(
-            logprobs=_chosen(distribution, batch),
+            logprobs=logprobs,
             old_logprobs=batch.old_logprobs.to(device),
             advantages=batch.advantages.to(device),
             mask=batch.mask.to(device),
@@ -161,42 +194,34 @@ class Learner:
             entropy=entropy,
         )
 
-    def _logits(self, model: PreTrainedModel, batch: Batch) -> Tensor:
-        """[B, C, V] logits that predict the completion, at the temperature it was sampled at."""
-        device = model.device
-        out = model(
-            input_ids=batch.ids.to(device),
-            attention_mask=batch.attention.to(device),
-            position_ids=batch.positions.to(device),
-            use_cache=False,
-            **dict.fromkeys(self._optional, batch.completions + 1),
-        )
-        kept = out.logits[:, -batch.completions - 1 : -1]
-        return kept.float() / batch.temperature.to(device)
-
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer state and counters; the weights are saved with the policy."""
-        return {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
+        """Optimizer state, counters and magnet; the weights are saved with the policy."""
+        state = {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
+        if self.reference is not None and self.objective.reference == "magnet":
+            state["magnet"] = {name: mean for name, mean, _ in _apart(self.reference, self.model)}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
+        if self.reference is not None and "magnet" in state:
+            self.reference.load_state_dict(state["magnet"], strict=False)
 
 
-def accepted(model: PreTrainedModel) -> set[str]:
-    """Names that the model's forward pass takes; ConfigError if padded rows would go wrong."""
-    known = inspect.signature(model.forward).parameters
-    names = set(known)
-    if any(p.kind is p.VAR_KEYWORD for p in known.values()) and "input_ids" not in known:
-        names |= {"attention_mask", "position_ids", "logits_to_keep"}  # a wrapper passes all on
-    for name in ("attention_mask", "position_ids"):
-        if name not in names:
-            raise ConfigError(
-                f"policy: {type(model).__name__} takes no {name}, so rows of different lengths "
-                "cannot be learned from together; choose another architecture"
-            )
-    return names
+def follow(average: PreTrainedModel, model: PreTrainedModel, rate: float) -> None:
+    """Move the weights of an average a share `rate` of their way to the model's."""
+    with torch.no_grad():
+        for _, mean, now in _apart(average, model):
+            mean.lerp_(now, rate)
+
+
+def _apart(
+    average: PreTrainedModel, model: PreTrainedModel
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """The weights of both by name, but for tensors that both hold, such as an adapter's base."""
+    pairs = zip(average.named_parameters(), model.parameters(), strict=True)
+    return ((name, mean.detach(), now.detach()) for (name, mean), now in pairs if mean is not now)
 
 
 def _complaint(what: str, step: int, samples: Sequence[Sample]) -> str:
@@ -207,11 +232,6 @@ def _complaint(what: str, step: int, samples: Sequence[Sample]) -> str:
         f"{what} at step {step} on samples {where}; lower the learning rate or resume from the "
         "last checkpoint with other settings"
     )
-
-
-def _chosen(distribution: Tensor, batch: Batch) -> Tensor:
-    targets = batch.targets.to(distribution.device)
-    return distribution.gather(-1, targets[..., None])[..., 0]
 
 
 def _any_advantage(sample: Sample) -> bool:

@@ -4,14 +4,18 @@ Sums over micro-batches are divided by counts of the whole batch, so that the gr
 depend on how the batch was cut.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-Ratio: TypeAlias = Literal["token", "none"]
-Clip: TypeAlias = Literal["ppo", "none"]
+from selfplay.learner.correction import Correction, Score, correct
+from selfplay.types import Sample
+
+Ratio: TypeAlias = Literal["token", "sequence", "none"]
+Clip: TypeAlias = Literal["ppo", "dual", "cispo", "none"]
 Aggregate: TypeAlias = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 Estimator: TypeAlias = Literal["k1", "k2", "k3"]
 
@@ -44,18 +48,72 @@ class Totals:
     """Completions with at least one trainable token."""
 
 
+class Surrogate(Protocol):
+    """What the learner asks of any objective; its constants say what must be computed for it."""
+
+    @property
+    def kl(self) -> float:
+        """Weight of a KL term per token: above 0, `Scores` have the reference's."""
+        ...
+
+    @property
+    def entropy(self) -> float:
+        """Weight of an entropy bonus: other than 0, `Scores` have entropies."""
+        ...
+
+    @property
+    def reference(self) -> Literal["initial", "magnet"]:
+        """Which reference policy is kept."""
+        ...
+
+    @property
+    def magnet_rate(self) -> float:
+        """How fast the magnet follows, as a share per batch."""
+        ...
+
+    @property
+    def reads_reference(self) -> bool:
+        """Whether a reference policy must be kept."""
+        ...
+
+    @property
+    def linear_in_advantage(self) -> bool:
+        """Whether a sample with advantage 0 has no gradient, so that it need not be computed."""
+        ...
+
+    @property
+    def one_step(self) -> bool:
+        """Whether what `prepare` found holds for one optimizer step only."""
+        ...
+
+    def prepare(
+        self, samples: Sequence[Sample], score: Score
+    ) -> tuple[list[Sample], dict[str, float]]:
+        """The samples as `loss` is to see them, before the first step on them; with figures."""
+        ...
+
+    def loss(self, scores: Scores, totals: Totals) -> tuple[Tensor, dict[str, float]]:
+        """This micro-batch's share of the batch's loss, and sums of diagnostics over its tokens."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Objective:
     """Maximises the surrogate; `loss` returns its negative."""
 
     ratio: Ratio = "token"
-    """token: pi / pi_old per token. none: the log-probability itself (REINFORCE)."""
+    """token: pi / pi_old per token. sequence: the geometric mean of a completion's token ratios,
+    the same for all its tokens (GSPO, 2507.18071). none: the log-probability itself (REINFORCE)."""
     clip: Clip = "ppo"
-    """ppo: min(rho A, clip(rho, 1 - low, 1 + high) A). none: no bound."""
+    """ppo: min(rho A, clip(rho, 1 - low, 1 + high) A). dual: that, and at least `dual` A where
+    A < 0 (1912.09729). cispo: the clipped ratio as a constant weight of the log-probability, so
+    that no token loses its gradient (2506.13585). none: no bound."""
     low: float = 0.2
     """Lower clip distance."""
     high: float = 0.2
     """Upper clip distance (0.28 in DAPO's clip-higher)."""
+    dual: float = 3.0
+    """What `clip=dual` bounds the ratio by where A < 0."""
     aggregate: Aggregate = "token_mean"
     """token_mean: sum / tokens of the batch (DAPO). sequence_mean: mean of per-sequence means
     (GRPO). sequence_sum: mean of per-sequence sums (REINFORCE, MAGRPO). constant: sum / (sequences
@@ -64,6 +122,12 @@ class Objective:
     """The constant that `constant` divides by, e.g. the completion limit."""
     kl: float = 0.0
     """Weight of the KL to the reference policy."""
+    reference: Literal["initial", "magnet"] = "initial"
+    """initial: what the policy began as. magnet: an average that follows the policy slowly, which
+    makes the last iterate of self-play in zero-sum games converge where plain policy gradients
+    cycle (2206.05825)."""
+    magnet_rate: float = 0.02
+    """Share of its way to the policy that the magnet moves per batch."""
     estimator: Estimator = "k3"
     """k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d with d = logp - logp_ref. As a loss, k2 has the
     gradient of the KL itself; k1's is zero in expectation (it only adds noise)."""
@@ -71,19 +135,56 @@ class Objective:
     """Weight of the entropy bonus."""
     advantage: Literal["credit", "one"] = "credit"
     """one: every sample counts as good, which makes the objective maximum likelihood (SFT)."""
+    correction: Correction = "none"
+    """Importance weights between the engine's probabilities and the learner's, which differ where
+    the two compute otherwise or the weights are stale: see `correction.correct`."""
+    weight_low: float = 0.5
+    """Least weight that `correction=masked` lets pass."""
+    weight_high: float = 2.0
+    """Largest weight of a correction."""
+    one_step: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.aggregate == "constant" and self.length < 1:
             raise ValueError(f"objective: aggregate=constant needs length >= 1, not {self.length}")
         if self.low < 0 or self.high < 0 or self.kl < 0:
             raise ValueError("objective: low, high and kl are not negative")
-        if self.clip == "ppo" and self.ratio == "none":
-            raise ValueError("objective: clip=ppo needs a ratio; set ratio=token or clip=none")
+        if self.clip != "none" and self.ratio == "none":
+            raise ValueError(
+                f"objective: clip={self.clip} needs a ratio; set ratio=token or clip=none"
+            )
+        if self.clip == "dual" and self.dual <= 1 + self.high:
+            raise ValueError(f"objective: dual lies above 1 + high, not at {self.dual}")
+        if not 0 < self.magnet_rate <= 1:
+            raise ValueError(f"objective: magnet_rate lies in (0, 1], not {self.magnet_rate}")
+        if not 0 <= self.weight_low <= 1 <= self.weight_high:
+            raise ValueError("objective: weight_low lies in [0, 1], weight_high at 1 or above")
+        if self.correction != "none" and self.advantage == "one":
+            raise ValueError("objective: a correction weighs advantages; advantage=one has none")
+
+    @property
+    def reads_reference(self) -> bool:
+        """Whether a reference policy must be kept."""
+        return self.kl > 0
 
     @property
     def linear_in_advantage(self) -> bool:
         """Whether a sample with advantage 0 has no gradient, so that it need not be computed."""
         return self.advantage == "credit" and self.kl == 0 and self.entropy == 0
+
+    def prepare(
+        self, samples: Sequence[Sample], score: Score
+    ) -> tuple[list[Sample], dict[str, float]]:
+        """The samples as `loss` is to see them, before the first step on them; with figures."""
+        if self.correction == "none":
+            return list(samples), {}
+        return correct(
+            samples,
+            score(samples),
+            mode=self.correction,
+            low=self.weight_low,
+            high=self.weight_high,
+        )
 
     def loss(self, scores: Scores, totals: Totals) -> tuple[Tensor, dict[str, float]]:
         """This micro-batch's share of the batch's loss, and sums of diagnostics over its tokens."""
@@ -94,13 +195,8 @@ class Objective:
         if self.ratio == "none":
             surrogate = scores.logprobs * advantages
         else:
-            rho = difference.exp()
-            surrogate = rho * advantages
-            if self.clip == "ppo":
-                bounded = rho.clamp(1 - self.low, 1 + self.high) * advantages
-                clipped = (bounded < surrogate) & (mask > 0)
-                sums["clipped"] = float(clipped.sum())
-                surrogate = torch.minimum(surrogate, bounded)
+            surrogate, bounded = self._clipped(self._ratio(scores, difference), scores, advantages)
+            sums["clipped"] = float((bounded & (mask > 0)).sum())
         value = surrogate
         if self.kl:
             if scores.reference_logprobs is None:
@@ -117,6 +213,31 @@ class Objective:
             sums["policy_kl"] = float(((difference.exp() - 1 - difference) * mask).sum())
             sums["surprisal"] = float((-scores.logprobs * mask).sum())
         return -self._aggregate(value, mask, totals), sums
+
+    def _ratio(self, scores: Scores, difference: Tensor) -> Tensor:
+        """[B, C] pi / pi_old."""
+        if self.ratio == "token":
+            return difference.exp()
+        tokens = scores.mask.sum(1, keepdim=True).clamp(min=1)
+        mean = (difference * scores.mask).sum(1, keepdim=True) / tokens
+        # The value is the sequence's; the gradient goes to every token's own log-probability.
+        return (mean.detach() + scores.logprobs - scores.logprobs.detach()).exp()
+
+    def _clipped(self, rho: Tensor, scores: Scores, advantages: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, C] the surrogate, and where it was bounded."""
+        inside = rho.clamp(1 - self.low, 1 + self.high)
+        if self.clip == "cispo":
+            return inside.detach() * advantages * scores.logprobs, inside != rho
+        surrogate, bounded = rho * advantages, inside * advantages
+        if self.clip == "none":
+            return surrogate, torch.zeros_like(rho, dtype=torch.bool)
+        where = bounded < surrogate
+        surrogate = torch.minimum(surrogate, bounded)
+        if self.clip == "dual":
+            least = self.dual * advantages
+            where = where | ((advantages < 0) & (surrogate < least))
+            surrogate = torch.where(advantages < 0, torch.maximum(surrogate, least), surrogate)
+        return surrogate, where
 
     def _aggregate(self, values: Tensor, mask: Tensor, totals: Totals) -> Tensor:
         per_sequence = (values * mask).sum(1)

@@ -1,0 +1,64 @@
+"""Correcting for a sampler whose probabilities are not the learner's."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp
+from typing import Literal, Protocol, TypeAlias
+
+from selfplay.types import Sample
+
+Correction: TypeAlias = Literal["none", "truncated", "masked"]
+
+
+class Score(Protocol):
+    """What a learner offers to an objective that looks at the samples before the first step."""
+
+    def __call__(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
+        """[N][C] nats that the present weights, or the reference's, give each completion."""
+        ...
+
+
+def correct(
+    samples: Sequence[Sample],
+    present: Sequence[Sequence[float]],
+    *,
+    mode: Correction,
+    low: float,
+    high: float,
+) -> tuple[list[Sample], dict[str, float]]:
+    """Samples as if the learner's weights had drawn them, their advantages weighted; with figures.
+
+    w = p_learner / p_sampled per token. truncated: min(w, high) (TIS). masked: w where it lies
+    within [low, high], else 0 (IcePop). The ratio of the objective then starts at 1, so that its
+    clip bounds what the updates do and the weights carry the mismatch alone. Every term of the
+    surrogate is proportional to the advantage, so the weight is folded into it.
+
+    Args:
+        samples: With the sampler's log-probabilities.
+        present: [N][C] nats under the learner's weights before the first step.
+        mode: Which weights.
+        low: Least weight that a mask lets pass.
+        high: Largest weight.
+    """
+    corrected, cut, tokens, divergence = [], 0, 0, 0.0
+    for sample, now in zip(samples, present, strict=True):
+        turn, weights = sample.turn, []
+        for logprob, sampled, counts in zip(now, turn.logprobs, turn.trainable, strict=True):
+            difference = max(-20.0, min(20.0, logprob - sampled))
+            weight = exp(difference)
+            within = weight <= high and (mode == "truncated" or weight >= low)
+            weights.append(weight if within else high if mode == "truncated" else 0.0)
+            if counts:
+                tokens, cut = tokens + 1, cut + (not within)
+                divergence += weight - 1 - difference
+        advantage = sample.advantage
+        own = advantage if isinstance(advantage, tuple) else (advantage,) * len(weights)
+        corrected.append(
+            replace(
+                sample,
+                turn=replace(turn, logprobs=tuple(now)),
+                advantage=tuple(a * w for a, w in zip(own, weights, strict=True)),
+            )
+        )
+    count = max(tokens, 1)
+    return corrected, {"mismatch_kl": divergence / count, "corrected_share": cut / count}

@@ -1,0 +1,173 @@
+"""Log-probabilities of chosen tokens, without all logits of a micro-batch in memory at once.
+
+Logits are made from the last hidden states for some tokens at a time, and made again in the
+backward pass, so that the memory they take depends neither on how many tokens there are nor on the
+vocabulary.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from selfplay.attention import evaluating, run_tree
+from selfplay.learner.batch import Batch
+
+LOGITS = 2**25
+"""Logits held at once; 128 MiB in float32."""
+
+
+class Scorer:
+    """Scores the tokens of micro-batches under one causal language model."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Tries once, on a few tokens, whether the model's logits are its head's of its decoder."""
+        self.model = model
+        self.problem = _unlike_its_parts(model)
+        """Why the model must make its logits itself, all at once; empty where it need not."""
+        self.note = f"all logits of a micro-batch at once: {self.problem}" if self.problem else ""
+        self._takes = _parameters(model)
+
+    def __call__(self, batch: Batch, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
+        """[S, C] nats of the samples' tokens at their temperatures, and their entropies if asked.
+
+        Where a token is not trainable it is not computed: the sampler's log-probability stands
+        there, and entropy 0.
+        """
+        device = self.model.device
+        places, targets = batch.places.to(device), batch.targets.to(device)
+        temperature = None
+        if bool((batch.temperature != 1).any()):
+            temperature = batch.temperature.to(device)
+        if self.problem:
+            logits = self._logits(batch, places)
+            values, entropies = read(logits, targets, temperature, entropy=entropy)
+        else:
+            outs = self._run(self.model.get_decoder(), batch)
+            hidden = torch.cat([out.last_hidden_state for out in outs], dim=1).flatten(0, 1)
+            head = self.model.get_output_embeddings()
+            values, entropies = read_head(
+                hidden[places], head, targets, temperature, entropy=entropy
+            )
+        old = batch.old_logprobs.to(device=device, dtype=values.dtype)
+        logprobs = batch.scatter(values, old)
+        return logprobs, None if entropies is None else batch.scatter(
+            entropies, torch.zeros_like(old)
+        )
+
+    def _run(self, module: Callable[..., Any], batch: Batch, **more: Any) -> list[Any]:
+        """Outputs of the model or its decoder, to be joined along the columns."""
+        if batch.visible is None:
+            ids = batch.ids.to(self.model.device)
+            return [module(input_ids=ids, use_cache=False, **more)]
+        return run_tree(module, self.model, batch.ids, batch.visible, batch.positions)
+
+    def _logits(self, batch: Batch, places: Tensor) -> Tensor:
+        """[N, vocabulary] logits at the places, from the model's own forward pass."""
+        columns, more = batch.ids.shape[1], dict[str, int]()
+        if batch.visible is None and "logits_to_keep" in self._takes:
+            more["logits_to_keep"] = columns - int((places % columns).min())
+        outs = self._run(self.model, batch, **more)
+        logits = torch.cat([out.logits for out in outs], dim=1)
+        return logits[places // columns, places % columns - columns]
+
+
+def read(
+    logits: Tensor, targets: Tensor, temperature: Tensor | None, *, entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """[N] log-probabilities of `targets` [N] by `logits` [N, V], and entropies if asked.
+
+    Computed in float32 at least, as the sampler does.
+    """
+    if logits.dtype != torch.float64:
+        logits = logits.float()
+    if temperature is not None:
+        logits = logits / temperature[:, None]
+    distribution = logits.log_softmax(-1)
+    chosen = distribution.gather(1, targets[:, None])[:, 0]
+    if not entropy:
+        return chosen, None
+    return chosen, -(distribution.exp() * distribution).sum(-1)
+
+
+def read_head(
+    hidden: Tensor,
+    head: torch.nn.Module,
+    targets: Tensor,
+    temperature: Tensor | None,
+    *,
+    entropy: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """`read` for the logits `head(hidden)` of `hidden` [N, H], a few tokens at a time."""
+
+    def part(hidden: Tensor, targets: Tensor, temperature: Tensor | None) -> Any:
+        return read(head(hidden), targets, temperature, entropy=entropy)
+
+    size = max(1, LOGITS // vocabulary(head))
+    if len(hidden) <= size:
+        return part(hidden, targets, temperature)
+    heats = [None] * len(hidden) if temperature is None else temperature.split(size)
+    found = [
+        checkpoint(part, *given, use_reentrant=False, preserve_rng_state=False)
+        for given in zip(hidden.split(size), targets.split(size), heats, strict=False)
+    ]
+    values = torch.cat([one for one, _ in found])
+    return values, torch.cat([more for _, more in found]) if entropy else None
+
+
+def vocabulary(head: torch.nn.Module) -> int:
+    """How many logits an output embedding makes of a hidden state."""
+    weight = head.weight
+    assert isinstance(weight, Tensor)
+    return int(weight.shape[0])
+
+
+def _unlike_its_parts(model: PreTrainedModel) -> str:
+    """Why the model's logits are not those of its head on its decoder's states; empty if they are.
+
+    In a forward pass the head's output is replaced by large numbers: whatever comes out changed has
+    been scaled or capped behind the head. Its input must be what the decoder gives alone.
+    """
+    name = type(model).__name__
+    parts = hasattr(model, "get_decoder") and hasattr(model, "get_output_embeddings")
+    head = model.get_output_embeddings() if parts else None
+    if head is None or model.get_decoder() is model:
+        return f"{name} names no decoder and output embedding"
+    seen: list[Tensor] = []
+    swapped: list[Tensor] = []
+
+    def swap(module: torch.nn.Module, given: tuple[Tensor, ...], made: Tensor) -> Tensor:
+        seen.append(given[0])
+        swapped.append(torch.linspace(-100, 100, made.numel()).to(made).view_as(made))
+        return swapped[-1]
+
+    ids = torch.tensor([[1, 2, 1, 0]], device=model.device)
+    hook = head.register_forward_hook(swap)
+    try:
+        with evaluating(model):
+            logits = model(input_ids=ids, use_cache=False).logits
+    finally:
+        hook.remove()
+    if len(seen) != 1 or swapped[0].shape != logits.shape:
+        return f"{name} calls its output embedding in a way of its own"
+    if not torch.equal(logits.double(), swapped[0].double()):
+        return f"{name} changes the logits that its output embedding makes"
+    with evaluating(model):
+        states = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    scale = float(states.abs().max())
+    if states.shape != seen[0].shape or float((states - seen[0]).abs().max()) > 1e-2 * scale:
+        return f"{name} changes its decoder's states before the output embedding"
+    return ""
+
+
+def _parameters(model: PreTrainedModel) -> set[str]:
+    """Names that the model's forward pass takes."""
+    known = inspect.signature(model.forward).parameters
+    wrapper = "input_ids" not in known and any(
+        p.kind is p.VAR_KEYWORD for p in known.values()
+    )  # a wrapper passes all on
+    return set(known) | ({"logits_to_keep"} if wrapper else set())

@@ -1,0 +1,129 @@
+"""Trie packing: samples that share prefixes in one row, so that a shared token is computed once.
+
+Siblings of a group share their prompt, the turns of a conversation all that was said before, the
+branches of a tree their stem. Sorted, such samples are neighbours, and what one of them has in
+common with those before it is what it has in common with the one before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from selfplay.attention import refuses_trees
+from selfplay.errors import ConfigError
+from selfplay.learner.batch import MASK, STEM, Row, Span, alone, computed
+from selfplay.types import Sample
+
+Packing: TypeAlias = Literal["auto", "trie", "rows"]
+
+MARGIN = 1.2
+"""By how much a shared row must be cheaper: masks, and reading from it, cost something too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packer:
+    """Puts samples into rows."""
+
+    packing: Packing
+    """auto: shares where that is cheaper by estimate. trie: wherever a token is saved. rows: never.
+    """
+    attention: float = 0.0
+    """What a token that is seen costs, as a share of the rest of a token's cost."""
+    note: str = ""
+    """Why `auto` came to be rows."""
+
+    def rows(self, samples: Sequence[Sample], *, max_tokens: int) -> list[Row]:
+        """Rows of at most `max_tokens` distinct tokens, or of one sample."""
+        if self.packing == "rows":
+            return [alone(sample) for sample in samples]
+        rows: list[_Growing] = []
+        previous: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        for ids, sample in sorted(((computed(s), s) for s in samples), key=lambda pair: pair[0]):
+            tokens = np.array(ids, dtype=np.int64)
+            shared = common(previous, tokens)
+            if not (rows and self._worth(rows[-1], shared, len(tokens), max_tokens)):
+                rows.append(_Growing())
+                shared = 0
+            rows[-1].add(sample, len(tokens), shared)
+            previous = tokens
+        return [Row(width=row.width, stem=row.stem, spans=tuple(row.spans)) for row in rows]
+
+    def _worth(self, row: "_Growing", shared: int, length: int, limit: int) -> bool:
+        """Whether a sample of `length` tokens, `shared` of them there, belongs into the row."""
+        new = length - shared
+        width = row.width + new
+        if not shared or width > limit:
+            return False
+        goes_on = shared == row.stem == row.width
+        behind = width - (row.stem if row.stem >= STEM else 0)
+        if not goes_on and behind * width > MASK:
+            return False
+        if self.packing == "trie":
+            return True
+        # A token under a mask pays for all columns of its row, any other for those before it.
+        seen = new * (row.width + new / 2) if goes_on else new * (row.width + behind)
+        together = new + self.attention * seen
+        return together * MARGIN <= length + self.attention * length * length / 2
+
+
+class _Growing:
+    """A row that is being filled."""
+
+    def __init__(self) -> None:
+        self.width = self.stem = 0
+        self.spans: list[Span] = []
+        self._columns: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def add(self, sample: Sample, length: int, shared: int) -> None:
+        """Append the `length - shared` tokens that the latest sample does not have."""
+        if shared == self.stem == self.width:
+            self.stem += length - shared
+        new = np.arange(self.width, self.width + length - shared)
+        self._columns = np.concatenate([self._columns[:shared], new])
+        self.spans.append(Span(sample=sample, columns=self._columns, shared=shared))
+        self.width += length - shared
+
+
+def common(first: NDArray[np.int64], second: NDArray[np.int64]) -> int:
+    """Length of the longest common prefix."""
+    count = min(len(first), len(second))
+    different = np.flatnonzero(first[:count] != second[:count])
+    return int(different[0]) if len(different) else count
+
+
+def packer(packing: Packing, models: Sequence[PreTrainedModel]) -> Packer:
+    """The packer that all of the models can take; ConfigError where tries are demanded in vain."""
+    if packing == "rows":
+        return Packer(packing="rows")
+    for model in models:
+        reason = refuses_trees(model)
+        if reason and packing == "trie":
+            raise ConfigError(
+                f"learner.packing: trie needs attention that takes a mask, and "
+                f"{type(model).__name__} has {reason}; set learner.packing to auto or rows"
+            )
+        if reason:
+            return Packer(packing="rows", note=f"padded rows: {type(model).__name__} has {reason}")
+    return Packer(packing=packing, attention=max(map(attention_share, models)))
+
+
+def attention_share(model: PreTrainedModel) -> float:
+    """Operations for one more token to see, as a share of a token's in the layers' matrices.
+
+    Scores and values take 4 x heads x head size operations per layer, a matrix 2 per parameter.
+    """
+    config = model.config.get_text_config()
+    heads = int(config.num_attention_heads)
+    size = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    embeddings = {
+        id(p)
+        for m in (model.get_input_embeddings(), model.get_output_embeddings())
+        if m is not None
+        for p in m.parameters()
+    }
+    matrices = sum(p.numel() for p in model.parameters() if id(p) not in embeddings)
+    return 2 * heads * size * int(config.num_hidden_layers) / max(matrices, 1)
