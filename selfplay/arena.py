@@ -6,7 +6,8 @@ sees the move of another before all have moved. To PettingZoo they take turns.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
+from functools import cached_property
 from random import Random
 from typing import Any, ClassVar
 
@@ -56,8 +57,6 @@ class Arena(AECEnv):
         self.possible_agents = [
             f"{role}_{number}" for role, count in self.roles.items() for number in range(count)
         ]
-        self._observation_space = spaces.Dict({"text": AnyText()})
-        self._action_space = AnyText()
         self.agents: list[str] = []
 
     # What an author writes ---------------------------------------------------------------------
@@ -84,11 +83,20 @@ class Arena(AECEnv):
 
     # What an author calls ----------------------------------------------------------------------
 
-    def pay(self, agent: str, reward: float) -> None:
-        """Give `agent` a reward for what has happened so far."""
+    def pay(self, agent: str, reward: float, *, move: int | None = None) -> None:
+        """Give `agent` a reward for what has happened so far.
+
+        With `move`, it is for the agent's move of that number, from 0, whose worth has only now
+        come out: records book it there and not on the latest move.
+        """
         if agent not in self.paid:
             raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
         self.paid[agent] += float(reward)
+        if move is not None:
+            made = sum(agent in moves for moves in self.history)
+            if not 0 <= move < made:
+                raise ValueError(f"{self.name}: {agent} has made {made} moves; none is {move}")
+            self.belated.append((agent, move, float(reward)))
 
     def note(self, agent: str, **facts: Any) -> None:
         """Record facts about the agent's latest move, for transcripts and metrics."""
@@ -131,8 +139,9 @@ class Arena(AECEnv):
         self._skip_agent_selection = None
         self.paid = dict.fromkeys(self.agents, 0.0)
         self.notes: dict[str, dict[str, Any]] = {}
-        self.metrics: dict[str, float] = {}
+        self.metrics: MutableMapping[str, float] = {}
         self.created: list[Task] = []
+        self.belated: list[tuple[str, int, float]] = []
         self.finished = False
         self.history: list[dict[str, Action | None]] = []
         self._moves: dict[str, Action | None] = {}
@@ -164,11 +173,17 @@ class Arena(AECEnv):
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """A dictionary with the observation under "text"."""
-        return self._observation_space
+        return self._spaces[0]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
         """Any text; what it means is for the arena to say."""
-        return self._action_space
+        return self._spaces[1]
+
+    @cached_property
+    def _spaces(self) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+        """Of observations and of actions. Made on demand: a rollout needs none, and they cost more
+        than a hand of cards."""
+        return spaces.Dict({"text": AnyText()}), AnyText()
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """PettingZoo's reset; `options["task"]` is the task to play."""
@@ -243,7 +258,7 @@ class Arena(AECEnv):
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         for name, value in self.__dict__.items():
-            shared = name in self.services or name in ("_observation_space", "_action_space")
+            shared = name in self.services or name == "_spaces"
             setattr(twin, name, value if shared else copy.deepcopy(value, memo))
         return twin
 

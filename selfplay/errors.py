@@ -12,6 +12,13 @@ class ConfigError(SelfplayError):
     """The configuration asks for something that does not exist or does not fit."""
 
 
+class PromptTooLong(ConfigError):
+    """A prompt leaves no room for an answer in what the model can read.
+
+    In a rollout its episode fails, counted by this name, and the others play on.
+    """
+
+
 class RunError(SelfplayError):
     """A run folder or checkpoint cannot be used as asked."""
 

@@ -12,14 +12,17 @@ FACTS = ("invalid", "verdict")
 def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
     """Means over episodes and turns.
 
-    episodes: how many, and how many failed or were truncated. arena: what the arena measured,
-    over all and by task type. role: pay per agent and episode, share of actions that parsed,
-    tokens, named verdicts as shares of the role's turns.
+    episodes: how many, and how many failed (by kind of error too) or were truncated. arena: what
+    the arena measured, over all and by task type. role: pay per agent and episode, share of actions
+    that parsed, tokens, named verdicts as shares of the role's turns. Turns that an episode shares
+    with its parent are the parent's, but what they were paid is part of both returns.
     """
     everything = list(episodes)
     figures = {"episodes/count": float(len(everything))}
     for status in (Status.FAILED, Status.TRUNCATED):
         figures[f"episodes/{status}"] = float(sum(e.status is status for e in everything))
+    kinds = Counter(e.error.partition(":")[0] for e in everything if e.status is Status.FAILED)
+    figures |= {f"episodes/failed/{kind}": float(n) for kind, n in sorted(kinds.items()) if kind}
     played = [episode for episode in everything if episode.status is not Status.FAILED]
     measured: dict[str, list[float]] = defaultdict(list)
     for episode in played:
@@ -36,8 +39,10 @@ def _by_role(episodes: Iterable[Episode]) -> dict[str, float]:
     named: dict[str, Counter[str]] = defaultdict(Counter)
     for episode in episodes:
         paid: dict[tuple[str, str], float] = defaultdict(float)
-        for turn in episode.turns:
+        for place, turn in enumerate(episode.turns):
             paid[turn.role, turn.agent] += turn.reward
+            if place < episode.stem:
+                continue
             here = f"role/{turn.role}"
             sums[f"{here}/valid"].append(float(turn.action is not None))
             sums[f"{here}/completion_tokens"].append(len(turn.completion_ids))

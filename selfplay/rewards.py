@@ -1,6 +1,10 @@
 """Rewards as pure functions that an arena's config names and weighs."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
+from math import cos, pi
+from string import punctuation
 
 
 def learnability(solve_rate: float, *, degenerate: float = 0.0) -> float:
@@ -28,3 +32,57 @@ def composite(outcome: float | None, *, wrong: float = -0.5, malformed: float = 
 def mean(values: Sequence[float]) -> float:
     """The mean; 0 of nothing."""
     return sum(values) / len(values) if values else 0.0
+
+
+def overlong(length: int, *, limit: int, buffer: int) -> float:
+    """DAPO's soft penalty for answers near the limit (2503.14476): from 0 to -1.
+
+    Nothing up to limit - buffer tokens, then falling linearly to -1 at the limit and beyond.
+    """
+    if not 0 < buffer <= limit:
+        raise ValueError(f"0 < buffer <= limit, not buffer {buffer}, limit {limit}")
+    return -min(1.0, max(0.0, (length - (limit - buffer)) / buffer))
+
+
+def cosine_length(length: int, *, limit: int, short: float, long: float) -> float:
+    """A reward that goes from `short` at no tokens to `long` at the limit along half a cosine.
+
+    With short > long for right answers and short < long for wrong ones, a policy is paid for
+    thinking longer only where it is not yet right (2502.03373).
+    """
+    if limit < 1:
+        raise ValueError(f"limit is at least 1, not {limit}")
+    share = min(max(length / limit, 0.0), 1.0)
+    return long + 0.5 * (short - long) * (1 + cos(pi * share))
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", punctuation)
+
+
+def normalized_answer(text: str) -> str:
+    """Lower case without ASCII punctuation, articles and spare white space, as in SQuAD
+    (1606.05250)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, gold: str) -> float:
+    """1 where both are equal once normalised as SQuAD does, else 0."""
+    return float(normalized_answer(answer) == normalized_answer(gold))
+
+
+def token_f1(answer: str, gold: str) -> float:
+    """SQuAD's F1: the harmonic mean of precision and recall of normalised words, with repeats.
+
+    Where one of the two has no words, 1 if the other has none either, else 0.
+    """
+    said, wanted = normalized_answer(answer).split(), normalized_answer(gold).split()
+    if not said or not wanted:
+        return float(said == wanted)
+    common = sum((Counter(said) & Counter(wanted)).values())
+    return 2 * common / (len(said) + len(wanted))
+
+
+def majority(votes: Sequence[str]) -> str | None:
+    """The most frequent vote, of equally frequent ones the first; None of no votes."""
+    return Counter(votes).most_common(1)[0][0] if votes else None

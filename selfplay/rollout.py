@@ -3,13 +3,14 @@
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeAlias
 
 from selfplay.arena import Arena
 from selfplay.engines import Engine
-from selfplay.errors import ConfigError, SelfplayError, nearest
+from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, nearest
+from selfplay.game import Game, Job
 from selfplay.role import Role
 from selfplay.seeds import derive
 from selfplay.tokens import Renderer
@@ -20,11 +21,11 @@ from selfplay.types import (
     InvalidAction,
     Message,
     Request,
-    Status,
-    Task,
     Turn,
     well_formed,
 )
+
+__all__ = ["Job", "Rollout", "Seat"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,42 +44,24 @@ class Seat:
     """0 is greedy."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """One episode to play."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """A request in flight."""
 
-    task: Task
-    """Its initial state."""
-    seed: int
-    """With the task, all that the episode depends on; same within a group but for `member`."""
-    member: int = 0
-    """Which sibling of its group it is."""
-
-
-@dataclass(kw_only=True)
-class _Game:
-    """An episode being played."""
-
-    index: int
-    job: Job
-    arena: Arena
-    turns: list[Turn] = field(default_factory=list)
-    latest: dict[str, int] = field(default_factory=dict)
-    """Index of each agent's latest turn."""
-    early: dict[str, float] = field(default_factory=dict)
-    """Paid to agents before their first turn."""
-    asked: dict[str, tuple[Request, tuple[Message, ...]]] = field(default_factory=dict)
-    """Requests of the current stage and the messages each one added."""
-    moves: dict[str, Turn] = field(default_factory=dict)
-    """Turns of the current stage that are in."""
-    said: dict[str, list[Message]] = field(default_factory=dict)
-    """What each agent with a memory has seen and said."""
-    begun: bool = False
-    error: str = ""
+    game: Game
+    """Whose episode waits for it."""
+    agent: str
+    """Whose move it will be."""
+    seat: Seat
+    """Where the agent sits."""
+    request: Request
+    """What was asked."""
+    messages: tuple[Message, ...]
+    """What it added to what the agent sees."""
 
 
-_InFlight: TypeAlias = dict[int, tuple[_Game, str]]
-"""By request id: whose episode and which agent waits for it."""
+_InFlight: TypeAlias = dict[int, _Asked]
+"""By request id."""
 
 
 class Rollout:
@@ -115,24 +98,26 @@ class Rollout:
         in_flight: _InFlight = {}
         engines = list({id(engine): engine for engine in self.engines.values()}.values())
         upcoming = deque(enumerate(jobs))
-        live = idle = 0
+        places: dict[Game, int] = {}
+        idle = 0
         with ThreadPoolExecutor(self.threads, thread_name_prefix="advance") as pool:
-            ready: list[_Game] = []
-            while len(episodes) < len(jobs):
-                while upcoming and live < self.max_live:
-                    index, job = upcoming.popleft()
-                    ready.append(_Game(index=index, job=job, arena=self.arena()))
-                    live += 1
+            ready: list[Game] = []
+            # A failed episode may leave requests behind; no engine keeps any when this returns.
+            while len(episodes) < len(jobs) or in_flight:
+                while upcoming and len(places) < self.max_live:
+                    place, job = upcoming.popleft()
+                    game = self._game(job)
+                    places[game] = place
+                    ready.append(game)
                 # A fixed order, whatever order the engines finished in.
-                ready.sort(key=lambda game: game.index)
+                ready.sort(key=places.__getitem__)
                 self._advance_all(ready, pool)
                 for game in ready:
-                    if self._status(game) is None:
+                    if game.status(max_turns=self.max_turns) is None:
                         self._ask(game, in_flight)
-                    status = self._status(game)
+                    status = game.status(max_turns=self.max_turns)
                     if status is not None:
-                        episodes[game.index] = self._episode(game, status)
-                        live -= 1
+                        episodes[places.pop(game)] = game.episode(status)
                 ready = []
                 if not in_flight:
                     continue
@@ -144,66 +129,32 @@ class Rollout:
                     for completion in engine.step():
                         idle = 0
                         game = self._receive(completion, in_flight)
-                        if len(game.moves) == len(game.asked):
+                        if game in places and len(game.moves) == len(game.arena.stage):
                             ready.append(game)
-        return [episodes[index] for index in range(len(jobs))]
+        return [episodes[place] for place in range(len(jobs))]
 
-    def _advance_all(self, games: Sequence[_Game], pool: ThreadPoolExecutor) -> None:
-        """Play the complete stages: side by side where the arenas wait for something outside."""
-        side_by_side = bool(games) and games[0].arena.blocking
-        list((pool.map if side_by_side else map)(self._advance, games))
-
-    def _advance(self, game: _Game) -> None:
-        """Begin the episode, or play the stage whose moves are all in, and book the rewards."""
-        try:
-            if not game.begun:
-                game.begun = True
-                game.arena.begin(game.job.task, game.job.seed)
-                paid = dict(game.arena.paid)
-            else:
-                paid = game.arena.play(self._close_stage(game))
-        except SelfplayError:
-            raise
-        except Exception as error:  # the arena's own fault: a failed episode, counted by its kind
-            game.error = _one_line(error)
-            return
-        for agent, reward in paid.items():
-            if agent in game.latest:
-                turn = game.turns[game.latest[agent]]
-                info = {**turn.info, **game.arena.notes.get(agent, {})}
-                turn = replace(turn, reward=turn.reward + reward, info=info)
-                game.turns[game.latest[agent]] = turn
-            elif reward:
-                game.early[agent] = game.early.get(agent, 0.0) + reward
+    def _game(self, job: Job) -> Game:
+        """A job's game. Of a recorded turn only what its role notes: the arena notes again."""
+        prefix = [
+            replace(turn, reward=0.0, info=self._read(self._seat(turn.agent), turn.text)[1])
+            for turn in job.prefix
+        ]
+        return Game(job, self.arena(), prefix=prefix)
 
     @staticmethod
-    def _close_stage(game: _Game) -> dict[str, Action | None]:
-        """Book the stage's turns in the arena's order, not in the order they finished in."""
-        for agent in game.asked:
-            turn = game.moves[agent]
-            game.latest[agent] = len(game.turns)
-            game.turns.append(replace(turn, reward=game.early.pop(agent, 0.0)))
-            said = game.said.setdefault(agent, [])
-            said += [*turn.messages, {"role": "assistant", "content": turn.text}]
-        moves = {agent: game.moves[agent].action for agent in game.asked}
-        game.asked, game.moves = {}, {}
-        return moves
+    def _advance_all(games: Sequence[Game], pool: ThreadPoolExecutor) -> None:
+        """Play the complete stages: side by side where the arenas wait for something outside."""
+        side_by_side = bool(games) and games[0].arena.blocking
+        list((pool.map if side_by_side else map)(Game.advance, games))
 
-    def _status(self, game: _Game) -> Status | None:
-        if game.error:
-            return Status.FAILED
-        if game.arena.finished:
-            return Status.FINISHED
-        return Status.TRUNCATED if len(game.turns) >= self.max_turns else None
-
-    def _ask(self, game: _Game, in_flight: _InFlight) -> None:
+    def _ask(self, game: Game, in_flight: _InFlight) -> None:
         """Ask for the moves of all agents of the stage."""
         try:
             views = {agent: game.arena.view(agent) for agent in game.arena.stage}
         except SelfplayError:
             raise
-        except Exception as error:  # as in _advance
-            game.error = _one_line(error)
+        except Exception as error:  # as in Game.advance
+            game.fail(error)
             return
         for agent, observation in views.items():
             seat = self._seat(agent)
@@ -220,23 +171,28 @@ class Rollout:
                 agent=agent,
                 observation=observation,
             )
-            game.asked[agent] = (request, tuple(messages))
-            in_flight[request.id] = (game, agent)
-            self.engines[seat.policy].add(request)
+            try:
+                self.engines[seat.policy].add(request)
+            except PromptTooLong as error:
+                game.fail(error)
+                return
+            in_flight[request.id] = _Asked(
+                game=game, agent=agent, seat=seat, request=request, messages=tuple(messages)
+            )
 
     @staticmethod
     def _prompt_ids(
-        game: _Game, agent: str, seat: Seat, messages: Sequence[Message]
+        game: Game, agent: str, seat: Seat, messages: Sequence[Message]
     ) -> tuple[int, ...]:
         """What the policy sees: the messages alone, or behind all it has seen and said."""
         if seat.role.memory == "none" or agent not in game.latest:
             return seat.renderer.start(messages)
-        turn = game.turns[game.latest[agent]]
+        turn = game.latest[agent]
         extended = seat.renderer.extend(turn.prompt_ids, turn.completion_ids, messages)
         if extended is not None:
             return extended
         # The chat template does not keep its prefix: start a new sequence rather than guess.
-        return seat.renderer.start([*game.said[agent], *messages])
+        return seat.renderer.start([*game.said(agent), *messages])
 
     def _seat(self, agent: str) -> Seat:
         role = agent.rpartition("_")[0]
@@ -246,25 +202,29 @@ class Rollout:
             )
         return self.seats[role]
 
-    def _receive(self, completion: Completion, in_flight: _InFlight) -> _Game:
+    @staticmethod
+    def _read(seat: Seat, text: str) -> tuple[Action | None, dict[str, Any]]:
+        """The action in a completion's text, and what its role notes of it."""
+        info: dict[str, Any] = dict(seat.role.facts(text))
+        try:
+            return seat.role.parse(text), info
+        except InvalidAction as reason:
+            return None, {**info, "invalid": str(reason)}
+
+    def _receive(self, completion: Completion, in_flight: _InFlight) -> Game:
         """Book a completion as its agent's turn; its action waits for the rest of the stage."""
         if completion.id not in in_flight:
             raise RuntimeError(f"an engine answered request {completion.id}, not in flight")
-        game, agent = in_flight.pop(completion.id)
-        request, messages = game.asked[agent]
-        seat = self._seat(agent)
+        asked = in_flight.pop(completion.id)
+        game, seat, request = asked.game, asked.seat, asked.request
         text = completion.text
         if text is None:
             text = seat.renderer.text(completion.completion_ids)
         text = well_formed(text)
-        info: dict[str, Any] = dict(seat.role.facts(text))
-        try:
-            action: Action | None = seat.role.parse(text)
-        except InvalidAction as reason:
-            action, info["invalid"] = None, str(reason)
-        game.moves[agent] = Turn(
-            agent=agent,
-            role=agent.rpartition("_")[0],
+        action, info = self._read(seat, text)
+        game.moves[asked.agent] = Turn(
+            agent=asked.agent,
+            role=asked.agent.rpartition("_")[0],
             policy=seat.policy,
             version=completion.version,
             prompt_ids=request.prompt_ids,
@@ -272,29 +232,11 @@ class Rollout:
             logprobs=completion.logprobs,
             trainable=(1,) * len(completion.completion_ids),
             temperature=request.temperature,
-            messages=messages,
+            messages=asked.messages,
             text=text,
             action=action,
+            stage=game.stage,
             stop_reason=completion.stop_reason,
             info=info,
         )
         return game
-
-    def _episode(self, game: _Game, status: Status) -> Episode:
-        failed = status is Status.FAILED
-        return Episode(
-            arena=game.arena.name,
-            task=game.job.task,
-            seed=game.job.seed,
-            turns=tuple(game.turns),
-            status=status,
-            metrics={} if failed else dict(game.arena.metrics),
-            created=() if failed else tuple(game.arena.created),
-            error=game.error,
-        )
-
-
-def _one_line(error: Exception) -> str:
-    """What broke, whatever line breaks or control characters its message holds."""
-    words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return "".join(c if c.isprintable() else "?" for c in words)

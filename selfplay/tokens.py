@@ -86,6 +86,7 @@ class ChatRenderer:
         )
         # The same prompts come back for every sibling of a group and for every reference.
         self._cached_start = lru_cache(maxsize=4096)(self._start)
+        self._cached_behind = lru_cache(maxsize=4096)(self._behind)
 
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt ids of the messages, the generation prompt included."""
@@ -99,22 +100,30 @@ class ChatRenderer:
     ) -> tuple[int, ...] | None:
         """The new messages' tokens after what was sampled, found from the template itself.
 
-        A probe conversation is rendered with and without the new messages. Where the template does
-        not keep the earlier text as a prefix (some drop old thinking), the answer is None.
+        None where the template does not keep the earlier text as a prefix (some drop old thinking).
+        """
+        behind = self._cached_behind(tuple((m["role"], self._text(m["content"])) for m in messages))
+        if behind is None:
+            return None
+        ended = bool(completion) and completion[-1] in self.end_ids
+        return so_far + completion + behind[ended]
+
+    def _behind(
+        self, messages: tuple[tuple[str, str], ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """What stands behind a completion that did not end its turn, and behind one that did.
+
+        Found by rendering a probe conversation with and without the new messages.
         """
         probe = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+        added = [{"role": r, "content": c} for r, c in messages]
         before = self._render(probe, generate=False)
-        after = self._render([*probe, *messages], generate=True)
-        if after[: len(before)] != before:
-            return None
-        tail = after[len(before) :]
-        ended = bool(completion) and completion[-1] in self.end_ids
+        after = self._render([*probe, *added], generate=True)
         # `before` ends in end-of-turn and whatever the template writes behind it (often a newline).
         last = max((i for i, token in enumerate(before) if token in self.end_ids), default=None)
-        if last is None:
+        if last is None or after[: len(before)] != before:
             return None
-        closing = before[last + 1 :] if ended else before[last:]
-        return so_far + completion + closing + tail
+        return after[last:], after[last + 1 :]
 
     def text(self, completion: Sequence[int]) -> str:
         """Decoded text without the end token; other control tokens stay visible."""

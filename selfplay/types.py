@@ -97,6 +97,20 @@ class Demonstration:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class InformationSet:
+    """All that an agent knows at a decision: listed by arenas small enough to be solved exactly."""
+
+    key: str
+    """OpenSpiel's name of it, its information state string."""
+    agent: str
+    """Who decides."""
+    observation: Observation
+    """What it sees: the same for all histories of the set, and for no other."""
+    actions: Mapping[str, int]
+    """Every legal action to OpenSpiel's number of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """One completion asked of an engine."""
 
@@ -166,6 +180,8 @@ class Turn:
     """What was done to the arena; None if the completion did not parse."""
     reward: float = 0.0
     """All this agent was paid from this turn until its next."""
+    stage: int = -1
+    """The arena's stage it was played in, from 0; -1 in records that do not say."""
     stop_reason: StopReason = StopReason.STOP
     """Why the completion ended."""
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -192,6 +208,11 @@ class Episode:
     """Verified tasks that this episode brought into being, for the curriculum."""
     error: str = ""
     """One line, where `status` is failed."""
+    parent: int | None = None
+    """Where it branched off a sibling: that sibling's index in the group."""
+    stem: int = 0
+    """Leading turns that were replayed, not played: those it shares with its parent. `metrics` and
+    `created` are of what came after them."""
 
     def agents(self) -> tuple[str, ...]:
         """The agents that took a turn, in order of their first."""
@@ -220,6 +241,8 @@ class Sample:
     """Id of the group it came from."""
     episode: int = 0
     """Index of the episode within its group."""
+    pair: str = ""
+    """Id of the preference pair it belongs to, where a credit method makes pairs."""
 
 
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}

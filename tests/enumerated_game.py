@@ -5,6 +5,7 @@ the round and what both did in the round before. The second round may depend on 
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -77,13 +78,34 @@ class Game:
             rows.append(gradient[agent].numpy())
         return np.stack(rows)
 
+    def visits(self, logits: torch.Tensor) -> np.ndarray:
+        """[state] how probable it is that a play comes to a state."""
+        found = np.zeros(self.actions**2 + 1)
+        for history in self.histories():
+            chance = float(self.logprob(logits, history).exp())
+            for number in range(len(history)):
+                found[self.state(history, number)] += chance
+        return found
+
+    def values(self, logits: torch.Tensor) -> np.ndarray:
+        """[agent, state] what an agent may expect to be paid from a state on."""
+        found = np.zeros((2, self.actions**2 + 1))
+        for history in self.histories():
+            chance = float(self.logprob(logits, history).exp())
+            paid = np.array(self.rewards(history))
+            for number in range(len(history)):
+                found[:, self.state(history, number)] += chance * paid[number:].sum(0)
+        return found / np.maximum(self.visits(logits), 1e-300)
+
     def played(self, history: History) -> Episode:
         turns = [
             turn(
                 self.names[agent],
                 paid[agent],
-                prompt_ids=(self.state(history, number),),
+                prompt_ids=(self.state(history, number), agent),
                 completion_ids=(joint[agent],),
+                action=str(joint[agent]),
+                stage=number,
             )
             for number, (joint, paid) in enumerate(zip(history, self.rewards(history), strict=True))
             for agent in (0, 1)
@@ -91,7 +113,7 @@ class Game:
         return episode(*turns)
 
     def expected(self, credit: Credit, logits: torch.Tensor, *, size: int) -> np.ndarray:
-        """E[1/G sum A grad log pi] over all groups of `size` plays."""
+        """E[1/G sum A grad log pi] over all groups of `size` plays, each credited as if first."""
         chances = logits.softmax(-1).numpy()
         plays = [
             (float(self.logprob(logits, history).exp()), self.played(history))
@@ -99,7 +121,7 @@ class Game:
         ]
         found = np.zeros_like(chances)
         for drawn in product(plays, repeat=size):
-            samples = credit.assign([group(*(one for _, one in drawn))])
+            samples = deepcopy(credit).assign([group(*(one for _, one in drawn))])
             chance = prod(p for p, _ in drawn)
             for sample in samples:
                 agent = self.names.index(sample.turn.agent)

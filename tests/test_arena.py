@@ -162,6 +162,18 @@ def test_text_that_is_too_long_is_an_invalid_action() -> None:
     assert arena._moves["guesser_0"] is None
 
 
+def test_a_reward_may_be_for_an_earlier_move() -> None:
+    arena = started()
+    with pytest.raises(ValueError, match="guesser_0 has made 0 moves"):
+        arena.pay("guesser_0", 1.0, move=0)
+    arena.play({"guesser_0": "x", "guesser_1": "x"})
+    paid = arena.paid["guesser_0"]
+    arena.pay("guesser_0", 1.0, move=0)
+    assert arena.paid["guesser_0"] == paid + 1.0
+    with pytest.raises(ValueError, match="none is 1"):
+        arena.pay("guesser_0", 1.0, move=1)
+
+
 def test_wrong_stage_and_unknown_agents_are_refused() -> None:
     arena = started()
     with pytest.raises(ValueError, match="stage of"):

@@ -1,21 +1,68 @@
 """Whom returns are compared with, and what has nothing to be compared."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 from building import advantages, episode, group, solos, turn
 
 from selfplay.credit import Credit
-from selfplay.credit.comparison import rounds_of
+from selfplay.credit.comparison import own_return_to_go, rounds_of
 from selfplay.credit.dr_grpo import DrGRPO
+from selfplay.credit.gae import GAE
+from selfplay.credit.gigpo import GiGPO
 from selfplay.credit.grpo import GRPO
 from selfplay.credit.magrpo import MAGRPO
+from selfplay.credit.pass_at_k import PassAtK
+from selfplay.credit.rae import RoleConditioned
+from selfplay.credit.reinforce_pp import ReinforcePlusPlus
 from selfplay.credit.rloo import RLOO
 from selfplay.credit.trr import TaskRelative
+from selfplay.credit.turn import TurnLevel
 from selfplay.types import Episode, Status
 
-METHODS: list[Callable[[], Credit]] = [GRPO, DrGRPO, RLOO, MAGRPO, TaskRelative]
+
+class Even:
+    """A critic that expects the same of every state, and learns nothing."""
+
+    def values(self, states: Sequence[object]) -> list[float]:
+        return [0.5] * len(states)
+
+    def fit(self, states: Sequence[object], returns: Sequence[float]) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+def whitened_gae() -> Credit:
+    return GAE(critic=Even())
+
+
+def plain_gae() -> Credit:
+    return GAE(critic=Even(), whiten=False)
+
+
+RELATIVE: list[Callable[[], Credit]] = [
+    GRPO,
+    DrGRPO,
+    RLOO,
+    MAGRPO,
+    TaskRelative,
+    TurnLevel,
+    GiGPO,
+    PassAtK,
+    ReinforcePlusPlus,
+    partial(ReinforcePlusPlus, baseline="group"),
+    whitened_gae,
+]
+"""Methods that compare the returns of a batch with each other: equal ones are no signal."""
+METHODS: list[Callable[[], Credit]] = [*RELATIVE, RoleConditioned, plain_gae]
 
 
 def test_within_a_prompt_solvers_of_different_proposals_are_not_compared() -> None:
@@ -40,7 +87,7 @@ def test_groups_are_never_compared_with_each_other() -> None:
     assert advantages(RLOO().assign(groups)) == [0, 0]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RELATIVE)
 def test_no_comparison_gives_zeros_and_never_nan(method: Callable[[], Credit]) -> None:
     credit = method()
     assert credit.assign([]) == []
@@ -52,6 +99,23 @@ def test_no_comparison_gives_zeros_and_never_nan(method: Callable[[], Credit]) -
     assert credit.assign([group(failed, failed)]) == []
     found = advantages(credit.assign([group(failed, episode(turn("solver_0", 1)), failed)]))
     assert found == [0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_to_learn_from_is_no_error_and_never_nan(method: Callable[[], Credit]) -> None:
+    credit = method()
+    assert credit.assign([]) == []
+    assert credit.assign([group(), group(episode(), name="b")]) == []
+    failed = episode(turn("solver_0", math.nan), status=Status.FAILED)
+    assert credit.assign([group(failed, failed)]) == []
+    turns = [turn("solver_0", 1, trainable=(0,)), turn("solver_0", 2, completion_ids=())]
+    silent = [episode(*turns), episode(turn("solver_0", 3))]
+    found = advantages(credit.assign([group(*silent)]))
+    assert found[:2] == [0, 0], "what the policy did not choose, it is not credited with"
+    assert all(math.isfinite(value) for value in found)
+    for rewards in ([7.0], [0.1] * 3, [1e-300, 0.0], [1e150, -1e150, 0.0]):
+        found = advantages(credit.assign(solos(*rewards)))
+        assert all(math.isfinite(value) for value in found), rewards
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -84,12 +148,18 @@ def test_rounds_are_cut_where_an_agent_moves_again() -> None:
     assert rounds_of(episode(*map(turn, agents))) == [0, 0, 1, 1, 2, 2, 2]
 
 
+def test_an_agents_own_return_to_go() -> None:
+    turns = [turn("a_0", 1), turn("b_0", 8), turn("a_0", 2), turn("a_0", 4)]
+    assert own_return_to_go(episode(*turns), discount=0.5) == [3, 8, 4, 4]
+    assert own_return_to_go(episode(*turns)) == [7, 8, 6, 4]
+
+
 def test_an_unknown_comparison_is_refused() -> None:
     with pytest.raises(ValueError, match="'team'"):
         GRPO(within="team").assign(solos(1, 0))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*RELATIVE, plain_gae])
 def test_a_method_without_state_takes_no_other_methods_state(
     method: Callable[[], Credit],
 ) -> None:

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from building import episode, group, turn
+from building import advantages, episode, group, turn
 
+from selfplay.build import build
+from selfplay.credit.dr_grpo import DrGRPO
 from selfplay.curriculum import Curriculum
 from selfplay.errors import CollapsedError
 from selfplay.rollout import Job
@@ -133,6 +135,35 @@ def test_what_is_a_signal() -> None:
     assert not has_signal(group(episode(high), episode(low, status=Status.FAILED)))
     assert not has_signal(group(episode(high, low), episode(low, high)))
     assert not has_signal(group())
+
+
+def test_a_signal_is_one_within_what_the_credit_compares() -> None:
+    # The seats are paid differently, but every sibling the same.
+    seats = episode(turn("solver_0", 1.0), turn("solver_1", 0.0))
+    twice = group(seats, seats)
+    assert has_signal(twice) and not has_signal(twice, "agent")
+    assert advantages(DrGRPO(within="agent").assign([twice])) == [0, 0, 0, 0]
+    # Siblings that began from other prompts are not compared within a prompt.
+    apart = [episode(turn("solver_0", float(n), prompt_ids=(n,))) for n in range(2)]
+    assert has_signal(group(*apart)) and not has_signal(group(*apart), "prompt")
+    assert advantages(DrGRPO(within="prompt").assign([group(*apart)])) == [0, 0]
+
+
+def test_a_config_leaves_to_the_credit_what_it_does_not_say() -> None:
+    node = {"_target_": "selfplay.sampler.dynamic.Dynamic"}
+    assert build(node, provided={"within": "agent"}).within == "agent"
+    assert build({**node, "within": "prompt"}, provided={"within": "agent"}).within == "prompt"
+    assert build(node).within == "role"
+
+
+def test_a_group_without_signal_for_the_credit_is_dropped() -> None:
+    def play(jobs: Sequence[Job]) -> list[Episode]:
+        return [episode(turn("solver_0", 1.0), turn("solver_1", 0.0), task=j.task) for j in jobs]
+
+    groups = Dynamic(group_size=2, rounds=1).sample(Listed(), play, step=1, seed=0)
+    assert len(groups) == 2
+    with pytest.raises(CollapsedError, match="different rewards within one agent"):
+        Dynamic(group_size=2, rounds=1, within="agent").sample(Listed(), play, step=1, seed=0)
 
 
 def test_sizes_below_one_are_refused() -> None:

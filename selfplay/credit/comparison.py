@@ -1,11 +1,12 @@
-"""Comparing returns within groups: the one mechanism that the group-relative methods share."""
+"""Comparing returns: the one mechanism that the credit methods share."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
+from selfplay.credit import Stateful
 from selfplay.types import Episode, Group, Sample, Status, Turn
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -28,6 +29,13 @@ class Play:
     value: float
     """The return that this turn is judged by."""
 
+    @property
+    def trajectory(self) -> tuple[str, int, str]:
+        """Which agent in which episode of which group it belongs to."""
+        return (self.group.id, self.episode, self.turn.agent)
+
+
+AnyPlay = TypeVar("AnyPlay", bound=Play)
 
 Returns: TypeAlias = Callable[[Episode], list[float]]
 """An episode's return per turn, in the order of its turns."""
@@ -39,6 +47,16 @@ def own_return(episode: Episode) -> list[float]:
     for turn in episode.turns:
         total[turn.agent] = total.get(turn.agent, 0.0) + turn.reward
     return [total[turn.agent] for turn in episode.turns]
+
+
+def own_return_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
+    """R_t = r_t + discount * R_{t+1} over the same agent's turns."""
+    to_go: dict[str, float] = {}
+    values = []
+    for turn in reversed(episode.turns):
+        to_go[turn.agent] = turn.reward + discount * to_go.get(turn.agent, 0.0)
+        values.append(to_go[turn.agent])
+    return values[::-1]
 
 
 def team_return_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
@@ -139,36 +157,53 @@ def group_key(within: Within) -> Callable[[Play], Hashable]:
     return lambda play: (play.group.id, play.turn.role, play.first.prompt_ids)
 
 
-def compare(
-    all_plays: Sequence[Play],
+def compared(
+    all_plays: Sequence[AnyPlay],
     *,
-    key: Callable[[Play], Hashable],
+    key: Callable[[AnyPlay], Hashable],
     advantage: Callable[[Floats], Floats],
-) -> list[Sample]:
-    """Samples whose advantages come from comparing the values of one trajectory each within a key.
+    each: Literal["trajectory", "turn"] = "trajectory",
+) -> list[float]:
+    """One advantage per play, from comparing the values that stand under the same key.
 
     Each trajectory (one agent in one episode) counts once per key and value, however many turns it
-    took, so that long episodes do not weigh more in a mean.
+    took, so that long episodes do not weigh more in a mean. With `each="turn"` every turn counts:
+    for values of which a trajectory may have several under one key.
     """
     members: dict[Hashable, dict[Hashable, float]] = {}
     places = []
     for play in all_plays:
-        place = (play.group.id, play.episode, play.turn.agent)
+        place = (*play.trajectory, play.number if each == "turn" else 0)
         members.setdefault(key(play), {}).setdefault(place, play.value)
         places.append((key(play), place))
     credited = {
         name: dict(zip(values, advantage(np.array(list(values.values()))), strict=True))
         for name, values in members.items()
     }
+    return [float(credited[name][place]) for name, place in places]
+
+
+def samples(all_plays: Sequence[Play], advantages: Sequence[float]) -> list[Sample]:
+    """The plays with their advantages; 0 for a turn of which the policy chose no token."""
     return [
         Sample(
             turn=play.turn,
-            advantage=float(credited[name][place]),
+            advantage=advantage if any(play.turn.trainable) else 0.0,
             group=play.group.id,
             episode=play.episode,
         )
-        for play, (name, place) in zip(all_plays, places, strict=True)
+        for play, advantage in zip(all_plays, advantages, strict=True)
     ]
+
+
+def compare(
+    all_plays: Sequence[Play],
+    *,
+    key: Callable[[Play], Hashable],
+    advantage: Callable[[Floats], Floats],
+) -> list[Sample]:
+    """Samples whose advantages are those of `compared`, one value per trajectory and key."""
+    return samples(all_plays, compared(all_plays, key=key, advantage=advantage))
 
 
 def alike(values: Floats) -> bool:
@@ -202,7 +237,27 @@ def leave_one_out(values: Floats) -> Floats:
     return centred(values) * count / max(count - 1, 1)
 
 
-class Stateless:
+class Method:
+    """What a credit method is where it does not say otherwise."""
+
+    tree: ClassVar[bool] = False
+    """Whether it needs episodes that branch from one another."""
+
+    @classmethod
+    def least_group(cls, settings: Mapping[str, Any]) -> int:
+        """Episodes that a group needs under these settings; with fewer, all advantages are zero."""
+        return 1
+
+    def modules(self) -> Mapping[str, Stateful]:
+        """What it trains, by name; a checkpoint keeps their states beside the learners'."""
+        return {}
+
+    def metrics(self) -> Mapping[str, float]:
+        """Figures of the last call of `assign`."""
+        return {}
+
+
+class Stateless(Method):
     """A credit method that keeps nothing between steps."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -213,3 +268,17 @@ class Stateless:
         """Raises ValueError if the state belongs to another method."""
         if state:
             raise ValueError(f"{type(self).__name__} keeps no state, but got {sorted(state)}")
+
+
+class AmongSiblings(Stateless):
+    """A method that compares an agent with others of its group; `within` says with whom."""
+
+    def __init__(self, *, within: Within = "role") -> None:
+        """`within`: whom to compare with inside the group, see `group_key`."""
+        self.within: Within = within
+        self.among = group_key(within)
+
+    @classmethod
+    def least_group(cls, settings: Mapping[str, Any]) -> int:
+        """Two within an agent; elsewhere the agents of one episode may be siblings enough."""
+        return 2 if settings.get("within") == "agent" else 1

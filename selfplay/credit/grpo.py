@@ -1,12 +1,12 @@
 """GRPO: returns standardised within the group."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from selfplay.credit.comparison import (
-    Stateless,
+    AmongSiblings,
     Within,
     compare,
-    group_key,
     own_return,
     plays,
     standardized,
@@ -14,7 +14,7 @@ from selfplay.credit.comparison import (
 from selfplay.types import Group, Sample
 
 
-class GRPO(Stateless):
+class GRPO(AmongSiblings):
     """A = (R - mean) / (std + epsilon), std with ddof 1, within the group (2402.03300).
 
     R is what the agent was paid in the whole episode; every turn of it gets the same A.
@@ -24,13 +24,9 @@ class GRPO(Stateless):
 
     def __init__(self, *, within: Within = "role", epsilon: float = 1e-6) -> None:
         """`within`: whom to compare with inside the group, see `comparison.group_key`."""
-        self.within: Within = within
-        self.epsilon = epsilon
+        super().__init__(within=within)
+        self.scale = partial(standardized, epsilon=epsilon)
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
-        return compare(
-            plays(groups, own_return),
-            key=group_key(self.within),
-            advantage=lambda values: standardized(values, epsilon=self.epsilon),
-        )
+        return compare(plays(groups, own_return), key=self.among, advantage=self.scale)

@@ -1,40 +1,79 @@
 """MAGRPO: joint returns to go, centred within the group."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, Literal, get_args
 
+from selfplay.credit.branches import candidates
 from selfplay.credit.comparison import (
     Stateless,
     centred,
-    compare,
-    plays,
+    compared,
+    samples,
     standardized,
     team_return_to_go,
 )
+from selfplay.credit.joint import CrossedReturns, Over
+from selfplay.credit.replay import Arena
 from selfplay.types import Group, Sample
+
+Joint = Literal["aligned", "cross"]
 
 
 class MAGRPO(Stateless):
     """A_t = R_t - mean over the group of R_t; R_t = r_t + discount * R_{t+1} (2508.04652).
 
-    One joint return credits every agent's turn of round t alike (aligned joint actions: the g-th
-    action of each agent with the g-th of the others). `std` divides by the spread as the first
-    version of the paper did; the released trainer does not. The expected gradient is (G-1)/G
-    times that of the team's return. Failure mode: an agent's advantage contains the noise of its
-    partners' samples, and a round that few siblings reach is compared among few.
+    Where the sampler branches, R_{t+1} is the mean over the next stage's candidates, and those of
+    one node are compared. Independent siblings are compared round by round.
+
+    aligned: an agent's g-th action is played with the g-th of the others, and one joint return
+    credits them all. cross: all combinations are played, and an action's return is the mean of
+    those it is part of (`over=sum`: their sum, as in the released trainer: G^(N-1) times the
+    gradient). `std` divides by the spread as the first version of the paper did; the released
+    trainer does not. The expected gradient is (G-1)/G times that of the team's return.
+    Failure mode: an agent's advantage contains the noise of its partners' samples (cross averages
+    it out for G^N plays of the arena), and a round that few siblings reach is compared among few.
     """
 
-    def __init__(self, *, discount: float = 1.0, std: bool = False, epsilon: float = 1e-6) -> None:
-        """`discount` is gamma per round; `std` divides by the group's standard deviation."""
+    def __init__(
+        self,
+        *,
+        discount: float = 1.0,
+        std: bool = False,
+        epsilon: float = 1e-6,
+        joint: Joint = "aligned",
+        over: Over = "mean",
+        most_joint_actions: int = 4096,
+        arena: Callable[[], Arena] | None = None,
+    ) -> None:
+        """`discount` is gamma per round; `arena` plays the joint actions of cross."""
         if not 0.0 <= discount <= 1.0:
             raise ValueError(f"discount lies in [0, 1], not {discount}")
-        self.discount, self.std, self.epsilon = discount, std, epsilon
+        if joint not in get_args(Joint):
+            raise ValueError(f"no joint actions {joint!r}; {get_args(Joint)} are known")
+        self.returns = partial(team_return_to_go, discount=discount)
+        self.scale = partial(standardized, epsilon=epsilon) if std else centred
+        self.crossed: CrossedReturns | None = None
+        if joint == "cross":
+            self.crossed = CrossedReturns(arena, over=over, most=most_joint_actions)
+
+    @classmethod
+    def least_group(cls, settings: Mapping[str, Any]) -> int:
+        """Two: each agent is compared with itself in the siblings."""
+        return 2
+
+    def metrics(self) -> Mapping[str, float]:
+        """Replays of joint actions, and how many of them broke."""
+        return self.crossed.metrics() if self.crossed else {}
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
-        scale = partial(standardized, epsilon=self.epsilon) if self.std else centred
-        return compare(
-            plays(groups, partial(team_return_to_go, discount=self.discount)),
-            key=lambda play: (play.group.id, play.turn.agent, play.number),
-            advantage=scale,
+        found = candidates(groups, self.returns)
+        if self.crossed:
+            found = self.crossed.judge(found)
+        advantages = compared(
+            found,
+            key=lambda play: (play.group.id, play.turn.agent, play.number, play.node),
+            advantage=self.scale,
         )
+        return samples(found, advantages)

@@ -2,19 +2,11 @@
 
 from collections.abc import Sequence
 
-from selfplay.credit.comparison import (
-    Stateless,
-    Within,
-    compare,
-    group_key,
-    leave_one_out,
-    own_return,
-    plays,
-)
+from selfplay.credit.comparison import AmongSiblings, compare, leave_one_out, own_return, plays
 from selfplay.types import Group, Sample
 
 
-class RLOO(Stateless):
+class RLOO(AmongSiblings):
     """A_i = R_i - mean of R_j over j != i in the group (2402.14740).
 
     Unbiased where the others' returns do not depend on the action judged: with `within="agent"`
@@ -22,12 +14,6 @@ class RLOO(Stateless):
     Failure mode: a group of one has no baseline and gets no signal.
     """
 
-    def __init__(self, *, within: Within = "role") -> None:
-        """`within`: whom to compare with inside the group, see `comparison.group_key`."""
-        self.within: Within = within
-
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
-        return compare(
-            plays(groups, own_return), key=group_key(self.within), advantage=leave_one_out
-        )
+        return compare(plays(groups, own_return), key=self.among, advantage=leave_one_out)

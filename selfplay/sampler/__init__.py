@@ -1,7 +1,7 @@
 """How the episodes of a group are sampled."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from selfplay.curriculum import Curriculum
 from selfplay.rollout import Job
@@ -13,6 +13,9 @@ Play: TypeAlias = Callable[[Sequence[Job]], list[Episode]]
 
 class Sampler(Protocol):
     """Groups of episodes for one step."""
+
+    tree: ClassVar[bool]
+    """Whether episodes branch off one another, as some credit methods need."""
 
     def sample(self, curriculum: Curriculum, play: Play, *, step: int, seed: int) -> list[Group]:
         """The groups to learn from. The curriculum has been told of all that were played."""

@@ -1,27 +1,34 @@
 """Dynamic sampling: groups without signal are dropped and replaced, within bounds."""
 
+from typing import ClassVar
+
+from selfplay.credit.comparison import Within, centred, compared, group_key, own_return, plays
 from selfplay.curriculum import Curriculum
 from selfplay.errors import CollapsedError
 from selfplay.sampler import Play
 from selfplay.sampler.independent import play_groups
-from selfplay.types import Group, Status
+from selfplay.types import Group
 
 
 class Dynamic:
     """Independent sampling until the step has as many groups with signal as it has tasks (DAPO).
 
-    A group has signal if two turns of one role were paid differently: otherwise every
-    group-relative advantage of an episode's return is zero. After `rounds` rounds the step goes
-    on with what there is, or stops the run where there is nothing (2503.14476, which stops after
-    10). While a curriculum still gathers tasks nothing is learned, so one round is played and
-    nothing dropped.
+    A group has signal if two of its trajectories that are compared, `within` as the credit does
+    it, were paid differently: otherwise every group-relative advantage of an episode's return is
+    zero. (A credit that judges turns by their return to go may see more in a group.) After
+    `rounds` rounds the step goes on with what there is, or stops the run where there is nothing
+    (2503.14476, which stops after 10). While a curriculum still gathers tasks nothing is learned,
+    so one round is played and nothing dropped.
     """
 
-    def __init__(self, *, group_size: int = 8, rounds: int = 10) -> None:
-        """`group_size` is G; `rounds` bounds how often a step may ask for more tasks."""
+    tree: ClassVar[bool] = False
+
+    def __init__(self, *, group_size: int = 8, rounds: int = 10, within: Within = "role") -> None:
+        """`group_size` is G; `rounds` bounds how often a step may ask for more tasks; `within`:
+        see `comparison.group_key`. A config that leaves it out gets that of its credit."""
         if group_size < 1 or rounds < 1:
             raise ValueError("sampler: group_size and rounds are at least 1")
-        self.group_size, self.rounds = group_size, rounds
+        self.group_size, self.rounds, self.within = group_size, rounds, within
         self._played: list[Group] = []
         self._kept = self._rounds = 0
 
@@ -42,15 +49,15 @@ class Dynamic:
             if gathering:
                 self._kept = len(groups)
                 return groups
-            kept += [group for group in groups if has_signal(group)]
+            kept += [group for group in groups if has_signal(group, self.within)]
             if len(kept) >= wanted:
                 break
         self._kept = min(len(kept), wanted)
         if not kept:
             raise CollapsedError(
                 f"step {step}: none of {len(self._played)} groups in {self._rounds} rounds has two "
-                "different rewards for one role, so there is nothing to learn; make the tasks "
-                "easier or harder"
+                f"different rewards within one {self.within}, so there is nothing to learn; make "
+                "the tasks easier or harder"
             )
         return kept[:wanted]
 
@@ -67,16 +74,7 @@ class Dynamic:
         }
 
 
-def has_signal(group: Group) -> bool:
-    """Whether two agents of a role, in this episode or a sibling, got different returns."""
-    returns: dict[str, set[float]] = {}
-    for episode in group.episodes:
-        if episode.status is Status.FAILED:
-            continue
-        paid: dict[str, float] = {}
-        roles = {turn.agent: turn.role for turn in episode.turns}
-        for turn in episode.turns:
-            paid[turn.agent] = paid.get(turn.agent, 0.0) + turn.reward
-        for agent, value in paid.items():
-            returns.setdefault(roles[agent], set()).add(round(value, 9))
-    return any(len(values) > 1 for values in returns.values())
+def has_signal(group: Group, within: Within = "role") -> bool:
+    """Whether two trajectories that are compared with each other got different returns."""
+    found = compared(plays([group], own_return), key=group_key(within), advantage=centred)
+    return any(found)

@@ -1,6 +1,7 @@
 """Independent episodes: each task is played G times from the same initial state."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from selfplay.curriculum import Curriculum
 from selfplay.rollout import Job
@@ -11,6 +12,8 @@ from selfplay.types import Group, Task
 
 class Independent:
     """G siblings per task that share task and seed and differ in what the policies sample."""
+
+    tree: ClassVar[bool] = False
 
     def __init__(self, *, group_size: int = 1) -> None:
         """`group_size` is G."""

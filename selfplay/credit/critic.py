@@ -1,0 +1,55 @@
+"""What a critic is to credit: values of token sequences, learned from returns."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, groupby
+from typing import Literal, Protocol, TypeAlias, get_args
+
+from selfplay.credit import Stateful
+from selfplay.credit.comparison import Play
+
+State: TypeAlias = tuple[int, ...]
+"""Token ids; a value is read at their end."""
+
+Sees = Literal["own", "all"]
+
+
+class Critic(Stateful, Protocol):
+    """`learner.critic.TransformerCritic` is one."""
+
+    def values(self, states: Sequence[State]) -> list[float]:
+        """The expected return from each state on."""
+        ...
+
+    def fit(self, states: Sequence[State], returns: Sequence[float]) -> Mapping[str, float]:
+        """Move the values towards the returns; returns metrics."""
+        ...
+
+
+def states_of(all_plays: Sequence[Play], sees: Sees) -> list[State]:
+    """What a critic reads for each turn.
+
+    own: the turn's prompt. all (a centralised critic, used in training only): the latest prompt of
+    every agent that has had one by this stage, the turn's own at the end. Nothing in it depends on
+    the turn's action, or the value would bias the gradient: so where a record does not say which
+    turns were one stage, the prompts of later turns are left out.
+    """
+    if sees not in get_args(Sees):
+        raise ValueError(f"a critic sees {' or '.join(get_args(Sees))}, not {sees!r}")
+    if sees == "own":
+        return [play.turn.prompt_ids for play in all_plays]
+    states = []
+    for _, episode in groupby(all_plays, key=lambda play: (play.group.id, play.episode)):
+        latest: dict[str, State] = {}
+        for _, stage in groupby(enumerate(episode), key=_stage):
+            turns = [play.turn for _, play in stage]
+            latest |= {turn.agent: turn.prompt_ids for turn in turns}
+            for turn in turns:
+                others = [ids for agent, ids in latest.items() if agent != turn.agent]
+                states.append(tuple(chain(*others, turn.prompt_ids)))
+    return states
+
+
+def _stage(numbered: tuple[int, Play]) -> tuple[int, int]:
+    """Turns of one stage have one key; a turn of a record without stages has its own."""
+    number, play = numbered
+    return (play.turn.stage, number if play.turn.stage < 0 else 0)

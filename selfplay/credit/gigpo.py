@@ -1,0 +1,74 @@
+"""GiGPO: whole episodes compared in the group, and single turns that were taken from one state."""
+
+import json
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import Literal, get_args
+
+from selfplay.credit.comparison import (
+    AmongSiblings,
+    Play,
+    Within,
+    centred,
+    compared,
+    own_return,
+    own_return_to_go,
+    plays,
+    samples,
+    standardized,
+)
+from selfplay.types import Group, Sample
+
+Mode = Literal["mean_norm", "mean_std_norm"]
+
+
+class GiGPO(AmongSiblings):
+    """A = A_episode + weight * A_step (2505.10978).
+
+    A_episode compares R, all that the agent was paid, one value per trajectory. A_step compares
+    R_t = r_t + discount * R_{t+1} over the agent's own turns, among all turns of the group that
+    were taken from the same anchor state: what the agent saw this turn, which is the messages that
+    the turn added (for a role without memory, the prompt). mean_norm subtracts the mean,
+    mean_std_norm also divides by the spread.
+
+    With mean_norm and discount 1, where no trajectory comes to an anchor twice, the gradient at a
+    state is the exact one times (G-1)/G + weight * E[(n-1)/n] with n turns in its bucket: every
+    state keeps its direction, but often visited ones weigh more. With the spread it is biased.
+    Failure mode: an anchor that shows a step counter or the history meets no other: A_step is 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        weight: float = 1.0,
+        discount: float = 0.95,
+        mode: Mode = "mean_norm",
+        within: Within = "role",
+        epsilon: float = 1e-6,
+    ) -> None:
+        """`weight` is w; `discount` is gamma per turn; `within`: see `comparison.group_key`."""
+        super().__init__(within=within)
+        if not 0.0 <= discount <= 1.0:
+            raise ValueError(f"discount lies in [0, 1], not {discount}")
+        if mode not in get_args(Mode):
+            raise ValueError(f"no mode {mode!r}; {get_args(Mode)} are known")
+        self.weight, self.returns = weight, partial(own_return_to_go, discount=discount)
+        self.scale = centred if mode == "mean_norm" else partial(standardized, epsilon=epsilon)
+
+    def assign(self, groups: Sequence[Group]) -> list[Sample]:
+        """Advantages of all turns."""
+
+        def state_of(play: Play) -> Hashable:
+            return (self.among(play), anchor(play))
+
+        found, steps = plays(groups, own_return), plays(groups, self.returns)
+        whole = compared(found, key=self.among, advantage=self.scale)
+        local = compared(steps, key=state_of, advantage=self.scale, each="turn")
+        both = zip(whole, local, strict=True)
+        return samples(found, [episode + self.weight * step for episode, step in both])
+
+
+def anchor(play: Play) -> Hashable:
+    """What the agent saw this turn; the prompt's ids where the turn brought no message."""
+    messages = play.turn.messages
+    return json.dumps(messages, sort_keys=True) if messages else play.turn.prompt_ids

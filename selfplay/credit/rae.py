@@ -1,0 +1,79 @@
+"""RAE: each return against a running average of what its role has been getting in its arena."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, Literal, get_args
+
+from selfplay.credit.comparison import Method, Play, own_return, plays, samples
+from selfplay.types import Group, Sample
+
+By = Literal["agent", "role"]
+Order = Literal["subtract_first", "update_first"]
+
+
+class RoleConditioned(Method):
+    """A = R - b; then b <- decay * b + (1 - decay) * R, with b per arena and agent or role.
+
+    From SPIRAL (2506.24119). Episodes are taken one by one in their order, as in the released
+    code: all agents are judged by the averages from before the episode, and each average then moves
+    once, by the mean of the returns that fall under it. So no return is in its own baseline, and
+    the expected gradient is exactly the policy gradient. `order="update_first"`, as the paper
+    prints it, gives `decay` times that where one return falls under a key; with several, the
+    partners' returns are in the baseline too, which biases it. Failure mode: b starts at 0 and lags
+    1 / (1 - decay) episodes behind; it knows the role but not the task.
+    """
+
+    def __init__(
+        self,
+        *,
+        decay: float = 0.95,
+        by: By = "agent",
+        order: Order = "subtract_first",
+        correct_start: bool = False,
+    ) -> None:
+        """`by`: what has an average of its own; `correct_start` divides b by 1 - decay^episodes."""
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"decay lies in [0, 1), not {decay}")
+        if by not in get_args(By) or order not in get_args(Order):
+            raise ValueError(f"by is one of {get_args(By)}, order one of {get_args(Order)}")
+        self.decay, self.by, self.order, self.correct_start = decay, by, order, correct_start
+        self._averages: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def assign(self, groups: Sequence[Group]) -> list[Sample]:
+        """Advantages of all turns; the averages move on."""
+        found = plays(groups, own_return)
+        advantages: list[float] = []
+        for _, together in groupby(found, key=lambda play: (play.group.id, play.episode)):
+            episode = list(together)
+            baselines = {self._key(play): self._baseline(self._key(play)) for play in episode}
+            for key in baselines:
+                paid = {p.turn.agent: p.value for p in episode if self._key(p) == key}
+                average, count = self._averages.get(key, (0.0, 0))
+                mean = sum(paid.values()) / len(paid)
+                self._averages[key] = (self.decay * average + (1 - self.decay) * mean, count + 1)
+            if self.order == "update_first":
+                baselines = {key: self._baseline(key) for key in baselines}
+            advantages += [play.value - baselines[self._key(play)] for play in episode]
+        return samples(found, advantages)
+
+    def _key(self, play: Play) -> tuple[str, str]:
+        arena = play.group.episodes[play.episode].arena
+        return (arena, play.turn.agent if self.by == "agent" else play.turn.role)
+
+    def _baseline(self, key: tuple[str, str]) -> float:
+        average, count = self._averages.get(key, (0.0, 0))
+        return average / (1 - self.decay**count) if self.correct_start and count else average
+
+    def metrics(self) -> dict[str, float]:
+        """`baseline/<arena>/<name>` as they stand."""
+        return {f"baseline/{'/'.join(key)}": self._baseline(key) for key in self._averages}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Arena, name, average and number of episodes of each."""
+        return {"averages": [[*key, *value] for key, value in self._averages.items()]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError if the state belongs to another method."""
+        if set(state) != {"averages"}:
+            raise ValueError(f"RoleConditioned keeps its averages, but got {sorted(state)}")
+        self._averages = {(arena, name): (b, n) for arena, name, b, n in state["averages"]}

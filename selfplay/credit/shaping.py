@@ -1,0 +1,103 @@
+"""Shaping: what a turn is paid, changed by facts that no arena knows, such as its length in tokens.
+
+Curricula and samplers see the rewards that the arena paid; credit, records and figures the shaped
+ones. A turn keeps what it was paid in `info["unshaped_reward"]`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from selfplay.rewards import cosine_length, overlong
+from selfplay.types import Group, StopReason, Turn
+
+
+class Shaper(Protocol):
+    """One reason to pay a turn otherwise."""
+
+    def reward(self, turn: Turn) -> float:
+        """The turn's new reward."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlong:
+    """Adds DAPO's soft penalty for completions near the token limit (2503.14476)."""
+
+    limit: int
+    """Tokens at which the penalty is whole."""
+    buffer: int
+    """Tokens below the limit at which it begins."""
+    weight: float = 1.0
+    """What the whole penalty costs."""
+
+    def __post_init__(self) -> None:
+        overlong(0, limit=self.limit, buffer=self.buffer)
+
+    def reward(self, turn: Turn) -> float:
+        """The reward less the penalty."""
+        length = len(turn.completion_ids)
+        return turn.reward + self.weight * overlong(length, limit=self.limit, buffer=self.buffer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CosineLength:
+    """Replaces the reward by one that depends on correctness and length (2502.03373).
+
+    For arenas that pay an answer at the turn that gives it; a turn whose pay comes later or is
+    shared is judged by that pay.
+    """
+
+    limit: int
+    """Tokens at which a completion counts as longest."""
+    threshold: float = 0.0
+    """A turn that was paid more than this is right."""
+    right: tuple[float, float] = (2.0, 1.0)
+    """Pay of a right answer with no tokens, and at the limit."""
+    wrong: tuple[float, float] = (-10.0, 0.0)
+    """Pay of a wrong one."""
+    cut_off: float = -10.0
+    """Pay of a completion that the token limit ended."""
+
+    def reward(self, turn: Turn) -> float:
+        """The reward of its kind and length."""
+        if turn.stop_reason is StopReason.LENGTH:
+            return self.cut_off
+        short, long = self.right if turn.reward > self.threshold else self.wrong
+        return cosine_length(len(turn.completion_ids), limit=self.limit, short=short, long=long)
+
+
+class Shaping:
+    """All shapers of a run, one after the other."""
+
+    def __init__(self, shapers: Sequence[Shaper] = ()) -> None:
+        self.shapers = tuple(shapers)
+
+    def apply(self, *lists: Sequence[Group]) -> tuple[list[Group], ...]:
+        """The groups with shaped rewards; what several lists share is shared afterwards too."""
+        if not self.shapers:
+            return tuple(list(groups) for groups in lists)
+        turns: dict[int, Turn] = {}
+
+        def shaped(turn: Turn) -> Turn:
+            if id(turn) not in turns:
+                found = turn
+                for shaper in self.shapers:
+                    found = replace(found, reward=shaper.reward(found))
+                info = {**turn.info, "unshaped_reward": turn.reward}
+                turns[id(turn)] = replace(found, info=info)
+            return turns[id(turn)]
+
+        return tuple(
+            [
+                replace(
+                    group,
+                    episodes=tuple(
+                        replace(episode, turns=tuple(map(shaped, episode.turns)))
+                        for episode in group.episodes
+                    ),
+                )
+                for group in groups
+            ]
+            for groups in lists
+        )
