@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from selfplay.credit import Stateful
 from selfplay.errors import RunError
-from selfplay.learner.learner import Learner
+from selfplay.lora import BASES
 from selfplay.policy import Policy
 from selfplay.runs import reporting_disk, sync
 
@@ -23,7 +24,7 @@ def save(
     *,
     step: int,
     policies: Mapping[str, Policy],
-    learners: Mapping[str, Learner],
+    learners: Mapping[str, Stateful],
     state: Mapping[str, Any],
     keep: int,
 ) -> Path:
@@ -38,8 +39,7 @@ def save(
     with reporting_disk(folder):
         try:
             partial.mkdir(parents=True)
-            for name, policy in policies.items():
-                policy.save(partial / "policies" / name)
+            _save_policies(policies, partial, place)
             # By way of memory: on a full disk, torch's own writer reports no OSError.
             memory = io.BytesIO()
             torch.save({name: learner.state_dict() for name, learner in learners.items()}, memory)
@@ -105,7 +105,7 @@ def broken(place: Path) -> str | None:
 
 
 def load(
-    place: Path, *, policies: Mapping[str, Policy], learners: Mapping[str, Learner]
+    place: Path, *, policies: Mapping[str, Policy], learners: Mapping[str, Stateful]
 ) -> dict[str, Any]:
     """Restore policies and learners from a whole checkpoint; returns the rest of the state."""
     fault = broken(place)
@@ -124,6 +124,21 @@ def load(
     for name, learner in learners.items():
         learner.load_state_dict(learning[name])
     return state
+
+
+def _save_policies(policies: Mapping[str, Policy], partial: Path, place: Path) -> None:
+    """Write the policies, and once each the bases of adapters that only this run has.
+
+    An adapter names its base by an absolute path, because transformers takes a relative one from
+    the current folder.
+    """
+    for name, policy in policies.items():
+        at = None
+        if policy.base is not None and policy.base.kept is not None:
+            at = Path(BASES, policy.base.kept)
+            if not (partial / at).exists():
+                policy.base.save(partial / at)
+        policy.save(partial / "policies" / name, base=str((place / at).absolute()) if at else None)
 
 
 def _hash(path: Path) -> str:

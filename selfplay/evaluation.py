@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from selfplay.arena import Arena
+from selfplay.errors import nearest
 from selfplay.rollout import Job
 from selfplay.sampler import Play
 from selfplay.seeds import derive
@@ -47,6 +48,20 @@ class Evaluation:
                 members[task.id] += 1
         episodes = play(jobs)
         return self.figures(episodes), episodes
+
+    def unmeasured(self, name: str, episodes: Sequence[Episode]) -> list[str]:
+        """A line for every metric that no episode that was played to its end has.
+
+        No error: all of them may be without it, as refused proposals are without a solve rate.
+        """
+        finished = [episode for episode in episodes if episode.status is Status.FINISHED]
+        known = {metric for episode in finished for metric in episode.metrics}
+        return [
+            f"evaluations.{name}.metrics.{shown}: none of {len(finished)} finished episodes has a "
+            f"{measured!r}, so there is no such figure; {nearest(measured, known)}"
+            for shown, measured in self.metrics.items()
+            if finished and measured not in known
+        ]
 
     def figures(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """The reported means, and `distinct_created`: distinct tasks among those created, if any.

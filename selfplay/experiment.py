@@ -1,5 +1,6 @@
 """An experiment: everything that a config names, built and wired."""
 
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -10,27 +11,26 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from selfplay import checkpoint
+from selfplay import checkpoint, members
 from selfplay import config as configs
 from selfplay.arena import Arena
 from selfplay.build import TARGET, build, construct, fit, prepare
-from selfplay.credit import Credit
+from selfplay.credit import Credit, Stateful
+from selfplay.credit.needs import refuse_unfed
+from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError, nearest
 from selfplay.evaluation import Evaluation
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
-from selfplay.policy import Policy, load_policy
+from selfplay.learner.objective import Surrogate
 from selfplay.population import Population
 from selfplay.rollout import Rollout, Seat
 from selfplay.sampler import Sampler
 from selfplay.seeds import derive
 from selfplay.settings import Settings
-from selfplay.warmstart import resolve_model
 
 # What the program fills in, and a config therefore may not.
-LEARNER = ("model", "objective", "reference", "seed")
 ENGINE = ("models", "end_ids")
 ROLLOUT = ("arena", "seats", "engines")
 SEAT = ("role", "policy", "renderer")
@@ -42,8 +42,8 @@ def validate(config: Mapping[str, Any]) -> None:
     Builds nothing that costs: no model is loaded and no process is started.
     """
     configs.validate(config)
+    refuse_unfed(config["credit"], config["sampler"])
     construct(Settings, {k: v for k, v in config["run"].items() if k != TARGET}, where="run")
-    fit(Learner, config["learner"], where="learner", reserved=LEARNER)
     fit(TransformersEngine, config["engine"], where="engine", reserved=ENGINE)
     fit(Rollout, config["rollout"], where="rollout", reserved=ROLLOUT)
     known = ("default", *config["roles"])
@@ -54,9 +54,12 @@ def validate(config: Mapping[str, Any]) -> None:
     for name, node in config["evaluations"].items():
         fit(Evaluation, node, where=f"evaluations.{name}", pending=("arena", "tasks"))
     population = build(config["population"], where="population")
-    for name, node in population.policies(config["roles"]).items():
-        where = f"population.special.{name}" if name in population.special else "policy"
-        fit(load_policy, node, where=where, pending=("model",), reserved=("name",))
+    members.validate(
+        population,
+        config["roles"],
+        learner=config["learner"],
+        warmstart=config["warmstart"],
+    )
 
 
 class Experiment:
@@ -91,23 +94,38 @@ class Experiment:
         for name, node in config["services"].items():
             self.services[name] = build(node, where=f"services.{name}", provided=self.services)
         self.population: Population = build(config["population"], where="population")
-        self.objective: Objective = self._build("objective")
+        self.objective: Surrogate = self._build("objective")
         self.curriculum: Curriculum = self._build("curriculum")
-        self.sampler: Sampler = self._build("sampler")
-        self.credit: Credit = self._build("credit")
+        self.shaping = Shaping([*self._build("shaping").values()])
         self._roles = {
             name: build(node, where=f"roles.{name}", provided=self.services)
             for name, node in config["roles"].items()
         }
         arena = self._arena(config["arena"], where="arena")
+        self.credit: Credit = self._build("credit", arena=arena)
+        # What a sampler drops for want of signal is for the credit to say.
+        within = getattr(self.credit, "within", "role")
+        self.sampler: Sampler = self._build("sampler", within=within)
         evaluations = {
             name: self._evaluation(f"evaluations.{name}", node)
             for name, node in config["evaluations"].items()
         }
         # The policies come last: a warm start, or a large model, costs minutes.
-        # A KL term pulls towards what a policy began as, which a checkpoint no longer has.
-        self.policies = self._load_policies(None if self.objective.kl else saved)
-        self.learners = self._build_learners()
+        self.policies = members.load(
+            self.population,
+            config["roles"],
+            warmstart=config["warmstart"],
+            seed=self.seed,
+            saved=saved,
+            afresh=self.objective.reads_reference,
+        )
+        self.learners = members.learners(
+            self.population,
+            self.policies,
+            settings=config["learner"],
+            objective=self.objective,
+            seed=self.seed,
+        )
         self.engine = TransformersEngine(
             {name: policy.model for name, policy in self.policies.items()},
             {name: policy.renderer.end_ids for name, policy in self.policies.items()},
@@ -132,7 +150,7 @@ class Experiment:
 
     def restore(self, place: Path) -> None:
         """Take over a checkpoint's state."""
-        state = checkpoint.load(place, policies=self.policies, learners=self.learners)
+        state = checkpoint.load(place, policies=self.policies, learners=self.trained())
         self.step = state["step"]
         self.curriculum.load_state_dict(state["curriculum"])
         self.credit.load_state_dict(state["credit"])
@@ -171,6 +189,19 @@ class Experiment:
                 figures |= {f"service/{name}/{key}": float(value) for key, value in counts.items()}
         return figures
 
+    def learning(self, step: int) -> dict[str, Learner]:
+        """The learners of the policies that learn at a step."""
+        return {
+            name: learner
+            for name, learner in self.learners.items()
+            if self.population.learns(name, step)
+        }
+
+    def trained(self) -> dict[str, Stateful]:
+        """The learners, and what the credit method trains beside them."""
+        modules = self.credit.modules()
+        return {**self.learners, **{f"credit/{name}": each for name, each in modules.items()}}
+
     def begin_step(self, step: int) -> None:
         """Seed what has no seed of its own, such as a model's dropout, by the step it is for."""
         torch.manual_seed(derive(self.seed, "step", step))
@@ -208,36 +239,8 @@ class Experiment:
 
     # Building ----------------------------------------------------------------------------------
 
-    def _build(self, key: str) -> Any:
-        return build(self.config[key], where=key, provided=self.services)
-
-    def _load_policies(self, saved: Path | None) -> dict[str, Policy]:
-        found = {}
-        for name, node in self.population.policies(self.config["roles"]).items():
-            where = f"policy {name!r}"
-            settings = {key: value for key, value in node.items() if key != "model"}
-            if saved is None:
-                model = resolve_model(node.get("model"), self.config["warmstart"], where=where)
-            else:
-                model = str(saved / "policies" / name)
-            found[name] = load_policy(name, model=model, **settings)
-        return found
-
-    def _build_learners(self) -> dict[str, Learner]:
-        settings = fit(Learner, self.config["learner"], where="learner", reserved=LEARNER)
-        learners = {}
-        for name, policy in self.policies.items():
-            if not policy.learn:
-                continue
-            if self.objective.kl:
-                policy.freeze_reference()
-            given = {"objective": self.objective, "reference": policy.reference, "seed": self.seed}
-            learners[name] = construct(
-                Learner, {"model": policy.model, **given, **settings}, where="learner"
-            )
-        if not learners:
-            raise ConfigError("population: no policy learns; set learn=true for at least one")
-        return learners
+    def _build(self, key: str, **given: Any) -> Any:
+        return build(self.config[key], where=key, provided={**self.services, **given})
 
     def _arena(self, node: Mapping[str, Any], *, where: str) -> Callable[[], Arena]:
         """What makes a fresh arena; one is made now, to see that its roles are there."""
@@ -282,4 +285,8 @@ def set_up_torch(settings: Settings, seed: int) -> None:
     # One line of our own says more than a bar for every file that is read or written.
     transformers_logging.disable_progress_bar()
     torch.manual_seed(seed)
+    if settings.deterministic:
+        # Without it, deterministic kernels refuse matrix products on a GPU. Read when the first
+        # of them runs.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(settings.deterministic, warn_only=False)

@@ -1,18 +1,42 @@
 """A policy: a causal language model, its tokenizer, and whether it learns."""
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from selfplay import lora as adapters
 from selfplay.errors import ConfigError, RunError
+from selfplay.lora import Lora
 from selfplay.tokens import ChatRenderer
+
+
+@dataclass(kw_only=True, eq=False)
+class Base:
+    """A frozen model, in memory once, over which several policies have adapters."""
+
+    model: PreTrainedModel
+    """The model without an adapter."""
+    renderer: ChatRenderer
+    """Its token seam."""
+    source: str
+    """The name or folder that it came from."""
+    kept: str | None = None
+    """Its name in a checkpoint, where nobody else keeps it: a warm start's cache may be emptied."""
+
+    def save(self, folder: Path) -> None:
+        """Write model and tokenizer in Hugging Face layout."""
+        self.model.save_pretrained(folder)
+        self.renderer.tokenizer.save_pretrained(folder)
+
+
+Bases: TypeAlias = MutableMapping[tuple[str, str, str], Base]
+"""Model, dtype and device to the base that they make."""
 
 
 @dataclass(kw_only=True)
@@ -29,21 +53,41 @@ class Policy:
     """Whether the learner changes it."""
     version: int = 0
     """How many updates the weights have seen."""
+    base: Base | None = field(default=None, repr=False)
+    """What its adapter stands on; None where all of its weights are its own."""
     reference: PreTrainedModel | None = field(default=None, repr=False)
-    """A frozen copy of the initial weights, where an objective asks for one."""
+    """What the policy began as, where an objective asks for it."""
 
-    def freeze_reference(self) -> None:
-        """Keep a copy of the present weights as the reference of the KL term."""
-        self.reference = copy.deepcopy(self.model).eval().requires_grad_(False)
+    def freeze_reference(self, *, moves: bool = False) -> None:
+        """Keep the initial weights as the reference of the KL term.
 
-    def save(self, folder: Path) -> None:
-        """Write model and tokenizer in Hugging Face layout."""
-        self.model.save_pretrained(folder)
+        An adapter's is its base, which costs nothing. One that moves (a magnet) needs tensors of
+        its own for what learns: a copy of the adapter, or of the whole model.
+        """
+        if self.base is not None and not moves:
+            self.reference = self.base.model
+        else:
+            self.reference = adapters.frozen_copy(self.model)
+
+    def save(self, folder: Path, *, base: str | None = None) -> None:
+        """Write model and tokenizer in Hugging Face layout, or the adapter in peft's.
+
+        Args:
+            folder: Where to.
+            base: What the adapter names as its base, if not what that was loaded from.
+        """
+        if self.base is None:
+            self.model.save_pretrained(folder)
+        else:
+            adapters.save_adapter(self.model, folder, base=base or self.base.source)
         self.renderer.tokenizer.save_pretrained(folder)
 
     def load_weights(self, folder: Path) -> None:
         """Replace the weights by those of a folder; RunError if it has another architecture."""
         where = f"policy {self.name!r}"
+        if self.base is not None:
+            adapters.load_adapter(self.model, folder, where=where)
+            return
         saved = load_model(str(folder), where=where, dtype="auto").state_dict()
         mine = self.model.state_dict()
         for key in dict.fromkeys([*mine, *saved]):
@@ -59,21 +103,60 @@ class Policy:
 
 
 def load_policy(
-    name: str, *, model: str, learn: bool = True, dtype: str = "float32", device: str = "auto"
+    name: str,
+    *,
+    model: str,
+    learn: bool = True,
+    dtype: str = "float32",
+    device: str = "auto",
+    lora: Lora | None = None,
+    bases: Bases | None = None,
+    seed: int = 0,
 ) -> Policy:
     """A policy from a Hugging Face name or folder.
+
+    Args:
+        name: Its name in the population.
+        model: What it begins as. The folder of an adapter stands for the model that it makes of
+            its base.
+        learn: Whether the learner changes it.
+        dtype: Of the weights.
+        device: Where they are; auto is the GPU if there is one.
+        lora: The adapter that learns in place of the weights.
+        bases: Where policies with adapters find and leave the base that they share.
+        seed: Of a new adapter's A.
 
     Raises ConfigError, in one line, if there is no such model or its tokenizer cannot chat.
     """
     where = f"policy {name!r}"
+    if lora is None:
+        loaded, renderer = _load(model, where=where, dtype=dtype, device=device)
+        if not learn:
+            loaded.requires_grad_(False)
+        return Policy(name=name, model=loaded, renderer=renderer, learn=learn)
+    shared = {} if bases is None else bases
+    if (model, dtype, device) not in shared:
+        loaded, renderer = _load(model, where=where, dtype=dtype, device=device)
+        loaded.eval().requires_grad_(False)
+        source = str(Path(model).expanduser().resolve()) if _looks_local(model) else model
+        shared[model, dtype, device] = Base(model=loaded, renderer=renderer, source=source)
+    base = shared[model, dtype, device]
+    loaded = adapters.adapted(base.model, lora, seed=seed, where=f"{where}: lora")
+    if not learn:
+        loaded.requires_grad_(False)
+    return Policy(name=name, model=loaded, renderer=base.renderer, learn=learn, base=base)
+
+
+def _load(
+    model: str, *, where: str, dtype: str, device: str
+) -> tuple[PreTrainedModel, ChatRenderer]:
+    """A model on its device and its token seam."""
     place = _device(device, where)
     loaded = load_model(model, where=where, dtype=dtype)
     try:
         torch.nn.Module.to(loaded, place)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"{where}: device {device!r}: {_first_line(error)}") from error
-    if not learn:
-        loaded.requires_grad_(False)
     try:
         tokenizer = AutoTokenizer.from_pretrained(_expanded(model))
     except (OSError, ValueError) as error:
@@ -89,13 +172,17 @@ def load_policy(
             f"{where}: the tokenizer of {model!r} has {len(tokenizer)} tokens, its model only "
             f"{rows}; they do not belong together"
         )
-    return Policy(name=name, model=loaded, renderer=renderer, learn=learn)
+    return loaded, renderer
 
 
 def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
     """The causal language model of a name or folder."""
-    looks_local = model.startswith((".", "/", "~")) or Path(model).exists()
-    if looks_local and not (Path(model).expanduser() / "config.json").is_file():
+    folder = Path(model).expanduser()
+    if adapters.is_adapter(folder):
+        return adapters.merged(
+            folder, lambda base: load_model(base, where=where, dtype=dtype), where=where
+        )
+    if _looks_local(model) and not (folder / "config.json").is_file():
         raise ConfigError(
             f"{where}: no model in folder {model!r} (config.json is missing); "
             "set policy.model to a Hugging Face name or to a folder that save_pretrained wrote"
@@ -121,6 +208,21 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
             f"{absent[0]} among them; its config.json is of another model"
         )
     return loaded
+
+
+def outline(model: str) -> PreTrainedModel | None:
+    """The modules of a model without any weights; None if its config is not on this machine."""
+    try:
+        config = AutoConfig.from_pretrained(_expanded(model), local_files_only=True)
+        with torch.device("meta"):
+            made: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError, RuntimeError, StrictDataclassError):
+        return None  # what is wrong with it is said when it is loaded
+    return made
+
+
+def _looks_local(model: str) -> bool:
+    return model.startswith((".", "/", "~")) or Path(model).exists()
 
 
 def _expanded(model: str) -> str:

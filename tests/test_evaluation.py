@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from selfplay.arena import Arena
 from selfplay.evaluation import Evaluation
 from selfplay.rollout import Job
 from selfplay.seeds import derive
+from selfplay.train import evaluate
 from selfplay.types import Episode, Status, Task
 
 TASKS = [Task(id="h", type="hard"), Task(id="e", type="easy")]
@@ -56,6 +58,33 @@ def test_an_episode_without_the_metric_is_not_judged_by_it() -> None:
     """A refused proposal has no solve rate."""
     assert made().figures([measured(1.0), measured(None)])["accuracy"] == 1
     assert "accuracy" not in made().figures([measured(None)])
+
+
+def test_a_metric_that_no_finished_episode_has_is_named() -> None:
+    evaluation = made(metrics={"accuracy": "raet", "rate": "rate"})
+    (line,) = evaluation.unmeasured("held_out", [measured(1.0), measured(None)])
+    assert line.startswith("evaluations.held_out.metrics.accuracy: none of 2 finished episodes")
+    assert line.endswith("did you mean 'rate'?")
+    assert made().unmeasured("held_out", [measured(1.0), measured(None)]) == []
+    failed = measured(None, status=Status.FAILED)
+    assert evaluation.unmeasured("held_out", [failed]) == [], "nothing was played that could tell"
+
+
+def test_the_first_evaluation_says_so_once() -> None:
+    said: list[str] = []
+    progress: Any = SimpleNamespace(
+        phase=lambda text: None, note=said.append, evaluation=lambda *rest: None
+    )
+    rollout = SimpleNamespace(play=lottery)
+    experiment: Any = SimpleNamespace(
+        evaluations={"held_out": (made(metrics={"accuracy": "raet"}), rollout)},
+        service_figures=dict,
+        seed=0,
+    )
+    for when in ("before", "now", "after"):
+        evaluate(experiment, progress, when)
+    (line,) = said
+    assert "evaluations.held_out.metrics.accuracy" in line
 
 
 def test_the_share_of_distinct_creations() -> None:

@@ -53,6 +53,62 @@ def test_an_unknown_name_is_answered_with_the_nearest(fields: Any, said: str) ->
         Population(policy={"modle": "m"}).policies(iter(ROLES))
 
 
+PHASES = [{"learn": ["proposer"], "steps": 2}, {"learn": ["proposer", "solver"], "steps": 1}]
+
+
+def test_the_phases_say_who_learns_and_begin_again_after_the_last() -> None:
+    population = made(sharing="separate", phases=PHASES)
+    population.policies(ROLES)
+    assert [population.learns("proposer", step) for step in range(1, 8)] == [True] * 7
+    solver = [population.learns("solver", step) for step in range(1, 8)]
+    assert solver == [False, False, True, False, False, True, False]
+    assert made().learns("base", 1) and made().learns("base", 1000)
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        ({"learn": ["solvr"], "steps": 1}, "1.learn: no policy 'solvr'; did you mean 'solver'"),
+        ({"learn": ["old"], "steps": 1}, r"1.learn: policy 'old' is frozen \(learn: false\)"),
+        ({"learn": ["solver"], "steps": 0}, "1: steps is at least 1, not 0"),
+        ({"learn": [], "steps": 1}, "1: learn names no policy"),
+        ({"learn": ["solver"], "step": 1}, "1.step: unknown key; did you mean 'steps'"),
+        ({"learn": ["solver"]}, "1.steps: missing"),
+        ({"learn": "solver", "steps": 1}, "1.learn: 'solver' does not fit"),
+        ({"learn": ["proposer"], "steps": 1}, "policy 'solver' learns in none of them"),
+    ],
+)
+def test_a_phase_that_cannot_be_is_refused(phase: Any, said: str) -> None:
+    population = made(
+        sharing="separate",
+        roles={"judge": "old"},
+        special={"old": {"learn": False}},
+        phases=[{"learn": ["proposer"], "steps": 2}, phase],
+    )
+    with pytest.raises(ConfigError, match=f"population.phases.*{said}"):
+        population.policies([*ROLES, "judge"])
+
+
+def test_somebody_has_to_learn() -> None:
+    nobody = {name: {"learn": False} for name in ROLES}
+    with pytest.raises(ConfigError, match="no policy learns; set learn=true"):
+        made(sharing="separate", special=nobody).policies(ROLES)
+
+
+def test_a_policy_may_learn_unlike_the_others() -> None:
+    fast = {"solver": {"learner": {"lr": 1.0}}}
+    population = made(sharing="separate", special=fast)
+    assert population.policies(ROLES) == {"proposer": POLICY, "solver": POLICY}
+    assert population.learner_of("solver") == {"lr": 1.0} and not population.learner_of("proposer")
+    frozen = made(sharing="separate", special={"solver": {"learner": {"lr": 1.0}, "learn": False}})
+    with pytest.raises(ConfigError, match=r"special.solver.learner: policy 'solver' is frozen"):
+        frozen.policies(ROLES)
+    with pytest.raises(ConfigError, match=r"special.base.learner: 3 does not fit"):
+        made(special={"base": {"learner": 3}}).policies(ROLES)
+    with pytest.raises(ConfigError, match=r"population.policy.learner: unknown key"):
+        Population(policy={"learner": {}}).policies(ROLES)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -1,0 +1,165 @@
+"""Low-rank adapters over one frozen model that is in memory once (LoRA, 2106.09685).
+
+Every policy has modules of its own over the same frozen tensors, with its adapter in them. No
+adapter is switched on and off: what takes a model, an engine or a learner, takes these as they are.
+"""
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from selfplay.errors import ConfigError, RunError, nearest
+
+CONFIG = "adapter_config.json"
+"""What makes a folder one of an adapter."""
+BASES = "bases"
+"""Folder of a checkpoint with the bases of its adapters that nobody else keeps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """The shape of an adapter: W x becomes W x + (alpha / rank) B A x, with B = 0 at first."""
+
+    rank: int = 16
+    """Rows of A and columns of B."""
+    alpha: int = 32
+    """The adapter's scale, times the rank."""
+    targets: Sequence[str] | None = None
+    """Names of the layers that get an A and a B, such as q_proj. None: all linear layers but the
+    output head."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank is at least 1, not {self.rank}")
+        if self.alpha < 1:
+            raise ValueError(f"alpha is at least 1, not {self.alpha}; at 0 nothing is learned")
+        if self.targets is not None and not self.targets:
+            raise ValueError("targets names no layer; null means all linear layers")
+
+    def layers(self, model: PreTrainedModel, *, where: str) -> list[str]:
+        """Names, without their paths, of the layers that get an adapter.
+
+        Raises ConfigError for a target that is no linear layer of the model.
+        """
+        known = sorted({path.rpartition(".")[2] for path in _linear(model)})
+        for target in known if self.targets is None else self.targets:
+            if target not in known:
+                raise ConfigError(
+                    f"{where}.targets: {type(model).__name__} has no linear layer {target!r}; "
+                    f"{nearest(target, known)}"
+                )
+        if not known:
+            raise ConfigError(f"{where}: {type(model).__name__} has no linear layer to adapt")
+        return sorted(set(known if self.targets is None else self.targets))
+
+
+def require_peft(where: str) -> None:
+    """Raise ConfigError if the package that adapters need is not installed."""
+    if find_spec("peft") is None:
+        raise ConfigError(f"{where}: adapters need the package peft (pip install peft)")
+
+
+def adapted(base: PreTrainedModel, lora: Lora, *, seed: int, where: str) -> PreTrainedModel:
+    """A model of its own modules over the tensors of `base`, with a new adapter in them.
+
+    Only the adapter has gradients. Its weights are float32 in a base of any precision: they learn.
+    """
+    require_peft(where)
+    from peft import LoraConfig
+
+    model = _over(base)
+    settings = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=lora.layers(model, where=where),
+        # GPT-2's layers have their weights the other way round.
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
+        task_type="CAUSAL_LM",
+    )
+    # A stream of its own: what was drawn before differs between a run and the same run resumed.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model.add_adapter(settings)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    return model
+
+
+def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of what learns in a model, over the very tensors of what does not."""
+    fixed = (tensor for tensor in model.parameters() if not tensor.requires_grad)
+    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in fixed})
+    return twin.eval().requires_grad_(False)
+
+
+def save_adapter(model: PreTrainedModel, folder: Path, *, base: str) -> None:
+    """Write the adapter in peft's layout, with the name or folder of its base."""
+    model.save_pretrained(folder)
+    path = folder / CONFIG
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["base_model_name_or_path"] = base
+    content["target_modules"] = sorted(content["target_modules"])  # from a set, in any order
+    path.write_text(json.dumps(content, indent=2, sort_keys=True), encoding="utf-8")
+
+
+def load_adapter(model: PreTrainedModel, folder: Path, *, where: str) -> None:
+    """Replace the adapter's weights by those of a folder; RunError if it has another shape."""
+    from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+
+    if not is_adapter(folder):
+        raise RunError(f"{where}: no adapter in {folder} ({CONFIG} is missing)")
+    saved = load_peft_weights(str(folder), device="cpu")
+    saved = {name.removeprefix("base_model.model."): tensor for name, tensor in saved.items()}
+    mine = get_peft_model_state_dict(model)
+    for name in dict.fromkeys([*mine, *saved]):
+        ours, theirs = (list(w[name].shape) if name in w else "absent" for w in (mine, saved))
+        if ours != theirs:
+            raise RunError(
+                f"{where}: the adapter in {folder} has another shape: {name} is {theirs}, the "
+                f"policy's is {ours}; resume with the policy.lora that the run began with"
+            )
+    set_peft_model_state_dict(model, saved)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter and no whole model."""
+    return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
+
+
+def merged(folder: Path, load: Callable[[str], PreTrainedModel], *, where: str) -> PreTrainedModel:
+    """The whole model that an adapter's folder and its base come to; `load` loads the base."""
+    require_peft(where)
+    from peft import PeftModel
+
+    named = str(
+        json.loads((folder / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    )
+    # In a checkpoint that was moved, the base is still beside the policies.
+    beside = folder.parent.parent / BASES / Path(named).name
+    model: Any = load(str(beside) if beside.is_dir() else named)
+    whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+    return whole.requires_grad_(True)
+
+
+def _over(base: PreTrainedModel) -> PreTrainedModel:
+    """The modules of `base` a second time, over the very same tensors."""
+    tensors = chain(base.parameters(), base.buffers())
+    return copy.deepcopy(base, {id(tensor): tensor for tensor in tensors})
+
+
+def _linear(model: PreTrainedModel) -> Iterator[str]:
+    head = model.get_output_embeddings()
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear | Conv1D) and module is not head:
+            yield path

@@ -1,0 +1,151 @@
+"""The members of a population: its policies loaded, and a learner for each that learns."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from selfplay.build import TARGET, construct, fit, join, locate
+from selfplay.errors import ConfigError
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import Surrogate
+from selfplay.lora import BASES, Lora, require_peft
+from selfplay.policy import Bases, Policy, load_policy, outline
+from selfplay.population import Population
+from selfplay.seeds import derive
+from selfplay.tiny import build_model
+from selfplay.warmstart import WarmStart, resolve_model
+
+# What the program fills in, and a config therefore may not.
+LEARNER = ("model", "objective", "reference", "seed")
+POLICY = ("name", "bases", "seed")
+
+
+def validate(
+    population: Population,
+    roles: Iterable[str],
+    *,
+    learner: Mapping[str, Any],
+    warmstart: Mapping[str, Any],
+) -> None:
+    """Raise ConfigError for the first policy or learner that could not be; loads no weights."""
+    fit(Learner, learner, where="learner", reserved=LEARNER)
+    for name, node in population.policies(roles).items():
+        place = f"population.special.{name}"
+        where = place if name in population.special else "policy"
+        fit(load_policy, node, where=where, pending=("model", "lora"), reserved=POLICY)
+        own = population.learner_of(name)
+        fit(Learner, {**learner, **own}, where=f"{place}.learner", reserved=LEARNER)
+        for key, value in own.items():
+            if isinstance(value, int | float) and value < 0:
+                raise ConfigError(
+                    f"{place}.learner.{key}: {value} does not fit: at least 0 is needed"
+                )
+        lora = _lora(node, where=where)
+        if lora is not None:
+            require_peft(f"{where}.lora")
+            base = _outline(node.get("model"), warmstart, where=f"{where}.lora")
+            if base is not None:
+                lora.layers(base, where=f"{where}.lora")
+
+
+def load(
+    population: Population,
+    roles: Iterable[str],
+    *,
+    warmstart: Mapping[str, Any],
+    seed: int,
+    saved: Path | None = None,
+    afresh: bool = False,
+) -> dict[str, Policy]:
+    """The policies by name; those with adapters over one model share it.
+
+    Args:
+        population: Which there are.
+        roles: Who plays.
+        warmstart: Config of the model of those that name none.
+        seed: Of new adapters.
+        saved: A checkpoint to take models from.
+        afresh: Whether to load what the policies began as even so: a checkpoint no longer has that
+            of a policy without an adapter, and a reference needs it.
+    """
+    found: dict[str, Policy] = {}
+    bases: Bases = {}
+    for name, node in population.policies(roles).items():
+        where = f"policy {name!r}"
+        lora = _lora(node, where=where)
+        # Nobody but this run has a base that it made itself: a checkpoint keeps it.
+        ours = lora is not None and not node.get("model")
+        kept = str(node.get("dtype", "float32")) if ours else None
+        folder = None
+        if saved and kept:
+            folder = saved / BASES / kept
+        elif saved and lora is None and not afresh:
+            folder = saved / "policies" / name
+        model = str(folder or resolve_model(node.get("model"), warmstart, where=where))
+        found[name] = load_policy(
+            name,
+            **{**node, "model": model, "lora": lora},
+            bases=bases,
+            seed=derive(seed, "adapter", name),
+        )
+        base = found[name].base
+        if base is not None:
+            base.kept = base.kept or kept
+    return found
+
+
+def learners(
+    population: Population,
+    policies: Mapping[str, Policy],
+    *,
+    settings: Mapping[str, Any],
+    objective: Surrogate,
+    seed: int,
+) -> dict[str, Learner]:
+    """A learner for every policy that learns, with the run's settings or its own."""
+    found = {}
+    for name, policy in policies.items():
+        if not policy.learn:
+            continue
+        if objective.reads_reference:
+            policy.freeze_reference(moves=objective.reference == "magnet")
+        given = {"objective": objective, "reference": policy.reference, "seed": seed}
+        own = {**settings, **population.learner_of(name)}
+        fitted = fit(Learner, own, where="learner", reserved=LEARNER)
+        found[name] = construct(
+            Learner, {"model": policy.model, **given, **fitted}, where="learner"
+        )
+    return found
+
+
+def _lora(node: Mapping[str, Any], *, where: str) -> Lora | None:
+    """The adapter that a policy's settings ask for."""
+    settings = node.get("lora")
+    if settings is None:
+        return None
+    at = join(where, "lora")
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{at}: {settings!r} does not fit: it holds settings, e.g. {{rank: 16}}")
+    made: Lora = construct(Lora, fit(Lora, settings, where=at), where=at)
+    return made
+
+
+def _outline(
+    model: str | None, warmstart: Mapping[str, Any], *, where: str
+) -> PreTrainedModel | None:
+    """The modules that an adapter's base will have, without any weights; None if unknown."""
+    if model:
+        return outline(model)
+    if TARGET not in warmstart:
+        raise ConfigError(
+            f"{where}: an adapter needs a base; set policy.model, or choose a warmstart config"
+        )
+    if locate(warmstart[TARGET], "warmstart") is not WarmStart:
+        return None
+    sizes = warmstart.get("model") or {}
+    fitted = fit(build_model, sizes, where="warmstart.model", reserved=("vocabulary", "seed"))
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        return build_model(8, seed=0, **fitted)
