@@ -7,7 +7,7 @@ the page's style sheet decides, in light and in dark, and a strict Content-Secur
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
@@ -44,11 +44,11 @@ _TITLES = {
     "seconds": "Seconds per step, by phase",
 }
 _FIRST = ("accuracy", "reward", "valid", "valid_proposal", "solve_rate", "loss", "total")
-_INK, _GRID = "#00ff01", "#00ff02"
-_SERIES = tuple(f"#0000{number:02x}" for number in range(1, MOST_SERIES + 1))
+INK, GRID = "#00ff01", "#00ff02"
+SERIES = tuple(f"#0000{number:02x}" for number in range(1, MOST_SERIES + 1))
 _DASHES = ("-", "-", "-", "-", (0, (4, 2)), (0, (4, 2)), (0, (1, 1.5)), (0, (1, 1.5)))
-_CLASSES = {_INK: "ink", _GRID: "grid"} | {
-    colour: str(number) for number, colour in enumerate(_SERIES, 1)
+_CLASSES = {INK: "ink", GRID: "grid"} | {
+    colour: str(number) for number, colour in enumerate(SERIES, 1)
 }
 
 
@@ -182,16 +182,24 @@ def smoothing(points: int) -> int:
 
 def draw(chart: Chart) -> str:
     """The chart as an `<svg>` element. The same chart gives the same bytes."""
+
+    def paint(axes: Axes) -> None:
+        for number, series in enumerate(chart.series):
+            _plot(axes, series, number)
+        _style(axes, chart)
+
+    return svg(3.9, 2.3, paint)
+
+
+def svg(width: float, height: float, paint: Callable[[Axes], None]) -> str:
+    """What `paint` draws on axes of this size in inches, as an `<svg>` element."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # the look must not depend on the reader's own settings
         matplotlib.rcParams.update(
             {"svg.hashsalt": "selfplay", "svg.fonttype": "none", "font.size": 9.0}
         )
-        canvas = Figure(figsize=(3.9, 2.3), layout="constrained")
-        axes = canvas.add_subplot()
-        for number, series in enumerate(chart.series):
-            _plot(axes, series, number)
-        _style(axes, chart)
+        canvas = Figure(figsize=(width, height), layout="constrained")
+        paint(canvas.add_subplot())
         stream = io.BytesIO()
         canvas.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
     return _inline(stream.getvalue())
@@ -199,7 +207,7 @@ def draw(chart: Chart) -> str:
 
 def _plot(axes: Axes, series: Series, number: int) -> None:
     # Text would be read as mathematics or as a private label, so labels live in the page instead.
-    look = {"color": _SERIES[number], "solid_capstyle": "round"}
+    look = {"color": SERIES[number], "solid_capstyle": "round"}
     values = [value if math.isfinite(value) else math.nan for value in series.values]
     window = smoothing(len(values))
     if window > 1:
@@ -221,12 +229,12 @@ def _style(axes: Axes, chart: Chart) -> None:
     """The look that all charts share."""
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
-        spine.set_color(_GRID)
-    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+        spine.set_color(GRID)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelcolor=_INK, pad=5)
+    axes.tick_params(length=0, labelcolor=INK, pad=5)
     axes.margins(x=0.02, y=0.08)
-    axes.set_xlabel("step", color=_INK)
+    axes.set_xlabel("step", color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
     if chart.share:

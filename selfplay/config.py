@@ -24,7 +24,7 @@ from selfplay.errors import ConfigError, nearest
 
 OBJECTS = ("run", "arena", "curriculum", "population", "sampler", "credit", "objective")
 """Keys that hold one node with a `_target_`."""
-COLLECTIONS = ("services", "roles")
+COLLECTIONS = ("services", "roles", "shaping")
 """Keys that hold a node with a `_target_` under each name."""
 SETTINGS = ("policy", "warmstart", "evaluations", "sampling", "learner", "engine", "rollout")
 """Keys that hold plain settings of what the program builds itself."""
@@ -134,7 +134,9 @@ def validate(config: Mapping[str, Any]) -> None:
         if key != "seed" and not isinstance(config[key], Mapping):
             raise ConfigError(f"{key}: {config[key]!r} does not fit: it holds settings by name")
     convert(int, config["seed"], where="seed")
-    check(config, provided=("seed", *config["services"]))
+    services = ("seed", *config["services"])
+    check({key: node for key, node in config.items() if key != "credit"}, provided=services)
+    check(config["credit"], where="credit", provided=(*services, "arena"))
     nodes = {key: config[key] for key in OBJECTS}
     nodes |= {f"{key}.{name}": node for key in COLLECTIONS for name, node in config[key].items()}
     for name, node in config["evaluations"].items():

@@ -11,7 +11,7 @@ ASCII_BARS = "_.-=+*%#"
 """The same for a terminal that knows ASCII alone."""
 
 _SHARE = re.compile(
-    r"(^|_)(accuracy|rate|share|fraction|valid|worked|solved|won|match|agreement|f1)$"
+    r"(^|_)(accuracy|rate|share|fraction|valid|worked|solved|won|match|agreement|f1|distinct_created)$"
     r"|^valid_|^pass_at_"
 )
 

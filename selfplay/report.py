@@ -81,11 +81,12 @@ def write_report(run: Path) -> Path:
         raise RunError(f"{run}: not a run folder (no config.yaml); name one that training made")
     config = _read(config_file)
     rows = read_metrics(run / "metrics.jsonl")
-    summary = _read_summary(run / "summary.json")
+    summary = read_summary(run / "summary.json")
     evaluations = summary.evaluations if summary and summary.evaluations else _evaluations(rows)
     choices = choose(run)
     curves = _with_ends(rows, summary) if summary else rows
-    page = _render(
+    page = render(
+        "report.html.jinja",
         summary=summary or Summary(),
         finished=summary is not None,
         name=(summary.name if summary else "") or run.resolve().name,
@@ -101,9 +102,15 @@ def write_report(run: Path) -> Path:
         choices=choices,
         config=config,
     )
-    target, draft = run / "report.html", run / "report.html.part"
+    return write_page(run / "report.html", page)
+
+
+def write_page(target: Path, page: str) -> Path:
+    """Write a page so that it is either whole or as it was; RunError if that cannot be."""
+    draft = target.with_name(f"{target.name}.part")
     try:
-        draft.write_text(page, encoding="utf-8", newline="\n")
+        # A lone surrogate, which JSON can smuggle in, must not cost the whole page.
+        draft.write_text(page, encoding="utf-8", errors="replace", newline="\n")
         os.replace(draft, target)
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror})") from error
@@ -212,7 +219,8 @@ def _read(path: Path) -> str:
         raise RunError(f"{path}: is not UTF-8 text (byte {error.start})") from error
 
 
-def _read_summary(path: Path) -> Summary | None:
+def read_summary(path: Path) -> Summary | None:
+    """What summary.json says; None where there is none yet. RunError if it cannot be read."""
     if not path.exists():
         return None
     try:
@@ -227,7 +235,8 @@ def _read_summary(path: Path) -> Summary | None:
         raise RunError(f"{path}: not valid JSON ({error})") from error
 
 
-def _render(**fields: Any) -> str:
+def render(name: str, /, **fields: Any) -> str:
+    """One of our templates, filled in, as a whole page."""
     templates = resources.files("selfplay") / "templates"
     style = (templates / "report.css").read_text(encoding="utf-8").replace("\r\n", "\n")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -239,9 +248,7 @@ def _render(**fields: Any) -> str:
         finalize=visible,
     )
     environment.filters.update(duration=duration, number=number, words=words, fact=_fact)
-    template = environment.from_string(
-        (templates / "report.html.jinja").read_text(encoding="utf-8")
-    )
+    template = environment.from_string((templates / name).read_text(encoding="utf-8"))
     return template.render(style=Markup(style), style_hash=Markup(digest), **fields)
 
 

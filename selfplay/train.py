@@ -16,6 +16,9 @@ from selfplay.types import Status
 def train(experiment: Experiment, run: Run, progress: Progress) -> None:
     """Train to the configured step, from where `experiment` stands; the run folder has the rest."""
     settings = experiment.settings
+    for name, learner in experiment.learners.items():
+        for note in learner.notes:
+            progress.note(f"policy {name}: {note}")
     if experiment.evaluations_before is None:
         begin(experiment, run, progress)
 
@@ -27,15 +30,20 @@ def train(experiment: Experiment, run: Run, progress: Progress) -> None:
                 experiment.curriculum, experiment.rollout.play, step=step, seed=experiment.seed
             )
         with clock("credit"):
+            # What was played includes groups that were dropped for want of signal.
+            groups, played = experiment.shaping.apply(groups, experiment.sampler.played())
             samples = experiment.credit.assign(groups)
-        played = experiment.sampler.played()  # what was dropped for want of signal included
         figures = metrics.of_episodes(episode for group in played for episode in group.episodes)
+        figures |= prefixed("credit", experiment.credit.metrics())
         with clock("learn"):
-            for name, learner in experiment.learners.items():
+            learning = experiment.learning(step)
+            for name, learner in learning.items():
                 mine = [sample for sample in samples if sample.turn.policy == name]
                 learned = learner.update(mine, step=step)
                 figures |= prefixed(f"policy/{name}", learned)
                 experiment.publish(name)
+            for name in experiment.learners:
+                figures[f"policy/{name}/learned"] = float(name in learning)
         figures |= prefixed("curriculum", experiment.curriculum.metrics())
         figures |= prefixed("sampler", experiment.sampler.metrics())
         figures |= experiment.service_figures()
@@ -84,7 +92,10 @@ def evaluate(
     for name in experiment.evaluations if names is None else names:
         evaluation, rollout = experiment.evaluations[name]
         progress.phase(f"evaluating {name}")
-        found[name], _ = evaluation.run(name, rollout.play, seed=experiment.seed)
+        found[name], episodes = evaluation.run(name, rollout.play, seed=experiment.seed)
+        if when == "before":
+            for line in evaluation.unmeasured(name, episodes):
+                progress.note(line)
         progress.evaluation(name, when, found[name])
     experiment.service_figures()  # what evaluating cost is not the next step's
     return found
@@ -109,7 +120,7 @@ def save(experiment: Experiment, run: Run) -> None:
         run.folder / "checkpoints",
         step=experiment.step,
         policies=experiment.policies,
-        learners=experiment.learners,
+        learners=experiment.trained(),
         state=experiment.state_dict(),
         keep=experiment.settings.keep_checkpoints,
     )

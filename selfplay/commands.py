@@ -1,0 +1,241 @@
+"""What each command does. Heavy modules load where they are needed."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from selfplay import config
+from selfplay.build import TARGET, build
+from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError, nearest
+from selfplay.figures import change, duration, figure, is_share
+
+
+def train(options: argparse.Namespace, overrides: list[str]) -> None:
+    """Train, go on with a run, or make a sweep."""
+    resume = [o.partition("=")[2] for o in overrides if o.startswith("resume=")]
+    overrides = [o for o in overrides if not o.startswith("resume=")]
+    _no_flags(overrides)
+    if resume:
+        known = ("config_path", "config_dir", "cfg", "multirun")
+        flags = [flag for flag in known if getattr(options, flag)]
+        more = [*overrides, *(f"--{flag.replace('_', '-')}" for flag in flags)]
+        if more or len(resume) > 1:
+            raise ConfigError(
+                f"resume={resume[0]} goes on with the run's own config; drop "
+                f"{' '.join(more) or 'the other resume='}"
+            )
+        _resume(Path(resume[0]))
+        return
+    if options.multirun:
+        _sweep(options, overrides)
+        return
+    settings = _load(options, overrides)
+    if options.cfg:
+        print(json.dumps(settings, indent=2))
+        return
+    from selfplay.experiment import Experiment, validate
+    from selfplay.runs import Run
+
+    validate(settings)
+    run = {"folder": "runs", "experiment": "train", **settings["run"]}
+    run["name"] = str(run.get("name") or _new_name(run, settings["seed"]))
+    folder = Path(run["folder"]) / run["name"]
+    Run.refuse_existing(folder)
+    settings = {**settings, "run": run}
+    experiment = Experiment(settings)
+    _go(experiment, lambda: Run.create(folder, settings))
+
+
+def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
+    from selfplay import sweep
+    from selfplay.ablation import lines, text, write_ablation
+    from selfplay.experiment import validate
+
+    wanted = sweep.plan(overrides)
+    for point in wanted.points:
+        settings = _load(options, point.overrides)
+        validate(settings)
+    run = {"folder": "runs", "experiment": "train", **settings["run"]}
+    named = run.get("name") or f"{run['experiment']}-sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = Path(run["folder"]) / str(named)
+    flags = [f"--config-dir={folder}" for folder in options.config_dir]
+    if options.config_path:
+        flags.append(f"--config-path={options.config_path}")
+    failed = sweep.run(folder, wanted, arguments=flags, jobs=options.jobs)
+    if len(failed) < len(wanted.points):
+        print(f"\n{text(lines(folder))}\n\nreport   {write_ablation(folder)}")
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(wanted.points)} runs did not end, {failed[0]} among them; "
+            f"its log is {folder / failed[0]}.log, and the same command goes on with the sweep"
+        )
+
+
+def _resume(folder: Path) -> None:
+    from selfplay import checkpoint
+    from selfplay.experiment import Experiment
+    from selfplay.runs import Run
+
+    run = Run.open(folder)
+    run.lock()
+    settings = run.config()
+    place, faults = checkpoint.latest(folder / "checkpoints")
+    _tell_faults(faults, place)
+    if place is None:
+        print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
+        experiment = Experiment(settings)
+    else:
+        experiment = Experiment.resume(settings, place)
+
+    def rewound() -> Run:
+        run.rewind(-1 if place is None else experiment.step)
+        return run
+
+    _go(experiment, rewound)
+
+
+def _tell_faults(faults: Sequence[str], place: Path | None) -> None:
+    for fault in faults:
+        print(f"checkpoint {fault}; using {place}", file=sys.stderr)
+
+
+def _go(experiment: Any, make_run: Callable[[], Any]) -> None:
+    """Train, summarise, report."""
+    from selfplay.progress import Progress
+    from selfplay.report import write_report
+    from selfplay.train import train
+
+    try:
+        run = make_run()
+        try:
+            with Progress(experiment.settings.steps, run.folder.name) as progress:
+                train(experiment, run, progress)
+        except (CollapsedError, DivergedError):
+            write_report(run.folder)  # what went wrong is there to be looked at
+            raise
+        summary = experiment.summary(run.folder)
+        run.write_summary(summary)
+        page = write_report(run.folder)
+    finally:
+        experiment.close()
+    _print_summary(summary)
+    print(f"run      {run.folder}\nreport   {page}")
+
+
+def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
+    """Evaluate the newest checkpoint of a run."""
+    _nothing_more(rest)
+    from selfplay import checkpoint
+    from selfplay.experiment import Experiment
+    from selfplay.runs import Run
+
+    run = Run.open(options.run)
+    place, faults = checkpoint.latest(options.run / "checkpoints")
+    _tell_faults(faults, place)
+    if place is None:
+        raise RunError(f"run {options.run} has no checkpoint yet; go on with it: train resume=...")
+    experiment = Experiment.resume(run.config(), place)
+    try:
+        figures = {
+            name: evaluation.run(name, rollout.play, seed=experiment.seed)[0]
+            for name, (evaluation, rollout) in experiment.evaluations.items()
+        }
+    finally:
+        experiment.close()
+    if options.json:
+        print(json.dumps({"step": experiment.step, "evaluations": figures}, indent=2))
+        return
+    for name, found in figures.items():
+        for metric, value in found.items():
+            print(f"{f'{name}/{metric}':<40} {figure(metric, value)}")
+
+
+def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
+    """Make or find the warm-started model of a config."""
+    _no_flags(overrides)
+    settings = _load(options, overrides)
+    if TARGET not in settings.get("warmstart", {}):
+        raise ConfigError("this config has no warmstart; choose warmstart=tiny")
+    from selfplay.experiment import set_up_torch, validate
+    from selfplay.warmstart import make
+
+    validate(settings)
+    set_up_torch(build(settings["run"], where="run"), int(settings["seed"]))
+    print(make(settings["warmstart"], lambda text: print(text, file=sys.stderr)))
+
+
+def report(options: argparse.Namespace, rest: list[str]) -> None:
+    """Write the page of a run or of a sweep."""
+    _nothing_more(rest)
+    from selfplay import sweep
+
+    if (options.run / sweep.FILE).is_file():
+        from selfplay.ablation import lines, text, write_ablation
+
+        page = write_ablation(options.run)
+        print(f"{text(lines(options.run))}\n\n{page}")
+        return
+    from selfplay.report import write_report
+
+    print(write_report(options.run))
+
+
+def study(options: argparse.Namespace, rest: list[str]) -> None:
+    """Measure a run."""
+    _nothing_more(rest)
+    from selfplay.study import command
+
+    command.run(options)
+
+
+def list_choices(options: argparse.Namespace, rest: list[str]) -> None:
+    """List the configs that there are."""
+    _nothing_more(rest)
+    groups = config.groups(options.config_dir)
+    if options.group and options.group not in groups:
+        raise ConfigError(f"no group {options.group!r}; {nearest(options.group, groups)}")
+    for group in [options.group] if options.group else groups:
+        print(f"{group:<12} {'  '.join(config.choices(group, options.config_dir))}")
+
+
+def _load(options: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
+    path: Path | None = getattr(options, "config_path", None)
+    name = "config" if path is not None and (path / "config.yaml").is_file() else "train"
+    return config.load(overrides, name=name, folder=path, search=options.config_dir)
+
+
+def _new_name(run: Mapping[str, Any], seed: int) -> str:
+    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    name = f"{run['experiment']}-seed{seed}-{now}"
+    taken = sum(1 for _ in Path(run["folder"]).glob(f"{name}*"))
+    return f"{name}-{taken + 1}" if taken else name
+
+
+def _no_flags(overrides: Sequence[str]) -> None:
+    for override in overrides:
+        if override.startswith("-") or ("=" not in override and not override.startswith("~")):
+            raise ConfigError(
+                f"cannot read {override!r}: arguments are key=value, such as seed=1, or "
+                "+experiment=NAME (see selfplay train --help)"
+            )
+
+
+def _nothing_more(rest: Sequence[str]) -> None:
+    if rest:
+        raise ConfigError(f"unexpected argument {rest[0]!r} (see selfplay --help)")
+
+
+def _print_summary(summary: Mapping[str, Any]) -> None:
+    print(f"\n{summary['experiment']}: {summary['steps']} steps in {duration(summary['seconds'])}")
+    for name, figures in summary["evaluations"].items():
+        for metric, after in figures["after"].items():
+            before = figures["before"].get(metric)
+            if before is None or metric == "failed_episodes":
+                continue
+            shown = f"{figure(metric, before):>7} -> {figure(metric, after):>7}"
+            unit = " points" if is_share(metric) else ""
+            print(f"  {f'{name}/{metric}':<40} {shown}   {change(metric, before, after)}{unit}")
