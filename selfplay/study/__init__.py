@@ -1,0 +1,1 @@
+"""Studies: measures of finished or running runs, read from their folders."""
