@@ -1,0 +1,133 @@
+"""MAPoRL's rewards for a debate (2502.18439): what an answer is worth to the whole discussion.
+
+Scores are [rounds][debaters] in [0, 1], the verifier's. All functions are pure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from selfplay.rewards import mean
+
+Scores = Sequence[Sequence[float]]
+Horizon = Literal["discounted", "last", "current"]
+Whose = Literal["all", "own"]
+
+RIGHT = 0.5
+"""A score above it is right."""
+
+
+def debate_return(
+    scores: Scores,
+    turn: int,
+    debater: int,
+    *,
+    horizon: Horizon = "discounted",
+    whose: Whose = "all",
+    discount: float = 0.3,
+) -> float:
+    """What the answer of one debater in one round is worth.
+
+    discounted: the weighted mean of its own score and, for every later round t', with the weight
+    discount^(t' - t), the mean score of all debaters (`whose="own"`: of this one alone). last: that
+    score of the last round. current: its own score of this round.
+    """
+    own = scores[turn][debater]
+    if horizon == "current":
+        return own
+    if horizon == "last":
+        return mean(scores[-1]) if whose == "all" else scores[-1][debater]
+    later = [mean(row) if whose == "all" else row[debater] for row in scores[turn + 1 :]]
+    weights = [discount**number for number in range(len(later) + 1)]
+    total = sum(weight * score for weight, score in zip(weights, [own, *later], strict=True))
+    return total / sum(weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incentives:
+    """What is added for changing sides and for making others change, each a size of 0 or more.
+
+    "The others" are right where their mean score is above 0.5. The sign follows the paper's
+    intent: good changes and useful influence are paid, bad ones cost. The released code differs in
+    two places. It pays +alpha[0] for a correction where the others were right and +alpha[1] where
+    they were wrong, which the paper labels the other way round. And its influence has the opposite
+    sign: -alpha[3] (own answer right) or -alpha[2] (own wrong) where the others went from wrong to
+    right, +alpha[3] (own wrong) or +alpha[2] (own right) where they went from right to wrong.
+    """
+
+    corrected_by_others: float = 0.0
+    """Paid for wrong to right where the others were right: a good argument was accepted."""
+    corrected_alone: float = 0.0
+    """Paid for wrong to right where the others were wrong: the truth drawn from wrong answers."""
+    misled_by_others: float = 0.0
+    """Costs right to wrong where the others were wrong."""
+    misled_alone: float = 0.0
+    """Costs right to wrong where the others were right."""
+    helped_by_being_right: float = 0.0
+    """Paid where the others went from wrong to right after an own right answer."""
+    helped_though_wrong: float = 0.0
+    """Paid where the others went from wrong to right after an own wrong answer."""
+    harmed_by_being_wrong: float = 0.0
+    """Costs where the others went from right to wrong after an own wrong answer."""
+    harmed_though_right: float = 0.0
+    """Costs where the others went from right to wrong after an own right answer."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 0:
+                raise ValueError(
+                    f"{field.name} is a size, 0 or more: what it does to the pay is "
+                    "said by its name"
+                )
+
+    def change(self, scores: Scores, turn: int, debater: int) -> float:
+        """For the debater's own change from the round before to this one."""
+        if turn == 0 or len(scores[turn]) < 2:
+            return 0.0
+        was, now = (scores[t][debater] > RIGHT for t in (turn - 1, turn))
+        others = others_right(scores, turn - 1, debater)
+        if now > was:
+            return self.corrected_by_others if others else self.corrected_alone
+        if now < was:
+            return -(self.misled_alone if others else self.misled_by_others)
+        return 0.0
+
+    def influence(self, scores: Scores, turn: int, debater: int) -> float:
+        """For what the others did in the next round."""
+        if turn == len(scores) - 1 or len(scores[turn]) < 2:
+            return 0.0
+        own = scores[turn][debater] > RIGHT
+        was, now = (others_right(scores, t, debater) for t in (turn, turn + 1))
+        if now > was:
+            return self.helped_by_being_right if own else self.helped_though_wrong
+        if now < was:
+            return -(self.harmed_though_right if own else self.harmed_by_being_wrong)
+        return 0.0
+
+
+def others_right(scores: Scores, turn: int, debater: int) -> bool:
+    """Whether the mean score of the other debaters is above 0.5."""
+    others = [score for place, score in enumerate(scores[turn]) if place != debater]
+    return mean(others) > RIGHT
+
+
+def persuasion(answers: Sequence[Sequence[str | None]], scores: Scores) -> dict[str, float]:
+    """How answers moved, as shares of all (debater, round) pairs but those of the first round.
+
+    corrections: wrong to right. wrong_persuasions: right to an answer that is wrong and that
+    another debater had given. conformity: from an own answer, or none, to another one that another
+    debater had given. Empty where there was one round.
+    """
+    counts = {"corrections": 0, "wrong_persuasions": 0, "conformity": 0}
+    moves = 0
+    for turn in range(1, len(answers)):
+        for debater, answer in enumerate(answers[turn]):
+            before = answers[turn - 1]
+            others = [given for place, given in enumerate(before) if place != debater]
+            was, now = scores[turn - 1][debater] > RIGHT, scores[turn][debater] > RIGHT
+            followed = answer is not None and answer != before[debater] and answer in others
+            moves += 1
+            counts["corrections"] += now > was
+            counts["wrong_persuasions"] += now < was and followed
+            counts["conformity"] += followed
+    return {name: count / moves for name, count in counts.items()} if moves else {}

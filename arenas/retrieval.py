@@ -1,0 +1,109 @@
+"""Retrieval: which of some texts are nearest to a query."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from selfplay.errors import ConfigError
+
+
+@runtime_checkable
+class Retriever(Protocol):
+    """What the memory arena asks of a retriever."""
+
+    def top(self, query: str, texts: Sequence[str], count: int) -> list[int]:
+        """Indexes of the `count` nearest texts, the best first; of equals, the later one first."""
+        ...
+
+
+class BM25:
+    """Lexical retrieval by bm25s (2407.03618), in Lucene's variant, whose weights are never
+    negative: a word that stands in most of a small bank does not count against an entry."""
+
+    def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
+        """`k1` is how soon a repeated word stops counting, `b` how much a text's length counts."""
+        if k1 <= 0 or not 0 <= b <= 1:
+            raise ValueError(f"k1 is positive and b lies in [0, 1], not {k1} and {b}")
+        self.k1, self.b = k1, b
+        _bm25s()  # so that a missing package is known before anything is played
+
+    def top(self, query: str, texts: Sequence[str], count: int) -> list[int]:
+        """See `Retriever`."""
+        asked = _words(query)
+        index = _index(tuple(texts), self.k1, self.b) if asked else None
+        # With nothing to match, all that counts is which text is the later.
+        return _best(np.zeros(len(texts)) if index is None else index.get_scores(asked), count)
+
+
+@lru_cache(maxsize=64)  # all questions of a dialogue are asked of one bank
+def _index(texts: tuple[str, ...], k1: float, b: float) -> Any:
+    """The index of some texts; None where they have no words."""
+    words = [_words(text) for text in texts]
+    if not any(words):
+        return None
+    index = _bm25s().BM25(method="lucene", k1=k1, b=b)
+    index.index(words, show_progress=False)
+    return index
+
+
+def _bm25s() -> Any:
+    return _package("bm25s", extra="memory", purpose="BM25 retrieval")
+
+
+class Embeddings:
+    """Retrieval by the cosine of sentence embeddings (sentence-transformers).
+
+    Vectors of texts seen before are kept, up to `remembered` of them.
+    """
+
+    def __init__(self, *, model: str, device: str | None = None, remembered: int = 65_536) -> None:
+        """`model` is a name or a path that sentence-transformers takes."""
+        library = _package(
+            "sentence_transformers", extra="embeddings", purpose="retrieval by embeddings"
+        )
+        try:
+            self._model = library.SentenceTransformer(model, device=device)
+        except (OSError, ValueError) as error:
+            line = " ".join(str(error).split())[:200]
+            raise ConfigError(f"retriever: cannot load {model!r}: {line}") from error
+        self.remembered = remembered
+        self._vectors: dict[str, Any] = {}
+
+    def top(self, query: str, texts: Sequence[str], count: int) -> list[int]:
+        """See `Retriever`."""
+        vectors = self._encoded([query, *texts])
+        return _best(vectors[1:] @ vectors[0], count)
+
+    def _encoded(self, texts: Sequence[str]) -> Any:
+        """[len(texts), width], of length 1 each."""
+        found = {text: self._vectors[text] for text in texts if text in self._vectors}
+        new = [text for text in dict.fromkeys(texts) if text not in found]
+        if new:
+            encoded = self._model.encode(new, normalize_embeddings=True, show_progress_bar=False)
+            found |= dict(zip(new, np.asarray(encoded), strict=True))
+        if len(self._vectors) + len(new) > self.remembered:
+            self._vectors = {}
+        self._vectors |= {text: found[text] for text in new}
+        return np.stack([found[text] for text in texts])
+
+
+def _best(scores: Any, count: int) -> list[int]:
+    order = sorted(range(len(scores)), key=lambda place: (-float(scores[place]), -place))
+    return order[:count]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def _package(name: str, *, extra: str, purpose: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{purpose} needs the package {name.replace('_', '-')}; pip install 'selfplay[{extra}]'"
+        ) from error
