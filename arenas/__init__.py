@@ -7,3 +7,13 @@ from pettingzoo import register
 
 # By name, so that nothing is imported before one is made.
 register("aec", "selfplay/absolute_zero_v0", entry_point="arenas.absolute_zero:env")
+register("aec", "selfplay/collaboration_v0", entry_point="arenas.collaboration:env")
+register("aec", "selfplay/debate_v0", entry_point="arenas.debate:env")
+register("aec", "selfplay/judged_debate_v0", entry_point="arenas.judged_debate:env")
+register("aec", "selfplay/kuhn_v0", entry_point="arenas.kuhn:env")
+register("aec", "selfplay/leduc_v0", entry_point="arenas.leduc:env")
+register("aec", "selfplay/matrix_v0", entry_point="arenas.matrix:env")
+register("aec", "selfplay/memory_v0", entry_point="arenas.memory:env")
+register("aec", "selfplay/negotiation_v0", entry_point="arenas.negotiation:env")
+register("aec", "selfplay/pipeline_v0", entry_point="arenas.pipeline:env")
+register("aec", "selfplay/tic_tac_toe_v0", entry_point="arenas.tic_tac_toe:env")

@@ -19,8 +19,12 @@ PACKAGES = ("selfplay", "roles", "arenas", "configs")
 
 LAYERS = (
     ("cli",),
-    ("train",),
+    ("commands",),
+    ("train", "study"),
     ("experiment",),
+    ("members",),
+    ("ablation",),
+    ("sweep",),
     ("report", "progress"),
     ("charts", "transcripts"),
     ("figures",),
@@ -28,10 +32,12 @@ LAYERS = (
     ("sampler",),
     ("curriculum", "population"),
     ("rollout",),
+    ("game",),
     ("arena", "role", "engines"),
     ("credit", "learner"),
     ("policy",),
-    ("tokens", "tiny"),
+    ("lora",),
+    ("tokens", "tiny", "attention"),
     ("metrics",),
     ("runs",),
     ("config",),
@@ -57,7 +63,7 @@ FRONT_DOOR = {"__init__", "__main__"}
 HEAVY = {"torch", "transformers", "vllm", "ray", "pettingzoo"}
 LONGEST_FILE = 300
 LONGEST_CREDIT_METHOD = 80
-CREDIT_MACHINERY = {"__init__", "comparison"}
+CREDIT_MACHINERY = {"__init__", "branches", "comparison", "joint", "replay", "shaping"}
 LONG_FILES: dict[str, str] = {}
 """Files that may be longer, each with the reason."""
 

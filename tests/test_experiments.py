@@ -3,6 +3,7 @@
 import pytest
 
 from selfplay import config
+from selfplay.errors import ConfigError
 from selfplay.experiment import validate
 
 CHOICES = [
@@ -10,6 +11,12 @@ CHOICES = [
     for group in ("credit", "objective", "sampler", "population", "evaluations")
     for name in config.choices(group)
 ]
+FED = {
+    "credit=agent_turn": ["sampler=tree"],
+    "credit=arpo": ["sampler=branch"],
+    "credit=magrpo": ["sampler.group_size=2"],
+}
+"""What a choice needs beside the quickstart's own."""
 
 
 @pytest.mark.parametrize("name", config.choices("experiment"))
@@ -21,7 +28,13 @@ def test_every_experiment_composes_and_validates(name: str) -> None:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_composes_and_validates(choice: str) -> None:
-    validate(config.load(["+experiment=quickstart", choice]))
+    validate(config.load(["+experiment=quickstart", choice, *FED.get(choice, [])]))
+
+
+@pytest.mark.parametrize("choice", FED)
+def test_a_credit_that_its_sampler_cannot_feed_is_refused(choice: str) -> None:
+    with pytest.raises(ConfigError, match=r"choose sampler=tree|group_size is 1"):
+        validate(config.load(["+experiment=quickstart", choice]))
 
 
 def test_evaluation_warm_start_and_arena_name_one_set_of_held_out_tasks() -> None:

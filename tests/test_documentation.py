@@ -1,0 +1,98 @@
+"""The walk-throughs do what they say: the code that they print is written down and run."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+import yaml
+
+from selfplay.build import build
+from selfplay.cli import main
+from selfplay.config import load
+from selfplay.experiment import validate
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES = ["new_arena.md", "new_role.md"]
+FILE = re.compile(r"^\*\*`([^`\n]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMANDS = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def files(page: str) -> dict[str, str]:
+    """The files that a page prints, each under its name."""
+    return dict(FILE.findall((DOCS / page).read_text(encoding="utf-8")))
+
+
+def commands(page: str) -> list[list[str]]:
+    """The commands that a page prints, as lists of arguments."""
+    blocks = COMMANDS.findall((DOCS / page).read_text(encoding="utf-8"))
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a reader of both pages has written, in a folder outside of the repository."""
+    made = tmp_path_factory.mktemp("reader")
+    for page in PAGES:
+        for name, text in files(page).items():
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            (made / name).write_text(text, encoding="utf-8")
+    return made
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_prints_one_module_one_config_and_one_test(page: str) -> None:
+    names = sorted(files(page))
+    assert len(names) == 3 and [Path(name).suffix for name in names] == [".yaml", ".py", ".py"]
+    (module,) = [name for name in names if name.endswith(".py") and "test_" not in name]
+    assert len(files(page)[module].splitlines()) < 60
+    listed = (DOCS / page).read_text(encoding="utf-8").split("```\n")[1].split()
+    assert sorted(listed) == names
+
+
+def test_the_printed_tests_pass(folder: Path) -> None:
+    ran = [line for page in PAGES for line in commands(page) if "pytest" in line]
+    assert ran == [["python", "-m", "pytest", "my_games"]] * len(PAGES)
+    command = [sys.executable, *ran[0][1:], "-q", "-p", "no:cacheprovider", "-W", "ignore"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^18 passed", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_printed_commands_compose(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    trained = [line for line in commands(page) if line[:2] == ["selfplay", "train"]]
+    assert trained
+    for _, *arguments in trained:
+        assert main([*arguments, "--cfg"]) == 0
+        config = yaml.safe_load(capsys.readouterr().out)
+        mine = "--config-dir" in arguments
+        target = "my_games.rock_paper_scissors.RockPaperScissors"
+        assert (config["arena"]["_target_"] == target) == mine
+        overrides = [each for each in arguments[1:] if each not in ("--config-dir", "my_configs")]
+        loaded = load(overrides, search=["my_configs"] if mine else [])
+        validate(loaded)
+        arena = build(loaded["arena"], where="arena")
+        arena.begin(arena.default_task(Random(0)), seed=0)
+        role = build(loaded["roles"]["player"], where="roles.player")
+        assert role.prompt(arena.view(arena.stage[0]))[0]["content"]
+
+
+@pytest.mark.slow
+def test_the_printed_arena_is_trained(folder: Path) -> None:
+    from smoke_run import metrics, run
+
+    (command,) = [line for line in commands("new_arena.md") if "--config-dir" in line]
+    outcome = run(*command[1:], "run.name=mine", "run.steps=2", "run.threads=1", cwd=folder)
+    assert outcome.code == 0, outcome.err
+    line = metrics(folder / "runs/mine")[-1]
+    assert line["episodes/count"] == 64 and line["episodes/failed"] == 0
+    assert line["policy/base/gradient_norm"] > 0

@@ -1,0 +1,129 @@
+"""Envs that are not there, that are not made right, and that break PettingZoo's contract."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wrapped_envs
+from wrapped_envs import Countdown
+
+from arenas.opponents import random_legal
+from arenas.pettingzoo import PettingZoo
+from selfplay.build import build
+from selfplay.engines.scripted import ScriptedEngine
+from selfplay.errors import ConfigError
+from selfplay.role import Role
+from selfplay.rollout import Job, Rollout, Seat
+from selfplay.tokens import ByteRenderer
+from selfplay.types import Episode, Status, Task
+
+CONTRACT = [
+    (wrapped_envs.StepRaises, "KeyError: 'no such\\nsquare'"),
+    (wrapped_envs.ResetRaises, "RuntimeError: out of cards"),
+    (wrapped_envs.NobodyLeft, "BrokenEnv: reset leaves no agents"),
+    (wrapped_envs.Leaves, "BrokenEnv: wants to leave the whole process"),
+    (wrapped_envs.PaysNothingKnown, "BrokenEnv: pays player_0 a reward of nan"),
+    (wrapped_envs.PaysStrangers, "BrokenEnv: pays 'stranger', which is none of its possible"),
+    (wrapped_envs.SelectsStrangers, "BrokenEnv: selects 'stranger', which is none of its living"),
+    (wrapped_envs.AllowsNothing, "BrokenEnv: player_0 is to move and its mask allows no action"),
+    (wrapped_envs.WrongMask, "ValueError: a mask of shape (7,) for 3 actions"),
+    (wrapped_envs.KeepsTheDead, "BrokenEnv: never lets go of its dead agents"),
+    (wrapped_envs.ForgetsTheDead, "KeyError: 'left'"),
+]
+
+
+def play(arenas: list[PettingZoo]) -> list[Episode]:
+    upcoming = iter(arenas)
+    seats = {"player": Seat(role=Role(), policy="p", renderer=ByteRenderer())}
+    engines = {"p": ScriptedEngine({"p": random_legal})}
+    rollout = Rollout(arena=lambda: next(upcoming), seats=seats, engines=engines)
+    return rollout.play([Job(task=Task(id="game"), seed=seed) for seed in range(len(arenas))])
+
+
+@pytest.mark.parametrize(("env", "reason"), CONTRACT)
+def test_a_broken_env_is_a_failed_episode_with_its_reason(env: Any, reason: str) -> None:
+    sound, broken, other = play([PettingZoo(env=each) for each in (Countdown, env, Countdown)])
+    assert broken.status is Status.FAILED and broken.error.startswith(reason)
+    assert sound.status is other.status is Status.FINISHED
+    assert not broken.metrics
+
+
+def test_a_rendering_that_fails_is_a_failed_episode() -> None:
+    arenas = [
+        PettingZoo(env=Countdown, render=lambda env, agent, seen: seen["nothing"]),
+        PettingZoo(env=Countdown, render=lambda env, agent, seen: 7),  # type: ignore[arg-type,return-value]
+        PettingZoo(env=Countdown, action_names=["one"]),
+        PettingZoo(env=Countdown, action_names=["one", "two", "two"]),
+    ]
+    errors = [episode.error for episode in play(arenas)]
+    assert errors[:2] == ["KeyError: 'nothing'", "TypeError: render returned a int, not text"]
+    assert errors[2].startswith("IndexError")
+    assert errors[3] == "ValueError: two of 2 legal actions have the same name"
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            {"env": "classic/tictactoe-v9"},
+            "env classic/tictactoe-v9: not in PettingZoo's registry; did you mean "
+            "'classic/tictactoe-v3'?",
+        ),
+        ({"env": "clasic/chess_v6"}, "did you mean 'classic/chess-v6'?"),
+        (
+            {"env": "pettingzoo.classic.tictactoe_v2"},
+            "cannot be imported: tictactoe_v2 is now deprecated, use tictactoe_v3 instead",
+        ),
+        ({"env": "nowhere.at.all"}, "env nowhere.at.all: no module 'nowhere'; nothing of that"),
+        ({"env": "tictactoe-v3"}, "'tictactoe-v3' is no import path, such as package.module.name"),
+        ({"env": "wrapped_envs.Cuntdown"}, "no 'Cuntdown' in wrapped_envs; did you mean 'Countd"),
+        (
+            {"env": "wrapped_envs"},
+            "env wrapped_envs: a module that has none of env, parallel_env",
+        ),
+        ({"env": "pettingzoo.classic.tictacto_v3"}, "no 'tictacto_v3' in pettingzoo.classic; did"),
+        ({"env": "wrapped_envs.no_env"}, "env wrapped_envs.no_env: a str is no PettingZoo env"),
+        (
+            {"env": "wrapped_envs.Countdown", "arguments": {"lenght": 3}},
+            "env wrapped_envs.Countdown: cannot be made with (lenght=3): TypeError: ",
+        ),
+        ({"env": "wrapped_envs.Unnamed"}, "names no possible_agents, so nobody can be seated"),
+        ({"env": "wrapped_envs.Structured"}, "moves of a Dict space cannot be written as text"),
+        ({"env": "wrapped_envs.Picture"}, "has 100800 numbers, too many to write; name a function"),
+        (
+            {"env": "wrapped_envs.Countdown", "seats": ["first"]},
+            "env wrapped_envs.Countdown: seats: 1 roles for its agents left, right",
+        ),
+        ({"env": "wrapped_envs.Countdown", "render": "wrapped_envs.shwo"}, "render: no 'shwo' in"),
+        ({"env": "wrapped_envs.Countdown", "render": "wrapped_envs.random"}, "that can be called"),
+        ({"env": "wrapped_envs.Countdown", "illegal": "loose"}, "did you mean 'lose'?"),
+        ({"env": "wrapped_envs.Countdown", "retries": -1}, "retries: -1 is negative"),
+        ({"env": "arenas.openspiel", "arguments": {"game": "kuhn"}}, "Unknown game 'kuhn'"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build({"_target_": "arenas.pettingzoo.PettingZoo", **settings}, where="arena")
+    assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_puzzles.py").write_text("import nowhere_at_all\n")
+    (tmp_path / "my_riddles.py").write_text("raise ImportError('built for\\nanother Python')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"env my_puzzles\.env: needs the package 'nowhere_at_all'"
+    ):
+        PettingZoo(env="my_puzzles.env")
+    with pytest.raises(ConfigError, match="cannot be imported: built for another Python"):
+        PettingZoo(env="my_riddles.env")
+
+
+def test_the_registry_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "chess", None)
+    for name in [each for each in sys.modules if each.startswith("pettingzoo.classic.chess")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ConfigError, match="needs the package 'chess', which is not installed"):
+        PettingZoo(env="classic/chess-v6")
