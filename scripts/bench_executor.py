@@ -1,17 +1,17 @@
-"""Prints verified runs per second: two fresh processes, under different hash seeds, that agree.
+"""Times verified runs: two fresh processes, under different hash seeds, that agree.
 
-Usage: python scripts/bench_executor.py [--workers 2] [--runs 2000]
+Usage: python scripts/bench_executor.py [--workers 2] [--runs 2000] [--json FILE]
 """
 
-import argparse
-import os
 import time
+
+from bench_timing import Line, arguments, show
 
 from selfplay.executor import Call, Executor
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = arguments(__doc__ or "")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--runs", type=int, default=2_000)
     options = parser.parse_args()
@@ -21,7 +21,6 @@ def main() -> None:
         for number in range(options.runs)
     ]
     with Executor(workers=options.workers, cache_size=0) as executor:
-        began = time.perf_counter()
         executor.run(calls[:100], runs=2)
         warm = time.perf_counter()
         outcomes = executor.run(calls, runs=2)
@@ -31,10 +30,17 @@ def main() -> None:
             executor.run([call], runs=2)
         alone = (time.perf_counter() - one) / len(calls[:200])
     failed = sum(not outcome.ok for outcome in outcomes)
-    print(f"start and 100 runs  {warm - began:8.2f} s")
-    print(f"verified runs       {len(calls) / seconds:8.0f} per second ({failed} failed)")
-    print(f"one at a time       {1000 * alone:8.2f} ms each")
-    print(f"workers {options.workers}, cores {os.cpu_count()}, load {os.getloadavg()[0]:.1f}")
+    if failed:
+        raise SystemExit(f"{failed} of {len(calls)} runs failed")
+    lines = [
+        Line(
+            what=f"executor, {options.workers} workers",
+            ours=len(calls) / seconds,
+            unit="verified runs/s",
+        ),
+        Line(what="executor, one run after another", ours=1 / alone, unit="verified runs/s"),
+    ]
+    show(lines, options.json)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Times the quickstart's training step against its floor, side by side in one run.
 
 The floor is what nobody can leave out: plain `generate` for the same prompts and one plain
-forward-backward of the same tokens, with the same model. Prints medians and their ratio.
+forward-backward of the same tokens, with the same model.
 
 Usage: python scripts/bench_step.py [--steps 7] [--json FILE] [key=value ...]
 """
 
-import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -16,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from bench_timing import arguments, compared, show
 from transformers import PreTrainedModel
 
 from selfplay import config
@@ -29,9 +28,8 @@ MICRO_BATCH_TOKENS = 16_384
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = arguments(__doc__ or "")
     parser.add_argument("--steps", type=int, default=7)
-    parser.add_argument("--json", type=Path)
     options, overrides = parser.parse_known_args()
     settings = config.load(["+experiment=quickstart", *overrides])
     experiment = Experiment(settings)
@@ -52,32 +50,15 @@ def main() -> None:
                 rows.append({**seconds, **plain, "tokens": tokens, "turns": len(turns)})
     experiment.close()
     median = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
-    floor = median["generate"] + median["forward_backward"]
-    ratios = [row["step"] / (row["generate"] + row["forward_backward"]) for row in rows]
-    report = {
-        "steps": len(rows),
-        "threads": torch.get_num_threads(),
-        "median_seconds": median,
-        "floor_seconds": floor,
-        "ratio": statistics.median(ratios),
-        "ratio_range": [min(ratios), max(ratios)],
-        "completion_tokens_per_second": median["tokens"] / median["step"],
-    }
-    print(f"step of {median['turns']:.0f} turns and {median['tokens']:.0f} completion tokens")
     print(
-        f"  ours    {median['step']:6.2f} s  (rollout {median['rollout']:.2f}, learning "
-        f"{median['learn']:.2f}, credit and records {median['record']:.2f})"
+        f"a step of {median['turns']:.0f} turns and {median['tokens']:.0f} completion tokens: "
+        f"rollout {median['rollout']:.2f} s (generate {median['generate']:.2f}), learning "
+        f"{median['learn']:.2f} (forward-backward {median['forward_backward']:.2f}), credit and "
+        f"records {median['record']:.2f}"
     )
-    print(
-        f"  floor   {floor:6.2f} s  (generate {median['generate']:.2f}, forward-backward "
-        f"{median['forward_backward']:.2f})"
-    )
-    print(
-        f"  ratio   {report['ratio']:6.2f}    (from {min(ratios):.2f} to {max(ratios):.2f} over "
-        f"{len(rows)} steps, {report['threads']} threads)"
-    )
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    floor = [row["generate"] + row["forward_backward"] for row in rows]
+    ours = [row["step"] for row in rows]
+    show([compared("quickstart step by its floor", ours, floor, target=0.9)], options.json)
 
 
 def one_step(experiment: Experiment, run: Run, step: int) -> tuple[dict[str, float], list[Group]]:

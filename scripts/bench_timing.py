@@ -1,0 +1,106 @@
+"""What the benchmarks share: works timed in turns, and the lines of one table."""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One measured figure."""
+
+    what: str
+    """What was measured."""
+    ours: float
+    """The median."""
+    unit: str
+    """Of `ours` and `other`."""
+    other: float | None = None
+    """The median of what it is compared with."""
+    ratio: float | None = None
+    """Median over the rounds of how many times faster ours is."""
+    low: float | None = None
+    """The least ratio of a round."""
+    high: float | None = None
+    """The largest."""
+    target: float | None = None
+    """What the ratio, or the figure where there is none, must reach."""
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the target was reached; None where there is none."""
+        found = self.ours if self.ratio is None else self.ratio
+        return None if self.target is None else found >= self.target
+
+
+def interleaved(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every work in every round, after one that warms up.
+
+    In turns, and every other round backwards, so that what else the machine does meets all alike.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name in list(works) if number % 2 else list(works)[::-1]:
+            begin = time.perf_counter()
+            works[name]()
+            if number:
+                seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def compared(
+    what: str,
+    ours: Sequence[float],
+    other: Sequence[float],
+    *,
+    target: float | None = None,
+) -> Line:
+    """Ours beside another way, in seconds of the same rounds."""
+    ratios = [theirs / mine for mine, theirs in zip(ours, other, strict=True)]
+    return Line(
+        what=what,
+        ours=statistics.median(ours),
+        other=statistics.median(other),
+        unit="s",
+        ratio=statistics.median(ratios),
+        low=min(ratios),
+        high=max(ratios),
+        target=target,
+    )
+
+
+def arguments(about: str) -> argparse.ArgumentParser:
+    """A parser with what every benchmark takes."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="where to save the lines")
+    return parser
+
+
+def show(lines: Sequence[Line], path: Path | None) -> None:
+    """Print the lines, and save them where a path is given."""
+    width = max(len(line.what) for line in lines)
+    for line in lines:
+        text = f"{line.what:{width}}  {_number(line.ours)} {line.unit}"
+        if line.other is not None and line.ratio is not None:
+            text += f"  beside {_number(line.other)} {line.unit}: {line.ratio:.2f} x"
+            text += f" ({line.low:.2f} to {line.high:.2f})"
+        if line.target is not None:
+            text += f"  target {_number(line.target)}: {'yes' if line.reached else 'NO'}"
+        print(text)
+    if path is not None:
+        rows = [asdict(line) for line in lines]
+        path.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+
+
+def load() -> str:
+    """How busy the machine is."""
+    return f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
