@@ -76,12 +76,14 @@ def enter(*, pivot_root: int, control: int) -> None:
             "user, mount, process and network namespaces",
         )
         _map_user(user, group)
+    # Opened before the fork: the inner process swaps the root of both, sooner or later.
+    null = os.open("/dev/null", os.O_RDWR)
     inner = os.fork()
     if inner:
         os.close(control)
-        null = os.open("/dev/null", os.O_RDWR)
         os.dup2(null, 2)  # so that the parent sees the end of our standard error
         os._exit(0 if os.waitpid(inner, 0)[1] == 0 else 1)
+    os.close(null)
     _silence()
     _build_root(pivot_root)
     if privileged:
