@@ -141,7 +141,11 @@ def read_metrics(path: Path) -> dict[int, dict[str, float]]:
 def compare(figures: Mapping[str, Mapping[str, float | None] | None]) -> list[Compared]:
     """The lines of one evaluation's table: the whole first, then its parts."""
     before, after = figures.get("before") or {}, figures.get("after") or {}
-    names = sorted({*before, *after}, key=lambda name: ("/" in name, not is_share(name), name))
+    names = sorted(
+        {*before, *after},
+        # What an evaluation asks for comes first, the distinctness that all of them count behind.
+        key=lambda name: ("/" in name, not is_share(name), name.startswith("distinct_"), name),
+    )
     lines = []
     for name in names:
         first, last = before.get(name), after.get(name)
