@@ -95,12 +95,8 @@ class WrappedGame(Arena):
     def __deepcopy__(self, memo: dict[int, Any]) -> "WrappedGame":
         twin = super().__deepcopy__(memo)
         assert isinstance(twin, WrappedGame)
-        if not any(isinstance(layer, EzPickle) for layer in _layers(self.wrapped)):
-            try:
-                twin.wrapped = copy.deepcopy(self.wrapped, memo)
-            except Exception:  # whatever a game holds that cannot be copied: it is played again
-                twin._play_again(self._place())
-        else:  # copies of these are new and unplayed, by gymnasium's design
+        twin.wrapped = _copied(self.wrapped, memo)
+        if twin.wrapped is None:
             twin._play_again(self._place())
         return twin
 
@@ -126,6 +122,19 @@ class WrappedGame(Arena):
             self.apply(move)
         if self.place() != place:
             raise BrokenEnv("the same seed and moves do not lead to the same place")
+
+
+def _copied(game: Any, memo: dict[int, Any]) -> Any:
+    """A copy of a game; None where it holds what cannot be copied, or its copy would be a new one.
+
+    Copies of EzPickle's envs are new and unplayed, by gymnasium's design.
+    """
+    if any(isinstance(layer, EzPickle) for layer in _layers(game)):
+        return None
+    try:
+        return copy.deepcopy(game, memo)
+    except Exception:  # whatever a game holds: it is played again
+        return None
 
 
 def _layers(env: Any) -> list[Any]:
