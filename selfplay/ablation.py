@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from selfplay import sweep
-from selfplay.charts import GRID, INK, SERIES, svg
+from selfplay.charts import SERIES, bare, svg
 from selfplay.errors import RunError
 from selfplay.figures import figure, is_share, words
 from selfplay.report import Summary, read_metrics, read_summary, render, write_page
@@ -145,12 +145,7 @@ def _dots(rows: Sequence[Sequence[float]], *, share: bool) -> str:
                 middle = sum(known) / len(known)
                 axes.plot([middle] * 2, [number - 0.3, number + 0.3], color=SERIES[0], linewidth=2)
                 axes.plot(known, [number] * len(known), "o", color=SERIES[0], alpha=0.6, ms=4)
-        for side, spine in axes.spines.items():
-            spine.set_visible(side == "bottom")
-            spine.set_color(GRID)
-        axes.grid(axis="x", color=GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.tick_params(length=0, labelcolor=INK, pad=5)
+        bare(axes, grid="x")
         axes.set_ylim(len(rows) + 0.6, 0.4)
         axes.set_yticks(range(1, len(rows) + 1))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5))

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 from xml.etree import ElementTree
 
 import matplotlib
@@ -225,14 +226,19 @@ def _plot(axes: Axes, series: Series, number: int) -> None:
     )
 
 
-def _style(axes: Axes, chart: Chart) -> None:
-    """The look that all charts share."""
+def bare(axes: Axes, *, grid: Literal["x", "y"]) -> None:
+    """The look that all charts share: a line below, and the grid of one axis."""
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(GRID)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.grid(axis=grid, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelcolor=INK, pad=5)
+
+
+def _style(axes: Axes, chart: Chart) -> None:
+    """The look of curves by step."""
+    bare(axes, grid="y")
     axes.margins(x=0.02, y=0.08)
     axes.set_xlabel("step", color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))

@@ -57,20 +57,21 @@ def sample(
     return Sample(turn=made, advantage=advantage, group="1.0.0")
 
 
+SIZES: Mapping[str, Any] = {
+    "vocab_size": 24,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "initializer_range": 0.3,
+}
+"""Of a tiny model, in the words that most configs share."""
+
+
 def llama(seed: int = 0, **settings: int) -> LlamaForCausalLM:
     """A tiny grouped-query Llama of 24 tokens: 4 query heads share 2 key heads."""
     torch.manual_seed(seed)
-    sizes: Mapping[str, Any] = {
-        "vocab_size": 24,
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 64,
-        "initializer_range": 0.3,
-        **settings,
-    }
+    sizes = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 64, **settings}
     return LlamaForCausalLM(LlamaConfig(**sizes)).eval()
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Literal
 
+import building
 import torch
 from building import llama, sample
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
@@ -12,15 +13,7 @@ from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Objective
 from selfplay.types import Sample
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 24,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.3,
-}
+SIZES: dict[str, Any] = {**building.SIZES, "num_key_value_heads": 2}
 
 
 def made(kind: str) -> PreTrainedModel:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from building import llama, sample
+from building import SIZES, llama, sample
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -31,14 +31,6 @@ from selfplay.learner.batch import alone, pad
 from selfplay.learner.logprobs import Scorer
 from selfplay.learner.packing import Packer
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 24,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "initializer_range": 0.3,
-}
 KEYS: dict[str, Any] = {"num_key_value_heads": 2}
 
 SAMPLES = [
