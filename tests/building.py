@@ -1,11 +1,13 @@
 """Turns, episodes, groups and tiny models, made by hand for the tests of what learns from them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from selfplay.tiny import build_model, build_tokenizer
 from selfplay.types import Episode, Group, Sample, Status, Task, Turn
 
 
@@ -83,3 +85,11 @@ def weights(model: torch.nn.Module) -> list[torch.Tensor]:
 def same(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
     """Whether all tensors are equal bit for bit."""
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def save_tiny(place: Path, **sizes: int) -> Path:
+    """A folder with a tiny model and its tokenizer, as `save_pretrained` leaves them."""
+    tokenizer = build_tokenizer(["def f("])
+    build_model(len(tokenizer), seed=0, **sizes).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from building import same, weights
+from building import same, save_tiny, weights
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from selfplay import config, members
@@ -15,7 +15,6 @@ from selfplay.experiment import set_up_torch, validate
 from selfplay.learner.objective import Objective
 from selfplay.population import Population
 from selfplay.settings import Settings
-from selfplay.tiny import build_model, build_tokenizer
 
 ROLES = ["proposer", "solver"]
 SIZES = {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 16}
@@ -30,11 +29,7 @@ def read(*overrides: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("model")
-    tokenizer = build_tokenizer(["def f("])
-    build_model(len(tokenizer), seed=0, **SIZES).save_pretrained(place)
-    tokenizer.save_pretrained(place)
-    return place
+    return save_tiny(tmp_path_factory.mktemp("model"), **SIZES)
 
 
 def made(folder: Path, **fields: Any) -> Population:

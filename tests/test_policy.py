@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from building import same, weights
+from building import same, save_tiny, weights
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.policy import load_policy
@@ -17,11 +17,7 @@ SIZES = {"hidden": 16, "layers": 2, "heads": 2, "intermediate": 16}
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("model")
-    tokenizer = build_tokenizer(["def f("])
-    build_model(len(tokenizer), seed=0, **SIZES).save_pretrained(place)
-    tokenizer.save_pretrained(place)
-    return place
+    return save_tiny(tmp_path_factory.mktemp("model"), **SIZES)
 
 
 @pytest.fixture
