@@ -15,7 +15,8 @@ from selfplay import sweep
 from selfplay.charts import SERIES, bare, svg
 from selfplay.errors import RunError
 from selfplay.figures import figure, is_share, words
-from selfplay.report import Summary, read_metrics, read_summary, render, write_page
+from selfplay.pages import render, write_page
+from selfplay.recorded import Summary, read_metrics, read_summary
 
 SEED = "seed"
 """The swept key that is no choice: runs that differ in it alone are one line."""

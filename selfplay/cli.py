@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, warmstart, report, study, list."""
+"""The command line: train, evaluate, warmstart, report, replay, study, plan, list."""
 
 import argparse
 import os
@@ -11,13 +11,17 @@ from typing import Any, NoReturn
 
 from selfplay import __version__, commands
 from selfplay.errors import ConfigError, SelfplayError, nearest
+from selfplay.plan import command as plan
 from selfplay.study import command as study
 
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0, 2 for what a user can mend, 130 for Ctrl-C."""
+    """Run one command; returns the exit code: 0, 2 for what a user can mend, 130 for Ctrl-C.
+
+    A plan that does not fit its cluster is 3.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     # As `python -m selfplay` does: a user's own arenas and roles may lie in the current folder.
@@ -26,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         options, rest = _parser().parse_known_args(arguments)
-        command: Callable[[argparse.Namespace, list[str]], None] = options.command
-        command(options, rest)
+        command: Callable[[argparse.Namespace, list[str]], int | None] = options.command
+        return command(options, rest) or 0
     except SelfplayError as error:
         return _complain(str(error))
     except KeyboardInterrupt:
@@ -38,7 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         return _complain(f"{error.filename or 'the system'}: {error.strerror or error}")
-    return 0
 
 
 def _complain(problem: str) -> int:
@@ -69,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"selfplay {__version__}")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def add(name: str, command: Callable[..., None], **text: Any) -> argparse.ArgumentParser:
+    def add(name: str, command: Callable[..., int | None], **text: Any) -> argparse.ArgumentParser:
         made = subparsers.add_parser(name, allow_abbrev=False, **text)
         made.set_defaults(command=command)
         return made
@@ -113,9 +116,59 @@ def _parser() -> argparse.ArgumentParser:
     )
     report = add("report", commands.report, help="write report.html of a run or of a sweep")
     report.add_argument("run", type=Path)
+    watch = add(
+        "watch",
+        commands.watch,
+        help="look at runs in a browser, live: selfplay watch [RUN ...]",
+        description="A local page over run folders: curves, episodes, groups, tokens, tasks. Needs "
+        "selfplay[watch]. Only this machine can open it; with another --host it takes a token.",
+    )
+    watch.add_argument(
+        "runs", type=Path, nargs="*", metavar="RUN", help="runs, or folders of them (default runs)"
+    )
+    watch.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    watch.add_argument("--port", type=int, default=8765, help="0 takes any that is free")
+    play = add(
+        "play",
+        commands.play,
+        help="take a seat yourself: selfplay play RUN --as player_1",
+        description="Play against the newest policies of a run, or in an arena of `selfplay list "
+        "arena` against a script. Games are saved as episodes. \\n in a line begins a new one.",
+    )
+    play.add_argument("target", metavar="RUN or ARENA")
+    play.add_argument("--as", dest="agent", required=True, metavar="AGENT", help="your seat")
+    play.add_argument(
+        "--against",
+        default="arenas.opponents.random_legal",
+        metavar="SCRIPT",
+        help="who plays the rest in an arena without a run (default: random legal moves)",
+    )
+    play.add_argument("--games", type=int, default=1)
+    play.add_argument("--seed", type=int, default=0)
+    replay = add(
+        "replay",
+        commands.replay,
+        help="rewards and credit of a run's record again: selfplay replay RUN [key=value ...]",
+        description="Play the recorded episodes of a run again, without any model: under its own "
+        "config they must come out as recorded; key=value shows what another would have paid and "
+        "credited, such as credit=rloo or arena.incentives.corrected=0.5.",
+    )
+    replay.add_argument("run", type=Path)
+    replay.add_argument("--steps", type=int, nargs="+", default=[], metavar="N", help="these alone")
+    replay.add_argument("--json", action="store_true", help="print all differences as JSON")
     study.add_arguments(
         add("study", commands.study, help="measure a run: study exploitability RUN")
     )
+    planned = add(
+        "plan",
+        plan.run,
+        help="memory and seconds per step: selfplay plan experiment=NAME cluster=NAME",
+        description="Predict memory per device and seconds per step of a config on a cluster: "
+        "selfplay plan experiment=NAME cluster=gpus_8 [cluster.device=h200] [key=value ...]. Exit "
+        "code 3 where it does not fit.",
+    )
+    plan.add_arguments(planned)
+    takes_folders(planned)
     names = add(
         "list",
         commands.list_choices,

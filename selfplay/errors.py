@@ -41,3 +41,9 @@ def nearest(name: str, choices: Iterable[str]) -> str:
         return "nothing of that kind exists"
     shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
     return f"choose from: {shown}"
+
+
+def one_line(error: BaseException) -> str:
+    """What broke, whatever line breaks or control characters its message holds."""
+    words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return "".join(c if c.isprintable() else "?" for c in words)

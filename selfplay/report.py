@@ -5,50 +5,19 @@ it is escaped, characters that hide or reorder text are made visible, and the pa
 Content-Security-Policy would stop whatever got past that.
 """
 
-import base64
-import hashlib
-import json
-import os
-import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib import resources
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from pydantic import TypeAdapter, ValidationError
 
 from selfplay.charts import arrange, draw, smoothing
+from selfplay.collapse.record import alarms
 from selfplay.errors import RunError
-from selfplay.figures import change, duration, figure, is_share, number, words
-from selfplay.transcripts import choose, decode, records
-
-Evaluations = Mapping[str, Mapping[str, Mapping[str, float | None] | None]]
-"""Evaluation to "before" and "after" to metric to value."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """What `summary.json` says; the defaults stand for a run that is still going."""
-
-    name: str = ""
-    """The run's name."""
-    experiment: str = ""
-    """The experiment it runs."""
-    steps: int = 0
-    """Steps done."""
-    seconds: float = 0.0
-    """Time spent."""
-    evaluations: Evaluations = field(default_factory=dict)
-    """Figures before and after training."""
-    totals: Mapping[str, Any] = field(default_factory=dict)
-    """Sums over the run."""
-    command: str = ""
-    """What to type to run it again."""
-    versions: Mapping[str, Any] = field(default_factory=dict)
-    """Versions of what it ran on."""
+from selfplay.figures import change, figure, is_share, words
+from selfplay.pages import render, write_page
+from selfplay.recorded import Evaluations, Summary, read_metrics, read_summary
+from selfplay.transcripts import choose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +62,7 @@ def write_report(run: Path) -> Path:
         steps=max([*rows, summary.steps if summary else 0], default=0),
         seconds=(summary.seconds if summary else 0.0)
         or sum(row.get("seconds/total", 0.0) for row in rows.values()),
+        alarms=alarms(run, rows),
         evaluations={name: compare(figures) for name, figures in evaluations.items()},
         sections=[
             (section.title, [(chart, Markup(draw(chart))) for chart in section.charts])
@@ -103,39 +73,6 @@ def write_report(run: Path) -> Path:
         config=config,
     )
     return write_page(run / "report.html", page)
-
-
-def write_page(target: Path, page: str) -> Path:
-    """Write a page so that it is either whole or as it was; RunError if that cannot be."""
-    draft = target.with_name(f"{target.name}.part")
-    try:
-        # A lone surrogate, which JSON can smuggle in, must not cost the whole page.
-        draft.write_text(page, encoding="utf-8", errors="replace", newline="\n")
-        os.replace(draft, target)
-    except OSError as error:
-        raise RunError(f"{target}: cannot be written ({error.strerror})") from error
-    return target
-
-
-def read_metrics(path: Path) -> dict[int, dict[str, float]]:
-    """Step to metrics. A step that was done again after a resume counts as done the last time.
-
-    Values that are not numbers are left out: they are not curves. A missing file is a run that has
-    not done a step. Raises RunError naming file and line.
-    """
-    rows: dict[int, dict[str, float]] = {}
-    if not path.exists():
-        return rows
-    for line, record in records(path):
-        step = record.get("step")
-        if not isinstance(step, int) or isinstance(step, bool):
-            raise RunError(f"{path}, line {line}: 'step' is missing or not a whole number")
-        rows[step] = {
-            key: float(value)
-            for key, value in record.items()
-            if isinstance(value, int | float) and key != "step"
-        }
-    return dict(sorted(rows.items()))
 
 
 def compare(figures: Mapping[str, Mapping[str, float | None] | None]) -> list[Compared]:
@@ -164,24 +101,6 @@ def compare(figures: Mapping[str, Mapping[str, float | None] | None]) -> list[Co
             )
         )
     return lines
-
-
-def visible(value: Any) -> Any:
-    """Text with every character shown that would hide or reorder others; else the value itself."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    if value.isascii() and value.isprintable():
-        return value
-    return "".join(_shown(character) for character in value)
-
-
-def _shown(character: str) -> str:
-    code = ord(character)
-    if character in "\n\t":
-        return character
-    # Cf holds the bidirectional overrides; the two joiners in it are needed to write words.
-    hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-    return f"\u27e8U+{code:04X}\u27e9" if hidden and code not in (0x200C, 0x200D) else character
 
 
 def _evaluations(rows: Mapping[int, Mapping[str, float]]) -> Evaluations:
@@ -221,45 +140,3 @@ def _read(path: Path) -> str:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise RunError(f"{path}: is not UTF-8 text (byte {error.start})") from error
-
-
-def read_summary(path: Path) -> Summary | None:
-    """What summary.json says; None where there is none yet. RunError if it cannot be read."""
-    if not path.exists():
-        return None
-    try:
-        return TypeAdapter(Summary).validate_python(decode(path.read_bytes()))
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise RunError(f"{path}: {where}: {first['msg']}") from error
-    except ValueError as error:
-        raise RunError(f"{path}: not valid JSON ({error})") from error
-
-
-def render(name: str, /, **fields: Any) -> str:
-    """One of our templates, filled in, as a whole page."""
-    templates = resources.files("selfplay") / "templates"
-    style = (templates / "report.css").read_text(encoding="utf-8").replace("\r\n", "\n")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=visible,
-    )
-    environment.filters.update(duration=duration, number=number, words=words, fact=_fact)
-    template = environment.from_string((templates / name).read_text(encoding="utf-8"))
-    return template.render(style=Markup(style), style_hash=Markup(digest), **fields)
-
-
-def _fact(value: Any) -> str:
-    """A value of the totals or the versions, as text."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return number(value)
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

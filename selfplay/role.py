@@ -65,6 +65,14 @@ class Role:
         """Figures about a completion that metrics average per role."""
         return {}
 
+    def read(self, text: str) -> tuple[Action | None, dict[str, Any]]:
+        """The action in a completion's text, if there is one, and what there is to note of it."""
+        noted: dict[str, Any] = dict(self.facts(text))
+        try:
+            return self.parse(text), noted
+        except InvalidAction as reason:
+            return None, {**noted, "invalid": str(reason)}
+
 
 class TaggedRole(Role):
     """A role of the two-part action space: what stands between the tags acts on the world.

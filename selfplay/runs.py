@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +17,9 @@ from selfplay import config as configs
 from selfplay.errors import RunError
 from selfplay.types import Group, Sample, to_json
 
+ROLLED_BACK = "rolled_back"
+"""Folder of the run for what it recorded and then went back from."""
+
 
 class Run:
     """A folder `runs/<name>` with config, metrics, episodes, checkpoints and summary."""
@@ -24,6 +27,8 @@ class Run:
     def __init__(self, folder: Path) -> None:
         """Use `create` for a new run and `open` for one that exists."""
         self.folder = folder
+        self.listeners: list[Callable[[int, Mapping[str, float]], None]] = []
+        """Told of every line of metrics, such as trackers."""
 
     @classmethod
     def create(cls, folder: Path, config: Mapping[str, Any]) -> "Run":
@@ -91,16 +96,9 @@ class Run:
         """Write a step's episodes, then its line of metrics."""
         credited = {id(sample.turn): sample.advantage for sample in samples}
         lines = [
-            json.dumps(
-                {
-                    "group": group.id,
-                    "member": member,
-                    "episode": to_json(episode),
-                    "advantages": [credited.get(id(turn)) for turn in episode.turns],
-                }
-            )
+            json.dumps(record_line(group, member, credited))
             for group in groups
-            for member, episode in enumerate(group.episodes)
+            for member in range(len(group.episodes))
         ]
         with reporting_disk(self.folder):
             if lines:
@@ -110,33 +108,84 @@ class Run:
                 file.write(json.dumps({"step": step, **metrics}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())  # a checkpoint never knows more than the metrics
+        for listener in self.listeners:
+            listener(step, metrics)
 
     def rewind(self, step: int) -> None:
         """Forget what was recorded after `step`: a resumed run records it again. -1 forgets all."""
         path = self.folder / "metrics.jsonl"
         with reporting_disk(self.folder):
             if path.exists():
-                kept = []
-                for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-                    try:
-                        recorded = json.loads(line)["step"]
-                    except (ValueError, KeyError, TypeError):
-                        break  # the line that a kill cut short; nothing valid comes behind it
-                    if recorded > step:
-                        break
-                    kept.append(line + "\n")
+                kept, _ = self._lines(step)
                 write_atomic(path, "".join(kept))
-            for episodes in (self.folder / "episodes").glob("*.jsonl"):
-                if episodes.stem.isdigit() and int(episodes.stem) > step:
-                    episodes.unlink()
+            for episodes in self._episodes(step):
+                episodes.unlink()
             # They tell of an end that this run has not reached again yet.
             for name in ("summary.json", "report.html"):
                 (self.folder / name).unlink(missing_ok=True)
+
+    def set_aside(self, step: int, number: int, why: Mapping[str, Any]) -> None:
+        """Copy what was recorded after `step` to `rolled_back/<number>`, whole or not at all.
+
+        The folder has metrics.jsonl and episodes/ as they were, and `why.json`. Of a number that is
+        there already, as after a kill, the copy is made anew.
+        """
+        place = self.folder / ROLLED_BACK / str(number)
+        partial = place.with_name(f".{number}.partial")
+        with reporting_disk(self.folder):
+            for old in (partial, place):
+                shutil.rmtree(old, ignore_errors=True)
+            (partial / "episodes").mkdir(parents=True)
+            _, left = self._lines(step)
+            write_atomic(partial / "metrics.jsonl", "".join(left))
+            for episodes in self._episodes(step):
+                shutil.copy2(episodes, partial / "episodes" / episodes.name)
+            write_atomic(partial / "why.json", json.dumps(dict(why), indent=2) + "\n")
+            for path in (*partial.rglob("*"), partial):
+                sync(path)
+            partial.rename(place)
+
+    def _lines(self, step: int) -> tuple[list[str], list[str]]:
+        """The lines of metrics.jsonl up to a step, and the whole ones behind it."""
+        kept: list[str] = []
+        left: list[str] = []
+        text = (self.folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+        for line in text.splitlines():
+            try:
+                recorded = json.loads(line)["step"]
+            except (ValueError, KeyError, TypeError):
+                break  # the line that a kill cut short; nothing valid comes behind it
+            (left if left or recorded > step else kept).append(line + "\n")
+        return kept, left
+
+    def _episodes(self, step: int) -> list[Path]:
+        """The records of episodes from behind a step."""
+        found = (self.folder / "episodes").glob("*.jsonl")
+        return sorted(path for path in found if path.stem.isdigit() and int(path.stem) > step)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
         with reporting_disk(self.folder):
             write_atomic(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def record_line(group: Group, member: int, credited: Mapping[int, Any]) -> dict[str, Any]:
+    """An episode as a record has it. `credited`: the id() of a turn to its advantage."""
+    episode = group.episodes[member]
+    return {
+        "group": group.id,
+        "member": member,
+        "episode": to_json(episode),
+        "advantages": [credited.get(id(turn)) for turn in episode.turns],
+    }
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept: $SELFPLAY_CACHE, or the user's cache."""
+    home = os.environ.get("SELFPLAY_CACHE")
+    if home:
+        return Path(home)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selfplay"
 
 
 def write_atomic(path: Path, text: str) -> None:

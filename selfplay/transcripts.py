@@ -2,27 +2,20 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from pydantic import TypeAdapter
-
-from selfplay.errors import RunError
 from selfplay.figures import number
-from selfplay.types import Episode, Message, Status, StopReason, Turn, from_json
+from selfplay.recorded import Advantage, Recorded, episodes_of, file_of, recorded_steps
+from selfplay.types import Episode, Message, Status, StopReason, Turn
 
 LONGEST_TEXT = 8_000
 """Characters of one text that are shown; the run folder keeps all of them."""
 MOST_TURNS = 24
 """Turns of one episode that are shown, besides those it was chosen for."""
 
-Advantage: TypeAlias = float | list[float] | None
-"""One number per turn, one per token of it, or none: the turn was not credited."""
-
-_ADVANTAGES: TypeAdapter[list[Advantage]] = TypeAdapter(list[Advantage])
-_SURROGATE = re.compile("[\\ud800-\\udfff]")
 _OUTCOMES = {
     "proposer": ("a proposal that was paid", "a proposal that failed"),
     "solver": ("a solved attempt", "an unsolved attempt"),
@@ -75,23 +68,11 @@ class Shown:
 
 
 @dataclass(kw_only=True)
-class Choice:
+class Choice(Recorded):
     """An episode chosen for the report."""
 
-    step: int
-    """The step that played it."""
     file: str
     """Where it stands, relative to the run folder."""
-    line: int
-    """Its line there, from 1."""
-    group: str
-    """The group it belongs to."""
-    member: str
-    """Its place in the group."""
-    advantages: Sequence[Advantage]
-    """One per turn, where it was credited."""
-    episode: Episode
-    """The episode."""
     reasons: list[str] = field(default_factory=list)
     """Why it was chosen."""
     marked: set[int] = field(default_factory=set)
@@ -109,89 +90,28 @@ class Choice:
         ]
 
 
-def decode(data: bytes) -> Any:
-    """The JSON value in `data`; raises ValueError where there is none.
-
-    A lone surrogate, which JSON can escape but no text can hold, becomes its code in brackets.
-    """
-    try:
-        value = json.loads(data.decode())
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if b"\\ud" not in data and b"\\uD" not in data:
-        return value
-    text = json.dumps(value, ensure_ascii=False)
-    return json.loads(_SURROGATE.sub(lambda lone: f"\u27e8U+{ord(lone[0]):04X}\u27e9", text))
-
-
-def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of a file of JSON lines; raises RunError naming file and line.
-
-    A last line that was cut short is left out: the run is being written, or was killed.
-    """
-    try:
-        with path.open("rb") as lines:
-            for count, line in enumerate(lines, 1):
-                try:
-                    data = decode(line)
-                except ValueError as error:
-                    if not line.endswith(b"\n"):
-                        return
-                    raise RunError(f"{path}, line {count}: not valid JSON ({error})") from error
-                if not isinstance(data, dict):
-                    raise RunError(f"{path}, line {count}: expected a JSON object")
-                yield count, data
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-
-
 def choose(run: Path) -> list[Choice]:
     """Episodes of the first, middle and last recorded step; empty if none was recorded.
 
     Of each step: for every role the first turn on file that was paid and the first that was not,
     and the first episode that failed. Reads no other file. Raises RunError.
     """
-    folder = run / "episodes"
-    if not folder.is_dir():
-        return []
-    try:
-        files = {
-            int(path.stem): path
-            for path in folder.glob("*.jsonl")
-            if path.stem.isdecimal() and path.stat().st_size > 1  # a step may keep no episodes
-        }
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be read ({error.strerror})") from error
-    steps = sorted(files)
+    steps = recorded_steps(run)
     chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
-    return [choice for step in chosen for choice in _of_step(run, files[step], step)]
+    return [choice for step in chosen for choice in _of_step(run, step)]
 
 
-def _of_step(run: Path, path: Path, step: int) -> list[Choice]:
+def _of_step(run: Path, step: int) -> list[Choice]:
     choices: dict[int, Choice] = {}
     seen: set[tuple[str, bool]] = set()
-    for line, record in records(path):
-        try:
-            episode = from_json(Episode, record["episode"])
-            advantages = _ADVANTAGES.validate_python(record.get("advantages") or [])
-        except (KeyError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise RunError(f"{path}, line {line}: not a recorded episode ({reason})") from error
-        choice = Choice(
-            step=step,
-            file=path.relative_to(run).as_posix(),
-            line=line,
-            group=str(record.get("group", "")),
-            member=str(record.get("member", "")),
-            advantages=advantages,
-            episode=episode,
-        )
-        for kind, index, reason in _kinds(episode):
+    for record in episodes_of(run, step):
+        choice = Choice(**vars(record), file=file_of(run, step).relative_to(run).as_posix())
+        for kind, index, reason in _kinds(record.episode):
             if kind not in seen:
                 seen.add(kind)
                 choice.reasons.append(reason)
                 choice.marked.update(() if index is None else (index,))
-                choices[line] = choice
+                choices[record.line] = choice
     return list(choices.values())
 
 

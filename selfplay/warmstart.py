@@ -5,7 +5,6 @@ it depends on, and the same seed makes the same weights on one machine.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
@@ -22,7 +21,7 @@ from selfplay import __version__
 from selfplay.build import TARGET, build
 from selfplay.errors import ConfigError, DivergedError, nearest
 from selfplay.role import Role
-from selfplay.runs import reporting_disk, sync
+from selfplay.runs import cache_folder, reporting_disk, sync
 from selfplay.seeds import derive
 from selfplay.tiny import build_model, build_tokenizer
 from selfplay.tokens import ChatRenderer
@@ -181,14 +180,6 @@ class WarmStart:
             for d in islice(self.demonstrations.stream(rng, progress), 64):
                 shown.append([self._messages(d), d.completion])
         return json.dumps([list(self.demonstrations.pieces()), shown])
-
-
-def cache_folder() -> Path:
-    """Where warm starts are kept: $SELFPLAY_CACHE, or the user's cache."""
-    home = os.environ.get("SELFPLAY_CACHE")
-    if home:
-        return Path(home)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selfplay"
 
 
 def make(config: Mapping[str, Any], report: Report = lambda text: None) -> Path:

@@ -6,7 +6,7 @@ from statistics import mean
 import pytest
 
 from selfplay.cli import main
-from selfplay.report import read_metrics
+from selfplay.recorded import read_metrics
 from selfplay.study.exploitability import study
 
 pytestmark = pytest.mark.slow

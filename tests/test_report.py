@@ -13,7 +13,9 @@ import pytest
 from recorded_run import HOSTILE, make_run
 
 from selfplay.errors import RunError
-from selfplay.report import Summary, _with_ends, compare, read_metrics, visible, write_report
+from selfplay.pages import visible
+from selfplay.recorded import Summary, read_metrics
+from selfplay.report import _with_ends, compare, write_report
 
 
 class Page(HTMLParser):

@@ -1,4 +1,4 @@
-"""What each command does. Heavy modules load where they are needed."""
+"""Commands that make and measure runs. Heavy modules load where they are needed."""
 
 import argparse
 import json
@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from selfplay import config
 from selfplay.build import TARGET, build
-from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError, nearest
+from selfplay.commands.arguments import load, no_flags, nothing_more
+from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
 from selfplay.figures import change, duration, figure, is_share
 
 
@@ -18,7 +18,7 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     """Train, go on with a run, or make a sweep."""
     resume = [o.partition("=")[2] for o in overrides if o.startswith("resume=")]
     overrides = [o for o in overrides if not o.startswith("resume=")]
-    _no_flags(overrides)
+    no_flags(overrides)
     if resume:
         known = ("config_path", "config_dir", "cfg", "multirun")
         flags = [flag for flag in known if getattr(options, flag)]
@@ -33,7 +33,7 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     if options.multirun:
         _sweep(options, overrides)
         return
-    settings = _load(options, overrides)
+    settings = load(options, overrides)
     if options.cfg:
         print(json.dumps(settings, indent=2))
         return
@@ -57,7 +57,7 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
 
     wanted = sweep.plan(overrides)
     for point in wanted.points:
-        settings = _load(options, point.overrides)
+        settings = load(options, point.overrides)
         validate(settings)
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
     named = run.get("name") or f"{run['experiment']}-sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"
@@ -107,12 +107,24 @@ def _go(experiment: Any, make_run: Callable[[], Any]) -> None:
     """Train, summarise, report."""
     from selfplay.progress import Progress
     from selfplay.report import write_report
+    from selfplay.trackers import Tracking
     from selfplay.train import train
 
     try:
         run = make_run()
         try:
-            with Progress(experiment.settings.steps, run.folder.name) as progress:
+            fresh = experiment.evaluations_before is None
+            with (
+                Progress(experiment.settings.steps, run.folder.name) as progress,
+                Tracking(
+                    build(experiment.config["trackers"], where="trackers"),
+                    run.folder,
+                    experiment.config,
+                    step=-1 if fresh else experiment.step,
+                    note=progress.note,
+                ) as tracking,
+            ):
+                run.listeners.append(tracking.record)
                 train(experiment, run, progress)
         except (CollapsedError, DivergedError):
             write_report(run.folder)  # what went wrong is there to be looked at
@@ -128,7 +140,7 @@ def _go(experiment: Any, make_run: Callable[[], Any]) -> None:
 
 def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     """Evaluate the newest checkpoint of a run."""
-    _nothing_more(rest)
+    nothing_more(rest)
     from selfplay import checkpoint
     from selfplay.experiment import Experiment
     from selfplay.runs import Run
@@ -156,11 +168,12 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
 
 def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     """Make or find the warm-started model of a config."""
-    _no_flags(overrides)
-    settings = _load(options, overrides)
+    no_flags(overrides)
+    settings = load(options, overrides)
     if TARGET not in settings.get("warmstart", {}):
         raise ConfigError("this config has no warmstart; choose warmstart=tiny")
-    from selfplay.experiment import set_up_torch, validate
+    from selfplay.experiment import validate
+    from selfplay.settings import set_up_torch
     from selfplay.warmstart import make
 
     validate(settings)
@@ -168,65 +181,11 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     print(make(settings["warmstart"], lambda text: print(text, file=sys.stderr)))
 
 
-def report(options: argparse.Namespace, rest: list[str]) -> None:
-    """Write the page of a run or of a sweep."""
-    _nothing_more(rest)
-    from selfplay import sweep
-
-    if (options.run / sweep.FILE).is_file():
-        from selfplay.ablation import lines, text, write_ablation
-
-        page = write_ablation(options.run)
-        print(f"{text(lines(options.run))}\n\n{page}")
-        return
-    from selfplay.report import write_report
-
-    print(write_report(options.run))
-
-
-def study(options: argparse.Namespace, rest: list[str]) -> None:
-    """Measure a run."""
-    _nothing_more(rest)
-    from selfplay.study import command
-
-    command.run(options)
-
-
-def list_choices(options: argparse.Namespace, rest: list[str]) -> None:
-    """List the configs that there are."""
-    _nothing_more(rest)
-    groups = config.groups(options.config_dir)
-    if options.group and options.group not in groups:
-        raise ConfigError(f"no group {options.group!r}; {nearest(options.group, groups)}")
-    for group in [options.group] if options.group else groups:
-        print(f"{group:<12} {'  '.join(config.choices(group, options.config_dir))}")
-
-
-def _load(options: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
-    path: Path | None = getattr(options, "config_path", None)
-    name = "config" if path is not None and (path / "config.yaml").is_file() else "train"
-    return config.load(overrides, name=name, folder=path, search=options.config_dir)
-
-
 def _new_name(run: Mapping[str, Any], seed: int) -> str:
     now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     name = f"{run['experiment']}-seed{seed}-{now}"
     taken = sum(1 for _ in Path(run["folder"]).glob(f"{name}*"))
     return f"{name}-{taken + 1}" if taken else name
-
-
-def _no_flags(overrides: Sequence[str]) -> None:
-    for override in overrides:
-        if override.startswith("-") or ("=" not in override and not override.startswith("~")):
-            raise ConfigError(
-                f"cannot read {override!r}: arguments are key=value, such as seed=1, or "
-                "+experiment=NAME (see selfplay train --help)"
-            )
-
-
-def _nothing_more(rest: Sequence[str]) -> None:
-    if rest:
-        raise ConfigError(f"unexpected argument {rest[0]!r} (see selfplay --help)")
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:

@@ -1,0 +1,105 @@
+"""Commands that show runs and what there is. Heavy modules load where they are needed."""
+
+import argparse
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+from selfplay import config
+from selfplay.commands.arguments import no_flags, nothing_more
+from selfplay.errors import ConfigError, RunError, nearest
+from selfplay.figures import number
+
+
+def report(options: argparse.Namespace, rest: list[str]) -> None:
+    """Write the page of a run or of a sweep."""
+    nothing_more(rest)
+    from selfplay import sweep
+
+    if (options.run / sweep.FILE).is_file():
+        from selfplay.ablation import lines, text, write_ablation
+
+        page = write_ablation(options.run)
+        print(f"{text(lines(options.run))}\n\n{page}")
+        return
+    from selfplay.report import write_report
+
+    print(write_report(options.run))
+
+
+def watch(options: argparse.Namespace, rest: list[str]) -> None:
+    """Serve the pages of runs."""
+    nothing_more(rest)
+    for package in ("starlette", "uvicorn"):
+        if find_spec(package) is None:
+            raise ConfigError(f"watch needs the package {package!r}; pip install 'selfplay[watch]'")
+    from selfplay.runs import cache_folder
+    from selfplay.viewer.library import Library
+    from selfplay.viewer.server import serve
+
+    library = Library(options.runs or [Path("runs")])
+    serve(library, cache=cache_folder() / "viewer", host=options.host, port=options.port)
+
+
+def play(options: argparse.Namespace, rest: list[str]) -> None:
+    """Let a person take a seat, at the terminal."""
+    nothing_more(rest)
+    from selfplay.play import at_terminal
+    from selfplay.play import play as games
+    from selfplay.versus import returns
+
+    try:
+        for episode, path in games(
+            options.target,
+            agent=options.agent,
+            ask=at_terminal,
+            script=options.against,
+            games=options.games,
+            seed=options.seed,
+        ):
+            told = ", ".join(f"{agent} {number(paid)}" for agent, paid in returns(episode).items())
+            print(f"\n{episode.status.value}: {episode.error or told}\nsaved    {path}")
+    except EOFError as error:
+        raise RunError("no more input; the game that was being played is not saved") from error
+
+
+def replay(options: argparse.Namespace, overrides: list[str]) -> None:
+    """Play a run's record again, under its own config or another."""
+    no_flags(overrides)
+    from selfplay.experiment import validate
+    from selfplay.replay import Replayer
+    from selfplay.runs import Run
+
+    Run.open(options.run)
+    settings = config.load_changed(options.run, overrides)
+    validate(settings)
+    replayer = Replayer(options.run, settings)
+    try:
+        found = replayer.replay(options.steps)
+    finally:
+        replayer.close()
+    print(json.dumps(found.to_json(), indent=2) if options.json else "\n".join(found.lines()))
+    if found.differences and not overrides:
+        raise RunError(
+            f"{options.run} is not reproduced under its own config: {len(found.differences)} "
+            "rewards or advantages came out otherwise; something of its arena is not in its "
+            "state, or the program has changed since"
+        )
+
+
+def study(options: argparse.Namespace, rest: list[str]) -> None:
+    """Measure a run."""
+    nothing_more(rest)
+    from selfplay.study import command
+
+    command.run(options)
+
+
+def list_choices(options: argparse.Namespace, rest: list[str]) -> None:
+    """List the configs that there are."""
+    nothing_more(rest)
+    groups = config.groups(options.config_dir)
+    if options.group and options.group not in groups:
+        raise ConfigError(f"no group {options.group!r}; {nearest(options.group, groups)}")
+    for group in [options.group] if options.group else groups:
+        print(f"{group:<12} {'  '.join(config.choices(group, options.config_dir))}")

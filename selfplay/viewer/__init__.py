@@ -1,0 +1,1 @@
+"""The viewer: a local page over run folders, `selfplay watch`."""

@@ -1,0 +1,298 @@
+"""An index of a run's recorded episodes, so that a page reads the few that it shows.
+
+A SQLite file in a folder of the caller's, never in the run: the run may be locked, on a read-only
+disk, or being written. It is made step by step as it is asked for, and a step whose file changed
+(a resumed run records it again) is read again.
+"""
+
+import hashlib
+import json
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selfplay.errors import RunError
+from selfplay.recorded import Recorded, decode, file_of, record_of, recorded_steps
+
+VERSION = 1
+"""Of the tables; an index of another version is made anew."""
+PAGE = 50
+"""Episodes that a page lists."""
+LONGEST_SEARCHED = 100_000
+"""Characters of an episode that the search knows."""
+
+_TABLES = """
+CREATE TABLE steps (step INTEGER PRIMARY KEY, stamp TEXT);
+CREATE TABLE episodes (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, step INTEGER, line INTEGER, start INTEGER, bytes INTEGER,
+  grouped TEXT, member INTEGER, arena TEXT, type TEXT, task TEXT, status TEXT, invalid INTEGER,
+  turns INTEGER, tokens INTEGER, reward REAL, rewards TEXT
+);
+CREATE INDEX by_step ON episodes (step, line);
+CREATE INDEX by_group ON episodes (step, grouped);
+CREATE TABLE roles (episode INTEGER, role TEXT, reward REAL, invalid INTEGER);
+CREATE INDEX by_role ON roles (role, episode);
+CREATE INDEX of_episode ON roles (episode);
+CREATE VIRTUAL TABLE words USING fts5(text, content='');
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which episodes are asked for; everything that is empty asks for all."""
+
+    role: str = ""
+    """Episodes in which this role took a turn; reward and validity are then the role's own."""
+    status: str = ""
+    """finished, truncated or failed."""
+    outcome: str = ""
+    """"paid" (more than 0 in all) or "unpaid"."""
+    invalid: bool = False
+    """Those with a turn that was no action."""
+    text: str = ""
+    """Words that stand in a prompt, a completion or a task."""
+    step: int | None = None
+    """Those of one step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """An episode in a list."""
+
+    step: int
+    """The step that played it."""
+    line: int
+    """Its line in the step's file, from 1."""
+    group: str
+    """Its group."""
+    member: int
+    """Its place there."""
+    arena: str
+    """The arena's name."""
+    type: str
+    """The task's type."""
+    task: str
+    """The task's id."""
+    status: str
+    """How it ended."""
+    invalid: int
+    """Turns that were no action."""
+    turns: int
+    """Turns in all."""
+    tokens: int
+    """Completion tokens in all."""
+    rewards: Mapping[str, float]
+    """What each agent was paid."""
+
+
+class Index:
+    """The index of one run."""
+
+    def __init__(self, run: Path, folder: Path) -> None:
+        """`folder` is where index files go; it is made."""
+        self.run = run
+        self._lock = threading.RLock()  # requests come on several threads
+        self._reader: threading.Thread | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:24]
+        self._base = sqlite3.connect(folder / f"{name}.sqlite", check_same_thread=False)
+        if self._base.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            self._clear()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._base.close()
+
+    def update(self, seconds: float) -> int:
+        """Read recorded steps that are not known yet for about so long; how many are left."""
+        present = recorded_steps(self.run)
+        with self._lock:
+            known = dict(self._base.execute("SELECT step, stamp FROM steps").fetchall())
+            for step in set(known) - set(present):
+                self._forget(step)
+        due = [step for step in present if known.get(step) != self._stamp(step)]
+        end = time.monotonic() + seconds
+        for done, step in enumerate(reversed(due)):  # the newest are what is looked at first
+            if done and time.monotonic() > end:
+                return len(due) - done
+            with self._lock:  # of one step only: pages are made in between
+                self._read(step)
+        return 0
+
+    def update_behind(self) -> None:
+        """Go on reading what is left while pages are shown."""
+        if self._reader is None or not self._reader.is_alive():
+            self._reader = threading.Thread(target=self.update, args=(math.inf,), daemon=True)
+            self._reader.start()
+
+    def find(self, asked: Filter, page: int) -> tuple[list[Row], int]:
+        """The episodes of a page (from 0), the newest step first, and how many there are in all."""
+        where, values = _where(asked)
+        with self._lock:
+            count = self._base.execute(f"SELECT count(*) FROM episodes e {where}", values)
+            total = int(count.fetchone()[0])
+            rows = self._base.execute(
+                f"SELECT {_COLUMNS} FROM episodes e {where} ORDER BY step DESC, line "
+                f"LIMIT {PAGE} OFFSET ?",
+                (*values, page * PAGE),
+            )
+            return [_row(row) for row in rows], total
+
+    def group(self, step: int, name: str) -> list[Row]:
+        """The siblings of a group."""
+        with self._lock:
+            rows = self._base.execute(
+                f"SELECT {_COLUMNS} FROM episodes e WHERE step = ? AND grouped = ? ORDER BY member",
+                (step, name),
+            )
+            return [_row(row) for row in rows]
+
+    def roles(self) -> list[str]:
+        """The roles that took turns."""
+        with self._lock:
+            found = self._base.execute("SELECT DISTINCT role FROM roles ORDER BY 1").fetchall()
+        return [row[0] for row in found]
+
+    def read(self, step: int, line: int) -> Recorded:
+        """One episode, by its place in the file; raises RunError if it is not there any more."""
+        with self._lock:
+            found = self._base.execute(
+                "SELECT start, bytes FROM episodes WHERE step = ? AND line = ?", (step, line)
+            ).fetchone()
+        path = file_of(self.run, step)
+        if found is None:
+            raise RunError(f"no episode {line} of step {step} in the index of {self.run}")
+        try:
+            with path.open("rb") as file:
+                file.seek(found[0])
+                return record_of(decode(file.read(found[1])), step=step, line=line, path=path)
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}, line {line}: not there as it was indexed ({error})") from error
+
+    # Filling -----------------------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        with self._base:
+            tables = ("steps", "episodes", "roles", "words")
+            for name in tables:
+                self._base.execute(f"DROP TABLE IF EXISTS {name}")
+            for statement in _TABLES.split(";\n"):
+                self._base.execute(statement)
+            self._base.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _stamp(self, step: int) -> str:
+        found = file_of(self.run, step).stat()
+        return f"{found.st_size}-{found.st_mtime_ns}"
+
+    def _forget(self, step: int) -> None:
+        """Drop a step. Its words stay, under numbers that no episode will have again."""
+        with self._base:
+            mine = "(SELECT id FROM episodes WHERE step = ?)"
+            self._base.execute(f"DELETE FROM roles WHERE episode IN {mine}", (step,))
+            self._base.execute("DELETE FROM episodes WHERE step = ?", (step,))
+            self._base.execute("DELETE FROM steps WHERE step = ?", (step,))
+
+    def _read(self, step: int) -> None:
+        """Index a step's file; a line that is no episode is left out."""
+        self._forget(step)
+        stamp, start = self._stamp(step), 0
+        path = file_of(self.run, step)
+        with self._base, path.open("rb") as file:
+            for line, data in enumerate(file, 1):
+                try:
+                    self._add(record_of(decode(data), step=step, line=line, path=path), start, data)
+                except (RunError, ValueError):
+                    if data.endswith(b"\n"):
+                        self._note_broken(step, line, start, len(data))
+                start += len(data)
+            self._base.execute("INSERT INTO steps VALUES (?, ?)", (step, stamp))
+
+    def _note_broken(self, step: int, line: int, start: int, size: int) -> None:
+        """List a line that cannot be read as such: it must not look as if it were not there."""
+        self._base.execute(
+            "INSERT INTO episodes VALUES (NULL, ?, ?, ?, ?, '', 0, '', '', '', 'unreadable', 0, 0, "
+            "0, 0, '{}')",
+            (step, line, start, size),
+        )
+
+    def _add(self, record: Recorded, start: int, data: bytes) -> None:
+        episode = record.episode
+        paid: dict[str, float] = {}
+        roles: dict[str, list[float]] = {}
+        for turn in episode.turns:
+            paid[turn.agent] = paid.get(turn.agent, 0.0) + turn.reward
+            mine = roles.setdefault(turn.role, [0.0, 0])
+            mine[0] += turn.reward
+            mine[1] += turn.action is None
+        cursor = self._base.execute(
+            "INSERT INTO episodes VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                record.step,
+                record.line,
+                start,
+                len(data),
+                record.group,
+                record.member,
+                episode.arena,
+                episode.task.type,
+                episode.task.id,
+                episode.status.value,
+                sum(turn.action is None for turn in episode.turns),
+                len(episode.turns),
+                sum(len(turn.completion_ids) for turn in episode.turns),
+                sum(paid.values()),
+                json.dumps(paid),
+            ),
+        )
+        number = cursor.lastrowid
+        self._base.executemany(
+            "INSERT INTO roles VALUES (?, ?, ?, ?)",
+            [(number, role, reward, invalid) for role, (reward, invalid) in roles.items()],
+        )
+        said = [turn.text for turn in episode.turns]
+        said += [str(m.get("content", "")) for turn in episode.turns for m in turn.messages]
+        text = "\n".join([episode.task.id, episode.error, *said])[:LONGEST_SEARCHED]
+        self._base.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (number, text))
+
+
+_COLUMNS = "step, line, grouped, member, arena, type, task, status, invalid, turns, tokens, rewards"
+
+
+def _row(values: Sequence[Any]) -> Row:
+    *plain, rewards = values
+    names = _COLUMNS.replace("grouped", "group").split(", ")[:-1]
+    return Row(**dict(zip(names, plain, strict=True)), rewards=json.loads(rewards))
+
+
+def _where(asked: Filter) -> tuple[str, tuple[Any, ...]]:
+    """The condition of a filter and its values."""
+    conditions: list[str] = []
+    values: list[Any] = []
+    if asked.step is not None:
+        conditions.append("e.step = ?")
+        values.append(asked.step)
+    if asked.status:
+        conditions.append("e.status = ?")
+        values.append(asked.status)
+    own = []
+    if asked.outcome:
+        own.append("{}reward > 0" if asked.outcome == "paid" else "{}reward <= 0")
+    if asked.invalid:
+        own.append("{}invalid > 0")
+    if asked.role:
+        inner = " AND ".join(["r.role = ?", *(condition.format("r.") for condition in own)])
+        conditions.append(f"e.id IN (SELECT r.episode FROM roles r WHERE {inner})")
+        values.append(asked.role)
+    else:
+        conditions += [condition.format("e.") for condition in own]
+    if asked.text.strip():
+        conditions.append("e.id IN (SELECT rowid FROM words WHERE words MATCH ?)")
+        # Each word in quotes: what is typed is text, and no query language.
+        quoted = (word.replace('"', '""') for word in asked.text.split())
+        values.append(" ".join(f'"{word}"' for word in quoted))
+    return (f"WHERE {' AND '.join(conditions)}" if conditions else ""), tuple(values)

@@ -1,0 +1,110 @@
+"""The runs that a viewer shows, and what is going on in them."""
+
+import fcntl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from selfplay.errors import RunError
+
+State: TypeAlias = Literal["training", "ended", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A run under the name that its pages have."""
+
+    name: str
+    """Part of the address."""
+    folder: Path
+    """The run folder."""
+
+    @property
+    def state(self) -> State:
+        """Whether a process trains it now, and if not, whether it came to its end."""
+        if _locked(self.folder / ".lock"):
+            return "training"
+        return "ended" if (self.folder / "summary.json").is_file() else "stopped"
+
+    @property
+    def stamp(self) -> str:
+        """Changes whenever there is something new to be seen of its metrics."""
+        parts: list[str] = [self.state]
+        for name in ("metrics.jsonl", "summary.json"):
+            try:
+                found = (self.folder / name).stat()
+                parts.append(f"{found.st_size}-{found.st_mtime_ns}")
+            except OSError:
+                parts.append("none")
+        return ".".join(parts)
+
+
+class Library:
+    """Run folders, and folders of them, which are looked into again whenever they are asked for."""
+
+    def __init__(self, places: Sequence[Path]) -> None:
+        """Raises RunError for a place that is no folder of either kind."""
+        for place in places:
+            if not place.is_dir():
+                raise RunError(f"{place} is no folder; name a run, or a folder of runs")
+            if place != Path("runs") and not _is_run(place) and not _runs_in(place):
+                raise RunError(f"{place} is no run folder and has none in it (no config.yaml)")
+        self.places = tuple(places)
+
+    def runs(self) -> list[Shown]:
+        """All runs, the newest first; of equal names the later ones get a number."""
+        found: dict[Path, None] = {}
+        for place in self.places:
+            for folder in [place] if _is_run(place) else _runs_in(place):
+                found[folder.resolve()] = None
+        shown, taken = [], set[str]()
+        for folder in sorted(found, key=lambda each: (-_made(each), each)):
+            name, count = folder.name, 2
+            while name in taken:
+                name, count = f"{folder.name}~{count}", count + 1
+            taken.add(name)
+            shown.append(Shown(name=name, folder=folder))
+        return shown
+
+    def run(self, name: str) -> Shown:
+        """The run of a name; raises RunError if there is none."""
+        for shown in self.runs():
+            if shown.name == name:
+                return shown
+        raise RunError(f"no run {name!r} here")
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file()
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """Runs directly in a folder, and those of sweeps in it."""
+    try:
+        inner = [place for place in sorted(folder.iterdir()) if place.is_dir()]
+    except OSError:
+        return []
+    runs = [place for place in inner if _is_run(place)]
+    for sweep in (place for place in inner if (place / "sweep.json").is_file()):
+        runs += [place for place in sorted(sweep.iterdir()) if _is_run(place)]
+    return runs
+
+
+def _made(folder: Path) -> float:
+    try:
+        return (folder / "config.yaml").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _locked(path: Path) -> bool:
+    """Whether a process holds the run's lock. Asks for a shared one, which hinders nobody."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

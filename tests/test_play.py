@@ -1,0 +1,92 @@
+"""`selfplay play`: a person in a seat, at the table of a run or of an arena."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from recorded_run import HOSTILE
+from smoke_run import finished, one_line, run
+
+from selfplay.engines.person import Person
+from selfplay.errors import ConfigError
+from selfplay.play import YOU, at_terminal, play
+from selfplay.recorded import decode, record_of
+from selfplay.types import Message, Status
+
+MINIMAX = "arenas.tic_tac_toe.minimax"
+
+
+def first_free(agent: str, messages: Sequence[Message]) -> str:
+    """Plays the first square that the prompt says is free."""
+    text = str(messages[-1]["content"])
+    return text.rpartition("nothing else: ")[2].split(",")[0]
+
+
+@pytest.mark.parametrize("agent", ["player_0", "player_1"])
+def test_games_are_played_to_their_end_and_saved_as_episodes(
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    games = list(play("tic_tac_toe", agent=agent, ask=first_free, script=MINIMAX, games=2, seed=0))
+    assert len({path for _, path in games}) == 2
+    for episode, path in games:
+        assert episode.status is Status.FINISHED and episode.seating == {agent: YOU}
+        mine = [turn for turn in episode.turns if turn.agent == agent]
+        assert {turn.policy for turn in mine} == {YOU} and not any(t.learn for t in mine)
+        assert sum(turn.reward for turn in mine) <= 0  # nobody beats minimax
+        data = decode(path.read_bytes())
+        assert record_of(data, step=0, line=1, path=path).episode == episode
+
+
+def test_a_person_sits_among_the_policies_of_a_run(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def answers(agent: str, messages: Sequence[Message]) -> str:
+        asked.append(agent)
+        return "<think></think><answer>7</answer>"
+
+    folder = finished()
+    ((episode, path),) = play(
+        str(folder), agent="solver_1", ask=answers, script="", games=1, seed=0
+    )
+    assert path.parent == folder / "games" and set(asked) <= {"solver_1"}
+    others = {turn.policy for turn in episode.turns if turn.agent != "solver_1"}
+    assert others == {"base"}
+    assert episode.status is Status.FINISHED
+
+
+def test_what_others_wrote_does_not_command_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda prompt: "one\\ntwo")
+    messages = [
+        {"role": "user", "content": "seen before"},
+        {"role": "assistant", "content": "said before"},
+        {"role": "user", "content": HOSTILE},
+    ]
+    assert at_terminal("solver_0", messages) == "one\ntwo"
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "\u202e" not in shown and "<script>" in shown
+    assert "before" not in shown
+
+
+def test_a_person_cannot_be_trained() -> None:
+    with pytest.raises(ConfigError, match="is a person and cannot be trained"):
+        Person(first_free).publish(YOU, {}, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("tic_tac_to", "--as", "player_0"), "did you mean 'tic_tac_toe'?"),
+        (("tic_tac_toe", "--as", "player_7"), "--as player_7: no such seat"),
+        (("tic_tac_toe", "--as", "player_0", "--against", "arenas.nobody"), "--against"),
+        (("tic_tac_toe", "--as", "player_0"), "no more input"),
+        (("tic_tac_toe",), "required: --as"),
+    ],
+)
+def test_what_cannot_be_played_is_one_line(
+    arguments: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    outcome = run("play", *arguments, cwd=tmp_path)
+    assert outcome.code == 2 and words in one_line(outcome.err)

@@ -1,0 +1,300 @@
+"""The viewer: what its pages show of runs, quickly, and what they refuse."""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from recorded_run import HOSTILE, make_run
+from starlette.testclient import TestClient
+from viewed_run import episode, five_episodes, write
+
+from selfplay.errors import ConfigError, RunError
+from selfplay.types import Task
+from selfplay.viewer.index import PAGE
+from selfplay.viewer.library import Library
+from selfplay.viewer.server import _listen, application
+
+LOCAL = "http://127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    make_run(folder / "zero")
+    make_run(folder / "one")
+    return folder
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    return five_episodes(tmp_path / "made")
+
+
+@pytest.fixture
+def client(runs: Path, tmp_path: Path) -> Iterator[TestClient]:
+    library = Library([runs])
+    with TestClient(application(library, cache=tmp_path), base_url=LOCAL) as made:
+        yield made
+
+
+def shown(client: TestClient, address: str, code: int = 200) -> str:
+    answer = client.get(address)
+    assert answer.status_code == code, answer.text
+    return answer.text
+
+
+def test_pages_of_a_list_are_cut_and_linked(made: Path, tmp_path: Path) -> None:
+    write(made, 3, [episode(f"text{n}", n) for n in range(2 * PAGE)])
+    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+        first, last = (shown(client, f"/run/made/episodes?page={n}") for n in (0, 2))
+    assert first.count("/run/made/episodes/3/") == PAGE and 'href="?page=2"' in first
+    assert last.count("/run/made/episodes/") - last.count("/episodes?") >= 5
+    assert "105 episodes" in first and "105 episodes" in last
+
+
+def test_every_run_has_its_line_and_its_pages(client: TestClient) -> None:
+    page = shown(client, "/")
+    assert 'href="/run/zero"' in page and 'href="/run/one"' in page
+    sections = re.findall(r'href="\?section=([^"]+)"', shown(client, "/run/zero"))
+    assert len(sections) > 3
+    for section in sections:
+        assert "<svg" in shown(client, f"/run/zero?section={section}")
+    assert "<svg" in shown(client, "/compare?run=zero&run=one&section=role")
+    assert "choose from 2" in shown(client, "/compare?run=zero", 404)
+    assert "no run &#39;none&#39; here" in shown(client, "/run/none", 404)
+
+
+def test_an_episode_its_tokens_and_its_group_are_shown(made: Path, tmp_path: Path) -> None:
+    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+        words = shown(client, "/run/made/episodes/1/1")
+        assert "alpha beta" in words and "advantage <b>0.500</b>" in words
+        tokens = shown(client, "/run/made/episodes/1/1?colour=advantage")
+        assert tokens.count('class="gain-2"') == 2  # two tokens, each with the largest advantage
+        likely = shown(client, "/run/made/episodes/1/1?colour=likelihood")
+        assert likely.count('class="likely-2"') == 2  # log-probability -0.5
+        group = shown(client, "/run/made/groups/1/1.0.0")
+        assert "1 (0.500)" in group and "Member 0" in group
+        assert "no group" in shown(client, "/run/made/groups/1/9", 404)
+        assert "no checkpoint" in shown(client, "/run/made/tasks", 404)
+
+
+def test_the_league_and_the_tasks_of_the_newest_checkpoint_are_shown(
+    made: Path, tmp_path: Path
+) -> None:
+    task = {"id": "def f", "type": "deduction", "payload": {"code": "return 7"}}
+    entries = [
+        {"number": 0, "task": task, "step": -1, "author": "seed", "parents": []},
+        {"number": 1, "task": task, "step": 3, "author": "base", "parents": [0, 99]},
+    ]
+    tried = [{**entry, "attempts": 4, "solved": 3} for entry in entries]
+    state = {
+        "curriculum": {"buffer": {"entries": {"deduction": tried}}},
+        "league": {
+            "ratings": {"ratings": {"base": [27.0, 1.0], "random": [20.0, 1.0]}},
+            "payoff": {"counts": [["base", "random", 6, 2, 0], ["random", "base", 0, 2, 6]]},
+        },
+    }
+    (made / "checkpoints/000004").mkdir(parents=True)
+    (made / "checkpoints/000004/state.json").write_text(json.dumps(state))
+    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+        league = shown(client, "/run/made/league")
+        rates = re.findall(r'<td class="(\S+)" title="8 games">(\d+)</td>', league)
+        assert rates == [("beats-3", "88"), ("beaten-3", "12")]
+        tasks = shown(client, "/run/made/tasks?number=1")
+        assert "3 of 4" in tasks and "return 7" in tasks and "2 tasks in the buffer" in tasks
+        lineage = tasks.partition("All tasks")[0]
+        assert "?number=0" in lineage and "seed" in lineage
+        (made / "checkpoints/000004/state.json").write_text('{"curriculum": {}}')
+        assert "without a league" in shown(client, "/run/made/league", 404)
+        assert "keeps no task buffer" in shown(client, "/run/made/tasks", 404)
+
+
+def test_hostile_words_are_shown_and_never_run(made: Path, tmp_path: Path) -> None:
+    huge = replace(episode("a" * 1_000_000, 0.0), task=Task(id=HOSTILE, type=HOSTILE))
+    write(made, 4, [huge, episode(HOSTILE, 0.0)], group=HOSTILE)
+    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+        pages = [
+            shown(client, "/run/made/episodes"),
+            shown(client, "/run/made/episodes/4/1"),
+            shown(client, "/run/made/episodes/4/2"),
+            shown(client, "/run/made/episodes/4/2?colour=likelihood"),
+            shown(client, f"/run/made/episodes?text={HOSTILE[:30]}"),
+            shown(client, "/run/%3Cscript%3E", 404),
+        ]
+    for page in pages:
+        assert len(re.findall(r"<script\b", page)) == 1 and "<img" not in page
+        assert "\u202e" not in page and "\x1b" not in page
+        assert len(page) < 400_000
+    assert "992,000 more characters" in pages[1]
+
+
+def test_the_page_may_only_load_what_is_ours(client: TestClient) -> None:
+    answer = client.get("/")
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', answer.text)
+    assert "default-src 'none'" in policy and "script-src 'self'" in policy
+    assert "unsafe" not in policy and "http" not in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["X-Frame-Options"] == "DENY"
+    assert client.get("/viewer.js").headers["Content-Type"].startswith("text/javascript")
+
+
+def test_another_sites_name_for_this_machine_is_refused(client: TestClient) -> None:
+    assert client.get("/", headers={"Host": "evil.example"}).status_code == 400
+
+
+def test_with_a_token_nothing_is_shown_without_it(runs: Path, tmp_path: Path) -> None:
+    made = application(Library([runs]), cache=tmp_path, token="secret")
+    with TestClient(made, base_url="http://10.0.0.7") as client:
+        for address in ("/", "/run/zero", "/viewer.js", "/?token=wrong"):
+            assert client.get(address).status_code == 403, address
+        entered = client.get("/?token=secret")
+        assert entered.status_code == 200 and "token" not in str(entered.url)
+        assert client.get("/run/zero").status_code == 200
+
+
+def test_a_page_is_made_again_only_if_it_would_be_another(made: Path, tmp_path: Path) -> None:
+    (made / "metrics.jsonl").write_text('{"step": 1, "role/solver/reward": 0.5}\n')
+    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+        first = client.get("/run/made")
+        tag = {"If-None-Match": first.headers["ETag"]}
+        assert float(first.headers["X-Look-Again"]) >= 5
+        assert client.get("/run/made", headers=tag).status_code == 304
+        with (made / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 2, "role/solver/reward": 0.75}\n')
+        second = client.get("/run/made", headers=tag)
+        assert second.status_code == 200 and "2 steps" in second.text
+
+
+def test_a_run_is_live_while_somebody_holds_its_lock(made: Path, tmp_path: Path) -> None:
+    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+        assert (
+            "stopped" in shown(client, "/run/made")
+            and "data-live" not in client.get("/run/made").text
+        )
+        with (made / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert "<main data-live>" in shown(client, "/run/made")
+        (made / "summary.json").write_text("{}")
+        assert "ended" in shown(client, "/run/made")
+
+
+def test_a_broken_record_is_told_on_the_list(made: Path, tmp_path: Path) -> None:
+    (made / "metrics.jsonl").write_text("nonsense\n")
+    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+        assert "metrics.jsonl, line 1: not valid JSON" in shown(client, "/")
+        assert "not valid JSON" in shown(client, "/run/made", 404)
+
+
+def test_runs_of_one_name_and_of_a_sweep_are_told_apart(tmp_path: Path) -> None:
+    for place in ("a/same", "b/same", "a/sweep/one"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "config.yaml").write_text("seed: 0\n")
+    (tmp_path / "a/sweep/sweep.json").write_text("{}")
+    library = Library([tmp_path / "a", tmp_path / "b"])
+    assert sorted(run.name for run in library.runs()) == ["one", "same", "same~2"]
+
+
+def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_line(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ConfigError, match="choose another with --port"),
+    ):
+        _listen("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(RunError, match="is no folder"):
+        Library([tmp_path / "nothing"])
+    with pytest.raises(RunError, match="no run folder and has none in it"):
+        Library([tmp_path])
+
+
+@contextmanager
+def served(run: Path) -> Iterator[str]:
+    """The address at which the command serves a run."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "selfplay", "watch", str(run), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SELFPLAY_CACHE": str(run.parent / "cache")},
+    )
+    try:
+        assert process.stdout is not None
+        (address,) = re.findall(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        yield address
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_the_command_serves_and_loads_no_torch(made: Path) -> None:
+    program = (
+        "import sys, selfplay.viewer.server, selfplay.viewer.pages;"
+        "assert not {'torch', 'transformers', 'pettingzoo'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    with served(made) as address:
+        assert "made" in httpx.get(address).text
+
+
+BROWSER = pytest.mark.skipif(not shutil.which("chromium"), reason="needs the browser chromium")
+
+
+def seen(address: str, profile: Path, *, milliseconds: int) -> str:
+    """What a real browser makes of a page after so long of its own time."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+    more = [f"--user-data-dir={profile}", f"--virtual-time-budget={milliseconds}", "--dump-dom"]
+    command = ["chromium", *flags, *more, address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
+
+
+@BROWSER
+def test_a_real_browser_runs_nothing_that_a_model_wrote(made: Path, tmp_path: Path) -> None:
+    write(made, 4, [episode(HOSTILE, 0.0)])
+    with served(made) as address:
+        for colour in ("", "?colour=likelihood"):
+            page = f"{address}run/made/episodes/4/1{colour}"
+            shown_ = seen(page, tmp_path / "profile", milliseconds=2000)
+            assert "<title>Episode 1 of step 4" in shown_ and "onerror" in shown_  # as words
+            assert "<img" not in shown_ and "owned'</title>" not in shown_
+
+
+@BROWSER
+def test_a_page_that_is_left_open_shows_the_next_step(made: Path, tmp_path: Path) -> None:
+    metrics = made / "metrics.jsonl"
+    metrics.write_text('{"step": 1, "role/solver/reward": 0.5}\n')
+    inner = application(Library([made]), cache=tmp_path / "cache")
+    asked: list[str] = []
+
+    async def growing(scope: Any, receive: Any, send: Any) -> None:
+        """The application, whose run takes a step when its page has been shown once."""
+        await inner(scope, receive, send)
+        asked.append(scope["path"])
+        if asked.count("/run/made") == 1 and metrics.stat().st_size < 60:
+            with metrics.open("a") as file:
+                file.write('{"step": 2, "role/solver/reward": 0.75}\n')
+
+    server = uvicorn.Server(uvicorn.Config(growing, log_level="warning", lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0)) as listener, (made / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}/run/made"
+            page = seen(address, tmp_path / "profile", milliseconds=30_000)
+        finally:
+            server.should_exit = True
+            thread.join(20)
+    assert "2 steps" in page and "1 steps" not in page
+    assert asked.count("/run/made") > 1

@@ -1,0 +1,56 @@
+"""A run of five episodes of which each differs in one thing, for the tests of the viewer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from recorded_run import turn
+
+from selfplay.types import Episode, Status, Task, to_json
+
+
+def write(run: Path, step: int, episodes: list[Episode], **more: Any) -> None:
+    """Record a step, each episode a group of its own."""
+    lines = [
+        {
+            "group": f"{step}.0.{place}",
+            "member": 0,
+            "episode": to_json(episode),
+            "advantages": [0.5] * len(episode.turns),
+            **more,
+        }
+        for place, episode in enumerate(episodes)
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run / "episodes").mkdir(parents=True, exist_ok=True)
+    (run / "episodes" / f"{step:06d}.jsonl").write_text(text)
+
+
+def episode(text: str, reward: float, *, role: str = "solver", **fields: Any) -> Episode:
+    action = fields.pop("action", "x")
+    made = turn(f"{role}_0", text, reward, action=action)
+    return Episode(
+        arena="made",
+        task=Task(id="t"),
+        seed=0,
+        turns=(made,),
+        status=fields.pop("status", Status.FINISHED),
+        **fields,
+    )
+
+
+def five_episodes(run: Path) -> Path:
+    """Make the run at `run`."""
+    run.mkdir()
+    (run / "config.yaml").write_text("seed: 0\n")
+    write(run, 1, [episode("alpha beta", 1.0), episode("gamma", -1.0)])
+    write(
+        run,
+        2,
+        [
+            episode("alpha", 0.0, role="judge"),
+            episode("delta", 0.5, action=None),
+            episode("", 0.0, status=Status.FAILED, error="Broken: omega"),
+        ],
+    )
+    return run
