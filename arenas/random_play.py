@@ -28,6 +28,7 @@ class RandomPlay:
         named_last: float = 0.06,
         first: float = 0.6,
         most: int = 256,
+        whole: bool = True,
     ) -> None:
         """Args:
         arena: Whose observations have the legal moves in the field `legal`.
@@ -37,11 +38,14 @@ class RandomPlay:
         named_last: The same in the second part: about what is illegal when self-play begins.
         first: Where the second part begins, as a share of the warm start.
         most: Situations that are shown; the rest of a larger game is left to generalisation.
+        whole: Each situation is one token, so that all are alike to a model; else it is read by its
+            characters, so that what is learned of one situation bears on similar ones.
         """
         if not 0 <= named_first < 1 or not 0 <= named_last < 1:
             raise ValueError("named_first and named_last lie in [0, 1)")
         self.messages = list(messages)
         self.named_first, self.named_last, self.first = named_first, named_last, first
+        self.whole = whole
         self.situations = self._explore(arena, hands, most)
 
     def _explore(self, arena: Arena, hands: int, most: int) -> list[tuple[str, Observation]]:
@@ -78,10 +82,13 @@ class RandomPlay:
                 yield Demonstration(role=role, observation=seen, completion=completion)
 
     def pieces(self) -> list[str]:
-        """Moves, messages, names and what is seen: one token each."""
+        """Moves and messages, names where they are used, and what is seen if `whole`: one token
+        each."""
         moves = [move for _, seen in self.situations for move in self._legal(seen)]
-        names = [_name(number) for number in range(len(self.situations))]
-        return list(dict.fromkeys([*moves, *names, *(seen.text for _, seen in self.situations)]))
+        named = max(self.named_first, self.named_last) > 0
+        names = [_name(number) for number in range(len(self.situations)) if named]
+        texts = [seen.text for _, seen in self.situations if self.whole]
+        return list(dict.fromkeys([*moves, *names, *texts]))
 
 
 def _name(number: int) -> str:

@@ -138,10 +138,10 @@ _LENIENT = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True)
 """`run.name=7` reads as a number, and means the name "7"."""
 
 
-def locate(name: Any, where: str) -> Any:
-    """The class or function of a dotted name."""
+def locate(name: Any, where: str, *, key: str = TARGET) -> Any:
+    """The class or function of a dotted name, which a config has under `key`."""
     module, _, attribute = str(name).rpartition(".")
-    at = join(where, TARGET)
+    at = join(where, key)
     if not module or not attribute or module.startswith("."):
         raise ConfigError(f"{at}: {name!r} is no dotted name, such as package.module.Class")
     try:

@@ -29,6 +29,7 @@ _SECTIONS = {
     "policy": "Policies",
     "curriculum": "Curriculum",
     "service": "Services",
+    "collapse": "Signs of collapse",
     "seconds": "Time",
 }
 _TITLES = {

@@ -3,8 +3,10 @@
 import hashlib
 import io
 import json
+import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,18 @@ from selfplay.policy import Policy
 from selfplay.runs import reporting_disk, sync
 
 MANIFEST = "manifest.json"
+FROZEN = "snapshots"
+"""Folder of the copies that do not change any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """A policy that stays as it is from one checkpoint to the next."""
+
+    policy: Policy
+    """The policy."""
+    written: Path | None = None
+    """Where it stands in the checkpoint before."""
 
 
 def save(
@@ -27,8 +41,12 @@ def save(
     learners: Mapping[str, Stateful],
     state: Mapping[str, Any],
     keep: int,
+    spare: int | None = None,
+    frozen: Mapping[str, Frozen] | None = None,
 ) -> Path:
-    """Write `folder/<step>` and drop all but the newest `keep`.
+    """Write `folder/<step>`; of the older ones only the newest `keep` stay.
+
+    With `spare` the newest up to that step stays too, with all behind it.
 
     Everything is written beside its place and renamed into it, so that a kill leaves either the old
     state or the new one. The manifest with every file's hash is written last.
@@ -40,6 +58,7 @@ def save(
         try:
             partial.mkdir(parents=True)
             _save_policies(policies, partial, place)
+            known = _save_frozen(frozen or {}, partial, place)
             # By way of memory: on a full disk, torch's own writer reports no OSError.
             memory = io.BytesIO()
             torch.save({name: learner.state_dict() for name, learner in learners.items()}, memory)
@@ -48,8 +67,9 @@ def save(
             text = json.dumps({"step": step, "versions": versions, **state})
             (partial / "state.json").write_text(text, encoding="utf-8")
             hashes = {
-                str(path.relative_to(partial)): _hash(path)
+                name: known.get(name) or _hash(path)
                 for path in sorted(partial.rglob("*"))
+                for name in [str(path.relative_to(partial))]
                 if path.is_file()
             }
             (partial / MANIFEST).write_text(json.dumps(hashes, indent=1), encoding="utf-8")
@@ -63,8 +83,10 @@ def save(
             raise
     # A later one can only be a damaged one that the run fell back from: it counts for nothing.
     done = [path for path in folder.iterdir() if path.name.isdigit() and int(path.name) <= step]
+    spared = [path for path in done if spare is not None and int(path.name) <= spare]
     for old in sorted(done)[:-keep]:
-        shutil.rmtree(old)
+        if not spared or old < max(spared):
+            shutil.rmtree(old)
     return place
 
 
@@ -85,6 +107,21 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
         detail = "; ".join(faults)
         raise RunError(f"{folder.parent} has no whole checkpoint to go on from ({detail})")
     return None, []
+
+
+def before(folder: Path, step: int) -> Path | None:
+    """The newest whole checkpoint from before a step, or None."""
+    found = sorted((p for p in folder.glob("*") if p.name.isdigit()), reverse=True)
+    return next((p for p in found if int(p.name) < step and broken(p) is None), None)
+
+
+def drop_after(folder: Path, step: int) -> None:
+    """Drop the checkpoints from behind a step, the newest first."""
+    found = sorted((p for p in folder.glob("*") if p.name.isdigit()), reverse=True)
+    with reporting_disk(folder):
+        for place in found:
+            if int(place.name) > step:
+                shutil.rmtree(place)
 
 
 def broken(place: Path) -> str | None:
@@ -111,7 +148,7 @@ def load(
     fault = broken(place)
     if fault:
         raise RunError(f"checkpoint {place}: {fault}; resume from an older one")
-    state: dict[str, Any] = json.loads((place / "state.json").read_text(encoding="utf-8"))
+    state = read_state(place)
     if set(state["versions"]) != set(policies):
         raise RunError(
             f"checkpoint {place} has policies {sorted(state['versions'])}, "
@@ -126,6 +163,12 @@ def load(
     return state
 
 
+def read_state(place: Path) -> dict[str, Any]:
+    """What a whole checkpoint keeps beside weights and optimizers."""
+    state: dict[str, Any] = json.loads((place / "state.json").read_text(encoding="utf-8"))
+    return state
+
+
 def _save_policies(policies: Mapping[str, Policy], partial: Path, place: Path) -> None:
     """Write the policies, and once each the bases of adapters that only this run has.
 
@@ -133,12 +176,42 @@ def _save_policies(policies: Mapping[str, Policy], partial: Path, place: Path) -
     the current folder.
     """
     for name, policy in policies.items():
-        at = None
-        if policy.base is not None and policy.base.kept is not None:
-            at = Path(BASES, policy.base.kept)
-            if not (partial / at).exists():
-                policy.base.save(partial / at)
-        policy.save(partial / "policies" / name, base=str((place / at).absolute()) if at else None)
+        _save_policy(policy, Path("policies", name), partial, place)
+
+
+def _save_policy(policy: Policy, name: Path, partial: Path, place: Path) -> None:
+    at = None
+    if policy.base is not None and policy.base.kept is not None:
+        at = Path(BASES, policy.base.kept)
+        if not (partial / at).exists():
+            policy.base.save(partial / at)
+    policy.save(partial / name, base=str((place / at).absolute()) if at else None)
+
+
+def _save_frozen(frozen: Mapping[str, Frozen], partial: Path, place: Path) -> dict[str, str]:
+    """Write what does not change; returns the hashes of files that stood there before.
+
+    Full weights get a second name for the very files of the checkpoint before, so that they are on
+    the disk once, and as long as any checkpoint has them. An adapter is small, and names the base
+    of its own checkpoint.
+    """
+    hashes: dict[str, str] = {}
+    for name, each in frozen.items():
+        target, source = partial / FROZEN / name, each.written
+        if source is None or not source.is_dir() or each.policy.base is not None:
+            _save_policy(each.policy, Path(FROZEN, name), partial, place)
+            continue
+        target.mkdir(parents=True)
+        known = json.loads((source.parent.parent / MANIFEST).read_text(encoding="utf-8"))
+        for path in source.iterdir():
+            try:
+                os.link(path, target / path.name)
+            except OSError:  # no such names on this file system, or too many
+                shutil.copy2(path, target / path.name)
+            key = str(Path(FROZEN, name, path.name))
+            if key in known:
+                hashes[key] = known[key]
+    return hashes
 
 
 def _hash(path: Path) -> str:

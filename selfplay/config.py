@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import as_file, files
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -22,11 +23,20 @@ from yaml import YAMLError
 from selfplay.build import TARGET, check, convert
 from selfplay.errors import ConfigError, nearest
 
-OBJECTS = ("run", "arena", "curriculum", "population", "sampler", "credit", "objective")
+OBJECTS = ("run", "arena", "curriculum", "population", "sampler", "credit", "objective", "collapse")
 """Keys that hold one node with a `_target_`."""
-COLLECTIONS = ("services", "roles", "shaping")
+COLLECTIONS = ("services", "roles", "shaping", "trackers")
 """Keys that hold a node with a `_target_` under each name."""
-SETTINGS = ("policy", "warmstart", "evaluations", "sampling", "learner", "engine", "rollout")
+SETTINGS = (
+    "policy",
+    "warmstart",
+    "evaluations",
+    "sampling",
+    "learner",
+    "engine",
+    "rollout",
+    "league",
+)
 """Keys that hold plain settings of what the program builds itself."""
 KEYS = ("seed", *OBJECTS, *COLLECTIONS, *SETTINGS)
 """All that a config must consist of."""
@@ -101,6 +111,25 @@ def load(
     if not isinstance(plain, dict):
         raise ConfigError(f"{home / name}.yaml holds no settings by name")
     return {str(key): value for key, value in plain.items()}
+
+
+def load_changed(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """A run's config with overrides, of which `credit=rloo` and the like choose whole configs.
+
+    A run folder's config has no groups to choose from, so those of the shipped ones are put in
+    place of what the run had.
+    """
+    plain = load([], name="config", folder=folder)
+    rest = []
+    for override in overrides:
+        group, _, name = override.partition("=")
+        if group in KEYS and choices(group) and name.isidentifier():
+            plain[group] = load([override])[group]
+        else:
+            rest.append(override)
+    with TemporaryDirectory() as place:
+        Path(place, "config.yaml").write_text(to_yaml(plain), encoding="utf-8")
+        return load(rest, name="config", folder=Path(place))
 
 
 def _compose(home: Path, name: str, overrides: Sequence[str]) -> DictConfig:

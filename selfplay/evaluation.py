@@ -2,8 +2,9 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from selfplay import versus
 from selfplay.arena import Arena
 from selfplay.errors import nearest
 from selfplay.rollout import Job
@@ -32,10 +33,19 @@ class Evaluation:
     """0 is greedy."""
     every: int = 0
     """Also during training, every so many steps; 0 is before and after only."""
+    seatings: Sequence[str] = ()
+    """Opponents by name. The roles' own policies then do not meet each other, but each of these:
+    from every seat in turn, with the opponent in all the others, and with the same seeds."""
+    seats: Sequence[str] = ()
+    """The agents that change places, where the arena has others too (a judge); all where empty."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.temperature < 0 or self.every < 0:
             raise ValueError("samples is at least 1, temperature and every are not negative")
+        known = self.arena().possible_agents if self.seats else ()
+        for seat in self.seats:
+            if seat not in known:
+                raise ValueError(f"seats: no agent {seat!r}; {nearest(seat, known)}")
 
     def run(self, name: str, play: Play, *, seed: int) -> tuple[dict[str, float], list[Episode]]:
         """Means over all episodes, and by task type; with the episodes."""
@@ -46,8 +56,19 @@ class Evaluation:
                 at = derive(seed, "evaluation", name, task.id)
                 jobs.append(Job(task=task, seed=at, member=members[task.id]))
                 members[task.id] += 1
-        episodes = play(jobs)
-        return self.figures(episodes), episodes
+        if not self.seatings:
+            episodes = play(jobs)
+            return self.figures(episodes), episodes
+        seats = self.seats or self.arena().possible_agents
+        matches = [
+            versus.Match(seat=seat, opponent=opponent, seats=seats)
+            for opponent in self.seatings
+            for seat in seats
+        ]
+        episodes = play([replace(job, seating=m.seating) for m in matches for job in jobs])
+        played = [match for match in matches for _ in jobs]
+        found = self.figures(episodes)
+        return found | versus.figures(played, episodes), episodes
 
     def unmeasured(self, name: str, episodes: Sequence[Episode]) -> list[str]:
         """A line for every metric that no episode that was played to its end has.

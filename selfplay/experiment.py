@@ -1,39 +1,36 @@
 """An experiment: everything that a config names, built and wired."""
 
-import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils import logging as transformers_logging
 
-from selfplay import checkpoint, members
+from selfplay import checkpoint, collapse, members, seating
 from selfplay import config as configs
-from selfplay.arena import Arena
-from selfplay.build import TARGET, build, construct, fit, prepare
+from selfplay.build import TARGET, build, construct, fit
 from selfplay.credit import Credit, Stateful
 from selfplay.credit.needs import refuse_unfed
 from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
 from selfplay.engines.transformers import TransformersEngine
-from selfplay.errors import ConfigError, nearest
 from selfplay.evaluation import Evaluation
+from selfplay.league import wiring
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Surrogate
 from selfplay.population import Population
-from selfplay.rollout import Rollout, Seat
+from selfplay.rollout import Rollout
 from selfplay.sampler import Sampler
+from selfplay.seating import Seating
 from selfplay.seeds import derive
-from selfplay.settings import Settings
+from selfplay.settings import Settings, set_up_torch
+from selfplay.world import World
 
 # What the program fills in, and a config therefore may not.
 ENGINE = ("models", "end_ids")
-ROLLOUT = ("arena", "seats", "engines")
-SEAT = ("role", "policy", "renderer")
 
 
 def validate(config: Mapping[str, Any]) -> None:
@@ -43,23 +40,24 @@ def validate(config: Mapping[str, Any]) -> None:
     """
     configs.validate(config)
     refuse_unfed(config["credit"], config["sampler"])
+    collapse.validate(config)
+    build(config["trackers"], where="trackers")  # so that a missing package is told of now
     construct(Settings, {k: v for k, v in config["run"].items() if k != TARGET}, where="run")
     fit(TransformersEngine, config["engine"], where="engine", reserved=ENGINE)
-    fit(Rollout, config["rollout"], where="rollout", reserved=ROLLOUT)
-    known = ("default", *config["roles"])
-    for role, node in config["sampling"].items():
-        if role not in known:
-            raise ConfigError(f"sampling.{role}: no such role; {nearest(role, known)}")
-        fit(Seat, node, where=f"sampling.{role}", reserved=SEAT)
-    for name, node in config["evaluations"].items():
-        fit(Evaluation, node, where=f"evaluations.{name}", pending=("arena", "tasks"))
-    population = build(config["population"], where="population")
+    seating.validate(sampling=config["sampling"], rollout=config["rollout"], roles=config["roles"])
+    population: Population = build(config["population"], where="population")
     members.validate(
         population,
         config["roles"],
         learner=config["learner"],
         warmstart=config["warmstart"],
     )
+    wiring.validate(config["league"], population, config["roles"])
+    known = (*population.policies(config["roles"]), *population.opponents)
+    for name, node in config["evaluations"].items():
+        where = f"evaluations.{name}"
+        fitted = fit(Evaluation, node, where=where, pending=("arena", "tasks"))
+        seating.refuse_unknown(fitted.get("seatings", ()), known, where=f"{where}.seatings")
 
 
 class Experiment:
@@ -78,11 +76,11 @@ class Experiment:
         self.seed = int(config["seed"])
         self.settings: Settings = build(config["run"], where="run")
         set_up_torch(self.settings, self.seed)
-        self.services: dict[str, Any] = {"seed": self.seed}
         self.evaluations_before: dict[str, dict[str, float]] | None = None
         self.evaluations_after: dict[str, dict[str, float]] | None = None
         self.seconds_before = 0.0
         self.step = 0
+        self.world = World(config)
         try:
             self._build_all(saved)
         except BaseException:
@@ -91,25 +89,21 @@ class Experiment:
 
     def _build_all(self, saved: Path | None) -> None:
         config = self.config
-        for name, node in config["services"].items():
-            self.services[name] = build(node, where=f"services.{name}", provided=self.services)
         self.population: Population = build(config["population"], where="population")
-        self.objective: Surrogate = self._build("objective")
-        self.curriculum: Curriculum = self._build("curriculum")
-        self.shaping = Shaping([*self._build("shaping").values()])
-        self._roles = {
-            name: build(node, where=f"roles.{name}", provided=self.services)
-            for name, node in config["roles"].items()
-        }
-        arena = self._arena(config["arena"], where="arena")
-        self.credit: Credit = self._build("credit", arena=arena)
+        self.objective: Surrogate = self.world.build("objective")
+        self.curriculum: Curriculum = self.world.build("curriculum")
+        self.watch: collapse.Watch = self.world.build("collapse")
+        self.shaping = Shaping([*self.world.build("shaping").values()])
+        arena = self.world.arena
+        self.credit: Credit = self.world.build("credit", arena=arena)
         # What a sampler drops for want of signal is for the credit to say.
         within = getattr(self.credit, "within", "role")
-        self.sampler: Sampler = self._build("sampler", within=within)
+        self.sampler: Sampler = self.world.build("sampler", within=within)
         evaluations = {
             name: self._evaluation(f"evaluations.{name}", node)
             for name, node in config["evaluations"].items()
         }
+        plan = wiring.Plan(config["league"], arena=arena(), population=self.population)
         # The policies come last: a warm start, or a large model, costs minutes.
         self.policies = members.load(
             self.population,
@@ -131,11 +125,26 @@ class Experiment:
             {name: policy.renderer.end_ids for name, policy in self.policies.items()},
             **fit(TransformersEngine, config["engine"], where="engine", reserved=ENGINE),
         )
-        self.rollout = self._rollout(arena)
+        self.seating = Seating(
+            roles=self.world.roles,
+            policy_of=self.population.policy_of,
+            sampling=config["sampling"],
+            rollout=config["rollout"],
+        )
+        members.seat(self.population, self.policies, self.seating, self.engine)
+        self.rollout: Rollout = self.seating.rollout(arena)
         self.evaluations = {
-            name: (each, self._rollout(each.arena, temperature=each.temperature))
+            name: (each, self.seating.rollout(each.arena, temperature=each.temperature))
             for name, each in evaluations.items()
         }
+        self.league = plan.league(
+            policies=self.policies,
+            learners=self.learners,
+            seating=self.seating,
+            engine=self.engine,
+            play=self.rollout.play,
+            seed=self.seed,
+        )
 
     @classmethod
     def resume(cls, config: Mapping[str, Any], place: Path) -> "Experiment":
@@ -154,17 +163,21 @@ class Experiment:
         self.step = state["step"]
         self.curriculum.load_state_dict(state["curriculum"])
         self.credit.load_state_dict(state["credit"])
+        self.watch.load_state_dict(state["collapse"])
         self.evaluations_before = state["evaluations_before"]
         self.evaluations_after = state["evaluations_after"]
         self.seconds_before = state["seconds"]
         for name, policy in self.policies.items():
             self.engine.publish(name, policy.model.state_dict(), policy.version)
+        self.league.load_state_dict(state["league"], place)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps beside weights and optimizers, as plain JSON data."""
         return {
             "curriculum": self.curriculum.state_dict(),
             "credit": self.credit.state_dict(),
+            "league": self.league.state_dict(),
+            "collapse": self.watch.state_dict(),
             "evaluations_before": self.evaluations_before,
             "evaluations_after": self.evaluations_after,
             "seconds": self.seconds(),
@@ -181,12 +194,12 @@ class Experiment:
         self.engine.publish(name, policy.model.state_dict(), policy.version)
 
     def service_figures(self) -> dict[str, float]:
-        """What the services counted since they were last asked."""
+        """What services and engines counted since they were last asked."""
         figures: dict[str, float] = {}
-        for name, service in self.services.items():
-            if hasattr(service, "drain_counts"):
-                counts = service.drain_counts()
-                figures |= {f"service/{name}/{key}": float(value) for key, value in counts.items()}
+        for name, each in self._outside().items():
+            if hasattr(each, "drain_counts"):
+                counts = each.drain_counts()
+                figures |= {f"{name}/{key}": float(value) for key, value in counts.items()}
         return figures
 
     def learning(self, step: int) -> dict[str, Learner]:
@@ -205,6 +218,7 @@ class Experiment:
     def begin_step(self, step: int) -> None:
         """Seed what has no seed of its own, such as a model's dropout, by the step it is for."""
         torch.manual_seed(derive(self.seed, "step", step))
+        self.league.begin_step(step, self.learning(step))
 
     def summary(self, folder: Path) -> dict[str, Any]:
         """What summary.json says."""
@@ -232,61 +246,25 @@ class Experiment:
         }
 
     def close(self) -> None:
-        """Release services that hold processes."""
-        for service in self.services.values():
-            if hasattr(service, "close"):
-                service.close()
+        """Release services and engines that hold processes or connections."""
+        for each in self._outside().values():
+            if hasattr(each, "close"):
+                each.close()
+
+    def _outside(self) -> dict[str, Any]:
+        """Services, and engines where they are built, under the names of their figures."""
+        engines = self.seating.engines if hasattr(self, "seating") else {}
+        return {
+            **{f"service/{name}": service for name, service in self.world.services.items()},
+            **{f"engine/{name}": engine for name, engine in engines.items()},
+        }
 
     # Building ----------------------------------------------------------------------------------
 
-    def _build(self, key: str, **given: Any) -> Any:
-        return build(self.config[key], where=key, provided={**self.services, **given})
-
-    def _arena(self, node: Mapping[str, Any], *, where: str) -> Callable[[], Arena]:
-        """What makes a fresh arena; one is made now, to see that its roles are there."""
-        target, arguments = prepare(node, where=where, provided=self.services)
-
-        def make() -> Arena:
-            made: Arena = construct(target, arguments, where=where)
-            return made
-
-        for role in make().roles:
-            if role not in self._roles:
-                raise ConfigError(f"{where}: no role {role!r}; {nearest(role, self._roles)}")
-        return make
-
     def _evaluation(self, where: str, node: Mapping[str, Any]) -> Evaluation:
         rest = {key: value for key, value in node.items() if key != "arena"}
-        built = build(rest, where=where, provided=self.services)
+        built = build(rest, where=where, provided=self.world.services)
         checked = fit(Evaluation, built, where=where, provided=("arena",))
-        return Evaluation(arena=self._arena(node["arena"], where=f"{where}.arena"), **checked)
-
-    def _rollout(self, arena: Callable[[], Arena], **seat: Any) -> Rollout:
-        seats = {role: self._seat(role, **seat) for role in arena().roles}
-        engines = dict.fromkeys(self.policies, self.engine)
-        settings = fit(Rollout, self.config["rollout"], where="rollout", reserved=ROLLOUT)
-        return Rollout(arena=arena, seats=seats, engines=engines, **settings)
-
-    def _seat(self, role: str, **overrides: Any) -> Seat:
-        policy = self.population.policy_of(role)
-        limits = {**self.config["sampling"]["default"], **self.config["sampling"].get(role, {})}
-        return Seat(
-            role=self._roles[role],
-            policy=policy,
-            renderer=self.policies[policy].renderer,
-            **fit(Seat, {**limits, **overrides}, where=f"sampling.{role}", reserved=SEAT),
-        )
-
-
-def set_up_torch(settings: Settings, seed: int) -> None:
-    """Threads, kernels and seed, for a run and for the warm start before it."""
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    # One line of our own says more than a bar for every file that is read or written.
-    transformers_logging.disable_progress_bar()
-    torch.manual_seed(seed)
-    if settings.deterministic:
-        # Without it, deterministic kernels refuse matrix products on a GPU. Read when the first
-        # of them runs.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(settings.deterministic, warn_only=False)
+        arena = self.world.arena_of(node["arena"], where=f"{where}.arena")
+        evaluation: Evaluation = construct(Evaluation, {"arena": arena, **checked}, where=where)
+        return evaluation

@@ -2,12 +2,12 @@
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 from selfplay.arena import Arena
-from selfplay.errors import SelfplayError
+from selfplay.errors import SelfplayError, one_line
 from selfplay.types import Action, Episode, Message, Status, Task, Turn
 
 
@@ -30,6 +30,11 @@ class Job:
     and play goes on behind them with this job's own seeds."""
     parent: int | None = None
     """The sibling whose record that is: its index in the group."""
+    seating: Mapping[str, str] = field(default_factory=dict)
+    """Agent to the name of the policy that plays it, where it is not its role's own, or where it is
+    another policy's match. The same for all siblings of a group."""
+    learner: str | None = None
+    """Whose match it is: no other policy learns from it. None: every policy that learns."""
 
 
 class Game:
@@ -112,6 +117,7 @@ class Game:
             error=self.error,
             parent=self.job.parent,
             stem=min(len(self.job.prefix), len(self.turns)),
+            seating=dict(self.job.seating),
         )
 
     def _begin(self) -> None:
@@ -174,9 +180,3 @@ class Game:
         if place < len(self.job.prefix) and turn == self.job.prefix[place]:
             return self.job.prefix[place]
         return turn
-
-
-def one_line(error: Exception) -> str:
-    """What broke, whatever line breaks or control characters its message holds."""
-    words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return "".join(c if c.isprintable() else "?" for c in words)

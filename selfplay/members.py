@@ -8,12 +8,14 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.build import TARGET, construct, fit, join, locate
+from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Surrogate
 from selfplay.lora import BASES, Lora, require_peft
 from selfplay.policy import Bases, Policy, load_policy, outline
 from selfplay.population import Population
+from selfplay.seating import Seating
 from selfplay.seeds import derive
 from selfplay.tiny import build_model
 from selfplay.warmstart import WarmStart, resolve_model
@@ -32,7 +34,10 @@ def validate(
 ) -> None:
     """Raise ConfigError for the first policy or learner that could not be; loads no weights."""
     fit(Learner, learner, where="learner", reserved=LEARNER)
-    for name, node in population.policies(roles).items():
+    policies = population.policies(roles)
+    for name, node in population.saved().items():
+        fit(load_policy, node, where=f"population.opponents.{name}", reserved=POLICY)
+    for name, node in policies.items():
         place = f"population.special.{name}"
         where = place if name in population.special else "policy"
         fit(load_policy, node, where=where, pending=("model", "lora"), reserved=POLICY)
@@ -95,6 +100,29 @@ def load(
         if base is not None:
             base.kept = base.kept or kept
     return found
+
+
+def seat(
+    population: Population,
+    policies: Mapping[str, Policy],
+    seating: Seating,
+    engine: TransformersEngine,
+) -> None:
+    """Make the policies and the population's opponents known to rollouts.
+
+    Opponents that are saved models are loaded here; they do not learn, and no checkpoint keeps
+    them.
+    """
+    for name, policy in policies.items():
+        seating.add(name, engine, policy.renderer, learn=policy.learn)
+    saved = population.saved()
+    for name, opponent in population.opponents.items():
+        if name not in saved:
+            seating.add(name, opponent)
+            continue
+        loaded = load_policy(name, **saved[name], learn=False)
+        engine.serve(name, loaded.model, loaded.renderer.end_ids)
+        seating.add(name, engine, loaded.renderer)
 
 
 def learners(

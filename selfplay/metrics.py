@@ -13,9 +13,13 @@ def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
     """Means over episodes and turns.
 
     episodes: how many, and how many failed (by kind of error too) or were truncated. arena: what
-    the arena measured, over all and by task type. role: pay per agent and episode, share of actions
-    that parsed, tokens, named verdicts as shares of the role's turns. Turns that an episode shares
-    with its parent are the parent's, but what they were paid is part of both returns.
+    the arena measured, over all and by task type (and by what is above it, where the type is a
+    path). role: pay per agent and episode, share of actions that parsed, tokens, named verdicts as
+    shares of the role's turns. Turns that an episode shares with its parent are the parent's, but
+    what they were paid is part of both returns.
+
+    role is about the roles' own policies: an agent that a job seated otherwise has no part in it.
+    versus: what the others of such an episode were paid, by whom they met.
     """
     everything = list(episodes)
     figures = {"episodes/count": float(len(everything))}
@@ -28,9 +32,10 @@ def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
     for episode in played:
         for name, value in episode.metrics.items():
             measured[f"arena/{name}"].append(value)
-            measured[f"arena/{episode.task.type}/{name}"].append(value)
+            for kind in _and_above(episode.task.type):
+                measured[f"arena/{kind}/{name}"].append(value)
     figures |= _means(measured)
-    return figures | _by_role(played)
+    return figures | _by_role(played) | _versus(played)
 
 
 def _by_role(episodes: Iterable[Episode]) -> dict[str, float]:
@@ -40,6 +45,8 @@ def _by_role(episodes: Iterable[Episode]) -> dict[str, float]:
     for episode in episodes:
         paid: dict[tuple[str, str], float] = defaultdict(float)
         for place, turn in enumerate(episode.turns):
+            if turn.agent in episode.seating:
+                continue
             paid[turn.role, turn.agent] += turn.reward
             if place < episode.stem:
                 continue
@@ -60,6 +67,26 @@ def _by_role(episodes: Iterable[Episode]) -> dict[str, float]:
         turns = len(sums[f"{here}/valid"])
         figures |= {f"{here}/{name}": count / turns for name, count in counts.items()}
     return figures
+
+
+def _versus(episodes: Iterable[Episode]) -> dict[str, float]:
+    """`versus/<policy>/<role>/reward` per agent and episode, and `versus/<policy>/episodes`."""
+    paid: dict[str, list[float]] = defaultdict(list)
+    met: Counter[str] = Counter()
+    for episode in episodes:
+        own = {t.agent: t.role for t in episode.turns if t.agent not in episode.seating}
+        for policy in sorted(set(episode.seating.values())) if own else ():
+            met[f"versus/{policy}/episodes"] += 1
+            for agent, role in own.items():
+                reward = sum(t.reward for t in episode.turns if t.agent == agent)
+                paid[f"versus/{policy}/{role}/reward"].append(reward)
+    return {name: float(number) for name, number in met.items()} | _means(paid)
+
+
+def _and_above(kind: str) -> list[str]:
+    """A type and, where it is a path, those above it: a/b is of the types a/b and a."""
+    parts = kind.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def _means(values: Mapping[str, list[float]]) -> dict[str, float]:

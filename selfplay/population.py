@@ -17,6 +17,9 @@ SETTINGS = ("model", "learn", "dtype", "device", "lora")
 LEARNER = "learner"
 """What can be said of a special one too: how it learns, unlike the others."""
 
+SAVED = ("model", "dtype", "device")
+"""What can be said of an opponent that is a saved model."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
@@ -48,7 +51,12 @@ class Population:
     """Policy name to settings that replace those of `policy` (another model, learn: false), and to
     a `learner` whose settings replace those of the run's."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """Role to policy name, where `sharing` does not say it already."""
+    """Role to policy name, where `sharing` does not say it already; or the name of an opponent."""
+    more: Sequence[str] = ()
+    """Policies that no role has, such as a league's exploiters."""
+    opponents: Mapping[str, Any] = field(default_factory=dict)
+    """Name to somebody who plays and does not learn: an engine (a script, an endpoint), or the
+    settings of a saved model: {model: FOLDER}. A league, an evaluation or `roles` seats them."""
     phases: Sequence[Mapping[str, Any]] = ()
     """Who learns when, over and over in this order: {learn: [solver], steps: 10}. All learn at
     every step where there are none."""
@@ -72,7 +80,9 @@ class Population:
         Raises ConfigError for unknown names, and where nobody learns or not when the phases say so.
         """
         known = list(roles)
-        names = list(dict.fromkeys(self.policy_of(role) for role in known))
+        played = [*(self.policy_of(role) for role in known), *self.more]
+        names = [name for name in dict.fromkeys(played) if name not in self.opponents]
+        self._refuse_opponents(known)
         for role in self.roles:
             if role not in known:
                 raise ConfigError(f"population.roles: no role {role!r}; {nearest(role, known)}")
@@ -93,6 +103,10 @@ class Population:
         self._refuse_idle({name: node.get("learn", True) for name, node in found.items()})
         return found
 
+    def saved(self) -> dict[str, dict[str, Any]]:
+        """Name to settings of every opponent that is a saved model."""
+        return {name: dict(each) for name, each in self.opponents.items() if _is_settings(each)}
+
     def learner_of(self, name: str) -> Mapping[str, Any]:
         """Settings that replace the run's learner settings for one policy."""
         given: Mapping[str, Any] = self.special.get(name, {}).get(LEARNER, {})
@@ -106,6 +120,26 @@ class Population:
                 return name in phase.learn
             left -= phase.steps
         return True
+
+    def _refuse_opponents(self, roles: Sequence[str]) -> None:
+        """Raise ConfigError for an opponent that is nobody, or whose name is a policy's."""
+        for name, opponent in self.opponents.items():
+            where = f"population.opponents.{name}"
+            if name in (SHARED, *roles, *self.more):
+                raise ConfigError(f"{where}: {name!r} names a policy or role; choose another name")
+            if not name.replace("_", "").replace("-", "").isalnum():
+                raise ConfigError(f"{where}: a name has letters, digits, '-' and '_' only")
+            if _is_settings(opponent):
+                _refuse_unknown(opponent, SAVED, where=where)
+                if not opponent.get("model"):
+                    raise ConfigError(
+                        f"{where}: names neither what plays (_target_) nor a saved model (model)"
+                    )
+            elif not hasattr(opponent, "step"):
+                raise ConfigError(
+                    f"{where}: {opponent!r} cannot play; give it a model, or a _target_ that is an "
+                    "engine, such as selfplay.engines.scripted.Scripted"
+                )
 
     def _refuse_idle(self, learn: Mapping[str, bool]) -> None:
         """Raise ConfigError unless somebody learns, and the phases name just those who do."""
@@ -133,6 +167,10 @@ class Population:
                     f"population.special.{name}.learner: policy {name!r} is frozen (learn: false), "
                     "so that nothing learns with these settings; set learn: true, or drop them"
                 )
+
+
+def _is_settings(opponent: Any) -> bool:
+    return isinstance(opponent, Mapping)
 
 
 def _refuse_unknown(settings: Mapping[str, Any], known: Sequence[str], *, where: str) -> None:

@@ -114,7 +114,7 @@ class Progress:
     def step(self, metrics: Mapping[str, float]) -> None:
         """A step is done; `metrics` is its line of metrics.jsonl, "step" included if known."""
         with self._lock:
-            self.done = max(self.done + 1, int(metrics.get("step", 0)))
+            self.done = int(metrics.get("step", self.done + 1))  # may go back
             self._pace.append(self._clock())
             self._phase = "training"
             for key, value in metrics.items():

@@ -1,11 +1,11 @@
 """The rollout plays many arenas at once and keeps every ready agent's request in flight."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from selfplay.arena import Arena
 from selfplay.engines import Engine
@@ -15,10 +15,8 @@ from selfplay.role import Role
 from selfplay.seeds import derive
 from selfplay.tokens import Renderer
 from selfplay.types import (
-    Action,
     Completion,
     Episode,
-    InvalidAction,
     Message,
     Request,
     Turn,
@@ -73,6 +71,8 @@ class Rollout:
         arena: Callable[[], Arena],
         seats: Mapping[str, Seat],
         engines: Mapping[str, Engine],
+        renderers: Mapping[str, Renderer] | None = None,
+        learning: Collection[str] | None = None,
         max_turns: int = 1000,
         max_live: int = 4096,
         threads: int = 8,
@@ -81,13 +81,18 @@ class Rollout:
         """Args:
         arena: Makes a fresh arena.
         seats: Role name to seat; an agent `solver_3` takes the seat of `solver`.
-        engines: Policy name to the engine that serves it.
+        engines: Policy name to the engine that serves it. Read when a job asks for it, as are the
+            two below: whoever made them may add policies between two calls of `play`.
+        renderers: Policy name to its token seam, for agents that a job seats otherwise.
+        learning: Names of the policies that learn; all where None.
         max_turns: Turns after which an episode is cut off as truncated.
         max_live: Episodes in flight at once.
         threads: Arenas that advance at once where `Arena.blocking`.
         patience: Steps in a row without any completion, after which the engines are stuck.
         """
-        self.arena, self.seats, self.engines = arena, dict(seats), dict(engines)
+        self.arena, self.seats, self.engines = arena, dict(seats), engines
+        self.renderers = {} if renderers is None else renderers
+        self.learning = learning
         self.max_turns, self.max_live, self.threads = max_turns, max_live, threads
         self.patience = patience
         self._requests = count()
@@ -135,11 +140,18 @@ class Rollout:
 
     def _game(self, job: Job) -> Game:
         """A job's game. Of a recorded turn only what its role notes: the arena notes again."""
+        arena = self.arena()
+        for agent in job.seating:
+            if agent not in arena.possible_agents:
+                raise ConfigError(
+                    f"no agent {agent!r} to be seated; {nearest(agent, arena.possible_agents)}"
+                )
+            self._seat(agent, job)
         prefix = [
-            replace(turn, reward=0.0, info=self._read(self._seat(turn.agent), turn.text)[1])
+            replace(turn, reward=0.0, info=self._seat(turn.agent, job).role.read(turn.text)[1])
             for turn in job.prefix
         ]
-        return Game(job, self.arena(), prefix=prefix)
+        return Game(job, arena, prefix=prefix)
 
     @staticmethod
     def _advance_all(games: Sequence[Game], pool: ThreadPoolExecutor) -> None:
@@ -157,7 +169,7 @@ class Rollout:
             game.fail(error)
             return
         for agent, observation in views.items():
-            seat = self._seat(agent)
+            seat = self._seat(agent, game.job)
             messages = seat.role.prompt(observation)
             if seat.role.memory == "conversation" and agent in game.latest:
                 messages = [message for message in messages if message["role"] != "system"]
@@ -194,22 +206,25 @@ class Rollout:
         # The chat template does not keep its prefix: start a new sequence rather than guess.
         return seat.renderer.start([*game.said(agent), *messages])
 
-    def _seat(self, agent: str) -> Seat:
+    def _seat(self, agent: str, job: Job) -> Seat:
+        """The seat of the agent's role, taken by the policy that the job puts there."""
         role = agent.rpartition("_")[0]
         if role not in self.seats:
             raise ConfigError(
                 f"no seat for role {role!r} of agent {agent!r}; {nearest(role, self.seats)}"
             )
-        return self.seats[role]
+        seat, policy = self.seats[role], job.seating.get(agent)
+        if policy is None or policy == seat.policy:
+            return seat
+        if policy not in self.renderers:
+            raise ConfigError(
+                f"no policy {policy!r} for {agent!r} to be played by; "
+                f"{nearest(policy, self.renderers)}"
+            )
+        return replace(seat, policy=policy, renderer=self.renderers[policy])
 
-    @staticmethod
-    def _read(seat: Seat, text: str) -> tuple[Action | None, dict[str, Any]]:
-        """The action in a completion's text, and what its role notes of it."""
-        info: dict[str, Any] = dict(seat.role.facts(text))
-        try:
-            return seat.role.parse(text), info
-        except InvalidAction as reason:
-            return None, {**info, "invalid": str(reason)}
+    def _learns(self, policy: str, job: Job) -> bool:
+        return job.learner in (None, policy) and (self.learning is None or policy in self.learning)
 
     def _receive(self, completion: Completion, in_flight: _InFlight) -> Game:
         """Book a completion as its agent's turn; its action waits for the rest of the stage."""
@@ -221,7 +236,7 @@ class Rollout:
         if text is None:
             text = seat.renderer.text(completion.completion_ids)
         text = well_formed(text)
-        action, info = self._read(seat, text)
+        action, info = seat.role.read(text)
         game.moves[asked.agent] = Turn(
             agent=asked.agent,
             role=asked.agent.rpartition("_")[0],
@@ -238,5 +253,6 @@ class Rollout:
             stage=game.stage,
             stop_reason=completion.stop_reason,
             info=info,
+            learn=self._learns(seat.policy, game.job),
         )
         return game

@@ -1,5 +1,6 @@
-"""Settings of the run itself."""
+"""Settings of the run itself, and torch as they want it."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -44,3 +45,20 @@ class Settings:
     def keeps_episodes(self, step: int) -> bool:
         """Whether the episodes of this step are recorded."""
         return bool(self.episodes_every) and step % self.episodes_every == 0
+
+
+def set_up_torch(settings: Settings, seed: int) -> None:
+    """Threads, kernels and seed, for a run and for the warm start before it."""
+    import torch
+    from transformers.utils import logging as transformers_logging
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    # One line of our own says more than a bar for every file that is read or written.
+    transformers_logging.disable_progress_bar()
+    torch.manual_seed(seed)
+    if settings.deterministic:
+        # Without it, deterministic kernels refuse matrix products on a GPU. Read when the first
+        # of them runs.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(settings.deterministic, warn_only=False)

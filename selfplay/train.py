@@ -1,11 +1,11 @@
 """The training loop."""
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import count
+from pathlib import Path
 
 from selfplay import checkpoint, metrics
+from selfplay.clock import Clock
 from selfplay.errors import CollapsedError, nearest
 from selfplay.experiment import Experiment
 from selfplay.progress import Progress
@@ -22,12 +22,15 @@ def train(experiment: Experiment, run: Run, progress: Progress) -> None:
     if experiment.evaluations_before is None:
         begin(experiment, run, progress)
 
-    for step in range(experiment.step + 1, settings.steps + 1):
-        clock = Clock()
+    while experiment.step < settings.steps:
+        step, clock = experiment.step + 1, Clock()
         experiment.begin_step(step)
         with clock("rollout"):
             groups = experiment.sampler.sample(
-                experiment.curriculum, experiment.rollout.play, step=step, seed=experiment.seed
+                experiment.curriculum,
+                experiment.league.play,
+                step=step,
+                seed=experiment.watch.seed(experiment.seed),
             )
         with clock("credit"):
             # What was played includes groups that were dropped for want of signal.
@@ -46,15 +49,19 @@ def train(experiment: Experiment, run: Run, progress: Progress) -> None:
                 figures[f"policy/{name}/learned"] = float(name in learning)
         figures |= prefixed("curriculum", experiment.curriculum.metrics())
         figures |= prefixed("sampler", experiment.sampler.metrics())
+        figures |= prefixed("league", experiment.league.end_step())
         figures |= experiment.service_figures()
         experiment.step = step
         with clock("evaluation"):
             figures |= evaluate_due(experiment, progress, step)
+        figures |= experiment.watch.observe(step, figures)
         with clock("record"):
             kept = played if settings.keeps_episodes(step) else []
             run.record(step, {**figures, **clock.figures()}, kept, samples)
         progress.step({"step": step, **figures, **clock.figures()})
         guard(experiment, figures, step, progress)
+        if heed(experiment, run, progress, figures):
+            continue
         if step % settings.checkpoint_every == 0 or step == settings.steps:
             save(experiment, run)
 
@@ -69,6 +76,7 @@ def begin(experiment: Experiment, run: Run, progress: Progress) -> None:
     experiment.evaluations_before = found
     if not experiment.settings.steps:
         experiment.evaluations_after = found
+    experiment.watch.observe(0, named(found))
     run.record(0, {**named(found), **clock.figures()}, [], [])
     save(experiment, run)
 
@@ -116,14 +124,53 @@ def evaluate_due(experiment: Experiment, progress: Progress, step: int) -> dict[
 
 def save(experiment: Experiment, run: Run) -> None:
     """Write a checkpoint."""
-    checkpoint.save(
+    place = checkpoint.save(
         run.folder / "checkpoints",
         step=experiment.step,
         policies=experiment.policies,
         learners=experiment.trained(),
         state=experiment.state_dict(),
         keep=experiment.settings.keep_checkpoints,
+        spare=experiment.watch.spare(),
+        frozen=experiment.league.frozen(),
     )
+    experiment.league.written(place)
+
+
+def heed(
+    experiment: Experiment, run: Run, progress: Progress, figures: Mapping[str, float]
+) -> bool:
+    """Tell of the watch's alarms and follow them up; True where that goes back in time."""
+    watch, step = experiment.watch, experiment.step
+    known = {**named(experiment.evaluations_before or {}), **figures}
+    for line in watch.unseen(known) if step == 1 else ():
+        progress.note(line)
+    alarms = watch.alarms()
+    for alarm in alarms:
+        if alarm.new:
+            progress.note(f"step {step}: signs of collapse: {alarm.text}")
+    place = watch.respond(step, checkpoints=run.folder / "checkpoints", league=experiment.league)
+    if place is None:
+        return False
+    progress.note(f"step {step}: going back to checkpoint {place.name}, with other seeds")
+    roll_back(experiment, run, place, [alarm.text for alarm in alarms])
+    return True
+
+
+def roll_back(experiment: Experiment, run: Run, place: Path, alarms: Sequence[str]) -> None:
+    """Go on from an older checkpoint with other seeds; what was recorded after it is set aside.
+
+    Killed anywhere in here, a run resumes at a later checkpoint and comes here again, or at this
+    one.
+    """
+    number, seconds = experiment.watch.returned + 1, experiment.seconds_before
+    why = {"from": experiment.step, "to": int(place.name), "alarms": list(alarms)}
+    run.set_aside(int(place.name), number, why)
+    experiment.restore(place)
+    experiment.watch.returned, experiment.seconds_before = number, seconds
+    save(experiment, run)
+    checkpoint.drop_after(run.folder / "checkpoints", experiment.step)
+    run.rewind(experiment.step)
 
 
 def guard(
@@ -160,29 +207,3 @@ def named(evaluations: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 def prefixed(prefix: str, figures: Mapping[str, float]) -> dict[str, float]:
     """The figures under a path."""
     return {f"{prefix}/{name}": value for name, value in figures.items()}
-
-
-class Clock:
-    """Wall-clock seconds of a step by phase."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-        self._phases: dict[str, float] = {}
-        self._open: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        """Time a phase."""
-        self._open[phase] = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._phases[phase] = time.perf_counter() - self._open.pop(phase)
-
-    def figures(self) -> dict[str, float]:
-        """`seconds/<phase>` of the phases that ended, and `seconds/total` so far."""
-        total = time.perf_counter() - self._start
-        return {
-            **{f"seconds/{name}": value for name, value in self._phases.items()},
-            "seconds/total": total,
-        }

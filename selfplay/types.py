@@ -186,6 +186,8 @@ class Turn:
     """Why the completion ended."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """Facts the arena or the role noted, e.g. the reason an action was invalid."""
+    learn: bool = True
+    """Whether its policy may learn from it: false for a frozen one and in another's match."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,6 +215,8 @@ class Episode:
     stem: int = 0
     """Leading turns that were replayed, not played: those it shares with its parent. `metrics` and
     `created` are of what came after them."""
+    seating: Mapping[str, str] = field(default_factory=dict)
+    """Agent to policy, as `Job.seating` had it."""
 
     def agents(self) -> tuple[str, ...]:
         """The agents that took a turn, in order of their first."""

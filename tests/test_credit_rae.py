@@ -17,7 +17,7 @@ def after_some_games(game: Game, **settings: object) -> RoleConditioned:
     """As it stands after games that paid 0.7 and -0.4 on average."""
     credit = RoleConditioned(**settings)  # type: ignore[arg-type]
     names = game.names if credit.by == "agent" else {name[:-2] for name in game.names}
-    rows = [["game_v0", name, b, 30] for name, b in zip(names, (0.7, -0.4), strict=False)]
+    rows = [["game_v0", name, "base", b, 30] for name, b in zip(names, (0.7, -0.4), strict=False)]
     credit.load_state_dict({"averages": rows})
     return credit
 
@@ -27,8 +27,8 @@ def test_the_golden_sequence() -> None:
     found = advantages(credit.assign(solos(*REWARDS)))
     assert found == pytest.approx([1, 0.95, -1.0975, 0.957375], abs=1e-12)
     (row,) = credit.state_dict()["averages"]
-    assert row == ["game_v0", "solver_0", pytest.approx(0.09049375), 4]
-    assert credit.metrics() == {"baseline/game_v0/solver_0": pytest.approx(0.09049375)}
+    assert row == ["game_v0", "solver_0", "base", pytest.approx(0.09049375), 4]
+    assert credit.metrics() == {"baseline/game_v0/solver_0/base": pytest.approx(0.09049375)}
 
 
 def test_the_order_that_the_paper_prints_is_decay_times_the_same() -> None:
@@ -68,7 +68,7 @@ def test_the_agents_of_a_role_move_its_average_once() -> None:
     pair = episode(turn("solver_0", 1), turn("solver_1", 3))
     # The second episode meets half of the first one's mean.
     assert advantages(credit.assign([group(pair, pair)])) == [1, 3, 0, 2]
-    assert credit.state_dict() == {"averages": [["game_v0", "solver", 1.5, 2]]}
+    assert credit.state_dict() == {"averages": [["game_v0", "solver", "base", 1.5, 2]]}
 
 
 @pytest.mark.parametrize("correct_start", [False, True])

@@ -11,10 +11,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from selfplay import config, members
 from selfplay.errors import ConfigError
-from selfplay.experiment import set_up_torch, validate
+from selfplay.experiment import validate
 from selfplay.learner.objective import Objective
 from selfplay.population import Population
-from selfplay.settings import Settings
+from selfplay.settings import Settings, set_up_torch
 
 ROLES = ["proposer", "solver"]
 SIZES = {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 16}

@@ -22,8 +22,9 @@ class Credit(Protocol):
     """A credit method. One that keeps averages between steps has them in its state."""
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """One sample per turn of every episode that did not fail, in their order; a method of
-        branches makes one of a turn that several episodes share."""
+        """One sample per turn of every episode that did not fail, in their order, but none of a
+        turn that nobody learns from; a method of branches makes one of a turn that several episodes
+        share."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -35,25 +35,19 @@ def path(group: Group, index: int) -> Path:
 
 
 def places(all_plays: Sequence[Play]) -> list[Hashable]:
-    """For every play, its place in the tree: equal for the same turn in several episodes.
-
-    `all_plays` are those of `comparison.plays`: all turns of an episode, in order.
-    """
+    """For every play, its place in the tree: equal for the same turn in several episodes."""
     found: list[Hashable] = []
     paths: dict[tuple[str, int], Path] = {}
-    turns: dict[tuple[str, int], int] = {}
     for play in all_plays:
         leaf = (play.group.id, play.episode)
         if leaf not in paths:
             paths[leaf] = path(play.group, play.episode)
-        turn = turns.get(leaf, 0)
-        turns[leaf] = turn + 1
-        found.append((play.group.id, paths[leaf][turn], turn))
+        found.append((play.group.id, paths[leaf][play.place], play.place))
     return found
 
 
 def candidates(groups: Sequence[Group], returns: Returns) -> list[Candidate]:
-    """Every turn once, of all episodes that did not fail, in order."""
+    """Every turn of `comparison.plays` once, in order."""
     return [each for group in groups for each in _of_group(group, plays([group], returns))]
 
 
@@ -64,31 +58,35 @@ def _of_group(group: Group, all_plays: Sequence[Play]) -> list[Candidate]:
     for play, place in zip(all_plays, places(all_plays), strict=True):
         through.setdefault(place, {})[play.episode] = play
     found: list[Candidate] = []
-    depths = dict.fromkeys(paths, 0)
-    nodes: dict[int, tuple[int, ...]] = {}
     shares: dict[tuple[int, ...], dict[int, float]] = {}
     for leaves in through.values():
         play = next(iter(leaves.values()))
-        leaf, depth = play.episode, depths[play.episode]
-        if branching and depth and group.episodes[leaf].turns[depth - 1].stage != play.turn.stage:
-            nodes.update(dict.fromkeys(leaves, (paths[leaf][depth - 1], depth - 1)))
-        depths.update(dict.fromkeys(leaves, depth + 1))
+        leaf = play.episode
         share = shares.get(tuple(leaves))  # the same until the next branching
         if share is None:
-            share = _shares({each: paths[each] for each in leaves}, depth + 1)
+            share = _shares({each: paths[each] for each in leaves}, play.place + 1)
             shares[tuple(leaves)] = share
         found.append(
             Candidate(
                 group=group,
                 episode=leaf,
+                place=play.place,
                 number=play.number,
                 turn=play.turn,
                 first=play.first,
                 value=sum(share[each] * leaves[each].value for each in leaves),
-                node=nodes.get(leaf, ()),
+                node=_node(play, paths[leaf]) if branching else (),
             )
         )
     return found
+
+
+def _node(play: Play, through: Path) -> tuple[int, ...]:
+    """Where a turn's stage began: `Candidate.node`."""
+    turns, start = play.group.episodes[play.episode].turns, play.place
+    while start and turns[start - 1].stage == play.turn.stage:
+        start -= 1
+    return (through[start - 1], start - 1) if start else ()
 
 
 def _shares(paths: Mapping[int, Path], depth: int) -> dict[int, float]:

@@ -20,6 +20,8 @@ class Play:
     """The group it came from."""
     episode: int
     """Index of the episode in its group."""
+    place: int
+    """Which of the episode's turns it is, from 0."""
     number: int
     """Which of this agent's turns it is, from 0."""
     turn: Turn
@@ -108,7 +110,11 @@ def numbers(episode: Episode) -> list[int]:
 
 
 def plays(groups: Sequence[Group], returns: Returns) -> list[Play]:
-    """All turns of all episodes that did not fail, in order."""
+    """All turns of all episodes that did not fail, in order, but those that nobody learns from.
+
+    So an opponent's turns are in no comparison, in no average and before no critic. What it was
+    paid is part of what `returns` sees.
+    """
     found = []
     for group in groups:
         for index, episode in enumerate(group.episodes):
@@ -118,11 +124,14 @@ def plays(groups: Sequence[Group], returns: Returns) -> list[Play]:
             for turn in episode.turns:
                 first.setdefault(turn.agent, turn)
             rows = zip(episode.turns, numbers(episode), returns(episode), strict=True)
-            for turn, number, value in rows:
+            for place, (turn, number, value) in enumerate(rows):
+                if not turn.learn:
+                    continue
                 found.append(
                     Play(
                         group=group,
                         episode=index,
+                        place=place,
                         number=number,
                         turn=turn,
                         first=first[turn.agent],
@@ -164,8 +173,9 @@ def compared(
     advantage: Callable[[Floats], Floats],
     each: Literal["trajectory", "turn"] = "trajectory",
 ) -> list[float]:
-    """One advantage per play, from comparing the values that stand under the same key.
+    """One advantage per play, from comparing the values that a policy has under the same key.
 
+    Agents of one role may be played by different policies: each is its own measure.
     Each trajectory (one agent in one episode) counts once per key and value, however many turns it
     took, so that long episodes do not weigh more in a mean. With `each="turn"` every turn counts:
     for values of which a trajectory may have several under one key.
@@ -173,9 +183,10 @@ def compared(
     members: dict[Hashable, dict[Hashable, float]] = {}
     places = []
     for play in all_plays:
+        name = (play.turn.policy, key(play))
         place = (*play.trajectory, play.number if each == "turn" else 0)
-        members.setdefault(key(play), {}).setdefault(place, play.value)
-        places.append((key(play), place))
+        members.setdefault(name, {}).setdefault(place, play.value)
+        places.append((name, place))
     credited = {
         name: dict(zip(values, advantage(np.array(list(values.values()))), strict=True))
         for name, values in members.items()

@@ -12,7 +12,7 @@ Order = Literal["subtract_first", "update_first"]
 
 
 class RoleConditioned(Method):
-    """A = R - b; then b <- decay * b + (1 - decay) * R, with b per arena and agent or role.
+    """A = R - b; then b <- decay * b + (1 - decay) * R; b per arena, agent or role, and policy.
 
     From SPIRAL (2506.24119). Episodes are taken one by one in their order, as in the released
     code: all agents are judged by the averages from before the episode, and each average then moves
@@ -37,7 +37,7 @@ class RoleConditioned(Method):
         if by not in get_args(By) or order not in get_args(Order):
             raise ValueError(f"by is one of {get_args(By)}, order one of {get_args(Order)}")
         self.decay, self.by, self.order, self.correct_start = decay, by, order, correct_start
-        self._averages: dict[tuple[str, str], tuple[float, int]] = {}
+        self._averages: dict[tuple[str, str, str], tuple[float, int]] = {}
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns; the averages move on."""
@@ -56,24 +56,24 @@ class RoleConditioned(Method):
             advantages += [play.value - baselines[self._key(play)] for play in episode]
         return samples(found, advantages)
 
-    def _key(self, play: Play) -> tuple[str, str]:
-        arena = play.group.episodes[play.episode].arena
-        return (arena, play.turn.agent if self.by == "agent" else play.turn.role)
+    def _key(self, play: Play) -> tuple[str, str, str]:
+        arena, turn = play.group.episodes[play.episode].arena, play.turn
+        return (arena, turn.agent if self.by == "agent" else turn.role, turn.policy)
 
-    def _baseline(self, key: tuple[str, str]) -> float:
+    def _baseline(self, key: tuple[str, str, str]) -> float:
         average, count = self._averages.get(key, (0.0, 0))
         return average / (1 - self.decay**count) if self.correct_start and count else average
 
     def metrics(self) -> dict[str, float]:
-        """`baseline/<arena>/<name>` as they stand."""
+        """`baseline/<arena>/<name>/<policy>` as they stand."""
         return {f"baseline/{'/'.join(key)}": self._baseline(key) for key in self._averages}
 
     def state_dict(self) -> dict[str, Any]:
-        """Arena, name, average and number of episodes of each."""
+        """Arena, name, policy, average and number of episodes of each."""
         return {"averages": [[*key, *value] for key, value in self._averages.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises ValueError if the state belongs to another method."""
         if set(state) != {"averages"}:
             raise ValueError(f"RoleConditioned keeps its averages, but got {sorted(state)}")
-        self._averages = {(arena, name): (b, n) for arena, name, b, n in state["averages"]}
+        self._averages = {(a, name, policy): (b, n) for a, name, policy, b, n in state["averages"]}

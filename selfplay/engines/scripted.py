@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, TypeAlias
 
-from selfplay.errors import ConfigError, nearest
+from selfplay.build import locate
+from selfplay.errors import ConfigError, nearest, one_line
 from selfplay.types import Completion, Observation, Request, StopReason
 
 Script: TypeAlias = Callable[[str, Observation, Random], str]
@@ -36,20 +37,58 @@ class ScriptedEngine:
             ids = tuple(text.encode("utf-8", "replace"))
             cut = len(ids) > request.max_tokens
             ids = ids[: request.max_tokens]
-            answers.append(
-                Completion(
-                    id=request.id,
-                    completion_ids=ids,
-                    logprobs=(0.0,) * len(ids),
-                    stop_reason=StopReason.LENGTH if cut else StopReason.STOP,
-                    text=bytes(ids).decode("utf-8", "replace"),
-                )
-            )
+            answers.append(_answer(request, ids, StopReason.LENGTH if cut else StopReason.STOP))
         return answers
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         """A script has no weights; raises ConfigError."""
         raise ConfigError(f"policy {policy!r} is scripted and cannot be trained")
+
+
+class Scripted(ScriptedEngine):
+    """An opponent that a config names: one function, whatever the policy is called.
+
+    Its words are its action in the arena's language, so limits in a model's tokens do not cut them.
+    """
+
+    def __init__(self, *, script: str) -> None:
+        """`script` is the dotted name of a `Script`, e.g. arenas.opponents.random_legal; raises
+        ValueError where there is no such function."""
+        super().__init__({})
+        self.name = script
+        try:
+            self.script: Script = locate(script, "", key="script")
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        self._waiting.append(request)
+
+    def step(self) -> list[Completion]:
+        """Answer everything that waits; raises ConfigError where the function fails."""
+        answers = []
+        while self._waiting:
+            request = self._waiting.popleft()
+            try:
+                text = str(self.script(request.agent, request.observation, Random(request.seed)))
+            except Exception as error:  # a function for another arena, or one with a fault
+                raise ConfigError(
+                    f"opponent {request.policy!r}: {self.name} failed: {one_line(error)}"
+                ) from error
+            ids = tuple(text.encode("utf-8", "replace"))
+            answers.append(_answer(request, ids, StopReason.STOP))
+        return answers
+
+
+def _answer(request: Request, ids: tuple[int, ...], stop_reason: StopReason) -> Completion:
+    return Completion(
+        id=request.id,
+        completion_ids=ids,
+        logprobs=(0.0,) * len(ids),
+        stop_reason=stop_reason,
+        text=bytes(ids).decode("utf-8", "replace"),
+    )
 
 
 def constant(text: str) -> Script:

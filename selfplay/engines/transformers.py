@@ -43,9 +43,27 @@ class TransformersEngine:
         for name, value in settings.items():
             if value < 1:
                 raise ConfigError(f"engine.{name}: must be at least 1, not {value}")
-        self._batches = {
-            name: _Batch(name, model, end_ids[name], **settings) for name, model in models.items()
-        }
+        self._settings = settings
+        self._batches: dict[str, _Batch] = {}
+        for name, model in models.items():
+            self.serve(name, model, end_ids[name])
+
+    def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
+        """Serve one more policy from now on; raises ConfigError as `__init__`."""
+        self._batches[policy] = _Batch(policy, model, end_ids, **self._settings)
+
+    def withdraw(self, policy: str) -> None:
+        """Serve a policy no longer; raises RuntimeError while it has requests in flight."""
+        self.release(policy)
+        del self._batches[policy]
+
+    def release(self, policy: str) -> None:
+        """Give back the memory of a policy's key-value cache until it is asked again; raises
+        RuntimeError while it has requests in flight."""
+        batch = self._batch(policy)
+        if batch.busy:
+            raise RuntimeError(f"policy {policy!r} withdrawn with requests in flight")
+        batch.cache = SlotCache(len(batch.cache.layers), batch.device)
 
     def add(self, request: Request) -> None:
         """Queue a request; raises ConfigError for one that its policy's model cannot serve, and

@@ -194,6 +194,13 @@ class Learner:
             entropy=entropy,
         )
 
+    def begin_again(self) -> None:
+        """Forget the optimizer's averages and its steps; a magnet stands where the model is now."""
+        self.optimizer.state.clear()
+        self.steps = 0
+        if self.reference is not None and self.objective.reference == "magnet":
+            follow(self.reference, self.model, 1.0)
+
     def state_dict(self) -> dict[str, Any]:
         """Optimizer state, counters and magnet; the weights are saved with the policy."""
         state = {"optimizer": self.optimizer.state_dict(), "steps": self.steps}

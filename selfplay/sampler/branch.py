@@ -8,7 +8,7 @@ from selfplay.curriculum import Curriculum
 from selfplay.rollout import Job
 from selfplay.sampler import Play
 from selfplay.sampler.independent import play_groups
-from selfplay.sampler.stages import branch, figures, grow, stage_starts
+from selfplay.sampler.stages import again, branch, figures, grow, stage_starts
 from selfplay.seeds import derive
 from selfplay.types import Episode, Group, Status, Turn
 
@@ -64,8 +64,7 @@ class Branch:
         jobs: list[list[Job]] = []
         for group in groups:
             forks = self._forks(group, budget, Random(derive(seed, "branch", step, group.id)))
-            one = group.episodes[0]
-            fresh = [Job(task=one.task, seed=one.seed)] * (budget - len(forks))
+            fresh = [again(group.episodes[0])] * (budget - len(forks))
             jobs.append([*(branch(group, parent, start) for parent, start in forks), *fresh])
         self._played = grow(groups, jobs, play)
         curriculum.observe(self._played, step)

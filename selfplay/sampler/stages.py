@@ -17,7 +17,13 @@ def stage_starts(episode: Episode) -> list[int]:
 def branch(group: Group, parent: int, start: int) -> Job:
     """An episode that shares the turns before `start` with a sibling."""
     episode = group.episodes[parent]
-    return Job(task=episode.task, seed=episode.seed, prefix=episode.turns[:start], parent=parent)
+    job = again(episode)
+    return replace(job, prefix=episode.turns[:start], parent=parent)
+
+
+def again(episode: Episode) -> Job:
+    """An episode from the same beginning, played by the same policies."""
+    return Job(task=episode.task, seed=episode.seed, seating=episode.seating)
 
 
 def grow(groups: Sequence[Group], jobs: Sequence[Sequence[Job]], play: Play) -> list[Group]:
