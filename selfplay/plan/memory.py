@@ -1,0 +1,207 @@
+"""Bytes per device: of learning, of generating, and whether they fit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from selfplay.plan.cluster import GB, Cluster
+from selfplay.plan.outline import Outline
+
+COMPONENTS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "reference",
+    "unsharded",
+    "activations",
+    "logits",
+)
+"""What a learner holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One policy, as far as memory and time go."""
+
+    outline: Outline
+    """Its sizes."""
+    learns: bool = True
+    """Whether it has gradients and an optimizer."""
+    rank: int = 0
+    """Of its LoRA adapter; 0: all weights learn."""
+    reference: bool = False
+    """Whether a frozen copy of what it began as is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes by component of the most that one device holds."""
+
+    learning: Mapping[str, float]
+    """While learning; empty on devices that only generate."""
+    generating: Mapping[str, float]
+    """While generating, without the cache."""
+    cache: float
+    """Bytes left for the key-value cache."""
+    cache_tokens: float
+    """Tokens that it holds per copy of the engine."""
+    host: float = 0.0
+    """Bytes of main memory per machine for what is moved out."""
+    limit: float
+    """Bytes that may be planned with per device."""
+    complaints: tuple[str, ...] = field(default_factory=tuple)
+    """What does not fit, each in one line."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing complains."""
+        return not self.complaints
+
+    @property
+    def margin(self) -> float:
+        """Share of the limit that learning leaves; small ones are lost to fragmentation."""
+        return 1 - sum(self.learning.values()) / self.limit
+
+
+def learning(
+    members: Mapping[str, Member], cluster: Cluster, *, micro_batch: float, completions: float = 0.0
+) -> dict[str, float]:
+    """Bytes per device of a learner of N shards, by component.
+
+    Full weights in mixed precision hold float32 masters, gradients and two averages of AdamW:
+    4 + 4 + 8 bytes a parameter over N (1910.02054), and beside them two layers and the embeddings
+    in 16 bits while they pass, or all of them where N is 1. An adapter holds its 16 A / N over a
+    frozen 2 P / N. Activations are 2 h L per token with checkpointing, plus one layer's own.
+    Policies take turns at passing: of what is only there then, the largest counts.
+
+    Args:
+        members: Policies by name.
+        cluster: Layout.
+        micro_batch: Tokens of one forward pass on a device.
+        completions: Tokens of it whose logits are needed; all of them where 0.
+    """
+    shards, width = cluster.sharded, cluster.width
+    found = dict.fromkeys(COMPONENTS, 0.0)
+    bases: set[Outline] = set()
+    for member in members.values():
+        outline = member.outline
+        size = outline.parameters
+        if member.rank:
+            size = outline.adapter(member.rank)
+            if outline not in bases:  # in memory once, however many adapters stand on it
+                found["weights"] += width * outline.parameters / shards
+            bases.add(outline)
+        if not member.learns:
+            continue
+        found["weights"] += 4 * size / shards
+        found["gradients"] += 4 * size / shards
+        found["optimizer"] += 0.0 if cluster.offload else 8 * size / shards
+        if member.reference and not member.rank:
+            found["reference"] += width * outline.parameters / shards
+        tokens = min(completions or micro_batch, micro_batch)
+        passing = {
+            "unsharded": _unsharded(member, cluster),
+            "activations": micro_batch * _activations(outline, cluster),
+            "logits": min(cluster.logits or tokens, tokens) * outline.vocabulary * 12,
+        }
+        for name, value in passing.items():
+            found[name] = max(found[name], value)
+    return {**found, "reserved": cluster.reserved * GB}
+
+
+def _unsharded(member: Member, cluster: Cluster) -> float:
+    """What of the weights is whole while a layer passes: two layers, gradients of one, the ends."""
+    outline, width = member.outline, cluster.width
+    if cluster.sharded == 1:
+        copied = cluster.precision == "mixed" and not member.rank
+        return width * outline.parameters if copied else 0.0
+    layers = 2 if member.rank else 3
+    ends = outline.embedding * (1 if outline.tied else 2)
+    return layers * width * outline.layer_parameters + width * ends
+
+
+def _activations(outline: Outline, cluster: Cluster) -> float:
+    """Bytes that a token holds until the backward pass."""
+    kept = outline.activations(bytes_per_value=cluster.width)
+    if cluster.checkpointing:
+        return cluster.width * outline.hidden * outline.layers + kept
+    return kept * outline.layers
+
+
+def plan_memory(
+    members: Mapping[str, Member],
+    cluster: Cluster,
+    *,
+    micro_batch: float,
+    completions: float,
+    longest: float,
+) -> Memory:
+    """The memory of a device, learning and generating in turns or one of them.
+
+    Args:
+        members: Policies by name.
+        cluster: Layout.
+        micro_batch: Tokens of one forward pass on a device.
+        completions: Tokens of it whose logits are needed.
+        longest: Tokens of the longest prompt with its completion: one of them must fit the cache.
+    """
+    limit = cluster.usable * cluster.device.memory * GB
+    learned = learning(members, cluster, micro_batch=micro_batch, completions=completions)
+    state = sum(learned[name] for name in ("weights", "gradients", "optimizer", "reference"))
+    together = not cluster.rollout
+    generating = {
+        "engine weights": 0.0 if cluster.same_weights and together else _served(members, cluster),
+        "engine reserved": cluster.engine_reserved * GB,
+        "learner's state": state if together and not cluster.asleep else 0.0,
+    }
+    left = limit - sum(generating.values())
+    per_token = max(_cache(member.outline, cluster) for member in members.values())
+    complaints = []
+    if sum(learned.values()) > limit:
+        largest = max(learned, key=learned.__getitem__)
+        complaints.append(
+            f"learning needs {sum(learned.values()) / GB:.1f} GB of the {limit / GB:.1f} GB per "
+            f"device, {learned[largest] / GB:.1f} GB of it {largest}"
+        )
+    if left < longest * per_token:
+        complaints.append(
+            f"generating leaves {left / GB:.1f} GB per device for the cache, and one sequence of "
+            f"{longest:.0f} tokens takes {longest * per_token / GB:.1f} GB"
+        )
+    on_host = float(8 * sum(_size(m) for m in members.values() if m.learns)) * cluster.offload
+    on_host = on_host / cluster.sharded + (state if cluster.asleep and together else 0.0)
+    host = on_host * min(cluster.node, cluster.devices)
+    if host > cluster.host * GB:
+        complaints.append(
+            f"{host / GB:.0f} GB are moved out to a machine's main memory of {cluster.host:.0f} GB"
+        )
+    return Memory(
+        learning=learned,
+        generating=generating,
+        cache=max(left, 0.0),
+        cache_tokens=max(left, 0.0) / per_token,
+        host=host,
+        limit=limit,
+        complaints=tuple(complaints),
+    )
+
+
+def _size(member: Member) -> int:
+    return member.outline.adapter(member.rank) if member.rank else member.outline.parameters
+
+
+def _served(members: Mapping[str, Member], cluster: Cluster) -> float:
+    """Bytes of weights per device of the engines: each base once, and the adapters over it."""
+    bases: set[Outline] = set()
+    whole = 0
+    for member in members.values():
+        if member.rank:
+            bases.add(member.outline)
+            whole += member.outline.adapter(member.rank)
+        else:
+            whole += member.outline.parameters
+    return cluster.width * (whole + sum(base.parameters for base in bases)) / cluster.tensor
+
+
+def _cache(outline: Outline, cluster: Cluster) -> float:
+    """Bytes per token and device; key-value heads are repeated beyond one per device."""
+    return outline.cache(cluster.width) / min(cluster.tensor, outline.kv_heads)

@@ -1,0 +1,194 @@
+"""The outline of a decoder: what its sizes say about parameters, operations and cache, no weights.
+
+q = heads x head size, k = key-value heads x head size; B = 1e9 bytes in comments on sizes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from selfplay.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outline:
+    """The sizes of a causal language model with gated feed-forward layers."""
+
+    layers: int
+    """Number of layers, L."""
+    hidden: int
+    """Width of the residual stream, h."""
+    heads: int
+    """Query heads."""
+    kv_heads: int
+    """Key-value heads."""
+    head_dim: int
+    """Width of a head; not always hidden / heads."""
+    intermediate: int
+    """Width of the feed-forward layer, I."""
+    vocabulary: int
+    """Rows of the embedding, V."""
+    tied: bool = False
+    """Whether the head is the input embedding."""
+    qkv_bias: bool = False
+    """Whether query, key and value projections have a bias."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised by weights of their own."""
+    experts: int = 0
+    """Experts of each layer; 0 for a dense model."""
+    active_experts: int = 0
+    """Experts that a token passes through, those that all share included."""
+    expert_intermediate: int = 0
+    """Width of one expert."""
+    extra: int = 0
+    """Parameters of a layer beyond those that the formula knows."""
+
+    @property
+    def query(self) -> int:
+        """Width of all queries of a token in a layer, q."""
+        return self.heads * self.head_dim
+
+    @property
+    def key(self) -> int:
+        """Width of all keys of a token in a layer, k."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def layer_parameters(self) -> int:
+        """h q + 2 h k + q h + 3 h I + 2 h, and biases, norms and experts where there are any."""
+        h, q, k = self.hidden, self.query, self.key
+        forward = 3 * h * self.intermediate
+        if self.experts:
+            forward = h * self.experts + 3 * h * self.expert_intermediate * self.experts
+        bias = (q + 2 * k) * self.qkv_bias
+        norm = 2 * self.head_dim * self.qk_norm
+        return 2 * h * q + 2 * h * k + forward + 2 * h + bias + norm + self.extra
+
+    @property
+    def active_layer_parameters(self) -> int:
+        """Parameters of a layer that one token meets: all of them in a dense model."""
+        idle = (self.experts - self.active_experts) * 3 * self.hidden * self.expert_intermediate
+        return self.layer_parameters - (idle if self.experts else 0)
+
+    @property
+    def embedding(self) -> int:
+        """V h."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """P: all parameters; the count of the public checkpoints, to the last one."""
+        embeddings = self.embedding * (1 if self.tied else 2)
+        return self.layers * self.layer_parameters + embeddings + self.hidden
+
+    @property
+    def matrices(self) -> int:
+        """P_mm: what takes part in a product for every token, the head but no input embedding."""
+        return self.layers * self.active_layer_parameters + self.embedding
+
+    def adapter(self, rank: int) -> int:
+        """A: parameters of a LoRA adapter on every linear layer (2106.09685), r (in + out) each."""
+        h, q, k, i = self.hidden, self.query, self.key, self.intermediate
+        widths = (h + q) + 2 * (h + k) + (q + h) + 2 * (h + i) + (i + h)
+        return self.layers * rank * widths
+
+    def cache(self, bytes_per_value: int = 2) -> int:
+        """Bytes of the key-value cache per token: 2 L k b."""
+        return 2 * self.layers * self.key * bytes_per_value
+
+    def forward(self, tokens: float, squares: float, head_tokens: float | None = None) -> float:
+        """Operations of a forward pass: 2 P_mm T + 2 q L sum(s^2), attention being causal.
+
+        Args:
+            tokens: T, of all sequences together.
+            squares: Sum of the squares of the sequences' lengths: sequences do not see each other.
+            head_tokens: Tokens whose logits are asked for; all of them where None.
+        """
+        head = tokens if head_tokens is None else head_tokens
+        body = self.layers * self.active_layer_parameters
+        attention = 2 * squares * self.query * self.layers
+        return 2 * body * tokens + 2 * self.embedding * head + attention
+
+    def attention(self, new: float, context: float) -> float:
+        """Operations of `new` tokens' attention behind `context` ones: 4 n (c + n/2) q L."""
+        return 4 * new * (context + new / 2) * self.query * self.layers
+
+    def activations(self, *, bytes_per_value: int = 2, compiled: bool = False) -> int:
+        """Bytes that one token leaves in a layer for the backward pass, without checkpointing.
+
+        2 [4 h + (2 n_q + 2 n_kv) d + c I] + 4 n_q with c = 4 (3 when compiled), and 8 h for norms
+        in float32; scores are not kept, as in FlashAttention (2205.14135).
+        """
+        kept = 4 * self.hidden + 2 * (self.query + self.key) + (3 if compiled else 4) * self._active
+        norms = 0 if compiled else 8 * self.hidden
+        return bytes_per_value * kept + 4 * self.heads + norms
+
+    @property
+    def _active(self) -> int:
+        return self.active_experts * self.expert_intermediate if self.experts else self.intermediate
+
+
+def read_outline(model: str) -> Outline:
+    """The outline of a Hugging Face name or folder, from its config.json alone.
+
+    Raises ConfigError where there is none, or for a model that is no decoder of the usual kind.
+    """
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"policy.model: no config of {model!r} can be read here; a folder that holds only its "
+            "config.json is enough to plan with: policy.model=FOLDER"
+        ) from error
+    return of_config(config, where=f"policy.model {model!r}")
+
+
+def of_config(config: Any, *, where: str) -> Outline:
+    """The outline of a transformers config; what is special of its layers is read off a layer."""
+    text = config.get_text_config()
+    try:
+        heads = int(text.num_attention_heads)
+        sizes: dict[str, Any] = {
+            "layers": int(text.num_hidden_layers),
+            "hidden": int(text.hidden_size),
+            "heads": heads,
+            "kv_heads": int(getattr(text, "num_key_value_heads", None) or heads),
+            "head_dim": int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+            "intermediate": int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size),
+            "vocabulary": int(text.vocab_size),
+            "tied": bool(getattr(text, "tie_word_embeddings", False)),
+        }
+    except AttributeError as error:
+        raise ConfigError(f"{where}: no decoder that can be planned for: {error}") from error
+    sizes |= _experts(text)
+    names, count = _first_layer(text)
+    sizes["qkv_bias"] = any(name.endswith(("q_proj.bias", "qkv_proj.bias")) for name in names)
+    sizes["qk_norm"] = any(name.endswith("q_norm.weight") for name in names)
+    plain = Outline(**sizes)
+    return Outline(**sizes, extra=count - plain.layer_parameters)
+
+
+def _experts(text: Any) -> Mapping[str, int]:
+    experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None)
+    if not experts:
+        return {}
+    width = getattr(text, "moe_intermediate_size", None) or text.intermediate_size
+    return {
+        "experts": int(experts),
+        "active_experts": int(text.num_experts_per_tok),
+        "expert_intermediate": int(width),
+    }
+
+
+def _first_layer(text: Any) -> tuple[list[str], int]:
+    """Names and number of the parameters of the first layer, without memory for any."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    small = AutoConfig.for_model(**{**text.to_dict(), "num_hidden_layers": 1, "layer_types": None})
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(small)
+    inside = [(n, p.numel()) for n, p in model.named_parameters() if ".layers.0." in n]
+    return [name for name, _ in inside], sum(count for _, count in inside)

@@ -1,0 +1,222 @@
+"""A prediction: memory, seconds by phase, what limits the step, and what would help."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from selfplay.plan.cluster import FAST, LIKELY, SLOW, Case, Cluster
+from selfplay.plan.memory import Member, Memory, plan_memory
+from selfplay.plan.phases import (
+    Generation,
+    Learning,
+    decode_step,
+    generation,
+    learning,
+    living,
+    publication,
+)
+from selfplay.plan.workload import Workload
+
+PHASES = ("prefill", "decode", "environment", "score", "train", "optimizer", "exchange", "publish")
+GENERATING = ("prefill", "decode", "environment")
+"""What a run's records call rollout; the rest is learning."""
+TIGHT = 0.06
+"""Share of the memory below which a margin is lost to fragmentation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a workload costs on a cluster."""
+
+    workload: Workload
+    """The step."""
+    members: Mapping[str, Member]
+    """The policies."""
+    cluster: Cluster
+    """Where."""
+    micro_batch: float
+    """Tokens of one forward pass of the learner."""
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Bytes per device."""
+        tokens = max(self.workload.tokens, 1.0)
+        share = self.workload.generated / tokens
+        return plan_memory(
+            self.members,
+            self.cluster,
+            micro_batch=self.micro_batch,
+            completions=max(1.0, share * self.micro_batch),
+            longest=max(flow.prompt + flow.completion.cap for flow in self.workload.flows),
+        )
+
+    def generation(self, case: Case = LIKELY) -> Generation:
+        """Generating, all stages."""
+        return generation(self.workload, self.members, self.cluster, self.memory, case)
+
+    def learning(self, case: Case = LIKELY) -> dict[str, Learning]:
+        """Learning, by policy."""
+        return {
+            name: learning(
+                lesson, self.members[name], self.cluster, micro_batch=self.micro_batch, case=case
+            )
+            for name, lesson in self.workload.lessons.items()
+        }
+
+    def seconds(self, case: Case = LIKELY) -> dict[str, float]:
+        """Seconds by phase; all of them follow one another where `lag` is 0."""
+        made, learned = self.generation(case), self.learning(case).values()
+        rates = self.cluster.device.rates
+        return {
+            "prefill": made.prefill,
+            "decode": made.decode,
+            "environment": self.workload.episodes * rates.episode
+            + self.workload.turns * rates.turn
+            + self.workload.calls * rates.call,
+            "score": sum(each.score for each in learned),
+            "train": sum(each.train for each in learned),
+            "optimizer": sum(each.optimizer for each in learned),
+            "exchange": sum(each.exposed for each in learned),
+            "publish": publication(self.members, self.cluster),
+        }
+
+    def step(self, case: Case = LIKELY) -> float:
+        """Seconds of a step.
+
+        One that waits for its samples is the sum of its phases, times what no formula sees. One
+        that lags is the slower of two sides that run at once: learning with its publication, and
+        the engines at their steady rate, which no tail slows down.
+        """
+        parts = self.seconds(case)
+        if not self.cluster.lag:
+            return sum(parts.values()) * self.cluster.overhead
+        learned = sum(value for name, value in parts.items() if name not in GENERATING)
+        return max(learned, self.flowing(case))
+
+    def flowing(self, case: Case = LIKELY) -> float:
+        """Seconds in which the engines make a step's completions when they never run dry."""
+        total = 0.0
+        for flow in self.workload.flows:
+            outline = self.members[flow.policy].outline
+            live = living(flow, self.cluster, self.memory)[0]
+            context = live * (flow.prompt + flow.completion.mean / 2)
+            rate = live / decode_step(outline, self.cluster, case)(live, context)
+            total += flow.requests * flow.completion.mean / (rate * self.cluster.engines)
+        parts = self.seconds(case)
+        return total + parts["prefill"] + parts["environment"]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Prompt and completion tokens of a step, per second and device."""
+        return self.workload.tokens / self.step() / self.cluster.devices
+
+    def bottleneck(self) -> tuple[str, str]:
+        """The side that a faster machine should help first, and why it takes what it takes."""
+        parts, made = self.seconds(), self.generation()
+        learned = sum(parts[name] for name in ("score", "train", "optimizer"))
+        sides = {
+            "generation": parts["prefill"] + parts["decode"],
+            "learning": learned,
+            "environment": parts["environment"],
+            "exchange": parts["exchange"],
+            "publish": parts["publish"],
+        }
+        slowest = max(sides, key=sides.__getitem__)
+        if slowest != "generation":
+            reasons = {
+                "learning": "operations of the learner",
+                "environment": "arenas and services, on the host",
+                "exchange": "links between devices",
+                "publish": "weights on their way to the engines",
+            }
+            return slowest, reasons[slowest]
+        if made.tail > made.decode / 2 and not self.cluster.lag:
+            return slowest, "the longest completions, while most of the engine is idle"
+        if made.limited:
+            return slowest, "memory for the cache: more sequences do not fit at once"
+        rates = self.cluster.device.rates
+        beside = rates.step + rates.layer * max(m.outline.layers for m in self.members.values())
+        flow = max(self.workload.flows, key=lambda each: each.requests * each.completion.mean)
+        live = living(flow, self.cluster, self.memory)[0]
+        whole = decode_step(self.members[flow.policy].outline, self.cluster)(
+            live, live * (flow.prompt + flow.completion.mean / 2)
+        )
+        if beside + rates.row * live > whole / 2:
+            return slowest, "what a decoding step costs beside its numbers: few or small sequences"
+        return slowest, "memory bandwidth" if made.starved else "operations of the engine"
+
+    def advice(self, most: int = 3) -> list[tuple[str, "Prediction"]]:
+        """The changes that help most, each tried: a line, and what it comes to."""
+        found = []
+        for line, change in CHANGES.items():
+            try:
+                other = change(self)
+            except ValueError:  # a layout that this cluster cannot have
+                continue
+            if other is None or not other.memory.fits:
+                continue
+            if not self.memory.fits or other.step() < 0.95 * self.step():
+                found.append((line, other))
+        return sorted(found, key=lambda pair: pair[1].step())[:most]
+
+
+def _on(**keys: object) -> Callable[[Prediction], Prediction | None]:
+    def change(before: Prediction) -> Prediction | None:
+        if all(getattr(before.cluster, key) == value for key, value in keys.items()):
+            return None
+        return replace(before, cluster=replace(before.cluster, **keys))  # type: ignore[arg-type]
+
+    return change
+
+
+def _without_passes(before: Prediction) -> Prediction:
+    lessons = {name: replace(each, passes=0) for name, each in before.workload.lessons.items()}
+    return replace(before, workload=replace(before.workload, lessons=lessons))
+
+
+def _adapters(before: Prediction) -> Prediction:
+    members = {
+        name: replace(member, rank=member.rank or 32) if member.learns else member
+        for name, member in before.members.items()
+    }
+    return replace(before, members=members)
+
+
+def _apart(before: Prediction) -> Prediction | None:
+    """The best split into devices that generate and devices that learn, one version behind."""
+    cluster, best = before.cluster, None
+    if cluster.lag or cluster.devices == 1:
+        return None
+    for share in (0.375, 0.5, 0.625, 0.75):
+        rollout = max(1, round(cluster.devices * share / cluster.tensor)) * cluster.tensor
+        if rollout >= cluster.devices:
+            continue
+        other = replace(before, cluster=replace(cluster, rollout=rollout, shards=0, lag=1))
+        if other.memory.fits and (best is None or other.step() < best.step()):
+            best = other
+    return best
+
+
+def _doubled(before: Prediction) -> Prediction:
+    cluster = before.cluster
+    made = replace(cluster, devices=2 * cluster.devices, rollout=2 * cluster.rollout)
+    return replace(before, cluster=made)
+
+
+CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
+    "no reference and no correction (objective.kl=0)": _without_passes,
+    "generate and learn on devices of their own, one version behind": _apart,
+    "no layers computed twice (cluster.checkpointing=false)": _on(checkpointing=False),
+    "layers computed twice (cluster.checkpointing=true)": _on(checkpointing=True),
+    "logits in pieces (cluster.logits=1024)": _on(logits=1024),
+    "the learner's state in main memory while all generate (cluster.asleep=true)": _on(asleep=True),
+    "the optimizer in main memory (cluster.offload=true)": _on(offload=True),
+    "engines over two devices (cluster.tensor=2)": _on(tensor=2),
+    "engines over four devices (cluster.tensor=4)": _on(tensor=4),
+    "engines on one device each (cluster.tensor=1)": _on(tensor=1),
+    "adapters in place of all weights (population=adapters policy.lora.rank=32)": _adapters,
+    "twice the devices (cluster.devices)": _doubled,
+}
+"""What may be tried, each by what it makes of a prediction; None where it changes nothing."""
+
+CASES: Mapping[str, Case] = {"slow": SLOW, "likely": LIKELY, "fast": FAST}

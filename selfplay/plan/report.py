@@ -1,0 +1,170 @@
+"""A prediction as text and as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from selfplay.figures import duration, number
+from selfplay.plan.cluster import GB
+from selfplay.plan.prediction import CASES, GENERATING, TIGHT, Prediction
+
+if TYPE_CHECKING:
+    from selfplay.plan.simulate import Simulation
+
+
+def as_json(
+    prediction: Prediction,
+    simulated: "Simulation | None" = None,
+    measured: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Plain data; bytes, seconds and tokens. Every part says in `basis` what it rests on."""
+    cluster, memory, workload = prediction.cluster, prediction.memory, prediction.workload
+    side, reason = prediction.bottleneck()
+    return {
+        "fits": memory.fits,
+        "complaints": list(memory.complaints),
+        "cluster": {**asdict(cluster), "basis": cluster.device.basis},
+        "policies": {
+            name: {
+                "parameters": member.outline.parameters,
+                "learns": member.learns,
+                "adapter_parameters": member.outline.adapter(member.rank) if member.rank else 0,
+                "cache_bytes_per_token": member.outline.cache(cluster.width),
+                "basis": "formula",
+            }
+            for name, member in prediction.members.items()
+        },
+        "workload": {
+            "turns": workload.turns,
+            "completion_tokens": workload.generated,
+            "tokens": workload.tokens,
+            "token_ratio": {name: each.sharing for name, each in workload.lessons.items()},
+            "calls": workload.calls,
+            "basis": workload.basis,
+            "notes": list(workload.notes),
+        },
+        "memory": {
+            "learning": dict(memory.learning),
+            "generating": dict(memory.generating),
+            "cache": memory.cache,
+            "cache_tokens": memory.cache_tokens,
+            "host": memory.host,
+            "limit": memory.limit,
+            "tight": memory.fits and memory.margin < TIGHT,
+            "basis": "formula",
+        },
+        "seconds": {
+            name: {**prediction.seconds(case), "step": prediction.step(case)}
+            for name, case in CASES.items()
+        },
+        "tokens_per_second_and_device": prediction.tokens_per_second,
+        "bottleneck": {"side": side, "reason": reason},
+        "advice": [
+            {"change": line, "step": other.step(), "fits": other.memory.fits}
+            for line, other in prediction.advice()
+        ],
+        **({"simulated": simulated.to_json()} if simulated else {}),
+        **({"measured": dict(measured)} if measured else {}),
+    }
+
+
+def as_text(
+    prediction: Prediction,
+    simulated: "Simulation | None" = None,
+    measured: Mapping[str, float] | None = None,
+) -> str:
+    """What a person wants to know, on one screen."""
+    cluster, workload = prediction.cluster, prediction.workload
+    split = f", {cluster.rollout} of them only to generate" if cluster.rollout else ""
+    lines = [f"{cluster.devices} x {cluster.device.name} ({cluster.device.basis}){split}"]
+    for name, member in prediction.members.items():
+        kind = "frozen" if not member.learns else f"adapter {member.rank}" if member.rank else "all"
+        lines.append(f"  policy {name}: {_count(member.outline.parameters)} parameters, {kind}")
+    lines.append(
+        f"  a step: {number(workload.turns)} turns, {_count(workload.generated)} completion tokens "
+        f"of {_count(workload.tokens)} ({workload.basis})"
+    )
+    lines += [f"  {note}" for note in workload.notes]
+    lines += ["", *_memory(prediction), ""]
+    if prediction.memory.fits:
+        side, reason = prediction.bottleneck()
+        lines += [*_seconds(prediction, measured), "", f"limited by {side}: {reason}"]
+    for line, other in prediction.advice():
+        lines.append(f"  would help: {line}: {_time(other.step())} a step")
+    if simulated:
+        lines += ["", *simulated.lines()]
+    verdict = "fits" if prediction.memory.fits else "does not fit"
+    if prediction.memory.fits and prediction.memory.margin < TIGHT:
+        verdict = f"fits, tightly: {prediction.memory.margin:.0%} to spare"
+    return "\n".join([*lines, "", verdict, *(f"  {line}" for line in prediction.memory.complaints)])
+
+
+def _memory(prediction: Prediction) -> list[str]:
+    memory = prediction.memory
+    lines = [f"GB per device, of {memory.limit / GB:.1f} that may be used"]
+    for title, parts in (("learning", memory.learning), ("generating", memory.generating)):
+        shown = ", ".join(f"{name} {_gb(size)}" for name, size in parts.items() if size)
+        lines.append(f"  {title:<11} {_gb(sum(parts.values())):>7}   {shown}")
+    lines.append(
+        f"  {'cache':<11} {_gb(memory.cache):>7}   {_count(memory.cache_tokens)} tokens per engine"
+    )
+    if memory.host:
+        lines.append(f"  {'on the host':<11} {_gb(memory.host):>7}   per machine")
+    return lines
+
+
+def _seconds(prediction: Prediction, measured: Mapping[str, float] | None) -> list[str]:
+    cases = {name: prediction.seconds(case) for name, case in CASES.items()}
+    lines = [f"{'seconds of a step':<20}{'likely':>9}   {'fast':>9} to {'slow'}"]
+    for phase, likely in cases["likely"].items():
+        if likely:
+            fast, slow = cases["fast"][phase], cases["slow"][phase]
+            lines.append(f"  {phase:<18}{_time(likely):>9}   {_time(fast):>9} to {_time(slow)}")
+    step = {name: prediction.step(case) for name, case in CASES.items()}
+    lines.append(
+        f"  {'a step':<18}{_time(step['likely']):>9}   {_time(step['fast']):>9} to "
+        f"{_time(step['slow'])}   {number(prediction.tokens_per_second)} tokens/s per device"
+    )
+    if prediction.cluster.lag:
+        lines.append("  generating and learning run at once; the slower of them is the step")
+    elif prediction.cluster.overhead != 1:
+        lines.append(f"  with a factor of {prediction.cluster.overhead} for what no formula sees")
+    if measured:
+        lines += _compared(prediction, measured)
+    return lines
+
+
+def _compared(prediction: Prediction, measured: Mapping[str, float]) -> list[str]:
+    """Predicted beside measured, and their ratio."""
+    lines = [f"  {'beside the run':<18}{'plan':>9}   {'measured':>9}   {'plan / measured'}"]
+    for name, mine in sides(prediction).items():
+        theirs = measured[name]
+        ratio = f"{mine / theirs:.2f}" if theirs else "-"
+        lines.append(f"  {name:<18}{_time(mine):>9}   {_time(theirs):>9}   {ratio}")
+    return lines
+
+
+def sides(prediction: Prediction) -> dict[str, float]:
+    """Predicted seconds under the names that a run records."""
+    parts = prediction.seconds()
+    rollout = sum(parts[name] for name in GENERATING)
+    return {
+        "rollout": rollout,
+        "learn": sum(parts.values()) - rollout,
+        "step": prediction.step(),
+    }
+
+
+def _gb(size: float) -> str:
+    return f"{size / GB:.1f}" if size >= 0.05 * GB else f"{size / GB:.3f}"
+
+
+def _time(seconds: float) -> str:
+    return duration(seconds) if seconds >= 100 else f"{number(seconds)} s"
+
+
+def _count(value: float) -> str:
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.0f}"

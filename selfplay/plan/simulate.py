@@ -1,0 +1,271 @@
+"""Steps played out event by event: random lengths, engines that run dry, learners that wait.
+
+Between two events an engine's batch is constant, so that decoding costs an event per completion and
+not one per token. What the sums of `phases` cannot see: engines of unequal luck, how far samples
+lag, what a gate on their number costs.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+from statistics import fmean
+from typing import Any
+
+from selfplay.figures import duration, number
+from selfplay.plan.phases import Step, decode_step, living
+from selfplay.plan.prediction import GENERATING, Prediction
+from selfplay.plan.workload import Flow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """What came of it. The first third of the steps is left out: everything is empty there."""
+
+    steps: Sequence[float]
+    """Seconds of every step."""
+    generating: float
+    """Share of the time in which an engine had work."""
+    learning: float
+    """Share of the time in which the learners had work."""
+    small: float
+    """Share of the engines' busy time with fewer than 8 sequences."""
+    ages: Sequence[int]
+    """Versions by which each learned episode was behind when it was learned from."""
+    submitted: int
+    """Episodes begun."""
+    consumed: int
+    """Episodes that were taken to be learned from."""
+    left: int
+    """Episodes alive or waiting at the end."""
+    seed: int
+    """Of the lengths."""
+
+    @property
+    def step(self) -> float:
+        """Mean seconds of a step."""
+        return fmean(self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        ages = sorted(self.ages)
+        return {
+            "step": self.step,
+            "steps": list(self.steps),
+            "generating": self.generating,
+            "learning": self.learning,
+            "small_batches": self.small,
+            "age": {
+                "mean": fmean(ages),
+                "p99": ages[int(0.99 * (len(ages) - 1))],
+                "max": ages[-1],
+            },
+            "submitted": self.submitted,
+            "consumed": self.consumed,
+            "left": self.left,
+            "seed": self.seed,
+            "basis": "simulated",
+        }
+
+    def lines(self) -> list[str]:
+        """For the screen."""
+        age = self.to_json()["age"]
+        return [
+            f"simulated, {len(self.steps)} steps: {_time(self.step)} a step "
+            f"({_time(min(self.steps))} to {_time(max(self.steps))})",
+            f"  busy: engines {self.generating:.0%} (with fewer than 8 sequences {self.small:.0%} "
+            f"of it), learners {self.learning:.0%}",
+            f"  samples lag {number(age['mean'])} versions, 99 % at most {age['p99']}, all "
+            f"{age['max']}",
+        ]
+
+
+def _time(seconds: float) -> str:
+    return duration(seconds) if seconds >= 100 else f"{number(seconds)} s"
+
+
+@dataclass(eq=False)
+class _Episode:
+    """A chain of requests: the next flow's begins where the last one's ended."""
+
+    chain: Sequence[tuple[Flow, float]]
+    place: int = 0
+    version: int = -1
+
+
+@dataclass(eq=False)
+class _Engine:
+    """One copy of the engine: decoding steps since the start, and who ends at which."""
+
+    step: Step
+    limit: int
+    clock: float = 0.0
+    done: float = 0.0
+    context: float = 0.0
+    running: list[tuple[float, int, _Episode]] = field(default_factory=list)
+    waiting: deque[_Episode] = field(default_factory=deque)
+    stamp: int = 0
+    busy: float = 0.0
+    small: float = 0.0
+
+    def advance(self, now: float) -> None:
+        """Decode until `now`, or until nothing runs."""
+        elapsed, count = now - self.clock, len(self.running)
+        self.clock = max(now, self.clock)
+        if not count or elapsed <= 0:
+            return
+        pace = self.step(count, self.context)
+        # One correction for contexts that grow on the way.
+        steps = elapsed / pace
+        pace = (pace + self.step(count, self.context + count * steps)) / 2
+        steps = elapsed / pace
+        self.done += steps
+        self.context += count * steps
+        self.busy += elapsed
+        self.small += elapsed if count < 8 else 0.0
+
+    def next(self) -> float:
+        """When the next completion ends, if nothing joins before."""
+        count, steps = len(self.running), max(self.running[0][0] - self.done, 0.0)
+        first = self.step(count, self.context)
+        return self.clock + steps * (first + self.step(count, self.context + count * steps)) / 2
+
+
+def simulate(prediction: Prediction, *, steps: int = 12, seed: int = 0) -> Simulation:
+    """Play `steps` steps of a prediction's workload on its cluster.
+
+    An episode is a chain of requests, one per flow, on the engine with the fewest. Where nothing
+    may lag, a step's episodes begin together and learning waits for the last of them. Else an
+    episode may begin while fewer than (version + lag + 1) steps' worth have begun (2505.24298),
+    and learning takes those that ended first.
+    """
+    return _Simulator(prediction, seed).run(steps)
+
+
+class _Simulator:
+    def __init__(self, prediction: Prediction, seed: int) -> None:
+        self.prediction, self.seed, self.rng = prediction, seed, Random(seed)
+        workload, cluster = prediction.workload, prediction.cluster
+        flows = workload.flows
+        first = max(flows, key=lambda flow: flow.requests * flow.completion.mean)
+        outline = prediction.members[first.policy].outline
+        limit = min(living(flow, cluster, prediction.memory)[1] for flow in flows)
+        self.engines = [
+            _Engine(step=decode_step(outline, cluster), limit=max(1, min(limit, cluster.sequences)))
+            for _ in range(cluster.engines)
+        ]
+        parts = prediction.seconds()
+        learned = sum(v for k, v in parts.items() if k not in (*GENERATING, "publish"))
+        self.learn, self.publish = learned, parts["publish"]
+        self.fill = parts["prefill"] * cluster.engines / max(workload.turns, 1.0)
+        self.lag, self.batch = cluster.lag, max(1, round(max(f.requests for f in flows)))
+        self.version = self.submitted = self.consumed = self.numbers = 0
+        self.ready: deque[_Episode] = deque()
+        self.events: list[tuple[float, int, int, int]] = []
+        self.ends: list[float] = []
+        self.ages: list[list[int]] = []
+        self.learner_busy, self.learning = 0.0, False
+        self.loads = [0] * len(self.engines)
+
+    def run(self, steps: int) -> Simulation:
+        """Until so many steps are learned."""
+        self._submit(0.0)
+        while len(self.ends) < steps:
+            now, _, which, stamp = heapq.heappop(self.events)
+            if which < 0:
+                self._learned(now)
+            elif self.engines[which].stamp == stamp:
+                self._completed(now, which)
+            if not self.learning and len(self.ready) >= self.batch:
+                self._learn(now)
+        skipped = len(self.ends) // 3
+        spans = [end - begin for begin, end in pairwise([0.0, *self.ends])][skipped:]
+        for engine in self.engines:
+            engine.advance(self.ends[-1])
+        busy, whole = sum(e.busy for e in self.engines), self.ends[-1] * len(self.engines)
+        return Simulation(
+            steps=spans,
+            generating=busy / whole,
+            learning=self.learner_busy / self.ends[-1],
+            small=sum(e.small for e in self.engines) / max(busy, 1e-9),
+            ages=[age for ages in self.ages[skipped:] for age in ages],
+            submitted=self.submitted,
+            consumed=self.consumed,
+            left=len(self.ready) + sum(len(e.running) + len(e.waiting) for e in self.engines),
+            seed=self.seed,
+        )
+
+    def _submit(self, now: float) -> None:
+        """Begin the episodes that may begin."""
+        allowed = (self.version + self.lag + 1) * self.batch - self.submitted
+        for _ in range(allowed):
+            self._join(now, _Episode(chain=self._chain()))
+        self.submitted += allowed
+
+    def _chain(self) -> list[tuple[Flow, float]]:
+        """The requests of one episode: a flow that few episodes have is in a share of them."""
+        flows = self.prediction.workload.flows
+        taken = [flow for flow in flows if self.rng.random() < flow.requests / self.batch]
+        return [(flow, flow.completion.draw(self.rng, 1)[0]) for flow in taken or flows[:1]]
+
+    def _join(self, now: float, episode: _Episode) -> None:
+        """Send an episode's next request to the engine with the fewest."""
+        which = min(range(len(self.loads)), key=self.loads.__getitem__)
+        self.loads[which] += 1
+        engine = self.engines[which]
+        engine.advance(now)
+        engine.waiting.append(episode)
+        self._admit(engine, which)
+
+    def _admit(self, engine: _Engine, which: int) -> None:
+        """Let in what there is room for; reading its prompts stops the others."""
+        while engine.waiting and len(engine.running) < engine.limit:
+            episode = engine.waiting.popleft()
+            if episode.version < 0:
+                episode.version = self.version
+            flow, length = episode.chain[episode.place]
+            self.numbers += 1
+            heapq.heappush(engine.running, (engine.done + length, self.numbers, episode))
+            engine.context += flow.prompt
+            engine.clock += self.fill
+        engine.stamp += 1
+        if engine.running:
+            heapq.heappush(self.events, (engine.next(), self.numbers, which, engine.stamp))
+
+    def _completed(self, now: float, which: int) -> None:
+        engine = self.engines[which]
+        engine.advance(now)
+        end, _, episode = heapq.heappop(engine.running)
+        engine.done = max(engine.done, end)  # what rounding left
+        flow, length = episode.chain[episode.place]
+        engine.context = max(0.0, engine.context - flow.prompt - length)
+        episode.place += 1
+        if episode.place < len(episode.chain):
+            engine.waiting.append(episode)  # where its conversation is cached
+        else:
+            self.loads[which] -= 1
+            self.ready.append(episode)
+        self._admit(engine, which)
+
+    def _learn(self, now: float) -> None:
+        """Take the step's episodes; the engines go on meanwhile if they may."""
+        taken = [self.ready.popleft() for _ in range(self.batch)]
+        self.ages.append([self.version - episode.version for episode in taken])
+        self.consumed += self.batch
+        self.learning = True
+        self.learner_busy += self.learn
+        heapq.heappush(self.events, (now + self.learn + self.publish, 0, -1, 0))
+
+    def _learned(self, now: float) -> None:
+        """A new version is out: its publication has stopped the engines."""
+        self.learning = False
+        self.version += 1
+        self.ends.append(now)
+        if self.lag:
+            for which, engine in enumerate(self.engines):
+                engine.advance(now - self.publish)
+                engine.clock = max(engine.clock, now)
+                self._admit(engine, which)
+        self._submit(now)

@@ -1,0 +1,252 @@
+"""What a step asks for: requests by stage and role, and what the learner gets of them.
+
+Read off a config here, with assumptions where a config does not say it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any, Literal
+
+from selfplay.build import TARGET, build, construct, fit, join, locate, signature
+from selfplay.errors import ConfigError
+from selfplay.plan.lengths import Lengths
+from selfplay.population import Population
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumptions:
+    """What a config does not say. Set with `workload.KEY=value`."""
+
+    prompt: float = 512.0
+    """Tokens of a prompt."""
+    completion: float | None = None
+    """Mean tokens of a completion; None: half of the role's limit."""
+    cv: float = 1.0
+    """Standard deviation of completion lengths by their mean."""
+    turns: float = 1.0
+    """Turns of every agent per episode."""
+    tasks: float | None = None
+    """Tasks per step; None: as the curriculum's own keys say."""
+    calls: float = 0.0
+    """Calls of services per turn, such as program runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """The requests of one role in one stage of a step."""
+
+    role: str
+    """Who asks."""
+    policy: str
+    """Who answers."""
+    requests: float
+    """How many per step."""
+    prompts: float
+    """How many different prompts they are."""
+    prompt: float
+    """Mean tokens of a prompt."""
+    context: float = 0.0
+    """Mean tokens of it that stood in the agent's earlier turns: a prefix cache holds them."""
+    completion: Lengths
+    """Tokens of the answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """What one policy learns from per step."""
+
+    samples: float
+    """Turns."""
+    tokens: float
+    """Tokens of all turns, prompts included."""
+    distinct: float
+    """Tokens of them when shared prefixes count once."""
+    completions: float
+    """Tokens that carry loss."""
+    squares: float
+    """Sum of the squares of the turns' lengths."""
+    updates: int = 1
+    """Optimizer steps."""
+    passes: int = 0
+    """Forward passes beside those of training: a reference, a rollout correction."""
+
+    @property
+    def sharing(self) -> float:
+        """How many times smaller shared prefixes make the batch: 2511.00413's token ratio."""
+        return self.tokens / max(self.distinct, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A step."""
+
+    stages: Sequence[Sequence[Flow]]
+    """Flows of a stage run together; the next stage waits for them."""
+    lessons: Mapping[str, Lesson]
+    """By policy that learns."""
+    frozen: Sequence[str] = ()
+    """Policies that only play."""
+    episodes: float = 0.0
+    """Games played."""
+    calls: float = 0.0
+    """Service calls."""
+    basis: Literal["assumed", "recorded"] = "assumed"
+    """Where lengths and counts come from."""
+    notes: Sequence[str] = field(default_factory=tuple)
+    """What was assumed, in words."""
+
+    @property
+    def flows(self) -> list[Flow]:
+        """Of all stages."""
+        return [flow for stage in self.stages for flow in stage]
+
+    @property
+    def turns(self) -> float:
+        """Requests per step."""
+        return sum(flow.requests for flow in self.flows)
+
+    @property
+    def generated(self) -> float:
+        """Completion tokens per step."""
+        return sum(flow.requests * flow.completion.mean for flow in self.flows)
+
+    @property
+    def tokens(self) -> float:
+        """Prompt and completion tokens per step."""
+        return self.generated + sum(flow.requests * flow.prompt for flow in self.flows)
+
+    def of(self, policies: Collection[str]) -> "Workload":
+        """Without the requests of others: an opponent that is a script or elsewhere is free."""
+        mine = [[flow for flow in stage if flow.policy in policies] for stage in self.stages]
+        lessons = {name: each for name, each in self.lessons.items() if name in policies}
+        return replace(self, stages=[stage for stage in mine if stage], lessons=lessons)
+
+
+def of_config(config: Mapping[str, Any], assumed: Assumptions) -> Workload:
+    """The workload that a config implies, every agent in turn taking `assumed.turns` turns.
+
+    A self-proposed curriculum's proposers ask first, all solvers after them.
+    """
+    population: Population = build(config["population"], where="population")
+    counts, notes = _agents(config["arena"], config["services"]), []
+    played = _tasks(config["curriculum"], counts, assumed)
+    group = float(config["sampler"].get("group_size", 1))
+    stages = []
+    for role, agents in counts.items():
+        limit = limit_of(config, role)
+        mean = assumed.completion or limit / 2
+        episodes = played.get(role, played["*"]) * group
+        if not episodes:
+            continue
+        flow = Flow(
+            role=role,
+            policy=population.policy_of(role),
+            requests=episodes * agents,
+            prompts=played.get(role, played["*"]),
+            prompt=assumed.prompt,
+            completion=Lengths(average=min(mean, limit), cv=assumed.cv, cap=limit),
+        )
+        stages.append([flow])
+    repeated = [stage for _ in range(max(1, round(assumed.turns))) for stage in stages]
+    given = "given" if assumed.completion else "half of its limit"
+    notes.append(
+        f"assumed: prompts of {assumed.prompt:.0f} tokens, a mean completion {given}, "
+        f"{assumed.turns:.0f} turn(s) per agent; a run says it better: --run RUN"
+    )
+    flows = [flow for stage in repeated for flow in stage]
+    return Workload(
+        stages=repeated,
+        lessons=_lessons(config, population, flows),
+        frozen=frozen_in(config, population),
+        episodes=max(played.values()) * group,
+        calls=assumed.calls * sum(flow.requests for flow in flows),
+        notes=notes,
+    )
+
+
+def _agents(node: Mapping[str, Any], services: Mapping[str, Any]) -> dict[str, int]:
+    """Agents by role, as the arena says; built without services, which may be processes."""
+    target = locate(node[TARGET], "arena")
+    known = signature(target, "arena").known
+    inner = {
+        key: build(value, where=join("arena", key)) for key, value in node.items() if key != TARGET
+    }
+    inner |= {name: None for name in services if name in known and name not in inner}
+    roles = construct(target, inner, where="arena").roles
+    return {str(role): int(count) for role, count in roles.items()}
+
+
+def _tasks(
+    curriculum: Mapping[str, Any], roles: Mapping[str, int], assumed: Assumptions
+) -> dict[str, float]:
+    """Tasks of a step by role; "*" is for the others."""
+    if assumed.tasks:
+        return {"*": assumed.tasks}
+    if "proposals" in curriculum:
+        kinds = len(curriculum.get("types", ())) or 1
+        asked = kinds * float(curriculum["proposals"])
+        solved = max(asked, kinds * float(curriculum["solver_batch"]))
+        first = next(iter(roles))
+        return {first: asked, "*": solved}
+    if "batch" in curriculum:
+        return {"*": float(curriculum["batch"])}
+    raise ConfigError(
+        "the curriculum does not say how many tasks a step has; say it: workload.tasks=N"
+    )
+
+
+def limit_of(config: Mapping[str, Any], role: str) -> int:
+    """Most tokens of a role's completion."""
+    limits = {**config["sampling"]["default"], **config["sampling"].get(role, {})}
+    return int(limits.get("max_tokens", 256))
+
+
+def frozen_in(config: Mapping[str, Any], population: Population) -> list[str]:
+    """Policies that only play."""
+    settings = population.policies(config["roles"])
+    return [name for name, node in settings.items() if not node.get("learn", True)]
+
+
+def _lessons(
+    config: Mapping[str, Any], population: Population, flows: Sequence[Flow]
+) -> dict[str, Lesson]:
+    """What the learners get of assumed flows: every turn is a sample, siblings share prompts."""
+    frozen, lessons = frozen_in(config, population), {}
+    for policy in dict.fromkeys(flow.policy for flow in flows):
+        if policy in frozen:
+            continue
+        mine = [flow for flow in flows if flow.policy == policy]
+        completions = sum(flow.requests * flow.completion.mean for flow in mine)
+        lessons[policy] = Lesson(
+            samples=sum(flow.requests for flow in mine),
+            tokens=completions + sum(flow.requests * flow.prompt for flow in mine),
+            distinct=completions + sum(flow.prompts * flow.prompt for flow in mine),
+            completions=completions,
+            squares=sum(flow.requests * _square(flow) for flow in mine),
+            **passes_of(config, population, policy),
+        )
+    return lessons
+
+
+def _square(flow: Flow) -> float:
+    """Mean of (prompt + completion)^2."""
+    return fmean((flow.prompt + length) ** 2 for length in flow.completion.spread(500))
+
+
+def passes_of(config: Mapping[str, Any], population: Population, policy: str) -> dict[str, int]:
+    """Optimizer steps and forward passes of a policy's update, as arguments of a `Lesson`."""
+    learner = {**config["learner"], **population.learner_of(policy)}
+    objective = config["objective"]
+    corrected = objective.get("correction", "none") != "none"
+    passes = int(bool(objective.get("kl"))) + int(corrected)
+    return {"updates": int(learner.get("mini_batches", 1)), "passes": passes}
+
+
+def assumptions(overrides: Sequence[str]) -> Assumptions:
+    """`KEY=value` pairs as assumptions; ConfigError for one that is not known."""
+    from omegaconf import OmegaConf
+
+    plain: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)))
+    given: Mapping[str, Any] = plain
+    return construct(Assumptions, fit(Assumptions, given, where="workload"), where="workload")
