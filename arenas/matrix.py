@@ -112,6 +112,10 @@ class Matrix(Arena):
             return [self.possible_agents[player] for player in self.speakers]
         return self.possible_agents
 
+    def speaking(self) -> Sequence[str]:
+        """All who act while they talk."""
+        return self.acting() if self.talking else ()
+
     def view(self, agent: str) -> Observation:
         """Whose turn it is for what, and all that this player has seen and heard."""
         me = self.possible_agents.index(agent)

@@ -81,6 +81,11 @@ class Arena(AECEnv):
         """The transition. `None` is an action that did not parse. Must not raise on any text."""
         raise NotImplementedError(f"{type(self).__name__}.advance")
 
+    def speaking(self) -> Sequence[str]:
+        """Those of `acting` whose move is words that others will hear; studies change what is
+        heard. Nobody, unless an author says who."""
+        return ()
+
     # What an author calls ----------------------------------------------------------------------
 
     def pay(self, agent: str, reward: float, *, move: int | None = None) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from smoke_run import finished, one_line, run
@@ -46,12 +47,61 @@ def test_a_damaged_checkpoint_is_left_out_and_told(folder: Path, tmp_path: Path)
     assert "checkpoint 000002: state.json is damaged; left out" in outcome.err
 
 
+def json_of(folder: Path, *arguments: str) -> dict[str, Any]:
+    outcome = run("study", *arguments, "--json", cwd=folder)
+    assert outcome.code == 0, outcome.err
+    told: dict[str, Any] = json.loads(outcome.out)
+    return told
+
+
+def test_trained_and_untrained_in_every_seat(folder: Path) -> None:
+    told = json_of(folder, "roleswap", "runs/hand", "--episodes", "12")
+    rows = told["tables"][0]["rows"]
+    assert {(row["player_0"], row["player_1"]) for row in rows} == {
+        (a, b) for a in ("hand@2", "hand@start") for b in ("hand@2", "hand@start")
+    }
+    assert told["params"]["arena"] == "kuhn_v0" and told["params"]["metric"] == "player_0_payoff"
+    again = json_of(folder, "roleswap", "runs/hand@2", "runs/hand@start", "--episodes", "12")
+    assert again["estimates"] == told["estimates"]
+    # Step 0 is the start: the same figures, whatever the player is called.
+    other = json_of(folder, "roleswap", "runs/hand@2", "runs/hand@0", "--episodes", "12")
+    assert [e["value"] for e in other["estimates"]] == [e["value"] for e in told["estimates"]]
+
+
+def test_a_study_leaves_a_page_pictures_and_the_command(folder: Path) -> None:
+    outcome = run(
+        *("study", "crossplay", "runs/hand@0", "runs/hand@2", "--episodes=6", "--out", "found"),
+        cwd=folder,
+    )
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines()[-1] == "page  found/crossplay.html"
+    assert "players of one run are not independent" in outcome.out
+    page = (folder / "found/crossplay.html").read_text()
+    command = "selfplay study crossplay runs/hand@0 runs/hand@2 --episodes 6 --out found"
+    assert f"<pre>{command}</pre>" in page and page.count("<svg") == 2
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    assert "<script" not in page and "http://" not in page.replace("http://www.w3.org", "")
+    assert (folder / "found/crossplay.png").read_bytes().startswith(b"\x89PNG")
+    assert "#2a5db0" in (folder / "found/crossplay.svg").read_text()
+    assert json.loads((folder / "found/crossplay.json").read_text())["command"] == command
+
+
+def test_exploit_and_transfer_of_a_run(folder: Path) -> None:
+    told = json_of(folder, "exploit", "runs/hand", "--episodes=6", "--budget=24")
+    assert told["estimates"][-1]["direction"] == "lower_bound"
+    told = json_of(folder, "transfer", "runs/hand@0", "runs/hand@2", "--episodes=6")
+    start, trained = told["tables"][0]["rows"]
+    assert [value for name, value in start.items() if name] == [0, 0]  # it is its own start
+    assert len(trained) == 3
+
+
 def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
     outcome = run("study", "exploitability", "runs/hand", "--all", cwd=folder)
     lines = outcome.out.splitlines()
-    assert lines[0].split() == ["step", "exploitability", "NashConv", "elsewhere"]
-    assert [line.split()[0] for line in lines[1:4]] == ["0", "1", "2"]
-    assert sum(line.startswith("  player_") for line in lines) == 12
+    head = next(n for n, line in enumerate(lines) if line.startswith("step  "))
+    assert lines[head].split() == ["step", "exploitability", "NashConv", "elsewhere"]
+    assert [line.split()[0] for line in lines[head + 1 : head + 4]] == ["0", "1", "2"]
+    assert sum(line.startswith("player_") for line in lines) == 12
 
 
 @pytest.mark.parametrize(
@@ -63,6 +113,13 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["exploitability", "runs/hand", "--policy", "bas"], "did you mean 'base'?"),
         (["exploitabilty", "runs/hand"], "did you mean 'exploitability'?"),
         (["exploitability"], "required: run"),
+        (["roleswap", "runs/hand@last"], "'last' is no step; write RUN, RUN@STEP or RUN@start"),
+        (["roleswap", "runs/hand", "--metric", "pay"], "no episode has it; choose from"),
+        (["roleswap", "runs/hand", "--episodes", "0"], "--episodes 0: at least 1 is needed"),
+        (["crossplay", "runs/hand"], "a single player has nobody to cross with; name runs"),
+        (["ablate", "runs/hand"], "no move is words to others; measure a game that has them"),
+        (["dynamics", "runs/hand", "--metric=role/player/valid"], "recorded no episodes; train"),
+        (["hacking", "runs/hand"], "name a run of arena=absolute_zero or arena=debate"),
         (["exploitability", "runs/hand", "more"], "unexpected argument 'more'"),
     ],
 )

@@ -2,71 +2,188 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selfplay.errors import ConfigError
-from selfplay.figures import number, sparkline
 
 if TYPE_CHECKING:
-    from selfplay.study.exploitability import Exploitability
+    from selfplay.study.result import Result
 
-MEASURES = ("exploitability",)
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """What the command line knows of a measure; `selfplay.study.<module>` has the rest."""
+
+    help: str
+    """What it says, in a line."""
+    study: str
+    """The function of `selfplay.study.studies` that makes it from the options."""
+    runs: str
+    """"run", one; "player", RUN, RUN@STEP or RUN@start; or "players", several of these."""
+    options: tuple[str, ...] = ()
+    """Names of the options that it takes besides those of all."""
+
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "step": {"type": int, "metavar": "N", "help": "its checkpoint of step N"},
+    "all": {"action": "store_true", "help": "every checkpoint that the run kept"},
+    "policy": {"metavar": "NAME", "help": "seat this policy everywhere"},
+    "evaluation": {"metavar": "NAME", "help": "whose games are played; the run's first"},
+    "episodes": {"type": int, "metavar": "N", "help": "episodes per cell; as the evaluation has"},
+    "metric": {
+        "metavar": "NAME",
+        "help": "what is compared: a metric of the arena, return, or return/AGENT",
+    },
+    "default": {"metavar": "TEXT", "help": "the action in place of the one that is judged"},
+    "role": {"metavar": "NAME", "help": "whose actions count; all roles'"},
+    "cooperate": {
+        "default": "cooperate",
+        "metavar": "MOVE",
+        "help": "the move that is cooperation",
+    },
+    "budget": {"type": int, "default": 2000, "metavar": "N", "help": "games of training per seat"},
+    "samples": {"type": int, "default": 16, "metavar": "N", "help": "samples per task"},
+    "seed": {"type": int, "default": 0, "metavar": "N", "help": "of luck and samples"},
+}
+"""Options of measures, each as argparse takes it."""
+
+PLAYER = "RUN, RUN@STEP or RUN@start (before training)"
+PLAYING = ("evaluation", "episodes", "metric", "seed")
+
+MEASURES: Mapping[str, Measure] = {
+    "exploitability": Measure(
+        help="what best responses gain, exactly, in a game that OpenSpiel knows",
+        study="exploitability",
+        runs="run",
+        options=("step", "all", "policy"),
+    ),
+    "passk": Measure(
+        help="pass@k before and after training: sharper, or able to do more",
+        study="passk",
+        runs="player",
+        options=("evaluation", "metric", "role", "samples", "seed"),
+    ),
+    "dynamics": Measure(
+        help="what a run recorded, by step: cycles, diversity, drift of language, length",
+        study="dynamics",
+        runs="run",
+        options=("metric", "seed"),
+    ),
+    "transfer": Measure(
+        help="policies of each run in the games of every other",
+        study="transfer",
+        runs="players",
+        options=("evaluation", "episodes", "seed"),
+    ),
+    "hacking": Measure(
+        help="signs of reward hacking: degenerate tasks, copying, collusion, conformity",
+        study="hacking",
+        runs="players",
+        options=PLAYING,
+    ),
+    "counterfactual": Measure(
+        help="what actions were worth, by replay without them, and what was learned of them",
+        study="counterfactual",
+        runs="players",
+        options=(*PLAYING, "default", "role"),
+    ),
+    "exploit": Measure(
+        help="what best responses gain that are trained against the frozen player: lower bounds",
+        study="exploit",
+        runs="player",
+        options=("evaluation", "episodes", "budget", "seed"),
+    ),
+    "roleswap": Measure(
+        help="trained and untrained policies in every combination of seats",
+        study="roleswap",
+        runs="players",
+        options=PLAYING,
+    ),
+    "crossplay": Measure(
+        help="every player with every other: the gap of self-play to cross-play",
+        study="crossplay",
+        runs="players",
+        options=PLAYING,
+    ),
+    "ablate": Measure(
+        help="what is lost when words are dropped, shuffled or replaced",
+        study="ablate",
+        runs="player",
+        options=PLAYING,
+    ),
+    "influence": Measure(
+        help="how far words move what others do: listening, signalling, causal influence",
+        study="influence",
+        runs="player",
+        options=PLAYING,
+    ),
+    "reciprocity": Measure(
+        help="cooperation after cooperation and after defection, in repeated dilemmas",
+        study="reciprocity",
+        runs="player",
+        options=(*PLAYING, "cooperate"),
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `selfplay study` takes."""
-    parser.add_argument("measure", choices=MEASURES, help="what is measured")
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--step", type=int, metavar="N", help="its checkpoint of step N")
-    parser.add_argument("--all", action="store_true", help="every checkpoint that the run kept")
-    parser.add_argument("--policy", metavar="NAME", help="seat this policy everywhere")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    measures = parser.add_subparsers(
+        title="measures", dest="measure", required=True, metavar="MEASURE"
+    )
+    for name, measure in MEASURES.items():
+        made = measures.add_parser(name, allow_abbrev=False, help=measure.help)
+        if measure.runs == "run":
+            made.add_argument("run", type=Path)
+        elif measure.runs == "player":
+            made.add_argument("run", help=PLAYER)
+        else:
+            made.add_argument("run", nargs="+", help=PLAYER)
+        for option in measure.options:
+            made.add_argument(f"--{option}", **OPTIONS[option])
+        made.add_argument("--json", action="store_true", help="print the figures as JSON")
+        made.add_argument(
+            "--out", type=Path, metavar="FOLDER", help="where page and pictures go; RUN/studies"
+        )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure and print."""
-    if options.all and options.step is not None:
-        raise ConfigError("--all measures every checkpoint and --step one of them; drop either")
-    from selfplay.study.exploitability import study
+    """Measure, write the page, and print."""
+    from selfplay.study import page, studies
 
-    found = study(options.run, step=options.step, every=options.all, policy=options.policy)
-    print(json.dumps(as_json(options.run, found), indent=2) if options.json else as_text(found))
-
-
-def as_json(folder: Path, found: "Sequence[Exploitability]") -> dict[str, Any]:
-    """The results, with what they are."""
-    return {
-        "measure": "exploitability",
-        "run": str(folder),
-        "direction": "exact",
-        "notes": "of the policies given that they move legally; elsewhere is the chance of text "
-        "that is no legal move as the tokenizer writes it",
-        "results": [each.to_json() for each in found],
-    }
+    measure = MEASURES[options.measure]
+    episodes = getattr(options, "episodes", None)
+    if episodes is not None and episodes < 1:
+        raise ConfigError(f"--episodes {episodes}: at least 1 is needed")
+    study: Callable[[argparse.Namespace], Result] = getattr(studies, measure.study)
+    result = study(options)
+    written = page.write(result, options.out or _folder(options), command=command(options))
+    if options.json:
+        print(json.dumps(result.to_json(), indent=2))
+    else:
+        print(f"{result.to_text()}\n\npage  {written}")
 
 
-def as_text(found: "Sequence[Exploitability]") -> str:
-    """A line for each checkpoint; of the last one, its strategy too."""
-    last = found[-1]
-    lines = [f"{'step':>6}  {'exploitability':>14}  {'NashConv':>9}  {'elsewhere':>9}"]
-    lines += [
-        f"{each.step:>6}  {_fixed(each.exploitability):>14}  {_fixed(each.nash_conv):>9}"
-        f"  {100 * each.elsewhere:>8.2f}%"
-        for each in found
-    ]
-    if len(found) > 1:
-        curve = [each.nash_conv for each in found]
-        lines.append(f"{'':>6}  {sparkline(curve, 40)}  least {number(min(curve))} (NashConv)")
-    values = ", ".join(number(value) for value in last.values)
-    lines.append(f"\nstep {last.step}: expected pay {values}; chances of legal moves")
-    width = max(len(name) for name in last.strategy)
-    for name, chances in sorted(last.strategy.items()):
-        shown = "  ".join(f"{action} {chance:.3f}" for action, chance in chances.items())
-        lines.append(f"  {name:<{width}}  {shown}")
-    return "\n".join(lines)
+def command(options: argparse.Namespace) -> str:
+    """What to type to measure it again."""
+    runs = options.run if isinstance(options.run, list) else [options.run]
+    words = ["selfplay", "study", options.measure, *map(str, runs)]
+    for option in (*MEASURES[options.measure].options, "out"):
+        value = getattr(options, option)
+        if value is True:
+            words.append(f"--{option}")
+        elif value not in (None, False, OPTIONS.get(option, {}).get("default")):
+            words += [f"--{option}", str(value)]
+    return shlex.join(words)
 
 
-def _fixed(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def _folder(options: argparse.Namespace) -> Path:
+    """The first run's own folder of studies."""
+    from selfplay.study.players import Reference
+
+    first = options.run[0] if isinstance(options.run, list) else str(options.run)
+    return Reference.parse(first).run / "studies"

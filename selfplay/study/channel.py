@@ -1,0 +1,144 @@
+"""A channel between the agents of an arena, which records or changes what they hear of each other.
+
+Each agent has an arena of its own, an ear, begun with the same task and seed: in it the others have
+said what the channel lets through, and it itself has said what it said. What an agent sees is the
+view of its ear; what happens and what is paid is decided by the arena in which everything was said
+as it was. So the speaker keeps its own words, and only what is heard changes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from selfplay.arena import Arena
+from selfplay.types import Action, Observation, Task
+
+
+class ChannelError(ValueError):
+    """What is heard decides when the game ends, so that what is heard cannot be changed alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What an agent said."""
+
+    seed: int
+    """Of the episode."""
+    task: str
+    """The task's id."""
+    stage: int
+    """The stage in which it was said, from 0."""
+    speaker: str
+    """Who said it."""
+    text: str
+    """What; empty where the move did not parse."""
+    seen: str
+    """What the speaker saw."""
+
+
+Alter: TypeAlias = Callable[[Words], str]
+"""What the others hear in place of these words."""
+
+
+class Channel:
+    """An arena with a channel, to be played like the arena itself; not with a prefix."""
+
+    def __init__(
+        self, arena: Callable[[], Arena], alter: Alter, record: list[Words] | None = None
+    ) -> None:
+        """`record` takes down all that is said, as it is said."""
+        self._make, self._alter, self._record = arena, alter, record
+        self._true = arena()
+        self._ears: dict[str, Arena] = {}
+        self._stages = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._true, name)
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Begin the arena and every ear."""
+        self._true.begin(task, seed)
+        self._ears = {agent: self._make() for agent in self._true.possible_agents}
+        for ear in self._ears.values():
+            ear.begin(task, seed)
+
+    def view(self, agent: str) -> Observation:
+        """What the agent has seen and, through the channel, heard."""
+        return self._ears[agent].view(agent)
+
+    def play(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
+        """Play a stage; raises ChannelError where an ear has come to another one."""
+        heard = {words.speaker: self._alter(words) for words in self._said(actions)}
+        for agent, ear in self._ears.items():
+            if ear.stage != self._true.stage:
+                raise ChannelError(
+                    f"what {agent} hears ends the game at another time; configure the arena so "
+                    "that its length does not depend on what is said"
+                )
+            others = {speaker: text for speaker, text in heard.items() if speaker != agent}
+            ear.play({**actions, **others})
+        self._stages += 1
+        return self._true.play(actions)
+
+    def _said(self, actions: Mapping[str, Action | None]) -> list[Words]:
+        said = [
+            Words(
+                seed=self._true.seed,
+                task=self._true.task.id,
+                stage=self._stages,
+                speaker=speaker,
+                text=actions[speaker] or "",
+                seen=self._ears[speaker].view(speaker).text,
+            )
+            for speaker in self._true.speaking()
+        ]
+        if self._record is not None:
+            self._record += said
+        return said
+
+
+def through(
+    arena: Callable[[], Arena], alter: Alter, record: list[Words] | None = None
+) -> Callable[[], Arena]:
+    """What makes the arena with a channel."""
+    return lambda: cast(Arena, Channel(arena, alter, record))
+
+
+def heard_by(
+    arena: Callable[[], Arena],
+    listener: str,
+    words: Words,
+    text: str,
+    *,
+    task: Task,
+    stages: Sequence[Mapping[str, Action | None]],
+) -> Arena:
+    """The listener's ear after these recorded stages, in which it heard `text` for the words.
+
+    `stages` end with the one in which they were said.
+    """
+    ear = arena()
+    ear.begin(task, words.seed)
+    for number, actions in enumerate(stages):
+        ear.play({**actions, words.speaker: text} if number == words.stage else actions)
+    return ear
+
+
+def intact(words: Words) -> str:
+    """What is heard is what was said."""
+    return words.text
+
+
+def silent(words: Words) -> str:
+    """Nothing is heard."""
+    return ""
+
+
+def instead(said: Mapping[tuple[int, int, str], str], partner: Mapping[int, int]) -> Alter:
+    """What another episode's speaker said in that stage; nothing where it had said nothing.
+
+    Args:
+        said: (seed of the episode, stage, speaker) to words.
+        partner: Seed of an episode to that of the one whose words are heard in it.
+    """
+    return lambda words: said.get((partner[words.seed], words.stage, words.speaker), "")

@@ -1,0 +1,194 @@
+"""Dynamics of a run: cycles, drift of difficulty and language, diversity, length.
+
+**Definition.** By step, from what the run recorded. *Solve rate*: a figure of metrics.jsonl; it
+oscillates where its autocorrelation, a straight line taken out, has a peak behind a trough that
+AR(1) noise of the same persistence seldom has. *Trend*: the slope of a series per 100 steps.
+*Diversity*: distinct-2 of a role's words, and the effective number (exp of the entropy) of its
+different actions, both of equally much text at every step. *Drift*: k1 and k3 estimates of the KL
+divergence from the untrained policy, in nats per token, and the surprisal of the words under it.
+*Self-correction*: turns with a phrase such as "recheck". *Length*: tokens, and the share cut off.
+
+**Source.** Phrases and their control: 2503.20783; distinct-n: 1510.03055; k1 and k3: Schulman 2020.
+
+**Estimator.** Slopes by a block bootstrap over steps; AR(1) surrogates for cycles. The interval is
+about this run: another seed is another series.
+
+**Limits.** The solve rate of a proposer's tasks rises with the solver and falls with the proposer;
+a flat one may hide that both improve. Only a frozen panel separates them: `crossplay` of
+checkpoints. Base models correct themselves too: read the phrases against the first step. Drift is
+of the sampled tokens at the temperature they were sampled with.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+from transformers import PreTrainedModel
+
+from selfplay.errors import ConfigError, RunError, nearest
+from selfplay.recorded import episodes_of, read_metrics, recorded_steps
+from selfplay.study.language import corrections, distinct, drift, effective_number
+from selfplay.study.plots import Curves
+from selfplay.study.result import Cell, Result, Table
+from selfplay.study.series import oscillation, trend
+from selfplay.types import Episode, Status, StopReason, Turn
+
+CHIEF = ("arena/proposed_solve_rate", "arena/solve_rate", "arena/accuracy", "arena/team_return")
+"""What is looked at for cycles where nothing is named: the first that the run has."""
+MOST_TURNS = 32
+"""Turns of each step and role whose drift is computed."""
+KINDS = {
+    "distinct-2": "Diversity: different pairs of words",
+    "kinds of action": "Diversity: effective number of different actions",
+    "tokens": "Length, tokens",
+    "cut off": "Turns that the limit cut off",
+    "self-correction": "Turns with a phrase of self-correction",
+    "drift k3": "Language drift: KL from the untrained policy, nats per token",
+    "surprisal under base": "Surprisal under the untrained policy, nats per token",
+}
+"""What is measured of each role at each step, with the title of its picture."""
+
+Steps = Sequence[tuple[int, Sequence[Episode]]]
+"""(step, its episodes) in order."""
+Rows = Mapping[str, Mapping[int, Mapping[str, float]]]
+"""Role to step to figure."""
+
+
+def study(
+    run: Path,
+    episodes: Steps,
+    base: Mapping[str, PreTrainedModel],
+    *,
+    metric: str | None = None,
+    seed: int = 0,
+) -> Result:
+    """Look at what a run recorded. `base` has the untrained policies by name; drift needs them."""
+    figures = read_metrics(run / "metrics.jsonl")
+    name = chief(figures, metric)
+    steps = [step for step, row in figures.items() if name in row]
+    values = [figures[step][name] for step in steps]
+    rows = by_role(episodes, base, seed=seed)
+    trends = [
+        trend(f"{role}: {kind}", list(found), [row[kind] for row in found.values()], seed=seed)
+        for role, found in rows.items()
+        for kind in KINDS
+    ]
+    return Result(
+        measure="dynamics",
+        title=f"Dynamics of {run.resolve().name}",
+        definition="Figures by step: whether the solve rate goes in cycles, and how diversity, "
+        "length and distance to the untrained policy develop.",
+        estimates=[
+            oscillation(f"cycle of {name}", values, seed=seed),
+            trend(f"trend of {name}", steps, values, seed=seed),
+            *(each for each in trends if math.isfinite(each.value)),
+        ],
+        tables=[_ends(role, found) for role, found in rows.items()],
+        drawings=[
+            Curves(title=name, x=steps, series={name: values}, bands={}),
+            *_curves(rows),
+        ],
+        params={"run": str(run), "metric": name, "seed": seed, "turns_for_drift": MOST_TURNS},
+        notes=[
+            "intervals are about this run's steps: other seeds are other series",
+            "diversity is of equally many words, and equally many actions, at every step",
+        ],
+    )
+
+
+def recorded(run: Path, *, required: bool = True) -> list[tuple[int, list[Episode]]]:
+    """(step, its episodes) in order; raises RunError where none was recorded but is required."""
+    steps = recorded_steps(run)
+    if not steps and required:
+        raise RunError(
+            f"run {run} recorded no episodes; train one with run.episodes_every=1 (or more)"
+        )
+    return [(step, [each.episode for each in episodes_of(run, step)]) for step in steps]
+
+
+def chief(figures: Mapping[int, Mapping[str, float]], metric: str | None) -> str:
+    """The name of the figure that is looked at for cycles."""
+    known = {key for row in figures.values() for key in row}
+    if metric is not None and metric not in known:
+        raise ConfigError(f"--metric {metric}: {nearest(metric, known)}")
+    found = metric or next((key for key in CHIEF if key in known), None)
+    if found is None:
+        raise ConfigError(
+            f"dynamics: metrics.jsonl has none of {', '.join(CHIEF)}; name a figure with --metric, "
+            f"{nearest('role/reward', known)}"
+        )
+    return found
+
+
+def by_role(
+    steps: Steps,
+    base: Mapping[str, PreTrainedModel],
+    *,
+    seed: int = 0,
+) -> dict[str, dict[int, dict[str, float]]]:
+    """The figures of each role at each step, diversity of equally much at all of them."""
+    turns: dict[str, dict[int, list[Turn]]] = {}
+    for step, episodes in steps:
+        for episode in episodes:
+            if episode.status is not Status.FAILED:
+                for turn in episode.turns[episode.stem :]:
+                    turns.setdefault(turn.role, {}).setdefault(step, []).append(turn)
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for role, at in turns.items():
+        count = min(len(each) for each in at.values())
+        # Drawn at random, so that equal size does not mean the first of the step's tasks.
+        drawn = {
+            step: Random(f"{seed}-{step}").sample(each, len(each)) for step, each in at.items()
+        }
+        budget = min(sum(len(turn.text.split()) for turn in each) for each in at.values())
+        found[role] = {
+            step: figures_of(at[step], drawn[step], base, count=count, words=budget) for step in at
+        }
+    return found
+
+
+def figures_of(
+    turns: Sequence[Turn],
+    drawn: Sequence[Turn],
+    base: Mapping[str, PreTrainedModel],
+    *,
+    count: int,
+    words: int,
+) -> dict[str, float]:
+    """Of one role at one step; `drawn` are the same turns in random order."""
+    spoken = [word for turn in drawn for word in turn.text.split()][:words]
+    _, k3, surprisal = drift(drawn[:MOST_TURNS], base)
+    return {
+        "distinct-2": distinct(spoken),
+        "kinds of action": effective_number([turn.action or "" for turn in drawn[:count]]),
+        "tokens": sum(len(turn.completion_ids) for turn in turns) / len(turns),
+        "cut off": sum(turn.stop_reason is StopReason.LENGTH for turn in turns) / len(turns),
+        "self-correction": corrections([turn.text for turn in turns])[0],
+        "drift k3": k3,
+        "surprisal under base": surprisal,
+    }
+
+
+def _ends(role: str, rows: Mapping[int, Mapping[str, float]]) -> Table:
+    steps = sorted(rows)
+    chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]})
+    cells: list[list[Cell]] = [[kind, *(rows[step][kind] for step in chosen)] for kind in KINDS]
+    return Table(
+        title=f"{role} at the first, middle and last step on record",
+        columns=["", *(f"step {step}" for step in chosen)],
+        rows=cells,
+    )
+
+
+def _curves(rows: Rows) -> list[Curves]:
+    steps = sorted({step for found in rows.values() for step in found})
+    drawings = []
+    for kind, title in KINDS.items():
+        series = {
+            role: [found[step][kind] if step in found else math.nan for step in steps]
+            for role, found in rows.items()
+        }
+        if any(math.isfinite(value) for values in series.values() for value in values):
+            drawings.append(Curves(title=title, x=steps, series=series, bands={}))
+    return drawings

@@ -1,0 +1,286 @@
+"""The games of a study: one arena, its tasks and seeds, played by whoever is to be compared.
+
+All comparisons play the same tasks with the same seeds, so that differences are of who plays alone.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from selfplay.arena import Arena
+from selfplay.build import fit
+from selfplay.engines import Engine
+from selfplay.engines.transformers import TransformersEngine
+from selfplay.errors import ConfigError, nearest
+from selfplay.experiment import ENGINE, Experiment
+from selfplay.rollout import Job, Rollout, Seat
+from selfplay.runs import Run
+from selfplay.seeds import derive
+from selfplay.study.intervals import Draws
+from selfplay.study.players import Player, Reference, places, settings_that_differ
+from selfplay.tokens import Renderer
+from selfplay.types import Episode, Status, Task
+
+RETURN = "return"
+"""The metric that every arena has: the mean over its agents of all that they were paid."""
+DEFAULT_EPISODES = 200
+"""Where neither an evaluation nor the user says how many."""
+OUTCOMES = ("episodes", "failed", "truncated", "turns", "unparsed")
+"""What is counted beside every measure, see `outcomes`."""
+
+
+@dataclass(kw_only=True)
+class Games:
+    """What is played, and the policies that can play it."""
+
+    arena: Callable[[], Arena]
+    """Makes the arena."""
+    seats: Mapping[str, Seat]
+    """Role to seat: its prompts and its limits."""
+    tasks: Sequence[Task] = ()
+    """What is played; the arena's default task, drawn afresh for each episode, where empty."""
+    engines: dict[str, Engine] = field(default_factory=dict)
+    """Policy to the engine that serves it."""
+    renderers: dict[str, Renderer] = field(default_factory=dict)
+    """Policy to its token seam."""
+    models: dict[str, PreTrainedModel] = field(default_factory=dict)
+    """Policy to its model, where it has one."""
+    metrics: Sequence[str] = (RETURN,)
+    """What is reported, the chief one first: `return`, `return/<agent or role>`, or a metric."""
+    episodes: int = DEFAULT_EPISODES
+    """Per cell."""
+    seed: int = 0
+    """Of tasks, luck and samples."""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the rollout."""
+    params: dict[str, Any] = field(default_factory=dict)
+    """What was chosen, for the record."""
+    notes: list[str] = field(default_factory=list)
+    """What must be known to read the figures."""
+    _config: Mapping[str, Any] = field(default_factory=dict)
+    _outcomes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0.0))
+
+    @property
+    def agents(self) -> list[str]:
+        """All agents of the arena."""
+        return list(self.arena().possible_agents)
+
+    def sides(self) -> dict[str, list[str]]:
+        """The seats that are told apart: each role, or each agent where all have one role."""
+        roles = self.arena().roles
+        if len(roles) == 1:
+            return {agent: [agent] for agent in self.agents}
+        return {role: [a for a in self.agents if a.rpartition("_")[0] == role] for role in roles}
+
+    def jobs(self, seating: Mapping[str, str], *, count: int | None = None) -> list[Job]:
+        """`count` episodes of the tasks in turn; the same for every seating."""
+        arena, jobs = self.arena(), []
+        for number in range(self.episodes if count is None else count):
+            at = derive(self.seed, "study", number)
+            task = (
+                self.tasks[number % len(self.tasks)]
+                if self.tasks
+                else arena.default_task(Random(derive(at, "task")))
+            )
+            jobs.append(Job(task=task, seed=at, seating=seating))
+        return jobs
+
+    def rollout(self, arena: Callable[[], Arena] | None = None, **limits: Any) -> Rollout:
+        """A rollout of these games, or of `arena` in their place."""
+        return Rollout(
+            arena=arena or self.arena,
+            seats=self.seats,
+            engines=self.engines,
+            renderers=self.renderers,
+            **{**self.limits, **limits},
+        )
+
+    def play(
+        self, seating: Mapping[str, str], *, arena: Callable[[], Arena] | None = None
+    ) -> list[Episode]:
+        """All episodes with these policies (agent to policy) in the seats."""
+        return self.count(self.rollout(arena).play(self.jobs(seating)))
+
+    def count(self, episodes: list[Episode]) -> list[Episode]:
+        """Note how the episodes ended, for the record; returns them."""
+        for name, value in outcomes(episodes).items():
+            self._outcomes[name] += value
+        return episodes
+
+    def seat(self, policy: str, agent: str) -> Seat:
+        """The seat of an agent that a policy takes."""
+        seat = self.seats[agent.rpartition("_")[0]]
+        if policy == seat.policy:
+            return seat
+        return replace(seat, policy=policy, renderer=self.renderers[policy])
+
+    def scores(self, episodes: Sequence[Episode], metric: str | None = None) -> np.ndarray:
+        """[N] a metric, the chief one where None; NaN where an episode failed or lacks it."""
+        name = metric or self.metrics[0]
+        agents = self._paid(name)
+        if agents:
+            return np.array([_mean_return(episode, agents) for episode in episodes])
+        ended = [episode for episode in episodes if episode.status is not Status.FAILED]
+        known = {key for episode in ended for key in episode.metrics}
+        if ended and name not in known:
+            raise ConfigError(
+                f"--metric {name}: no episode has it; {nearest(name, [*known, RETURN])}"
+            )
+        return np.array(
+            [
+                math.nan if e.status is Status.FAILED else e.metrics.get(name, math.nan)
+                for e in episodes
+            ]
+        )
+
+    def draws(self, episodes: Sequence[Episode]) -> Draws:
+        """How the intervals of figures about these episodes are made."""
+        return Draws(tasks=[episode.task.id for episode in episodes], seed=self.seed)
+
+    def record(self) -> dict[str, Any]:
+        """How it was measured, with the shares of episodes and turns that went wrong."""
+        counted = self._outcomes
+        told = {
+            "failed_episodes": counted["failed"] / max(counted["episodes"], 1),
+            "truncated_episodes": counted["truncated"] / max(counted["episodes"], 1),
+            "turns_without_action": counted["unparsed"] / max(counted["turns"], 1),
+        }
+        return {**self.params, "episodes_per_cell": self.episodes, "seed": self.seed, **told}
+
+    def admit(self, references: Sequence[Reference], *, anyhow: bool = False) -> list[Player]:
+        """Load the policies that these name, so that they can be seated; `anyhow` in any role.
+
+        Raises ConfigError for one that cannot play the arena's roles. One that was trained with
+        another arena or with other prompts is noted.
+        """
+        players = [self._admit(reference, anyhow) for reference in references]
+        labels = [player.label for player in players]
+        return [
+            replace(player, label=str(reference.run) + "@" + player.label.rpartition("@")[2])
+            if labels.count(player.label) > 1
+            else player
+            for player, reference in zip(players, references, strict=True)
+        ]
+
+    def _admit(self, reference: Reference, anyhow: bool) -> Player:
+        player, policies = reference.load(list(self.arena().roles), anyhow=anyhow)
+        differs = settings_that_differ(self._config, Run.open(reference.run).config())
+        if differs:
+            self.notes.append(
+                f"{player.label} was trained with another {' and '.join(differs)} than this game's"
+            )
+        engine = TransformersEngine(
+            {name: policy.model for name, policy in policies.items()},
+            {name: policy.renderer.end_ids for name, policy in policies.items()},
+            **fit(TransformersEngine, self._config["engine"], where="engine", reserved=ENGINE),
+        )
+        for name, policy in policies.items():
+            self.engines[name], self.models[name] = engine, policy.model
+            self.renderers[name] = policy.renderer
+        return player
+
+    def _paid(self, metric: str) -> list[str]:
+        """The agents whose mean return a metric is; none if it is one of the arena's."""
+        first, _, who = metric.partition("/")
+        if first != RETURN:
+            return []
+        if not who:
+            return self.agents
+        found = [agent for agent in self.agents if who in (agent, agent.rpartition("_")[0])]
+        if not found:
+            raise ConfigError(f"--metric {metric}: no such agent; {nearest(who, self.agents)}")
+        return found
+
+
+def outcomes(episodes: Sequence[Episode]) -> dict[str, float]:
+    """How many episodes failed or were cut off, and how many turns held no action."""
+    turns = [turn for episode in episodes for turn in episode.turns]
+    return {
+        "episodes": len(episodes),
+        "failed": sum(episode.status is Status.FAILED for episode in episodes),
+        "truncated": sum(episode.status is Status.TRUNCATED for episode in episodes),
+        "turns": len(turns),
+        "unparsed": sum(turn.action is None for turn in turns),
+    }
+
+
+@contextmanager
+def games_of(
+    run: Path,
+    *,
+    evaluation: str | None = None,
+    episodes: int | None = None,
+    metric: str | None = None,
+    seed: int = 0,
+) -> Iterator[Games]:
+    """The games that an evaluation of a run plays; its services are released at the end.
+
+    Args:
+        run: The run folder.
+        evaluation: Its first where None. A run without any plays its arena's default tasks.
+        episodes: Per cell; as many as the evaluation plays where None.
+        metric: The chief one; the evaluation's first where None.
+        seed: Of luck and samples.
+    """
+    config = Run.open(run).config()
+    experiment = Experiment.resume(config, places(run)[-1])
+    try:
+        yield _games(experiment, evaluation, episodes, metric, seed)
+    finally:
+        experiment.close()
+
+
+def _games(
+    experiment: Experiment,
+    evaluation: str | None,
+    episodes: int | None,
+    metric: str | None,
+    seed: int,
+) -> Games:
+    known = experiment.evaluations
+    if evaluation is not None and evaluation not in known:
+        raise ConfigError(f"--evaluation {evaluation}: {nearest(evaluation, known)}")
+    name = evaluation or next(iter(known), None)
+    rollout, metrics, count = experiment.rollout, [RETURN], DEFAULT_EPISODES
+    tasks: Sequence[Task] = ()
+    if name is not None:
+        asked, rollout = known[name]
+        tasks, metrics = asked.tasks, [*dict.fromkeys(asked.metrics.values()), RETURN]
+        count = len(tasks) * asked.samples
+    if metric is not None:
+        metrics = [metric, *(each for each in metrics if each != metric)]
+    return Games(
+        arena=rollout.arena,
+        seats=rollout.seats,
+        tasks=tasks,
+        engines=dict(rollout.engines),
+        renderers={n: policy.renderer for n, policy in experiment.policies.items()},
+        models={n: policy.model for n, policy in experiment.policies.items()},
+        metrics=metrics,
+        episodes=episodes or count,
+        seed=seed,
+        limits={
+            "max_turns": rollout.max_turns,
+            "max_live": rollout.max_live,
+            "threads": rollout.threads,
+        },
+        params={
+            "arena": rollout.arena().name,
+            "tasks": f"evaluation {name}" if name else "the arena's default tasks",
+            "metric": metrics[0],
+        },
+        _config=experiment.config,
+    )
+
+
+def _mean_return(episode: Episode, agents: Sequence[str]) -> float:
+    if episode.status is Status.FAILED:
+        return math.nan
+    return sum(turn.reward for turn in episode.turns if turn.agent in agents) / len(agents)

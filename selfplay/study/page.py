@@ -1,0 +1,32 @@
+"""The page of a study: one HTML file that opens offline, with its pictures and its command."""
+
+import json
+from pathlib import Path
+
+from markupsafe import Markup
+
+from selfplay.pages import render, write_page
+from selfplay.runs import reporting_disk, write_atomic
+from selfplay.study.plots import inline, save
+from selfplay.study.result import HEAD, Result, line
+
+
+def write(result: Result, folder: Path, *, command: str) -> Path:
+    """Write `<measure>.html`, `.json`, `.svg` and `.png` into a folder; returns the page.
+
+    Raises RunError if the folder cannot be written to.
+    """
+    with reporting_disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        told = {**result.to_json(), "command": command}
+        write_atomic(folder / f"{result.measure}.json", json.dumps(told, indent=2) + "\n")
+    save(result.drawings, folder, result.measure)
+    page = render(
+        "study.html.jinja",
+        result=result,
+        head=HEAD,
+        lines=[line(each) for each in result.estimates],
+        drawings=[(each, Markup(inline(each))) for each in result.drawings],
+        command=command,
+    )
+    return write_page(folder / f"{result.measure}.html", page)

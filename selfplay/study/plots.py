@@ -1,0 +1,248 @@
+"""Pictures of a study: matrices, intervals and curves, for the page and for print.
+
+Each is painted twice: as SVG without colours of its own, which the page's style sheet dresses, and
+as SVG and PNG files for a paper.
+"""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgba_array
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from selfplay import charts
+from selfplay.charts import GRID, INK, MOST_SERIES, SERIES, bare
+from selfplay.figures import number
+from selfplay.runs import reporting_disk
+
+_INKS = ["#2a5db0", "#c8571b", "#2b8a57", "#8a4fa8", "#b08a00", "#1893a5", "#b3345f", "#6c6f75"]
+PRINT = {INK: "#1b1c1e", GRID: "#deded8", **dict(zip(SERIES, _INKS, strict=True))}
+"""The colours of the page's light style sheet, for paper."""
+LONGEST_LABEL = 28
+
+
+class Drawing(Protocol):
+    """A picture that can be painted on axes."""
+
+    @property
+    def title(self) -> str:
+        """What it shows."""
+        ...
+
+    @property
+    def legend(self) -> Sequence[str]:
+        """Names of its series, in the order of their colours; empty where there is one alone."""
+        ...
+
+    def size(self) -> tuple[float, float]:
+        """Width and height in inches."""
+        ...
+
+    def paint(self, axes: Axes) -> None:
+        """Draw."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """A number in each cell, shaded by its size."""
+
+    title: str
+    rows: Sequence[str]
+    """Names of the rows."""
+    columns: Sequence[str]
+    """Names of the columns."""
+    values: Sequence[Sequence[float]]
+    """[rows][columns], NaN where there is none."""
+    legend: Sequence[str] = ()
+
+    def size(self) -> tuple[float, float]:
+        """Room for the labels and the cells."""
+        return 2.2 + 0.75 * len(self.columns), 1.1 + 0.42 * len(self.rows)
+
+    def paint(self, axes: Axes) -> None:
+        """Squares whose opacity says how large a value is among the others."""
+        known = [v for row in self.values for v in row if math.isfinite(v)]
+        low, high = min(known, default=0.0), max(known, default=1.0)
+        for i, row in enumerate(self.values):
+            for j, value in enumerate(row):
+                if math.isfinite(value):
+                    depth = (value - low) / (high - low) if high > low else 0.5
+                    square = Rectangle(
+                        (j - 0.5, i - 0.5), 1, 1, color=SERIES[0], alpha=0.06 + 0.5 * depth
+                    )
+                    axes.add_patch(square)
+                axes.text(j, i, number(value), ha="center", va="center", color=INK)
+        axes.set_xlim(-0.5, len(self.columns) - 0.5)
+        axes.set_ylim(len(self.rows) - 0.5, -0.5)
+        _bare(axes)
+        _labels(axes, x=self.columns, y=self.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intervals:
+    """A dot and its interval for each name, one below the other."""
+
+    title: str
+    names: Sequence[str]
+    """What each is."""
+    values: Sequence[float]
+    """The estimates."""
+    low: Sequence[float]
+    """Lower ends; NaN where there is no interval."""
+    high: Sequence[float]
+    """Upper ends."""
+    null: float | None = None
+    """Where a line stands that means: nothing to see."""
+    legend: Sequence[str] = ()
+
+    def size(self) -> tuple[float, float]:
+        """A line for each."""
+        return 5.2, 0.8 + 0.3 * len(self.names)
+
+    def paint(self, axes: Axes) -> None:
+        """Dots, bars, and the line of nothing to see."""
+        if self.null is not None:
+            axes.axvline(self.null, color=INK, linewidth=0.8, linestyle=(0, (3, 2)))
+        for place, value in enumerate(self.values):
+            if not math.isfinite(value):
+                continue
+            ends = [self.low[place], self.high[place]]
+            if all(map(math.isfinite, ends)):
+                axes.plot(ends, [place, place], color=SERIES[0], linewidth=2, alpha=0.5)
+            axes.plot([value], [place], "o", color=SERIES[0], ms=5)
+        bare(axes, grid="x")
+        axes.set_ylim(len(self.names) - 0.4, -0.6)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+        _labels(axes, y=self.names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Series over a common axis, each with a band if it has one."""
+
+    title: str
+    x: Sequence[float]
+    """[N] places."""
+    series: Mapping[str, Sequence[float]]
+    """Name to [N] values, NaN where there is none; at most eight."""
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    """Name to the [N] lower and upper ends of its band."""
+    xlabel: str = "step"
+    """What the axis is."""
+    logarithmic: bool = False
+    """Whether the axis doubles."""
+
+    @property
+    def legend(self) -> Sequence[str]:
+        """The names."""
+        return list(self.series)[:MOST_SERIES]
+
+    def size(self) -> tuple[float, float]:
+        """Of a column of a paper."""
+        return 4.6, 2.8
+
+    def paint(self, axes: Axes) -> None:
+        """Lines, and bands behind them."""
+        for place, name in enumerate(self.legend):
+            if name in self.bands:
+                low, high = self.bands[name]
+                axes.fill_between(self.x, low, high, color=SERIES[place], alpha=0.15, linewidth=0)
+            axes.plot(
+                self.x,
+                self.series[name],
+                color=SERIES[place],
+                linewidth=1.7,
+                marker="o" if len(self.x) <= 25 else "",
+                markersize=3.2,
+            )
+        bare(axes, grid="y")
+        axes.margins(x=0.02, y=0.08)
+        axes.set_xlabel(self.xlabel, color=INK, parse_math=False)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+        if self.logarithmic:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, place: f"{value:g}")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+
+
+def inline(drawing: Drawing) -> str:
+    """The picture as an `<svg>` element for the page."""
+    width, height = drawing.size()
+    return charts.svg(width, height, drawing.paint)
+
+
+def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
+    """Write all pictures as `<name>.svg` and `<name>.png`, below each other, for print."""
+    sizes = [drawing.size() for drawing in drawings]
+    if not sizes:
+        return []
+    width, heights = max(size[0] for size in sizes), [size[1] + 0.5 for size in sizes]
+    paths = []
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({"svg.hashsalt": "selfplay", "font.size": 9.0})
+        figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+        panels = figure.subplots(len(drawings), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for drawing, axes in zip(drawings, panels, strict=True):
+            drawing.paint(axes)
+            axes.set_title(drawing.title, fontsize=9.5, loc="left", parse_math=False)
+            if len(drawing.legend) > 1:
+                names = drawing.legend
+                lines = [Line2D([], [], color=c) for c in SERIES[: len(names)]]
+                shown = axes.legend(lines, names, frameon=False, fontsize=8)
+                for text in shown.get_texts():
+                    text.set_parse_math(False)
+        _print_colours(figure)
+        for kind in ("svg", "png"):
+            stream = io.BytesIO()
+            told = {"Date": None} if kind == "svg" else {"Software": None}
+            figure.savefig(stream, format=kind, dpi=200, metadata=told)
+            path = folder / f"{name}.{kind}"
+            with reporting_disk(folder):
+                path.write_bytes(stream.getvalue())
+            paths.append(path)
+    return paths
+
+
+def _print_colours(figure: Figure) -> None:
+    """Put the colours of print in place of the names that the page's style sheet reads."""
+    figure.draw_without_rendering()  # ticks are made when they are first drawn
+    for artist in figure.findobj():
+        for name in ("color", "facecolor", "edgecolor"):
+            get = getattr(artist, f"get_{name}", None)
+            found = [] if get is None else list(to_rgba_array(get()))
+            colour = PRINT.get(to_hex(found[0])) if len(found) == 1 else None
+            if colour is not None:
+                getattr(artist, f"set_{name}")(colour)
+
+
+def _bare(axes: Axes) -> None:
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0, labelcolor=INK, pad=5)
+
+
+def _labels(axes: Axes, *, x: Sequence[str] = (), y: Sequence[str] = ()) -> None:
+    """Names at the ticks, taken as they are written and never as mathematics."""
+    if x:
+        axes.set_xticks(range(len(x)), [_short(name) for name in x], parse_math=False)
+        for text in axes.get_xticklabels():
+            text.set_rotation(25 if max(map(len, x)) > 9 else 0)
+            text.set_horizontalalignment("right" if max(map(len, x)) > 9 else "center")
+    if y:
+        axes.set_yticks(range(len(y)), [_short(name) for name in y], parse_math=False)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 3]}..."

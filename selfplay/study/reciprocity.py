@@ -1,0 +1,285 @@
+"""Reciprocity in repeated dilemmas: does cooperation answer cooperation?
+
+**Definition.** Over all rounds but the first, P(C|C) and P(C|D) are the chances that a player
+cooperates when the other one has just cooperated, or defected; reciprocity is their difference. The
+memory-one vector gives the same by the player's own last move too, (CC, CD, DC, DD), own move
+first. Retaliation is what a forced deviation changes: the mean of P(C_{t+k} | do C_t) less
+P(C_{t+k} | do D_t), k rounds after the other player's move was set to C or to D.
+
+**Source.** Press and Dyson 2012 for memory-one strategies; Axelrod's tournaments. The forced
+deviation is the punishment test of Calvano et al. 2020.
+
+**Estimator.** Counts, with a cluster bootstrap over episodes because rounds of one depend on each
+other. The probe plays each episode again up to round t with the other's move replaced, and both
+play on by themselves; its differences are paired. Unbiased.
+
+**Limits.** P(C|C) - P(C|D) of self-play is confounded: half always-cooperators and half
+always-defectors, each among themselves, have 1 and reciprocate nothing. The forced deviation is the
+causal figure. Opponent-only chances of win-stay lose-shift depend on which states are visited: read
+the vector, and no entry that was visited fewer than 20 times.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from selfplay.errors import ConfigError
+from selfplay.game import Job
+from selfplay.study.games import Games
+from selfplay.study.intervals import Draws, Estimate
+from selfplay.study.players import Player
+from selfplay.study.plots import Curves, Intervals
+from selfplay.study.result import Cell, Result, Table
+from selfplay.types import Episode
+
+STATES = ("CC", "CD", "DC", "DD")
+"""Own last move, then the other's."""
+LATER = 5
+"""Rounds for which a forced deviation is followed."""
+FEWEST = 20
+"""Visits below which a state says nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """What two players did, round by round."""
+
+    moves: np.ndarray
+    """[rounds, 2] 1 where a player cooperated, 0 where it did another legal thing, NaN where
+    neither."""
+    stages: tuple[int, ...]
+    """[rounds] the stage of each."""
+
+
+def study(games: Games, player: Player, *, cooperate: str = "cooperate") -> Result:
+    """Play, count, and probe in the middle of the game."""
+    agents = games.agents
+    episodes = games.play(player.seats(agents))
+    played = [rounds_of(games, episode, cooperate) for episode in episodes]
+    length = refuse_single(games, played, cooperate)
+    draws = games.draws(episodes)
+    probe = [forced(games, player, episodes, played, cooperate, who=who) for who in (0, 1)]
+    estimates = [
+        draws.ratio("cooperation", *_cooperation([each.moves for each in played])),
+        *conditionals([each.moves for each in played], draws),
+        *retaliation(probe, draws),
+    ]
+    vector = memory_one([each.moves for each in played], draws)
+    by_round = [
+        _share([each.moves[t] for each in played if len(each.moves) > t]) for t in range(length)
+    ]
+    effects = [each for each in estimates if each.null is not None]
+    return Result(
+        measure="reciprocity",
+        title=f"Reciprocity of {player.label} in {games.arena().name}",
+        definition="How much likelier a player cooperates after the other cooperated than after it "
+        "defected: as it happened, and after a move that was forced.",
+        estimates=estimates,
+        tables=[
+            Table(
+                title="Memory one: chance to cooperate by own and the other's last move",
+                columns=["last", "chance", "low", "high", "visits"],
+                rows=vector,
+            )
+        ],
+        drawings=[
+            Intervals(
+                title="With 95 % intervals",
+                names=[each.name for each in effects],
+                values=[each.value for each in effects],
+                low=[each.low for each in effects],
+                high=[each.high for each in effects],
+                null=0.0,
+            ),
+            Curves(
+                title="Cooperation by round",
+                x=list(range(1, length + 1)),
+                series={"cooperation": by_round},
+                bands={},
+                xlabel="round",
+            ),
+        ],
+        params={**games.record(), "cooperation_is": cooperate, "rounds": length},
+        notes=games.notes,
+    )
+
+
+def rounds_of(games: Games, episode: Episode, cooperate: str) -> Rounds:
+    """The rounds of an episode: stages in which both move and nobody speaks."""
+    agents, arena = games.agents, games.arena()
+    arena.begin(episode.task, episode.seed)
+    rows, stages = [], []
+    by_stage: dict[int, dict[str, str | None]] = {}
+    for turn in episode.turns:
+        by_stage.setdefault(turn.stage, {})[turn.agent] = turn.action
+    for stage, actions in sorted(by_stage.items()):
+        if set(actions) == set(agents) and not arena.speaking():
+            legal = [arena.view(agent).fields.get("legal") or () for agent in agents]
+            rows.append(
+                [
+                    (float(actions[agent] == cooperate) if actions[agent] in known else np.nan)
+                    for agent, known in zip(agents, legal, strict=True)
+                ]
+            )
+            stages.append(stage)
+        arena.play(actions)
+    return Rounds(moves=np.array(rows).reshape(len(rows), len(agents)), stages=tuple(stages))
+
+
+def refuse_single(games: Games, played: Sequence[Rounds], cooperate: str) -> int:
+    """The length of the longest game; ConfigError unless two play one with this move repeatedly."""
+    name, serve = games.arena().name, "such as arena=prisoners_dilemma arena.rounds=5"
+    if len(games.agents) != 2:
+        raise ConfigError(
+            f"reciprocity: {name} has {len(games.agents)} players, not two; measure a "
+            f"repeated dilemma, {serve}"
+        )
+    length = max((len(each.moves) for each in played), default=0)
+    if length < 2:
+        raise ConfigError(
+            f"reciprocity: {name} is played for {length} round of simultaneous moves, so that no "
+            f"move answers another; measure a repeated one, {serve}"
+        )
+    if not any((each.moves == 1).any() for each in played):
+        legal = sorted(set(_legal(games)))
+        if cooperate not in legal:
+            raise ConfigError(
+                f"--cooperate {cooperate}: no such move in {name}; it has {', '.join(legal)}"
+            )
+    return length
+
+
+def _legal(games: Games) -> list[str]:
+    job = games.jobs({}, count=1)[0]
+    arena = games.arena()
+    arena.begin(job.task, job.seed)
+    while arena.speaking():
+        arena.play(dict.fromkeys(arena.stage, ""))
+    return [move for agent in arena.stage for move in arena.view(agent).fields.get("legal") or ()]
+
+
+def conditionals(moves: Sequence[np.ndarray], draws: Draws) -> list[Estimate]:
+    """P(C|C), P(C|D) and their difference, from [rounds, 2] moves of each episode."""
+    counts = np.array([_answers(each) for each in moves])  # [N, (after C, after D), (C, all)]
+    after = [draws.ratio(f"P(C|{name})", *counts[:, i].T) for i, name in enumerate("CD")]
+
+    def difference(weights: np.ndarray) -> np.ndarray:
+        summed = np.einsum("bn,nij->bij", weights, counts)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            chances = np.where(summed[:, :, 1] > 0, summed[:, :, 0] / summed[:, :, 1], np.nan)
+        return chances[:, 0] - chances[:, 1]
+
+    notes = "" if counts[:, :, 1].sum(0).all() else "one of the two never happened"
+    return [
+        *after,
+        draws.of("reciprocity P(C|C) - P(C|D)", difference, null=0.0, notes=notes),
+    ]
+
+
+def memory_one(moves: Sequence[np.ndarray], draws: Draws) -> list[list[Cell]]:
+    """A row for each of the four states: chance to cooperate, interval, visits."""
+    rows: list[list[Cell]] = []
+    for state in STATES:
+        counts = np.array([_in_state(each, state) for each in moves])
+        found = draws.ratio(state, *counts.T)
+        visits = int(counts[:, 1].sum())
+        few = visits < FEWEST
+        known = [np.nan] * 3 if few and not visits else [found.value, found.low, found.high]
+        rows.append([state, *known, f"{visits} (too few)" if few else str(visits)])
+    return rows
+
+
+def retaliation(probes: Sequence[np.ndarray], draws: Draws) -> list[Estimate]:
+    """What a forced deviation changes k rounds later, from [N, LATER] paired differences of each
+    player."""
+    found = []
+    for k in range(LATER):
+        each = np.array([probe[:, k] for probe in probes])
+        known = np.isfinite(each)
+        if known.any():
+            count = np.maximum(known.sum(0), 1)
+            mean = np.where(known.any(0), np.where(known, each, 0.0).sum(0) / count, np.nan)
+            rounds = "1 round" if k == 0 else f"{k + 1} rounds"
+            found.append(draws.mean(f"after a forced move, {rounds} later", mean, null=0.0))
+    return found
+
+
+def forced(
+    games: Games,
+    player: Player,
+    episodes: Sequence[Episode],
+    played: Sequence[Rounds],
+    cooperate: str,
+    *,
+    who: int,
+) -> np.ndarray:
+    """[N, LATER] how much more player 1 - `who` cooperates after `who` was made to, than after it
+    was made to defect, in the round in the middle of each game."""
+    found = np.full((len(episodes), LATER), np.nan)
+    jobs: list[Job] = []
+    places: list[tuple[int, int]] = []
+    agent = games.agents[who]
+    defect = [move for move in _legal(games) if move != cooperate][:1]
+    for number, (episode, rounds) in enumerate(zip(episodes, played, strict=True)):
+        middle = (len(rounds.stages) - 1) // 2
+        if len(rounds.stages) < 2 or not defect:
+            continue
+        for move in (cooperate, defect[0]):
+            prefix = tuple(
+                replace(turn, text=move, action=move, reward=0.0)
+                if (turn.agent, turn.stage) == (agent, rounds.stages[middle])
+                else turn
+                for turn in episode.turns
+                if turn.stage <= rounds.stages[middle]
+            )
+            seating = player.seats(games.agents)
+            jobs.append(Job(task=episode.task, seed=episode.seed, prefix=prefix, seating=seating))
+            places.append((number, middle))
+    answered = games.rollout().play(jobs)
+    for at in range(0, len(jobs), 2):
+        number, middle = places[at]
+        pair = [rounds_of(games, answered[at + i], cooperate).moves for i in (0, 1)]
+        for later in range(LATER):
+            if all(len(moves) > middle + 1 + later for moves in pair):
+                after = [moves[middle + 1 + later, 1 - who] for moves in pair]
+                found[number, later] = after[0] - after[1]
+    return found
+
+
+def _answers(moves: np.ndarray) -> list[list[float]]:
+    """[[cooperations, all] after the other's C, the same after its D] of both players together."""
+    found = [[0.0, 0.0], [0.0, 0.0]]
+    for _, other, now in _transitions(moves):
+        after = found[0 if other else 1]
+        after[0] += now
+        after[1] += 1
+    return found
+
+
+def _in_state(moves: np.ndarray, state: str) -> list[float]:
+    """[cooperations, visits] of both players after this state."""
+    answers = [now for own, other, now in _transitions(moves) if "DC"[own] + "DC"[other] == state]
+    return [float(sum(answers)), float(len(answers))]
+
+
+def _transitions(moves: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """(own last, the other's last, own next) of both players, where all three were legal."""
+    for before, now in pairwise(moves):
+        for me in (0, 1):
+            found = (before[me], before[1 - me], now[me])
+            if np.isfinite(found).all():
+                yield int(found[0]), int(found[1]), int(found[2])
+
+
+def _cooperation(moves: Sequence[np.ndarray]) -> tuple[list[float], list[float]]:
+    return (
+        [float(np.nansum(each)) for each in moves],
+        [float(np.isfinite(each).sum()) for each in moves],
+    )
+
+
+def _share(rows: Sequence[np.ndarray]) -> float:
+    known = np.array(rows)[np.isfinite(rows)]
+    return float(known.mean()) if len(known) else float("nan")

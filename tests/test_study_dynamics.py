@@ -1,0 +1,145 @@
+"""Cycles, trends and figures of language against closed forms."""
+
+import json
+from math import atan, exp, isnan, log, pi, sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from building import episode, llama, turn
+
+from selfplay.errors import ConfigError, RunError
+from selfplay.study.dynamics import by_role, chief, recorded, study
+from selfplay.study.language import corrections, distinct, drift, effective_number, logprobs
+from selfplay.study.series import autocorrelation, circulation, oscillation, trend
+from selfplay.types import StopReason, to_json
+
+
+def spiral(steps: int, rate: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
+    """Simultaneous gradient play on xy, its growth taken out: period 2 pi / atan(rate)."""
+    x, y, points = 1.0, 0.0, []
+    for _ in range(steps):
+        points.append((x, y))
+        x, y = x - rate * y, y + rate * x
+        size = sqrt(x * x + y * y)
+        x, y = x / size, y / size
+    return np.array(points).T[0], np.array(points).T[1]
+
+
+def test_a_cycle_is_found_with_its_period() -> None:
+    x, y = spiral(400)
+    found = oscillation("x", x.tolist())
+    assert found.p is not None and found.p < 0.01
+    assert found.notes == f"period {round(2 * pi / atan(0.1))} steps on record"
+    assert circulation(x, y) == pytest.approx(atan(0.1) / 2, rel=0.05)
+    assert circulation(y, x) == pytest.approx(-circulation(x, y))
+
+
+def test_noise_is_no_cycle() -> None:
+    """Persistent noise is what training curves look like; at 5 % some of it is flagged."""
+    flagged = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        series = [0.0]
+        for _ in range(99):
+            series.append(0.8 * series[-1] + rng.normal())
+        p = oscillation("x", series, seed=seed).p
+        assert p is not None
+        flagged += p < 0.05
+    assert flagged <= 4
+
+
+def test_what_is_too_short_or_constant_has_no_figure() -> None:
+    assert isnan(oscillation("x", [1.0, 2.0]).value) and "too few" in trend("x", [1], [1]).notes
+    assert oscillation("x", [0.5] * 30).notes == "it does not vary"
+
+
+def test_a_trend() -> None:
+    rng = np.random.default_rng(0)
+    steps = list(range(100))
+    exact = trend("x", steps, [0.02 * step + 1 for step in steps])
+    assert (exact.value, exact.low, exact.high) == pytest.approx((2, 2, 2))
+    noisy = trend("x", steps, [0.02 * step + rng.normal() for step in steps])
+    assert noisy.low < 2 < noisy.high and noisy.low > 0
+    assert autocorrelation(np.arange(10.0))[0] != autocorrelation(np.arange(10.0))[0]  # NaN
+
+
+def test_diversity() -> None:
+    assert distinct(["a", "b", "a", "b"], 1) == 0.5 and distinct(
+        ["a", "b", "a", "b"]
+    ) == pytest.approx(2 / 3)
+    assert effective_number("aaab") == pytest.approx(1.754765, abs=1e-6)
+    assert effective_number("abcd") == pytest.approx(4) and isnan(effective_number([]))
+
+
+def test_phrases_of_self_correction() -> None:
+    share, rate = corrections(["Wait, recheck. Rechecked.", "so it is seven"])
+    assert share == 0.5 and rate == pytest.approx(1000 * 2 / 7)
+
+
+def test_drift_is_zero_for_the_base_itself_and_exact_for_given_chances() -> None:
+    model = llama()
+    said = turn("solver_0", prompt_ids=(1, 2), completion_ids=(3, 4, 5))
+    mine = turn(
+        "solver_0",
+        prompt_ids=(1, 2),
+        completion_ids=(3, 4, 5),
+        logprobs=tuple(logprobs(model, said)),
+    )
+    k1, k3, surprisal = drift([mine], {"base": model})
+    assert (k1, k3) == pytest.approx((0, 0), abs=1e-9)
+    with torch.no_grad():
+        rows = model(input_ids=torch.tensor([[1, 2, 3, 4, 5]])).logits[0].log_softmax(-1)
+    wanted = -float(sum(rows[place, token] for place, token in ((1, 3), (2, 4), (3, 5)))) / 3
+    assert surprisal == pytest.approx(wanted, rel=1e-4)
+    surer = turn(
+        "solver_0",
+        prompt_ids=(1, 2),
+        completion_ids=(3,),
+        logprobs=(logprobs(model, said)[0] + log(2),),
+    )
+    k1, k3, _ = drift([surer], {"base": model})
+    assert (k1, k3) == pytest.approx((log(2), 0.5 - 1 + log(2)))
+    assert isnan(drift([mine], {})[0]) and exp(0) == 1
+
+
+def test_figures_by_role_are_of_equally_much() -> None:
+    many = [episode(turn("solver_0", action="x", text="a b a b")) for _ in range(8)]
+    few = [
+        episode(turn("solver_0", action=c, text="a b", stop_reason=StopReason.LENGTH)) for c in "xy"
+    ]
+    found = by_role([(1, many), (2, few)], {})["solver"]
+    assert (found[1]["kinds of action"], found[2]["kinds of action"]) == (1, 2)
+    assert found[1]["distinct-2"] == pytest.approx(2 / 3)  # of four words, as many as step 2 has
+    assert (found[1]["cut off"], found[2]["cut off"]) == (0, 1) and found[1]["tokens"] == 1
+
+
+def folder(place: Path, rows: int = 40, episodes: bool = True) -> Path:
+    (place / "episodes").mkdir(parents=True)
+    (place / "config.yaml").write_text("{}")
+    lines = [{"step": n, "arena/solve_rate": 0.5 + 0.4 * (-1) ** (n // 4)} for n in range(rows)]
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if episodes:
+        for step in (1, 2):
+            line = json.dumps({"episode": to_json(episode(turn("solver_0", text="recheck it")))})
+            (place / "episodes" / f"{step:06d}.jsonl").write_text(line + "\n")
+    return place
+
+
+def test_a_run_folder_is_read(tmp_path: Path) -> None:
+    result = study(folder(tmp_path / "run"), recorded(tmp_path / "run"), {})
+    found = {each.name: each for each in result.estimates}
+    assert found["cycle of arena/solve_rate"].notes == "period 8 steps on record"
+    assert found["cycle of arena/solve_rate"].p is not None
+    assert found["cycle of arena/solve_rate"].p < 0.05
+    assert {row[0]: row[1] for row in result.tables[0].rows}["self-correction"] == 1
+
+
+def test_what_a_run_lacks_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name a figure with --metric"):
+        chief({1: {"policy/base/loss": 1.0}}, None)
+    with pytest.raises(ConfigError, match="did you mean 'arena/solve_rate'"):
+        chief({1: {"arena/solve_rate": 1.0}}, "solve_rate")
+    with pytest.raises(RunError, match="recorded no episodes; train one with"):
+        recorded(folder(tmp_path / "run", episodes=False))

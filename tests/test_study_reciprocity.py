@@ -1,0 +1,136 @@
+"""Reciprocity of strategies whose chances are known exactly."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from study_games import games, player
+
+from arenas.matrix import raw_env
+from selfplay.engines.scripted import Script, constant
+from selfplay.errors import ConfigError
+from selfplay.study.intervals import Draws, Estimate
+from selfplay.study.players import Player
+from selfplay.study.reciprocity import conditionals, memory_one, study
+from selfplay.study.result import Result
+
+ROUNDS = 8
+LATER = "after a forced move, {} later"
+
+
+def arena() -> Any:
+    return raw_env(rounds=ROUNDS)
+
+
+def strategy(answer: Callable[[str, str], str], first: str = "C", noise: float = 0.0) -> Script:
+    """A memory-one strategy: (own last, other's last) to C or D, executed wrongly at times."""
+
+    def script(agent: str, observation: Any, rng: Any) -> str:
+        history = observation.fields["history"]
+        names = {"cooperate": "C", "defect": "D", "nothing": "D"}
+        last = (names[history[-1]["mine"]], names[history[-1]["theirs"]]) if history else None
+        chosen = answer(*last) if last else first
+        if rng.random() < noise:
+            chosen = "D" if chosen == "C" else "C"
+        return "cooperate" if chosen == "C" else "defect"
+
+    return script
+
+
+TIT_FOR_TAT = strategy(lambda own, other: other)
+
+
+def played(first: Script, second: Script | None = None, **settings: Any) -> Result:
+    made = games(arena, {"a": first, "b": second or first}, **settings)
+    who: Player = player("a", arena)
+    if second is not None:
+        # Agents of one role: seat the second one by name.
+        who = _Two(label="a", policies={"player": "a"})
+    return study(made, who)
+
+
+class _Two(Player):
+    def seats(self, agents: Any) -> dict[str, str]:
+        return dict(zip(agents, "ab", strict=True))
+
+
+def by_name(result: Result) -> dict[str, Estimate]:
+    return {each.name: each for each in result.estimates}
+
+
+def test_tit_for_tat_forgives_nothing_of_itself() -> None:
+    """Against itself a forced defection echoes: the next round, and every second one after."""
+    found = by_name(played(TIT_FOR_TAT))
+    assert found["cooperation"].value == found["P(C|C)"].value == 1
+    assert np.isnan(found["P(C|D)"].value)  # it never happened: no value, and not 0
+    assert np.isnan(found["reciprocity P(C|C) - P(C|D)"].value)
+    assert found[LATER.format("1 round")].value == 1
+    assert (
+        found[LATER.format("2 rounds")].value == 0
+    )  # the other answers the defection a round later
+    assert found[LATER.format("3 rounds")].value == 1
+
+
+def test_always_defect_reciprocates_nothing() -> None:
+    found = by_name(played(constant("defect")))
+    assert found["cooperation"].value == 0 and found["P(C|D)"].value == 0
+    assert [found[LATER.format(k)].value for k in ("1 round", "2 rounds")] == [0, 0]
+
+
+def test_tit_for_tat_against_always_defect() -> None:
+    """Of 8 rounds one cooperates in the first alone: 1 of 16 moves; P(C|D) = 0 of 7 and 0 of 6."""
+    result = played(TIT_FOR_TAT, constant("defect"))
+    found = by_name(result)
+    assert found["cooperation"].value == 1 / 16
+    assert (found["P(C|D)"].value, found["P(C|C)"].value) == (0, 0)
+    rows = {row[0]: row[1:] for row in result.tables[0].rows}
+    assert rows["CD"] == [0, 0, 0, "24"] and rows["DC"] == [0, 0, 0, "24"]
+    assert rows["DD"][3] == str(24 * 12)
+    # Only tit-for-tat can be moved, by half of the two players.
+    assert found[LATER.format("1 round")].value == 0.5
+
+
+def test_tit_for_tat_with_noise() -> None:
+    found = by_name(played(strategy(lambda own, other: other, noise=0.05), episodes=80))
+    for name, truth in (("P(C|C)", 0.95), ("P(C|D)", 0.05), ("reciprocity P(C|C) - P(C|D)", 0.9)):
+        assert found[name].low <= truth <= found[name].high, found[name]
+
+
+def test_win_stay_lose_shift_is_read_from_the_vector() -> None:
+    shift = strategy(lambda own, other: "C" if own == other else "D", noise=0.2)
+    rows = {row[0]: row[1:] for row in played(shift, episodes=80).tables[0].rows}
+    for state, truth in {"CC": 0.8, "CD": 0.2, "DC": 0.2, "DD": 0.8}.items():
+        low, high = (float(end) for end in rows[state][1:3])  # type: ignore[arg-type]
+        assert low <= truth <= high, (state, rows[state])
+
+
+def test_a_mixed_population_looks_reciprocal_and_the_probe_is_not_fooled() -> None:
+    """Half always cooperate, half always defect: P(C|C) - P(C|D) is 1 with nothing reciprocated."""
+    moves = [np.ones((ROUNDS, 2))] * 10 + [np.zeros((ROUNDS, 2))] * 10
+    found = conditionals(moves, Draws(tasks=["t"] * 20))
+    assert found[2].value == 1
+    assert memory_one(moves, Draws(tasks=["t"] * 20))[1][4] == "0 (too few)"
+
+    def stubborn(agent: str, observation: Any, rng: Any) -> str:
+        history = observation.fields["history"]
+        return history[0]["mine"] if history else rng.choice(["cooperate", "defect"])
+
+    assert by_name(played(stubborn))[LATER.format("1 round")].value == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "cooperate", "words"),
+    [
+        ({"rounds": 1}, "cooperate", "no move answers another; .* arena.rounds=5"),
+        ({"rounds": 3}, "hunt", "no such move in matrix_v0; it has cooperate, defect"),
+    ],
+)
+def test_what_is_no_repeated_dilemma_is_one_line(
+    settings: dict[str, Any], cooperate: str, words: str
+) -> None:
+    def other() -> Any:
+        return raw_env(**settings)
+
+    with pytest.raises(ConfigError, match=words):
+        study(games(other, {"a": TIT_FOR_TAT}), player("a", other), cooperate=cooperate)

@@ -1,0 +1,200 @@
+"""Ablation and influence in signalling games whose truths are enumerated."""
+
+from collections.abc import Mapping
+from math import log
+from typing import Any
+
+import numpy as np
+import pytest
+from study_games import STATES, code, games, lewis, lewis_tasks, player
+
+from arenas.matrix import raw_env
+from selfplay.engines.scripted import Script, constant
+from selfplay.errors import ConfigError
+from selfplay.study import ablate, influence
+from selfplay.study.games import Games
+from selfplay.study.information import miller_madow, mutual_information, plug_in
+from selfplay.study.intervals import Estimate
+from selfplay.study.result import Result
+from selfplay.types import Observation
+
+ENTROPY = -0.1 * log(0.1) - 0.9 * log(0.9)
+CODE = dict(zip(STATES, "wxyz", strict=True))
+
+
+def team(script: Script, **settings: Any) -> Games:
+    return games(lewis(), {"team": script}, tasks=lewis_tasks(), **{"episodes": 160, **settings})
+
+
+def by_name(result: Result) -> dict[str, Estimate]:
+    return {each.name: each for each in result.estimates}
+
+
+def covers(estimate: Estimate, truth: float) -> bool:
+    return estimate.low - 1e-9 <= truth <= estimate.high + 1e-9
+
+
+def ablated(made: Games) -> dict[str, Estimate]:
+    return by_name(ablate.study(made, player("team", made.arena)))
+
+
+# Ablation ----------------------------------------------------------------------------------------
+
+
+def test_a_message_that_carries_the_state() -> None:
+    """Intact 1; nothing heard: a fixed answer, 1/4; a lie: 0; another episode's: its state."""
+    found = ablated(team(code(CODE, otherwise="a")))
+    assert found["drop: lost"].value == 0.75
+    assert found["replace: lost"].value == 1.0
+    shuffle, same = found["shuffle: lost"], 39 / 159  # partners of the same state among the others
+    assert covers(shuffle, 1 - same) and shuffle.high - shuffle.low < 0.15
+
+
+def noise(observation: Observation, rng: Any) -> str:
+    return str(rng.choice(list("wxyz")))
+
+
+def test_a_message_that_is_noise() -> None:
+    """What is said has nothing to do with the state, and what is heard is believed."""
+    found = ablated(team(code(CODE, otherwise="a", say=noise)))
+    assert all(covers(each, 0.0) for each in found.values())
+    assert found["shuffle: lost"].low < 0 < found["shuffle: lost"].high
+
+
+def test_a_listener_that_ignores_what_it_hears_loses_nothing() -> None:
+    def deaf(agent: str, observation: Observation, rng: Any) -> str:
+        if observation.fields["phase"] == "message":
+            return CODE[observation.fields["state"]]
+        return "wait" if agent.startswith("speaker") else "a"
+
+    for each in ablated(team(deaf)).values():
+        assert (each.value, each.low, each.high) == (0, 0, 0)
+
+
+def test_a_speaker_keeps_its_own_words() -> None:
+    """Both speak and each repeats its own word as its move: no ablation changes that."""
+
+    def arena() -> Any:
+        return raw_env(actions=["p", "q"], payoffs=[[1, 0], [0, 1]], speakers=[0, 1])
+
+    def own(agent: str, observation: Observation, rng: Any) -> str:
+        return (
+            rng.choice("pq")
+            if observation.fields["phase"] == "message"
+            else (observation.fields["said"])
+        )
+
+    made = games(arena, {"team": own}, episodes=60)
+    found = ablated(made)
+    assert found["drop: lost"].value == found["shuffle: lost"].value == 0
+    assert "replace: lost" not in found  # there is one task alone
+
+
+def test_a_derangement_has_no_fixed_point() -> None:
+    partners = ablate.derangement(list(range(50)), seed=3)
+    assert sorted(partners) == sorted(partners.values()) == list(range(50))
+    assert all(one != other for one, other in partners.items())
+
+
+def test_a_game_without_words_says_what_would_serve() -> None:
+    made = games(raw_env, {"team": constant("defect")})
+    for study in (ablate.study, influence.study):
+        with pytest.raises(ConfigError, match=r"no move is words to others; .* arena=signal"):
+            study(made, player("team", raw_env))
+
+
+# Influence ---------------------------------------------------------------------------------------
+
+
+def flipping(flip: float) -> influence.Chances:
+    """Does what the word means, but for a flip to the other of two."""
+
+    def chances(agent: str, observation: Observation) -> Mapping[str, float]:
+        heard = observation.fields["heard"]
+        wanted = {"x": "a", "y": "b"}[heard]
+        return {act: 1 - flip if act == wanted else flip for act in ("a", "b")}
+
+    return chances
+
+
+def influenced(script: Script, chances: influence.Chances, **settings: Any) -> dict[str, Estimate]:
+    two = ("a", "b")
+    made = games(
+        lewis(two), {"team": script}, tasks=lewis_tasks(two), **{"episodes": 40, **settings}
+    )
+    return by_name(influence.study(made, player("team", made.arena), chances=chances))
+
+
+TWO = {"a": "x", "b": "y"}
+
+
+@pytest.mark.parametrize(("flip", "truth"), [(0.0, log(2)), (0.1, log(2) - ENTROPY)])
+def test_a_code_that_is_followed(flip: float, truth: float) -> None:
+    """At the same place the speaker always says the same: no influence there, but it is heard."""
+    found = influenced(code(TWO, otherwise="a"), flipping(flip))
+    assert found["positive listening"].value == pytest.approx(truth, abs=1e-6)
+    assert covers(found["positive listening"], truth)
+    assert found["change of the move"].value == pytest.approx((1 - 2 * flip) / 2)
+    assert found["causal influence (CIC)"].value == pytest.approx(0, abs=1e-12)
+    signal = found["positive signalling of speaker_0"]
+    assert covers(signal, log(2)) and signal.p is not None and signal.p < 0.01
+
+
+def test_words_at_random_that_are_followed() -> None:
+    """Influence without information; with M draws, the bias that enumeration gives."""
+
+    def random(observation: Observation, rng: Any) -> str:
+        return str(rng.choice(["x", "y"]))
+
+    found = influenced(code(TWO, otherwise="a", say=random), flipping(0.0), episodes=100)
+    assert found["positive listening"].value == pytest.approx(log(2), abs=0.02)
+    again = found["causal influence (CIC)"]
+    assert covers(again, 0.660820) and again.direction == "biased_down"
+    signal = found["positive signalling of speaker_0"]
+    assert covers(signal, 0.0) and signal.p is not None and signal.p > 0.05
+
+
+def test_a_listener_that_is_deaf_has_no_influence_on_it() -> None:
+    found = influenced(code(TWO, otherwise="a"), lambda agent, observation: {"a": 0.3, "b": 0.7})
+    for name in ("positive listening", "change of the move", "causal influence (CIC)"):
+        assert found[name].value == pytest.approx(0, abs=1e-12) and covers(found[name], 0.0)
+
+
+def test_influence_of_given_chances() -> None:
+    copy, flip = np.eye(2), np.array([[0.9, 0.1], [0.1, 0.9]])
+    assert influence.influence(copy, np.ones(2)) == pytest.approx(log(2))
+    assert influence.influence(flip, np.array([8.0, 2.0])) == pytest.approx(0.247974, abs=1e-6)
+    assert influence.influence(np.array([[0.5, 0.5]] * 4), np.ones(4)) == 0
+    assert influence.change(copy, np.ones(2)) == pytest.approx(0.5)
+
+
+def test_moves_that_are_not_listed_cannot_be_read() -> None:
+    made = team(code(CODE, otherwise="a"))
+    chances = influence.exactly(made, {"listener_0": "team"})
+    with pytest.raises(ConfigError, match="are not listed"):
+        chances("listener_0", Observation(text="?"))
+    with pytest.raises(ConfigError, match="no model to read"):
+        chances("listener_0", Observation(fields={"legal": ["a"]}))
+
+
+# Mutual information ------------------------------------------------------------------------------
+
+
+def test_plug_in_information() -> None:
+    x = list("abcd") * 25
+    assert plug_in(x, x) == pytest.approx(log(4))
+    y = [*"aaaaaaaaab", *"bbbbbbbbba"]
+    assert plug_in([*"a" * 10, *"b" * 10], y) == pytest.approx(0.368064, abs=1e-6)
+    assert miller_madow(x, x) == pytest.approx(log(4) + 3 / 200)
+
+
+def test_no_information_is_found_where_there_is_none() -> None:
+    """The plug-in is biased up; the jackknife covers 0 about as often as it says."""
+    rng, hits, biased = np.random.default_rng(0), 0, 0.0
+    for _ in range(60):
+        x, y = rng.integers(4, size=(2, 100)).tolist()
+        found = mutual_information("x", x, y)
+        hits += covers(found, 0.0)
+        biased += plug_in(x, y) / 60
+    assert hits >= 54
+    assert biased == pytest.approx(9 / 200, abs=0.01)
