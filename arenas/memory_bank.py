@@ -50,7 +50,7 @@ class Entry:
     old: tuple[str, ...] = ()
     """Earlier texts, the first one first."""
     sources: tuple[int, ...] = ()
-    """Numbers of the facts that wrote it."""
+    """Numbers of the facts that its text may rest on."""
 
     def rendered(self) -> str:
         """As the paper renders it: the time, a colon, the text."""
@@ -163,7 +163,7 @@ class MemoryBank:
             elif operation.event == "DELETE":
                 del entries[operation.id]
             else:
-                entries[operation.id] = _updated(entries[operation.id], fact, text)
+                entries[operation.id] = _updated(entries[operation.id], fact, operation.text)
         self.entries = entries
         for operation in operations:
             self.journal.append({"operation": vars(operation).copy(), "fact": vars(fact).copy()})
@@ -189,7 +189,7 @@ class MemoryBank:
         elif operation.event == "DELETE":
             del self.entries[operation.id]
         else:
-            self.entries[operation.id] = _updated(self.entries[operation.id], fact, text)
+            self.entries[operation.id] = _updated(self.entries[operation.id], fact, operation.text)
 
     def of(self, speaker: str) -> list[Entry]:
         """The entries of one speaker, the oldest first."""
@@ -211,12 +211,14 @@ def _added(fact: Fact, text: str, number: int) -> Entry:
 
 
 def _updated(entry: Entry, fact: Fact, text: str) -> Entry:
+    # A text of the manager's own may keep what the entry said; the bare fact keeps nothing of it.
+    kept = entry.sources if text else ()
     return replace(
         entry,
-        text=text,
+        text=text or fact.text,
         time=fact.time or entry.time,
         old=(*entry.old, entry.text),
-        sources=(*entry.sources, fact.number),
+        sources=(*kept, fact.number),
     )
 
 

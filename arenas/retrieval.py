@@ -39,7 +39,7 @@ class BM25:
         return _best(np.zeros(len(texts)) if index is None else index.get_scores(asked), count)
 
 
-@lru_cache(maxsize=64)  # all questions of a dialogue are asked of one bank
+@lru_cache(maxsize=1024)  # one bank is asked many questions, and siblings come to the same banks
 def _index(texts: tuple[str, ...], k1: float, b: float) -> Any:
     """The index of some texts; None where they have no words."""
     words = [_words(text) for text in texts]

@@ -51,16 +51,24 @@ def values_of(person: str, attribute: str, split: Split) -> list[str]:
 
 
 def dialogue_task(
-    rng: Random, *, number: int, split: Split, facts: int = 6, sessions: int = 2, questions: int = 4
+    rng: Random,
+    *,
+    number: int,
+    split: Split,
+    facts: int = 6,
+    sessions: int = 2,
+    questions: int = 4,
+    people: int = 2,
+    kinds: Mapping[Kind, float] = KINDS,
 ) -> Task:
     """One dialogue; at most `questions` questions, about what was said."""
-    speakers = rng.sample(PEOPLE, 2)
+    speakers = rng.sample(PEOPLE, people)
     known: dict[tuple[str, str], str] = {}
     last: dict[tuple[str, str], int] = {}
     said: list[dict[str, Any]] = []
     for place in range(facts):
         person = rng.choice(speakers)
-        kind, attribute = _next(rng, person, known)
+        kind, attribute = _next(rng, person, known, kinds)
         if place == 0:
             kind, attribute = "new", rng.choice(list(VALUES))
         key = (person, attribute)
@@ -87,12 +95,17 @@ def dialogue_task(
     return Task(id=f"{split}-{number}-{content:x}", type="dialogue", payload=payload)
 
 
-def _next(rng: Random, person: str, known: Mapping[tuple[str, str], str]) -> tuple[Kind, str]:
+def _next(
+    rng: Random,
+    person: str,
+    known: Mapping[tuple[str, str], str],
+    kinds: Mapping[Kind, float],
+) -> tuple[Kind, str]:
     """What is said next, among what can be, and about which attribute."""
     have = [attribute for attribute in VALUES if (person, attribute) in known]
     lack = [attribute for attribute in VALUES if (person, attribute) not in known]
-    can = [kind for kind in KINDS if kind == "chatter" or (lack if kind == "new" else have)]
-    kind = rng.choices(can, [KINDS[name] for name in can])[0]
+    can = [kind for kind in kinds if kind == "chatter" or (lack if kind == "new" else have)]
+    kind = rng.choices(can, [kinds[name] for name in can])[0]
     return kind, rng.choice(lack if kind == "new" else have or lack)
 
 
@@ -121,11 +134,21 @@ def dialogues(
     facts: int = 6,
     sessions: int = 2,
     questions: int = 4,
+    people: int = 2,
+    kinds: Mapping[Kind, float] | None = None,
     seed: int = 0,
 ) -> list[Task]:
-    """`count` dialogues of so many facts, in so many sessions."""
+    """`count` dialogues of so many facts, said by so many people in so many sessions.
+
+    `kinds` replaces how often each kind of fact is said; a kind that it leaves out keeps its own.
+    """
     if min(count, facts, sessions, questions) < 1:
         raise ValueError("count, facts, sessions and questions are at least 1")
+    if not 1 <= people <= len(PEOPLE):
+        raise ValueError(f"people is 1 to {len(PEOPLE)}, not {people}")
+    weights = {**KINDS, **(kinds or {})}
+    if min(weights.values()) < 0 or not weights["new"] or not weights["chatter"]:
+        raise ValueError("kinds: no weight is negative, and new and chatter are said now and then")
     return [
         dialogue_task(
             Random(derive(seed, "dialogue", split, number)),
@@ -134,6 +157,8 @@ def dialogues(
             facts=facts,
             sessions=sessions,
             questions=questions,
+            people=people,
+            kinds=weights,
         )
         for number in range(count)
     ]

@@ -67,6 +67,16 @@ def test_the_answers_are_what_the_dialogue_comes_to() -> None:
     assert kinds == set(KINDS)
 
 
+def test_how_often_a_kind_is_said_and_by_how_many_are_settings() -> None:
+    alone = dialogues(count=50, people=1, kinds={"contradiction": 0, "repeat": 0, "update": 9})
+    facts = [fact for task in alone for fact in task.payload["facts"]]
+    assert {fact["kind"] for fact in facts} == {"new", "update", "chatter"}
+    assert all(len({f["speaker"] for f in task.payload["facts"]}) == 1 for task in alone)
+    for wrong in ({"kinds": {"new": 0}}, {"kinds": {"update": -1}}, {"people": 9}, {"count": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            dialogues(**{"count": 1, **wrong})  # type: ignore[arg-type]
+
+
 def test_the_seed_makes_the_dialogues() -> None:
     first, again = dialogues(count=20, seed=1), dialogues(count=20, seed=1)
     assert first == again != dialogues(count=20, seed=2)

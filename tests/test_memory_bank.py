@@ -67,11 +67,12 @@ def test_an_entry_keeps_its_id_its_old_texts_and_its_sources() -> None:
     bank = MemoryBank()
     bank.apply([Operation(event="ADD")], fact(4, "Rome", time="May"))
     bank.apply([Operation(event="UPDATE", id="4", text="Oslo")], fact(7, time="June"))
+    assert bank.entries["4"].sources == (4, 7), "its own text may keep what the entry said"
     bank.apply([Operation(event="UPDATE", id="4")], fact(9, "Lima"))
     (entry,) = bank.entries.values()
     assert (entry.id, entry.text, entry.time) == ("4", "Lima", "June")
-    assert entry.old == ("Rome", "Oslo") and entry.sources == (4, 7, 9)
-    assert entry.rendered() == "June: Lima"
+    assert entry.old == ("Rome", "Oslo") and entry.sources == (9,), "the bare fact keeps nothing"
+    assert entry.rendered() == "June: Lima" and bank.fork().entries == bank.entries
 
 
 def test_ids_do_not_depend_on_what_else_was_added() -> None:
