@@ -104,6 +104,10 @@ class Debate(Arena):
         """All debaters at once, then the judge."""
         return [JUDGE] if self.judging else self.debaters
 
+    def speaking(self) -> Sequence[str]:
+        """The debaters: the others hear answers and arguments."""
+        return () if self.judging else self.debaters
+
     def view(self, agent: str) -> Observation:
         """The question and the last round: a debater's own answer and those of the others."""
         last = self.said[-1] if self.said else []
@@ -112,17 +116,7 @@ class Debate(Arena):
         own = last[seat] if last and seat >= 0 else None
         if agent == JUDGE and not self.judging:
             return Observation(text="wait")
-        answers = [entry["answer"] for entry in ([own] if own else []) + others]
-        return Observation(
-            text=" | ".join([self.question, *answers]),
-            fields={
-                "question": self.question,
-                "round": len(self.said) + 1,
-                "rounds": self.rounds,
-                "own": own,
-                "others": others,
-            },
-        )
+        return debater_view(self.question, len(self.said) + 1, self.rounds, own=own, others=others)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Score a round of answers, or the verdict."""
@@ -210,6 +204,31 @@ class Debate(Arena):
             **judged,
         )
         self.finish()
+
+
+def debater_view(
+    question: str,
+    turn: int,
+    rounds: int,
+    *,
+    own: Mapping[str, str] | None,
+    others: Sequence[Mapping[str, str]],
+) -> Observation:
+    """What a debater sees in a round (from 1): the answers of the last one, its own and theirs.
+
+    A judge sees the same, without an answer of its own.
+    """
+    answers = [entry["answer"] for entry in ([own] if own else []) + [*others]]
+    return Observation(
+        text=" | ".join([question, *answers]),
+        fields={
+            "question": question,
+            "round": turn,
+            "rounds": rounds,
+            "own": own,
+            "others": others,
+        },
+    )
 
 
 def _verdict(entry: Mapping[str, str] | None, score: float) -> str:

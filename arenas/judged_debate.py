@@ -77,30 +77,22 @@ class JudgedDebate(Arena):
         """Both sides at once, then the judge."""
         return self.sides if len(self.said) < self.rounds else [JUDGE]
 
+    def speaking(self) -> Sequence[str]:
+        """Both sides; the verdict is no argument."""
+        return self.sides if len(self.said) < self.rounds else ()
+
     def view(self, agent: str) -> Observation:
         """The question, both answers and all that was said before; a side knows which it is.
 
         Nobody is told which answer is right.
         """
         side = "" if agent == JUDGE else SIDES[self.sides.index(agent)]
-        lines = [
-            f"{name}: {argument}"
-            for row in self.said
-            for name, argument in zip(SIDES, row, strict=True)
-        ]
-        claims = [f"{name} = {answer}" for name, answer in zip(SIDES, self.answers, strict=True)]
-        return Observation(
-            text="\n".join(
-                [" | ".join([self.question, *claims, *([side] if side else [])]), *lines]
-            ),
-            fields={
-                "question": self.question,
-                "side": side,
-                "answers": dict(zip(SIDES, self.answers, strict=True)),
-                "transcript": [dict(zip(SIDES, row, strict=True)) for row in self.said],
-                "round": len(self.said) + 1,
-                "rounds": self.rounds,
-            },
+        return judged_view(
+            self.question,
+            dict(zip(SIDES, self.answers, strict=True)),
+            self.said,
+            side=side,
+            rounds=self.rounds,
         )
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
@@ -142,6 +134,31 @@ class JudgedDebate(Arena):
             silent=self.silent / (2 * self.rounds),
         )
         self.finish()
+
+
+def judged_view(
+    question: str,
+    answers: Mapping[str, str],
+    said: Sequence[Sequence[str]],
+    *,
+    side: str,
+    rounds: int,
+) -> Observation:
+    """What a side sees after the rounds of arguments `said`; `side` is "" for the judge."""
+    transcript = [dict(zip(SIDES, row, strict=True)) for row in said]
+    claims = [f"{name} = {answer}" for name, answer in answers.items()]
+    lines = [f"{name}: {argument}" for row in transcript for name, argument in row.items()]
+    return Observation(
+        text="\n".join([" | ".join([question, *claims, *([side] if side else [])]), *lines]),
+        fields={
+            "question": question,
+            "side": side,
+            "answers": answers,
+            "transcript": transcript,
+            "round": len(said) + 1,
+            "rounds": rounds,
+        },
+    )
 
 
 def raw_env(**settings: Any) -> JudgedDebate:

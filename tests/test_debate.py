@@ -275,11 +275,11 @@ def test_the_roles_show_what_was_said(style: str) -> None:
     arena.play({"debater_0": role.parse(words), "debater_1": role.parse("<answer>17</answer>")})
     (message,) = role.prompt(arena.view("debater_1"))
     assert "17" in message["content"] and "41" in message["content"]
-    assert ("MY ARGUMENT" in message["content"]) == (style == "full")
+    assert "MY ARGUMENT" in message["content"], "a debate is about the arguments"
     judged = begun(debaters=2, rounds=1, aggregate="judge")
-    say(judged, "41", "17")
+    judged.play({"debater_0": role.parse(words), "debater_1": role.parse("<answer>17</answer>")})
     (message,) = judge.prompt(judged.view(JUDGE))
-    assert all(word in message["content"] for word in ("2 + 3", "41", "17"))
+    assert all(word in message["content"] for word in ("2 + 3", "41", "17", "MY ARGUMENT"))
 
 
 def test_what_the_roles_cannot_read() -> None:
