@@ -77,39 +77,21 @@ class Collaboration(Arena):
     def view(self, agent: str) -> Observation:
         """The problem, this agent's part, and what the last turn came to."""
         last = self.written[-1] if self.written else {}
-        feedback = self._feedback() if self.grades else []
-        problem, entry = str(self.task.payload["text"]), str(self.task.payload["entry"])
-        role = agent.rpartition("_")[0]
-        lines = [f"{role}: {problem}", *(last[name] for name in (HELPER, MAIN) if last)]
-        lines += [f"{item['call']} -> {item['outcome']}" for item in feedback]
-        return Observation(
-            text="\n".join(lines),
-            fields={
-                "problem": problem,
-                "entry": entry,
-                "aux": AUX,
-                "part": role,
-                "turn": len(self.grades) + 1,
-                "turns": self.turns,
-                "helper": last.get(HELPER, ""),
-                "main": last.get(MAIN, ""),
-                "feedback": feedback,
-            },
+        return coder_view(
+            agent.rpartition("_")[0],
+            self.task.payload,
+            helper=last.get(HELPER, ""),
+            main=last.get(MAIN, ""),
+            outcomes=self._outcomes()[: self.shown_tests],
+            turn=len(self.grades) + 1,
+            turns=self.turns,
         )
 
-    def _feedback(self) -> list[dict[str, str]]:
-        """What became of the shown tests: in the arena's words, with no output of the program."""
-        outcomes = self.grades[-1].outcomes or ("no program",) * len(self.tests)
-        entry = self.task.payload["entry"]
-        shown = list(zip(self.tests, outcomes, strict=True))[: self.shown_tests]
-        return [
-            {
-                "call": f"{entry}({test.arguments})",
-                "expected": test.expected,
-                "outcome": outcome,
-            }
-            for test, outcome in shown
-        ]
+    def _outcomes(self) -> Sequence[str]:
+        """What became of the last program's tests; nothing where there is none yet."""
+        if not self.grades:
+            return ()
+        return self.grades[-1].outcomes or ("no program",) * len(self.tests)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Grade the program and pay both for it."""
@@ -156,6 +138,42 @@ class Collaboration(Arena):
             turns=len(self.grades),
         )
         self.finish()
+
+
+def coder_view(
+    part: str,
+    problem: Mapping[str, Any],
+    *,
+    helper: str = "",
+    main: str = "",
+    outcomes: Sequence[str] = (),
+    turn: int = 1,
+    turns: int = 1,
+) -> Observation:
+    """What the agent of a part ("helper" or "main") sees: the problem, and after a turn both codes
+    and the outcomes of the first tests, in the arena's words and with no output of the program.
+    """
+    text, entry = str(problem["text"]), str(problem["entry"])
+    feedback = [
+        {"call": f"{entry}({arguments})", "expected": str(expected), "outcome": outcome}
+        for (arguments, expected), outcome in zip(problem["tests"], outcomes, strict=False)
+    ]
+    lines = [f"{part}: {text}", *([helper, main] if turn > 1 else [])]
+    lines += [f"{item['call']} -> {item['outcome']}" for item in feedback]
+    return Observation(
+        text="\n".join(lines),
+        fields={
+            "problem": text,
+            "entry": entry,
+            "aux": AUX,
+            "part": part,
+            "turn": turn,
+            "turns": turns,
+            "helper": helper,
+            "main": main,
+            "feedback": feedback,
+        },
+    )
 
 
 def raw_env(**settings: Any) -> Collaboration:

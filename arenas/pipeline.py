@@ -68,17 +68,7 @@ class Pipeline(Arena):
 
     def view(self, agent: str) -> Observation:
         """The question and all that was said before."""
-        answer, argument = self.first.get("answer", ""), self.first.get("argument", "")
-        words = [self.question, answer, self.critique]
-        return Observation(
-            text=" | ".join(word for word in words if word),
-            fields={
-                "question": self.question,
-                "answer": answer,
-                "argument": argument,
-                "critique": self.critique,
-            },
-        )
+        return pipeline_view(self.question, **self.first, critique=self.critique)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Hand on what was said; after the refiner, pay all three."""
@@ -115,6 +105,21 @@ class Pipeline(Arena):
 
     def _read(self, action: Action | None) -> dict[str, str] | None:
         return read_argued(action, answer=self.answer_length, argument=self.argument_length)
+
+
+def pipeline_view(
+    question: str, *, answer: str = "", argument: str = "", critique: str = ""
+) -> Observation:
+    """The question and what was said of it so far."""
+    return Observation(
+        text=" | ".join(word for word in (question, answer, critique) if word),
+        fields={
+            "question": question,
+            "answer": answer,
+            "argument": argument,
+            "critique": critique,
+        },
+    )
 
 
 def raw_env(**settings: Any) -> Pipeline:

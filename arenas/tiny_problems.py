@@ -14,6 +14,7 @@ from selfplay.types import Task
 
 Split = Literal["train", "held_out"]
 ENTRY = "f"
+TEXT = "Given a list of numbers, take {step} each number, and return {fold} of the results."
 
 STEPS: Mapping[str, Callable[[int], int]] = {
     "the square of": lambda x: x * x,
@@ -63,6 +64,6 @@ def _problem(rng: Random, step: str, fold: str, number: int, tests: int) -> Task
     for _ in range(tests):
         values = [rng.randint(-20, 20) for _ in range(rng.randint(1, 6))]
         cases.append([repr(values), repr(FOLDS[fold]([STEPS[step](x) for x in values]))])
-    text = f"Given a list of numbers, take {step} each number, and return {fold} of the results."
+    text = TEXT.format(step=step, fold=fold)
     payload = {"text": text, "entry": ENTRY, "tests": cases, "step": step, "fold": fold}
     return Task(id=f"{step} / {fold} / {number}", type="two_steps", payload=payload)

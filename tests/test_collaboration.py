@@ -80,7 +80,8 @@ def test_no_code_is_named_and_costs_who_wrote_none(executor: Executor) -> None:
     assert arena.notes[MAIN]["verdict"] == "passed"
     assert write(arena, AUX, " \n") == pytest.approx({HELPER: 0.4, MAIN: -0.6})
     assert arena.notes == {HELPER: {"verdict": "no_program"}, MAIN: {"verdict": "malformed"}}
-    assert [item["outcome"] for item in arena._feedback()] == ["no program"] * 3
+    feedback = arena.view(HELPER).fields["feedback"]
+    assert [item["outcome"] for item in feedback] == ["no program"] * 3
 
 
 def test_neither_sees_what_the_other_writes_in_the_same_turn(executor: Executor) -> None:
