@@ -86,3 +86,16 @@ def token_f1(answer: str, gold: str) -> float:
 def majority(votes: Sequence[str]) -> str | None:
     """The most frequent vote, of equally frequent ones the first; None of no votes."""
     return Counter(votes).most_common(1)[0][0] if votes else None
+
+
+def uncertainty(share: float) -> float:
+    """What R-Zero's challenger earns (2508.05004): 1 - 2 |p - 1/2|, most where half of the answers
+    agree. `share` p is the majority's share of the answers, in [0, 1]."""
+    return 2 * minority(share)
+
+
+def minority(share: float) -> float:
+    """What R-Zero's released code pays: min(p, 1 - p), half of `uncertainty`."""
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"a share lies in [0, 1], not {share}")
+    return min(share, 1 - share)

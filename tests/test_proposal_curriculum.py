@@ -159,12 +159,39 @@ def test_the_state_survives_json_and_goes_on_identically() -> None:
             one.observe([proposal(f"step-{step}")], step)
 
 
+def test_phases_only_propose_and_then_only_solve_what_lies_in_the_band() -> None:
+    curriculum = made(
+        types=["d"],
+        seeds=[],
+        given={},
+        references=0,
+        propose_steps=2,
+        solve_steps=1,
+        band=(0.3, 0.4),
+    )
+    phases = [curriculum.phase(step) for step in range(1, 7)]
+    assert phases == ["propose", "propose", "solve"] * 2
+    assert [task.payload["mode"] for task in curriculum.tasks(1)] == ["propose"] * 3
+    curriculum.observe([proposal("x"), proposal("y")], 1)  # 3 of 8 attempts each
+    again = episode(
+        turn("solver_0"), task=Task(id="y", type="d"), metrics={"attempts": 8, "solved": 8}
+    )
+    curriculum.observe([group(again)], 2)  # y: 11 of 16 is out of the band
+    assert solved(curriculum.tasks(2), "d") == 0
+    # The solvers' batch of 4: what is in the band, filled with proposals.
+    asked, given = curriculum.tasks(3)[:-1], curriculum.tasks(3)[-1]
+    assert given.id == "x" and [task.payload["mode"] for task in asked] == ["propose"] * 3
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"types": []}, "no task types"),
         ({"seeds": []}, "no seed tasks"),
         ({"proposals": -1}, "not negative"),
+        ({"band": (0.8, 0.2)}, "no part of"),
+        ({"propose_steps": 3}, "both at least 1, or both 0"),
+        ({"propose_steps": 1, "solve_steps": 1, "replay": False}, "replay: true"),
         ({"seed_size": 9, "buffer": TaskBuffer(capacity=8)}, "capacity of 8"),
         ({"given": {"i": ["x"]}}, r"given\.i: there is no seed task"),
     ],

@@ -12,8 +12,11 @@ def refuse_unfed(credit: Mapping[str, Any], sampler: Mapping[str, Any]) -> None:
     """Raise ConfigError, with the reason, if no sample could ever get an advantage.
 
     A method says what it needs by `tree` and `least_group` (see `comparison.Method`), a sampler
-    what it gives by `tree` and its `group_size`. Whatever does not say needs nothing.
+    what it gives by `tree` and its `group_size`. Whatever does not say needs nothing; one that is
+    made of `methods` needs what they need.
     """
+    for part in credit.get("methods", {}).values():
+        refuse_unfed(part, sampler)
     method, source = locate(credit[TARGET], "credit"), locate(sampler[TARGET], "sampler")
     if getattr(method, "tree", False) and not getattr(source, "tree", False):
         raise ConfigError(

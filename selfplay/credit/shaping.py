@@ -13,15 +13,27 @@ from selfplay.types import Group, StopReason, Turn
 
 
 class Shaper(Protocol):
-    """One reason to pay a turn otherwise."""
+    """One reason to pay turns otherwise."""
 
-    def reward(self, turn: Turn) -> float:
-        """The turn's new reward."""
+    def rewards(self, turns: Sequence[Turn]) -> Sequence[float]:
+        """The new rewards of all turns of a step, in their order."""
         ...
 
 
+class EachTurn:
+    """A shaper that judges every turn by itself."""
+
+    def reward(self, turn: Turn) -> float:
+        """The turn's new reward."""
+        raise NotImplementedError(f"{type(self).__name__}.reward")
+
+    def rewards(self, turns: Sequence[Turn]) -> list[float]:
+        """The new rewards, one by one."""
+        return [self.reward(turn) for turn in turns]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Overlong:
+class Overlong(EachTurn):
     """Adds DAPO's soft penalty for completions near the token limit (2503.14476)."""
 
     limit: int
@@ -41,7 +53,7 @@ class Overlong:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineLength:
+class CosineLength(EachTurn):
     """Replaces the reward by one that depends on correctness and length (2502.03373).
 
     For arenas that pay an answer at the turn that gives it; a turn whose pay comes later or is
@@ -68,7 +80,7 @@ class CosineLength:
 
 
 class Shaping:
-    """All shapers of a run, one after the other."""
+    """All shapers of a run, one after the other, on the turns that are learned from."""
 
     def __init__(self, shapers: Sequence[Shaper] = ()) -> None:
         self.shapers = tuple(shapers)
@@ -77,16 +89,19 @@ class Shaping:
         """The groups with shaped rewards; what several lists share is shared afterwards too."""
         if not self.shapers:
             return tuple(list(groups) for groups in lists)
-        turns: dict[int, Turn] = {}
+        every = (e for groups in lists for group in groups for e in group.episodes)
+        found = {id(turn): turn for e in every for turn in e.turns if turn.learn}
+        turns = list(found.values())
+        for shaper in self.shapers:
+            rewards = shaper.rewards(turns)
+            turns = [replace(t, reward=r) for t, r in zip(turns, rewards, strict=True)]
+        paid = {
+            place: replace(new, info={**new.info, "unshaped_reward": found[place].reward})
+            for place, new in zip(found, turns, strict=True)
+        }
 
         def shaped(turn: Turn) -> Turn:
-            if id(turn) not in turns:
-                found = turn
-                for shaper in self.shapers:
-                    found = replace(found, reward=shaper.reward(found))
-                info = {**turn.info, "unshaped_reward": turn.reward}
-                turns[id(turn)] = replace(found, info=info)
-            return turns[id(turn)]
+            return paid.get(id(turn), turn)
 
         return tuple(
             [

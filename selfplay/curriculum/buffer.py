@@ -73,12 +73,22 @@ class TaskBuffer:
         """Entries of a type."""
         return len(self.entries.get(kind, ()))
 
-    def sample(self, kinds: Sequence[str], count: int, rng: Random) -> list[Entry]:
+    def sample(
+        self,
+        kinds: Sequence[str],
+        count: int,
+        rng: Random,
+        *,
+        band: tuple[float, float] | None = None,
+    ) -> list[Entry]:
         """Uniformly drawn different entries of these types; fewer if there are fewer.
 
-        Uniform, because weighting by recency collapsed diversity (2505.03335).
+        Uniform, because weighting by recency collapsed diversity (2505.03335). With `band`, of
+        those that were attempted and whose solve rate lies in it, ends included.
         """
         pool = [entry for kind in kinds for entry in self.entries.get(kind, ())]
+        if band:
+            pool = [e for e in pool if e.attempts and band[0] <= e.solved / e.attempts <= band[1]]
         return rng.sample(pool, min(count, len(pool)))
 
     def record(self, task: Task, *, attempts: int, solved: int) -> None:

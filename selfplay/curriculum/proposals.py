@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from selfplay.curriculum.buffer import TaskBuffer
 from selfplay.errors import CollapsedError, ConfigError
@@ -19,6 +19,9 @@ class ProposalCurriculum:
     again. Where a step has several rounds (refills), the mean per round counts, since each is a
     whole batch. Nothing is learned until every type has `seed_size` entries (4 batches in
     2505.03335).
+
+    With phases, steps only propose for a while and then only solve; where the buffer has too few
+    tasks for the solvers, proposals fill their batch.
     """
 
     def __init__(
@@ -34,6 +37,9 @@ class ProposalCurriculum:
         seeding_steps: int = 50,
         given: Mapping[str, Sequence[str]] | None = None,
         replay: bool = True,
+        band: tuple[float, float] | None = None,
+        propose_steps: int = 0,
+        solve_steps: int = 0,
         seed: int = 0,
     ) -> None:
         """Args:
@@ -51,11 +57,12 @@ class ProposalCurriculum:
         """
         if not types:
             raise ConfigError("curriculum: no task types")
-        if not seeds:
+        if not seeds and (references or given):
             raise ConfigError("curriculum: no seed tasks, so that there is nothing to begin from")
         self.buffer, self.types = buffer, list(types)
         self.proposals, self.solver_batch, self.references = proposals, solver_batch, references
         self.seed_size, self.seeding_steps, self.replay = seed_size, seeding_steps, replay
+        self.band, self.propose_steps, self.solve_steps = band, propose_steps, solve_steps
         self.given = {kind: list(sources) for kind, sources in (given or {}).items()}
         self.seed = seed
         self._step: int | None = None
@@ -74,6 +81,16 @@ class ProposalCurriculum:
             raise ConfigError(
                 "curriculum: proposals, solver_batch, references and seed_size are not negative"
             )
+        if self.band and not 0 <= self.band[0] <= self.band[1] <= 1:
+            raise ConfigError(f"curriculum.band: {self.band} is no part of [0, 1]")
+        if min(self.propose_steps, self.solve_steps) < 0 or (
+            bool(self.propose_steps) != bool(self.solve_steps)
+        ):
+            raise ConfigError(
+                "curriculum: propose_steps and solve_steps are both at least 1, or both 0"
+            )
+        if self.propose_steps and not self.replay:
+            raise ConfigError("curriculum: a phase that only solves needs replay: true")
         if self.seed_size > self.buffer.capacity:
             raise ConfigError(
                 f"curriculum: seed_size {self.seed_size} is more than the task buffer's capacity "
@@ -89,16 +106,38 @@ class ProposalCurriculum:
         """Proposals to make and tasks to solve, type by type."""
         rng = Random(derive(self.seed, "curriculum", step, attempt))
         valid = self._before if step == self._step else self._valid_per_round()
+        phase = self.phase(step)
         found = []
         for kind in self.types:
-            found += [
-                self._proposal(kind, f"{kind}-propose-{step}-{attempt}-{number}", rng)
-                for number in range(self.proposals)
-            ]
-            if self.replay and self.ready():
+            if phase == "solve":
+                solve = self._again(kind, self.solver_batch, rng)
+                found += self._ask(kind, self.solver_batch - len(solve), step, attempt, rng)
+                found += solve
+                continue
+            found += self._ask(kind, self.proposals, step, attempt, rng)
+            if phase == "both" and self.replay:
                 count = max(0, self.solver_batch - round(valid.get(kind, 0)))
-                found += [entry.task for entry in self.buffer.sample([kind], count, rng)]
+                found += self._again(kind, count, rng)
         return found
+
+    def phase(self, step: int) -> Literal["both", "propose", "solve"]:
+        """What a step's tasks are; the first step is 1, and gathering comes before it."""
+        if not self.ready():
+            return "propose"
+        if not self.propose_steps:
+            return "both"
+        place = (step - 1) % (self.propose_steps + self.solve_steps)
+        return "propose" if place < self.propose_steps else "solve"
+
+    def _again(self, kind: str, count: int, rng: Random) -> list[Task]:
+        """Tasks of the buffer."""
+        drawn = self.buffer.sample([kind], count, rng, band=self.band)
+        return [entry.task for entry in drawn]
+
+    def _ask(self, kind: str, count: int, step: int, attempt: int, rng: Random) -> list[Task]:
+        """Proposals to make."""
+        names = (f"{kind}-propose-{step}-{attempt}-{number}" for number in range(count))
+        return [self._proposal(kind, name, rng) for name in names]
 
     def _proposal(self, kind: str, name: str, rng: Random) -> Task:
         sources = self.given.get(kind)

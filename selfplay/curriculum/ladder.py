@@ -1,0 +1,185 @@
+"""The ladder: what failed is made easier, and tried again once the easier ones are solved."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal
+
+from selfplay.errors import ConfigError
+from selfplay.seeds import derive
+from selfplay.types import Group, Status, Task, from_json, to_json
+
+
+@dataclass(kw_only=True)
+class Rung:
+    """A task with its place on the ladder."""
+
+    task: Task
+    """What is played."""
+    parent: str = ""
+    """Id of the task that it is a variant of; a root has none."""
+    depth: int = 0
+    """Steps below its root."""
+    state: Literal["open", "waiting", "solved"] = "open"
+    """open: is played. waiting: failed, and waits for its variants. solved: is done with."""
+    tries: int = 0
+    """Variants of it that were asked for since it last failed."""
+    climbed: int = 0
+    """Variants of it that were solved since then."""
+
+
+class Ladder:
+    """Recursive difficulty (LADDER, 2503.00735) over tasks whose answers can be verified.
+
+    Every step plays open tasks and asks for variants of waiting ones. A task that is solved no more
+    often than `failed` waits, and a proposer is asked for easier variants of it, at most `depth`
+    steps below the root; those that are valid are open. When `climb` of them are solved, or when
+    `variants` were asked for and none of them is left to be played, the task itself is open again.
+    A task is solved once its solve rate in a step reaches `solved`. Solved ones fill a step that
+    has too few open ones, so that a batch is always whole.
+    """
+
+    def __init__(
+        self,
+        *,
+        roots: Sequence[Task],
+        batch: int,
+        proposals: int,
+        variants: int = 4,
+        climb: int = 2,
+        depth: int = 3,
+        failed: float = 0.0,
+        solved: float = 0.75,
+        capacity: int = 16_384,
+        seed: int = 0,
+    ) -> None:
+        """Args:
+        roots: The tasks that are wanted.
+        batch: Tasks to solve per step.
+        proposals: Variants asked for per step, of all waiting tasks together.
+        variants: Variants asked for of one task each time that it fails.
+        climb: Solved variants after which it is tried again.
+        depth: Most steps below a root.
+        failed: Solve rate up to which a task has failed.
+        solved: Solve rate from which on it is solved.
+        capacity: Variants on the ladder; while it is full, no more are asked for.
+        seed: Of all draws.
+        """
+        if not roots:
+            raise ConfigError("curriculum: no roots, so that there is nothing to climb to")
+        if min(batch, proposals, variants, climb, capacity) < 1 or depth < 0:
+            raise ConfigError(
+                "curriculum: batch, proposals, variants, climb and capacity are at least 1, depth "
+                "at least 0"
+            )
+        if not 0 <= failed < solved <= 1:
+            raise ConfigError(f"curriculum: 0 <= failed < solved <= 1, not {failed} and {solved}")
+        self.batch, self.proposals, self.variants, self.climb = batch, proposals, variants, climb
+        self.depth, self.failed, self.solved = depth, failed, solved
+        self.capacity, self.seed = capacity, seed
+        self.roots = [task.id for task in roots]
+        self.rungs = {task.id: Rung(task=task) for task in roots}
+
+    def tasks(self, step: int, attempt: int = 0) -> list[Task]:
+        """Tasks to solve and variants to propose."""
+        rng = Random(derive(self.seed, "ladder", step, attempt))
+        opened = self._in_state("open")
+        found = rng.sample(opened, min(self.batch, len(opened)))
+        done = self._in_state("solved")
+        found += rng.sample(done, min(self.batch - len(found), len(done)))
+        asked = self._asked(f"{step}-{attempt}", rng)
+        return [rung.task for rung in found] + asked
+
+    def _asked(self, name: str, rng: Random) -> list[Task]:
+        """Variants to propose, one of each waiting task before a second of any."""
+        room = min(self.proposals, self._room())
+        waiting = [rung for rung in self._in_state("waiting") if rung.tries < self.variants]
+        rng.shuffle(waiting)
+        found: list[Task] = []
+        while len(found) < room and waiting:
+            for rung in waiting[: room - len(found)]:
+                rung.tries += 1
+                found.append(
+                    Task(
+                        id=f"variant-{name}-{len(found)}",
+                        type=rung.task.type,
+                        payload={
+                            "mode": "propose",
+                            "given": dict(rung.task.payload),
+                            "parent": rung.task.id,
+                        },
+                    )
+                )
+            waiting = [rung for rung in waiting if rung.tries < self.variants]
+        return found
+
+    def observe(self, groups: Sequence[Group], step: int) -> None:
+        """Put variants on the ladder, and move what was played up or down."""
+        tries, solved = Counter[str](), Counter[str]()
+        for episode in (episode for group in groups for episode in group.episodes):
+            if episode.status is Status.FAILED:
+                continue
+            for task in episode.created:
+                self._add(task, str(episode.task.payload.get("parent", "")))
+            for task in episode.created or (episode.task,):
+                tries[task.id] += int(episode.metrics.get("attempts", 0))
+                solved[task.id] += int(episode.metrics.get("solved", 0))
+        for name, count in tries.items():
+            if name in self.rungs and count:
+                self._judge(self.rungs[name], solved[name] / count)
+        below = {rung.parent for rung in self.rungs.values() if rung.state != "solved"}
+        for rung in self._in_state("waiting"):
+            asking = rung.tries < self.variants and self._room()
+            if rung.climbed >= self.climb or not (asking or rung.task.id in below):
+                rung.state = "open"
+
+    def _add(self, task: Task, parent: str) -> None:
+        above = self.rungs.get(parent)
+        if above and task.id not in self.rungs:
+            self.rungs[task.id] = Rung(task=task, parent=parent, depth=above.depth + 1)
+
+    def _judge(self, rung: Rung, rate: float) -> None:
+        if rate >= self.solved:
+            above = self.rungs.get(rung.parent)
+            if rung.state != "solved" and above:
+                above.climbed += 1
+            rung.state = "solved"
+        elif rate <= self.failed and rung.depth < self.depth and rung.state != "waiting":
+            rung.state, rung.tries, rung.climbed = "waiting", 0, 0
+        elif rung.state == "solved":
+            rung.state = "open"
+
+    def _room(self) -> int:
+        """Variants that there is room for."""
+        return self.capacity - (len(self.rungs) - len(self.roots))
+
+    def _in_state(self, state: str) -> list[Rung]:
+        return [rung for rung in self.rungs.values() if rung.state == state]
+
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
+    def metrics(self) -> dict[str, float]:
+        """Tasks by state, variants, and the share of roots that are solved."""
+        states = ("open", "waiting", "solved")
+        found = {state: float(len(self._in_state(state))) for state in states}
+        roots = [self.rungs[name].state == "solved" for name in self.roots]
+        deepest = max(rung.depth for rung in self.rungs.values())
+        variants = len(self.rungs) - len(self.roots)
+        return {
+            **found,
+            "variants": variants,
+            "deepest": deepest,
+            "roots_solved": sum(roots) / len(roots),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All rungs."""
+        return {"rungs": [to_json(rung) for rung in self.rungs.values()]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        rungs = [from_json(Rung, rung) for rung in state["rungs"]]
+        self.rungs = {rung.task.id: rung for rung in rungs}
