@@ -11,6 +11,7 @@ from typing import Any
 
 from selfplay import config as configs
 from selfplay.arena import Arena
+from selfplay.build import TARGET, locate, signature
 from selfplay.engines.person import Ask, Person
 from selfplay.engines.scripted import Scripted
 from selfplay.errors import ConfigError, RunError, nearest
@@ -113,13 +114,15 @@ def _config(name: str) -> Mapping[str, Any]:
     known = configs.choices("arena")
     if name not in known:
         raise ConfigError(f"no run folder and no arena {name!r}; {nearest(name, known)}")
-    groups = [group for group in ("roles", "services") if name in configs.choices(group)]
-    chosen = [f"{group}={name}" for group in groups]
-    if "services" not in groups:
-        chosen.append("services=none")
-    if "roles" not in groups:
-        chosen.append("roles=player")
-    return configs.load([f"arena={name}", *chosen])
+    roles = name if name in configs.choices("roles") else "player"
+    for services in (name, "none", "executor"):
+        if services in configs.choices("services"):
+            config = configs.load([f"arena={name}", f"roles={roles}", f"services={services}"])
+            needed = signature(locate(config["arena"][TARGET], "arena")).needed
+            given = (*config["services"], *config["arena"])
+            if all(each in given for each in needed):
+                break
+    return config
 
 
 def _save(folder: Path, episode: Episode, number: int) -> Path:

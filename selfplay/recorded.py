@@ -70,7 +70,9 @@ def recorded_steps(run: Path) -> list[int]:
         return sorted(
             int(path.stem)
             for path in folder.glob("*.jsonl")
-            if path.stem.isdecimal() and path.stat().st_size > 1  # a step may keep no episodes
+            if path.stem.isdecimal()
+            and path == file_of(run, int(path.stem))
+            and path.stat().st_size > 1  # a step may keep no episodes
         )
     except OSError as error:
         raise RunError(f"{folder}: cannot be read ({error.strerror})") from error

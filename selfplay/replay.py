@@ -6,10 +6,9 @@ the same play. What the record cannot give is refused: a critic's values, which 
 the time, and the averages of a credit method where the steps before were not recorded.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, groupby, islice
 from pathlib import Path
 from statistics import fmean
@@ -20,102 +19,14 @@ from selfplay.build import TARGET
 from selfplay.credit import Credit
 from selfplay.credit.shaping import Shaping
 from selfplay.errors import ConfigError, RunError
-from selfplay.figures import number
 from selfplay.game import Game, Job
 from selfplay.recorded import Advantage, Recorded, episodes_of, recorded_steps
+from selfplay.replayed import Difference, Replay
 from selfplay.types import Episode, Group, Status, Turn
 from selfplay.world import World
 
-MOST_SHOWN = 5
-"""Differences that are shown one by one."""
 THREADS = 8
 """Arenas that advance at once where they wait for programs and the like."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """A figure of a turn that came out otherwise than it was recorded."""
-
-    step: int
-    """The step that played it."""
-    group: str
-    """Its group."""
-    member: int
-    """Its episode's place in the group."""
-    turn: int
-    """Its place in the episode."""
-    agent: str
-    """Whose turn it is."""
-    what: str
-    """"reward" or "advantage"."""
-    recorded: Advantage
-    """As it is on record."""
-    replayed: Advantage
-    """As it came out."""
-
-
-@dataclass(kw_only=True)
-class Replay:
-    """What came of replaying a run."""
-
-    steps: int = 0
-    """Steps replayed."""
-    episodes: int = 0
-    """Episodes played again."""
-    unplayed: Counter[str] = field(default_factory=Counter)
-    """Episodes that were not, by reason."""
-    rewards: int = 0
-    """Turns whose rewards were compared."""
-    advantages: int = 0
-    """Turns whose advantages were compared."""
-    sign_changes: int = 0
-    """Turns whose advantage, summed over its tokens, has another sign now."""
-    differences: list[Difference] = field(default_factory=list)
-    """In the order of the record."""
-    paid: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Role to its mean pay per turn, as recorded and as replayed."""
-
-    def different(self, what: str) -> int:
-        """Turns whose reward or advantage came out otherwise."""
-        return sum(each.what == what for each in self.differences)
-
-    def lines(self) -> list[str]:
-        """What a person reads."""
-        found = [f"{self.steps} steps, {self.episodes} episodes played again"]
-        found += [f"{count} not: {reason}" for reason, count in self.unplayed.most_common()]
-        for what, total in (("reward", self.rewards), ("advantage", self.advantages)):
-            same = total - self.different(what)
-            found.append(f"{what}s as recorded: {same} of {total}")
-        if self.sign_changes:
-            found.append(f"advantages of another sign: {self.sign_changes}")
-        if self.different("reward"):
-            found += [
-                f"mean pay of a turn of {role}: {number(before)} -> {number(after)}"
-                for role, (before, after) in self.paid.items()
-            ]
-        found += [
-            f"step {each.step}, group {each.group}, member {each.member}, turn {each.turn} "
-            f"({each.agent}): {each.what} {_shown(each.recorded)} -> {_shown(each.replayed)}"
-            for each in self.differences[:MOST_SHOWN]
-        ]
-        more = len(self.differences) - MOST_SHOWN
-        return [*found, f"and {more} more, all of them with --json"] if more > 0 else found
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it, as plain data."""
-        return {
-            "steps": self.steps,
-            "episodes": self.episodes,
-            "unplayed": dict(self.unplayed),
-            "rewards": self.rewards,
-            "advantages": self.advantages,
-            "sign_changes": self.sign_changes,
-            "paid": {
-                role: {"recorded": before, "replayed": after}
-                for role, (before, after) in self.paid.items()
-            },
-            "differences": [asdict(each) for each in self.differences],
-        }
 
 
 class Replayer:
@@ -132,7 +43,7 @@ class Replayer:
                 f"credit {config['credit'][TARGET]} trains a critic, whose values of the time "
                 "are not on record; choose another with credit=NAME"
             )
-        self._restore_tasks()
+        self._known_until = self._restore_tasks()
 
     def close(self) -> None:
         """Release services that hold processes."""
@@ -146,7 +57,16 @@ class Replayer:
         chosen = [step for step in known if not steps or step in steps]
         if not chosen:
             raise RunError(f"no episodes of these steps; recorded are {known[0]} to {known[-1]}")
-        found, paid = Replay(), list[tuple[str, float, float]]()
+        late = [
+            step for step in chosen if self._known_until is not None and step > self._known_until
+        ]
+        chosen = [step for step in chosen if step not in late]
+        if not chosen:
+            raise RunError(
+                f"steps {late[0]} to {late[-1]} lie behind the newest checkpoint, which does not have "
+                "what the arena knew in them; go on with the run first"
+            )
+        found, paid = Replay(behind=len(late)), list[tuple[str, float, float]]()
         for count, step in enumerate(chosen, 1):
             if count != step and self.credit.state_dict():
                 raise RunError(
@@ -244,12 +164,23 @@ class Replayer:
             raise ConfigError(f"the record has turns of role {turn.role!r}, the config has none")
         return replace(turn, reward=0.0, info=self.world.roles[turn.role].read(turn.text)[1])
 
-    def _restore_tasks(self) -> None:
-        """Let the curriculum give back to the services what the run's arena asked of them."""
+    def _restore_tasks(self) -> int | None:
+        """Let the curriculum give back to the services what the run's arena asked of them.
+
+        Returns the step up to which that is known; None where nothing has to be.
+        """
         curriculum = self.world.build("curriculum")
         place, _ = checkpoint.latest(self.run / "checkpoints")
-        if place is not None:
+        if place is None or len(self.world.services) == 1:  # the seed alone: nothing that knows
+            return None
+        try:
             curriculum.load_state_dict(checkpoint.read_state(place)["curriculum"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"curriculum {self.config['curriculum'][TARGET]} cannot read the state that the "
+                "run's own left; replay keeps the run's curriculum"
+            ) from error
+        return int(place.name)
 
 
 def _group(members: Sequence[Recorded], episodes: Sequence[Episode]) -> Group:
@@ -274,12 +205,6 @@ def _learned_from(members: Sequence[Recorded], group: Group) -> Group | None:
         return group  # whole, because branches name their parents by their places in it
     kept = [e for e, each in zip(group.episodes, credited, strict=True) if each]
     return replace(group, episodes=tuple(kept))
-
-
-def _shown(value: Advantage) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(number, value[:4]))}{', ...' if len(value) > 4 else ''}]"
-    return "none" if value is None else number(value)
 
 
 def _sign(advantage: Advantage) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,9 @@ from selfplay.types import Group, Sample, to_json
 
 ROLLED_BACK = "rolled_back"
 """Folder of the run for what it recorded and then went back from."""
+
+LOCK_ATTEMPTS = 10
+"""How often the lock of a run is asked for before somebody else is said to have it."""
 
 
 class Run:
@@ -77,10 +81,15 @@ class Run:
         """Keep other processes from training this run while this one lives; raises RunError."""
         with reporting_disk(self.folder):
             self._lock = (self.folder / ".lock").open("w")
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise RunError(f"run {self.folder} is being trained by another process") from error
+            for left in reversed(range(LOCK_ATTEMPTS)):
+                try:
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                except BlockingIOError as error:  # a viewer asks for a moment whether it is held
+                    if not left:
+                        message = f"run {self.folder} is being trained by another process"
+                        raise RunError(message) from error
+                    time.sleep(0.02)
 
     def config(self) -> dict[str, Any]:
         """The resolved config that the run was made with."""

@@ -1,7 +1,8 @@
 """Trackers: a run's figures sent to TensorBoard, Weights & Biases or MLflow as well.
 
 The names are those of metrics.jsonl. A run that is resumed goes on in the same record there: it
-computes the steps after its checkpoint again and sends them again, with the same figures.
+computes the steps after its checkpoint again and sends them again, with the same figures. One that
+was rolled back sends others for them.
 """
 
 import json

@@ -26,7 +26,7 @@ LAYERS = (
     ("ablation",),
     ("sweep",),
     ("report", "progress"),
-    ("charts", "transcripts"),
+    ("charts", "transcripts", "replayed"),
     ("pages",),
     ("figures", "recorded"),
     ("collapse",),

@@ -14,6 +14,7 @@ from selfplay.build import build
 from selfplay.cli import main
 from selfplay.config import load
 from selfplay.experiment import validate
+from selfplay.sweep import plan
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = ["new_arena.md", "new_role.md"]
@@ -96,3 +97,27 @@ def test_the_printed_arena_is_trained(folder: Path) -> None:
     line = metrics(folder / "runs/mine")[-1]
     assert line["episodes/count"] == 64 and line["episodes/failed"] == 0
     assert line["policy/base/gradient_norm"] > 0
+
+
+def printed(command: str) -> list[list[str]]:
+    """The arguments of every `selfplay COMMAND` that the README and the other pages print."""
+    found = []
+    for path in [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]:
+        for block in COMMANDS.findall(path.read_text(encoding="utf-8")):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words[:2] == ["selfplay", command]:
+                    found.append(words[2:])
+    return found
+
+
+def test_every_training_command_that_is_printed_is_accepted() -> None:
+    tried = 0
+    for arguments in printed("train"):
+        if any("runs/" in each or "my_" in each or "/path" in each for each in arguments):
+            continue  # of a run or file that the reader has
+        overrides = [each for each in arguments if not each.startswith("-")]
+        for point in plan(overrides).points if "-m" in arguments else (None,):
+            validate(load(point.overrides if point else overrides))
+            tried += 1
+    assert tried > 20

@@ -1,5 +1,8 @@
 """The engine of remote endpoints against one on loopback: what is sent, what fails and how."""
 
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +13,8 @@ from endpoint import failure, serving, words
 
 from arenas.kuhn import Kuhn
 from roles.player import Player
-from selfplay.engines.openai import MessageRenderer, OpenAIEngine, read
+from selfplay.engines.messages import MessageRenderer, read
+from selfplay.engines.openai import OpenAIEngine
 from selfplay.errors import ConfigError, RunError
 from selfplay.rollout import Job, Rollout, Seat
 from selfplay.types import Completion, Message, Request, Status, StopReason, Task
@@ -239,3 +243,40 @@ def test_a_game_against_an_endpoint() -> None:
     prompts = [read(turn.prompt_ids) for each in played for turn in each.turns]
     asked = [body["messages"] for body in endpoint.asked]
     assert sorted(map(str, prompts)) == sorted(map(str, asked))
+
+
+def test_a_conversation_that_is_refused_after_others_were_answered_harms_only_itself() -> None:
+    too_long = failure(400, "maximum context length exceeded")
+    with serving(lambda number, body: too_long if number else words("yes")) as endpoint:
+        asked = engine(endpoint.url, concurrency=1)
+        found = answers(asked, request(0), request(1))
+    assert [found[n].text for n in (0, 1)] == ["yes", ""]
+    assert asked.drain_counts()["refused"] == 1
+
+
+@pytest.mark.parametrize("usage", [{"completion_tokens": 10**400}, "[" * 3])
+def test_a_count_without_bounds_is_a_malformed_answer(usage: Any) -> None:
+    with serving(lambda number, body: words("yes", usage=usage)) as endpoint:
+        assert answers(engine(endpoint.url), request())[0].text in ("yes", "")
+
+
+def test_what_is_in_flight_keeps_no_process_alive() -> None:
+    program = (
+        "import sys; sys.path.insert(0, 'tests');"
+        "from test_engine_openai import engine, request, silent;"
+        "asked = engine(silent(), timeout=60.0, retries=0); asked.add(request());"
+        "asked.step(); asked.close()"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], timeout=40)
+    assert ran.returncode == 0
+
+
+def silent() -> str:
+    """The address of one that takes connections and says nothing."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    KEPT.append(listener)
+    return f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+
+
+KEPT: list[socket.socket] = []
+"""Listeners that nobody closes."""

@@ -3,6 +3,7 @@
 import pytest
 
 from selfplay import config
+from selfplay.build import build
 from selfplay.errors import ConfigError
 from selfplay.experiment import validate
 
@@ -17,6 +18,8 @@ FED = {
     "credit=magrpo": ["sampler.group_size=2"],
 }
 """What a choice needs beside the quickstart's own."""
+OWN_FILES = ("ttrl",)
+"""Experiments whose questions are the reader's own."""
 
 
 @pytest.mark.parametrize("name", config.choices("experiment"))
@@ -24,6 +27,17 @@ def test_every_experiment_composes_and_validates(name: str) -> None:
     composed = config.load([f"+experiment={name}"])
     validate(composed)
     assert composed["run"]["experiment"] == name
+
+
+@pytest.mark.parametrize("name", sorted({*config.choices("experiment")} - {*OWN_FILES}))
+def test_the_tasks_of_every_experiment_can_be_made(name: str) -> None:
+    """What only building shows, such as more questions than there are."""
+    composed = config.load([f"+experiment={name}"])
+    nodes = {f"evaluations.{key}": each for key, each in composed["evaluations"].items()}
+    nodes["curriculum"] = composed["curriculum"]
+    for where, node in nodes.items():
+        if "tasks" in node:
+            assert build(node["tasks"], where=where)
 
 
 @pytest.mark.parametrize("choice", CHOICES)

@@ -83,6 +83,7 @@ def test_a_person_cannot_be_trained() -> None:
         (("tic_tac_toe", "--as", "player_0", "--against", "arenas.nobody"), "--against"),
         (("tic_tac_toe", "--as", "player_0"), "no more input"),
         (("tic_tac_toe",), "required: --as"),
+        (("collaboration", "--as", "helper_0", "--against", "arenas.opponents.random_legal"), "no"),
     ],
 )
 def test_what_cannot_be_played_is_one_line(

@@ -1,6 +1,7 @@
 """`selfplay replay`: a record comes out as it was; under another config, as a fresh run does."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def test_an_episode_that_ends_elsewhere_is_counted_and_not_compared(tmp_path: Pa
         ),
         (("credit=rlo",), "no credit named 'rlo'; did you mean 'rloo'?"),
         (("--steps", "9"), "no episodes of these steps; recorded are 1 to 3"),
+        (("curriculum=arithmetic",), "cannot read the state that the run's own left"),
         (("arena.nothing=1",), "unknown key 'arena.nothing'"),
     ],
 )
@@ -115,6 +117,15 @@ def test_what_cannot_be_replayed_is_one_line(
 ) -> None:
     outcome = run("replay", str(finished()), *arguments, cwd=tmp_path)
     assert outcome.code == 2 and words in one_line(outcome.err)
+
+
+def test_steps_behind_the_newest_checkpoint_are_left_out_and_told(tmp_path: Path) -> None:
+    folder = copy_of_finished(tmp_path)
+    shutil.rmtree(folder / "checkpoints/000003")
+    found = replayed(folder, cwd=tmp_path)
+    assert found["behind"] == 1 and found["steps"] == 2 and found["differences"] == []
+    outcome = run("replay", "runs/copy", "--steps", "3", cwd=tmp_path)
+    assert outcome.code == 2 and "steps 3 to 3 lie behind the newest" in one_line(outcome.err)
 
 
 def test_a_run_without_episodes_says_so(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from starlette.testclient import TestClient
 from viewed_run import episode, five_episodes, write
 
 from selfplay.errors import ConfigError, RunError
+from selfplay.tiny import build_tokenizer
 from selfplay.types import Task
 from selfplay.viewer.index import PAGE
 from selfplay.viewer.library import Library
@@ -197,6 +198,48 @@ def test_a_broken_record_is_told_on_the_list(made: Path, tmp_path: Path) -> None
     with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
         assert "metrics.jsonl, line 1: not valid JSON" in shown(client, "/")
         assert "not valid JSON" in shown(client, "/run/made", 404)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda run: (run / "metrics.jsonl").write_text('{"step": 1, "a": 1%s}' % ("0" * 400)),
+        lambda run: (run / "metrics.jsonl").write_bytes(b"\x00\xff"),
+        lambda run: (run / "episodes/1.jsonl").write_text("{}\n"),
+        lambda run: (run / "episodes/000001.jsonl").write_text("[" * 100_000 + "\n"),
+        lambda run: (run / ".lock").mkdir(),
+        lambda run: (run.parent / "locked").mkdir(mode=0),
+    ],
+)
+def test_one_odd_run_spoils_no_page_of_another(runs: Path, tmp_path: Path, damage: Any) -> None:
+    made = five_episodes(tmp_path / "runs/\u65e5\u672c")
+    damage(made)
+    library = Library([tmp_path / "runs", runs])
+    cache = tmp_path / "cache"
+    with TestClient(application(library, cache=cache), base_url=LOCAL) as client:
+        assert "\u65e5\u672c" in shown(client, "/")
+        shown(client, "/run/zero")
+        for page in ("", "/episodes", "/episodes?text=%00&step=999999999", "/league"):
+            assert client.get(f"/run/\u65e5\u672c{page}").status_code in (200, 404), page
+
+
+def test_a_damaged_index_is_told_and_no_crash(made: Path, tmp_path: Path) -> None:
+    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+        shown(client, "/run/made/episodes")
+    (path,) = tmp_path.glob("*.sqlite")
+    path.write_bytes(b"no database at all" * 100)
+    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+        assert "not a database" in shown(client, "/run/made/episodes", 404)
+
+
+def test_another_seats_words_are_read_with_no_other_policys_tokenizer(
+    made: Path, tmp_path: Path
+) -> None:
+    build_tokenizer(["def f("]).save_pretrained(made / "checkpoints/000001/policies/base")
+    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+        page = shown(client, "/run/made/episodes/1/1?colour=likelihood")
+    # The turn is of a policy named "shared": its ids are shown as numbers.
+    assert "\u27e80\u27e9" in page and "\u27e81\u27e9" in page
 
 
 def test_runs_of_one_name_and_of_a_sweep_are_told_apart(tmp_path: Path) -> None:

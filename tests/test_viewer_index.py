@@ -1,12 +1,14 @@
 """The viewer's index: it finds what is asked for, reads little, and keeps up with the run."""
 
+import threading
 from pathlib import Path
 
 import pytest
 from viewed_run import episode, five_episodes, write
 
 from selfplay.errors import RunError
-from selfplay.viewer.index import Filter, Index
+from selfplay.viewer.filter import Filter
+from selfplay.viewer.index import Index
 
 
 @pytest.fixture
@@ -83,3 +85,22 @@ def test_a_line_that_is_no_episode_is_listed_and_a_last_half_line_is_not(
     (row,) = index.find(Filter(status="unreadable"), 0)[0]
     with pytest.raises(RunError, match="line 4: not a recorded episode"):
         index.read(row.step, row.line)
+
+
+def test_several_viewers_may_index_one_run_at_once(made: Path, tmp_path: Path) -> None:
+    faults: list[BaseException] = []
+
+    def opened() -> None:
+        try:
+            index = Index(made, tmp_path / "cache")
+            index.update(60.0)
+            assert index.find(Filter(), 0)[1] == 5
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=opened) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert faults == []

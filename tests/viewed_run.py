@@ -41,7 +41,7 @@ def episode(text: str, reward: float, *, role: str = "solver", **fields: Any) ->
 
 def five_episodes(run: Path) -> Path:
     """Make the run at `run`."""
-    run.mkdir()
+    run.mkdir(parents=True)
     (run / "config.yaml").write_text("seed: 0\n")
     write(run, 1, [episode("alpha beta", 1.0), episode("gamma", -1.0)])
     write(

@@ -8,49 +8,25 @@ import json
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
+from selfplay.engines.messages import MessageRenderer, read
 from selfplay.errors import ConfigError, RunError
-from selfplay.types import Completion, Message, Request, StopReason, well_formed
+from selfplay.types import Completion, Request, StopReason, well_formed
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
 PATIENCE = 0.02
 """Seconds that a step waits for an answer: other engines' steps wait with it."""
+REFUSED = (400, 413, 422)
+"""Statuses by which an endpoint refuses what it is asked."""
 RESERVED = ("model", "messages", "temperature", "seed", "stream", "n")
 """What a request says itself."""
-
-
-class MessageRenderer:
-    """Chat messages as the bytes of their JSON: an endpoint takes messages, and no ids."""
-
-    end_ids: tuple[int, ...] = ()
-
-    def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The messages' bytes."""
-        return tuple(json.dumps(list(messages), ensure_ascii=False).encode("utf-8", "replace"))
-
-    def extend(
-        self, so_far: tuple[int, ...], completion: tuple[int, ...], messages: Sequence[Message]
-    ) -> tuple[int, ...]:
-        """Always extends."""
-        said = {"role": "assistant", "content": self.text(completion)}
-        return self.start([*read(so_far), said, *messages])
-
-    def text(self, completion: Sequence[int]) -> str:
-        """The bytes as text."""
-        return bytes(completion).decode("utf-8", "replace")
-
-
-def read(prompt_ids: Sequence[int]) -> list[Message]:
-    """The messages that a `MessageRenderer` wrote."""
-    messages: list[Message] = json.loads(bytes(prompt_ids).decode("utf-8"))
-    return messages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +44,8 @@ class OpenAIEngine:
     An answer without words counts as `malformed` and is an empty completion, which no role can
     read: the agent's action is invalid, and play goes on. An endpoint that is gone, refuses the key
     or does not know the model ends the run with one line: its checkpoints can be resumed.
+    A conversation that it refuses after it has answered others (too long for it, or words that it
+    will not read) is such an empty completion too, counted as `refused`.
     """
 
     def __init__(
@@ -119,7 +97,7 @@ class OpenAIEngine:
         self.price, self.options = dict(price or {}), dict(options or {})
         self.renderer = MessageRenderer()
         self._client = self._connected()
-        self._pool: ThreadPoolExecutor | None = None
+        self._answered = False
         self._waiting: deque[Request] = deque()
         self._asked: dict[Future[_Answer], Request] = {}
         self._counts: Counter[str] = Counter()
@@ -156,17 +134,16 @@ class OpenAIEngine:
 
         Raises RunError where the endpoint cannot be used, in one line.
         """
-        self._pool = self._pool or ThreadPoolExecutor(self.concurrency, thread_name_prefix="openai")
         while self._waiting and len(self._asked) < self.concurrency:
             request = self._waiting.popleft()
-            self._asked[self._pool.submit(self._answer, request)] = request
+            self._asked[self._begin(request)] = request
         done = wait(self._asked, timeout=PATIENCE, return_when=FIRST_COMPLETED).done
         # In the order of asking, whatever order the answers came in.
         finished = [future for future in self._asked if future in done]
         try:
             return [self._completion(self._asked.pop(future), future) for future in finished]
         except RunError:
-            self.close()  # or the others would keep the process until their time is up
+            self.close()
             raise
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
@@ -176,15 +153,27 @@ class OpenAIEngine:
         )
 
     def drain_counts(self) -> dict[str, float]:
-        """Requests, retries, malformed answers, tokens and dollars since the last call."""
+        """Requests, retries, malformed and refused ones, tokens and dollars since the last call."""
         counts, self._counts = dict(self._counts), Counter()
         return {name: float(value) for name, value in counts.items()}
 
     def close(self) -> None:
         """Give up what is in flight."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._asked.clear()
         self._client.close()
+
+    def _begin(self, request: Request) -> "Future[_Answer]":
+        """Ask in a thread that keeps no process alive; those of an executor would."""
+        future: Future[_Answer] = Future()
+
+        def ask() -> None:
+            try:
+                future.set_result(self._answer(request))
+            except BaseException as error:
+                future.set_exception(error)
+
+        Thread(target=ask, name="openai", daemon=True).start()
+        return future
 
     def _completion(self, request: Request, future: "Future[_Answer]") -> Completion:
         answer = future.result()
@@ -212,14 +201,28 @@ class OpenAIEngine:
                 extra_body={**self.options, self.limit_key: request.max_tokens},
             )
         except APIError as error:
+            status, code = getattr(error, "status_code", 0), str(error.code or "")
+            if self._answered and status in REFUSED and not code.startswith("unsupported_"):
+                # Of this conversation, not of the endpoint: too long, or words it will not read.
+                return _Answer(text="", cut=False, counts={"requests": 1, "refused": 1})
             raise RunError(self._complaint(error)) from None  # its chain may show the key
+        self._answered = True
         counts: dict[str, float] = {"requests": 1, "retries": raw.retries_taken}
         try:
             parsed: Any = json.loads(raw.text)
             text, cut = _words(parsed)
-        except (APIResponseValidationError, ValueError, LookupError, TypeError, AttributeError):
+            spent = self._spent(parsed.get("usage"))
+        except (
+            APIResponseValidationError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            OverflowError,
+        ):
             return _Answer(text="", cut=False, counts={**counts, "malformed": 1})
-        return _Answer(text=text, cut=cut, counts=counts | self._spent(parsed.get("usage")))
+        return _Answer(text=text, cut=cut, counts=counts | spent)
 
     def _wait_turn(self) -> None:
         """Keep to the rate: attempts begin at equal distances."""

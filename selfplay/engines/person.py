@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from selfplay.engines.openai import MessageRenderer, read
+from selfplay.engines.messages import MessageRenderer, read
 from selfplay.errors import ConfigError
 from selfplay.types import Completion, Message, Request, StopReason
 

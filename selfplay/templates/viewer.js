@@ -5,14 +5,15 @@ let tag = "";
 let wait = 5;
 
 async function look() {
-  if (!document.hidden) {
+  // What somebody has ticked and not sent yet would be lost.
+  if (!document.hidden && !document.querySelector("main input:checked")) {
     try {
       const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {} });
-      tag = answer.headers.get("ETag") || tag;
       wait = Number(answer.headers.get("X-Look-Again")) || wait;
       if (answer.status === 200) {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         document.querySelector("main").replaceWith(page.querySelector("main"));
+        tag = answer.headers.get("ETag");
       }
       document.body.classList.remove("lost");
     } catch {

@@ -11,13 +11,13 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from selfplay.errors import RunError
 from selfplay.recorded import Recorded, decode, file_of, record_of, recorded_steps
+from selfplay.viewer.filter import COLUMNS, Filter, Row, condition, row_of
 
 VERSION = 1
 """Of the tables; an index of another version is made anew."""
@@ -42,54 +42,6 @@ CREATE VIRTUAL TABLE words USING fts5(text, content='');
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Filter:
-    """Which episodes are asked for; everything that is empty asks for all."""
-
-    role: str = ""
-    """Episodes in which this role took a turn; reward and validity are then the role's own."""
-    status: str = ""
-    """finished, truncated or failed."""
-    outcome: str = ""
-    """"paid" (more than 0 in all) or "unpaid"."""
-    invalid: bool = False
-    """Those with a turn that was no action."""
-    text: str = ""
-    """Words that stand in a prompt, a completion or a task."""
-    step: int | None = None
-    """Those of one step."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """An episode in a list."""
-
-    step: int
-    """The step that played it."""
-    line: int
-    """Its line in the step's file, from 1."""
-    group: str
-    """Its group."""
-    member: int
-    """Its place there."""
-    arena: str
-    """The arena's name."""
-    type: str
-    """The task's type."""
-    task: str
-    """The task's id."""
-    status: str
-    """How it ended."""
-    invalid: int
-    """Turns that were no action."""
-    turns: int
-    """Turns in all."""
-    tokens: int
-    """Completion tokens in all."""
-    rewards: Mapping[str, float]
-    """What each agent was paid."""
-
-
 class Index:
     """The index of one run."""
 
@@ -100,9 +52,13 @@ class Index:
         self._reader: threading.Thread | None = None
         folder.mkdir(parents=True, exist_ok=True)
         name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:24]
-        self._base = sqlite3.connect(folder / f"{name}.sqlite", check_same_thread=False)
-        if self._base.execute("PRAGMA user_version").fetchone()[0] != VERSION:
-            self._clear()
+        # Another viewer may have the same file open: whatever is written is one transaction.
+        self._base = sqlite3.connect(
+            folder / f"{name}.sqlite", check_same_thread=False, timeout=60.0, isolation_level=None
+        )
+        with self._writing():
+            if self._base.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+                self._clear()
 
     def close(self) -> None:
         """Close the file."""
@@ -114,7 +70,8 @@ class Index:
         with self._lock:
             known = dict(self._base.execute("SELECT step, stamp FROM steps").fetchall())
             for step in set(known) - set(present):
-                self._forget(step)
+                with self._writing():
+                    self._forget(step)
         due = [step for step in present if known.get(step) != self._stamp(step)]
         end = time.monotonic() + seconds
         for done, step in enumerate(reversed(due)):  # the newest are what is looked at first
@@ -132,25 +89,25 @@ class Index:
 
     def find(self, asked: Filter, page: int) -> tuple[list[Row], int]:
         """The episodes of a page (from 0), the newest step first, and how many there are in all."""
-        where, values = _where(asked)
+        where, values = condition(asked)
         with self._lock:
             count = self._base.execute(f"SELECT count(*) FROM episodes e {where}", values)
             total = int(count.fetchone()[0])
             rows = self._base.execute(
-                f"SELECT {_COLUMNS} FROM episodes e {where} ORDER BY step DESC, line "
+                f"SELECT {COLUMNS} FROM episodes e {where} ORDER BY step DESC, line "
                 f"LIMIT {PAGE} OFFSET ?",
                 (*values, page * PAGE),
             )
-            return [_row(row) for row in rows], total
+            return [row_of(row) for row in rows], total
 
     def group(self, step: int, name: str) -> list[Row]:
         """The siblings of a group."""
         with self._lock:
             rows = self._base.execute(
-                f"SELECT {_COLUMNS} FROM episodes e WHERE step = ? AND grouped = ? ORDER BY member",
+                f"SELECT {COLUMNS} FROM episodes e WHERE step = ? AND grouped = ? ORDER BY member",
                 (step, name),
             )
-            return [_row(row) for row in rows]
+            return [row_of(row) for row in rows]
 
     def roles(self) -> list[str]:
         """The roles that took turns."""
@@ -176,14 +133,23 @@ class Index:
 
     # Filling -----------------------------------------------------------------------------------
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction that nobody else writes in."""
+        self._base.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._base.execute("ROLLBACK")
+            raise
+        self._base.execute("COMMIT")
+
     def _clear(self) -> None:
-        with self._base:
-            tables = ("steps", "episodes", "roles", "words")
-            for name in tables:
-                self._base.execute(f"DROP TABLE IF EXISTS {name}")
-            for statement in _TABLES.split(";\n"):
-                self._base.execute(statement)
-            self._base.execute(f"PRAGMA user_version = {VERSION}")
+        for name in ("steps", "episodes", "roles", "words"):
+            self._base.execute(f"DROP TABLE IF EXISTS {name}")
+        for statement in _TABLES.split(";\n"):
+            self._base.execute(statement)
+        self._base.execute(f"PRAGMA user_version = {VERSION}")
 
     def _stamp(self, step: int) -> str:
         found = file_of(self.run, step).stat()
@@ -191,18 +157,17 @@ class Index:
 
     def _forget(self, step: int) -> None:
         """Drop a step. Its words stay, under numbers that no episode will have again."""
-        with self._base:
-            mine = "(SELECT id FROM episodes WHERE step = ?)"
-            self._base.execute(f"DELETE FROM roles WHERE episode IN {mine}", (step,))
-            self._base.execute("DELETE FROM episodes WHERE step = ?", (step,))
-            self._base.execute("DELETE FROM steps WHERE step = ?", (step,))
+        mine = "(SELECT id FROM episodes WHERE step = ?)"
+        self._base.execute(f"DELETE FROM roles WHERE episode IN {mine}", (step,))
+        self._base.execute("DELETE FROM episodes WHERE step = ?", (step,))
+        self._base.execute("DELETE FROM steps WHERE step = ?", (step,))
 
     def _read(self, step: int) -> None:
-        """Index a step's file; a line that is no episode is left out."""
-        self._forget(step)
+        """Index a step's file; a last line that was cut short is left out."""
         stamp, start = self._stamp(step), 0
         path = file_of(self.run, step)
-        with self._base, path.open("rb") as file:
+        with self._writing(), path.open("rb") as file:
+            self._forget(step)
             for line, data in enumerate(file, 1):
                 try:
                     self._add(record_of(decode(data), step=step, line=line, path=path), start, data)
@@ -258,41 +223,3 @@ class Index:
         said += [str(m.get("content", "")) for turn in episode.turns for m in turn.messages]
         text = "\n".join([episode.task.id, episode.error, *said])[:LONGEST_SEARCHED]
         self._base.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (number, text))
-
-
-_COLUMNS = "step, line, grouped, member, arena, type, task, status, invalid, turns, tokens, rewards"
-
-
-def _row(values: Sequence[Any]) -> Row:
-    *plain, rewards = values
-    names = _COLUMNS.replace("grouped", "group").split(", ")[:-1]
-    return Row(**dict(zip(names, plain, strict=True)), rewards=json.loads(rewards))
-
-
-def _where(asked: Filter) -> tuple[str, tuple[Any, ...]]:
-    """The condition of a filter and its values."""
-    conditions: list[str] = []
-    values: list[Any] = []
-    if asked.step is not None:
-        conditions.append("e.step = ?")
-        values.append(asked.step)
-    if asked.status:
-        conditions.append("e.status = ?")
-        values.append(asked.status)
-    own = []
-    if asked.outcome:
-        own.append("{}reward > 0" if asked.outcome == "paid" else "{}reward <= 0")
-    if asked.invalid:
-        own.append("{}invalid > 0")
-    if asked.role:
-        inner = " AND ".join(["r.role = ?", *(condition.format("r.") for condition in own)])
-        conditions.append(f"e.id IN (SELECT r.episode FROM roles r WHERE {inner})")
-        values.append(asked.role)
-    else:
-        conditions += [condition.format("e.") for condition in own]
-    if asked.text.strip():
-        conditions.append("e.id IN (SELECT rowid FROM words WHERE words MATCH ?)")
-        # Each word in quotes: what is typed is text, and no query language.
-        quoted = (word.replace('"', '""') for word in asked.text.split())
-        values.append(" ".join(f'"{word}"' for word in quoted))
-    return (f"WHERE {' AND '.join(conditions)}" if conditions else ""), tuple(values)

@@ -1,8 +1,10 @@
 """The runs that a viewer shows, and what is going on in them."""
 
 import fcntl
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import isfile  # false, and no error, where another user's folder is
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -25,7 +27,7 @@ class Shown:
         """Whether a process trains it now, and if not, whether it came to its end."""
         if _locked(self.folder / ".lock"):
             return "training"
-        return "ended" if (self.folder / "summary.json").is_file() else "stopped"
+        return "ended" if isfile(self.folder / "summary.json") else "stopped"
 
     @property
     def stamp(self) -> str:
@@ -76,19 +78,26 @@ class Library:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / "config.yaml").is_file()
+    return isfile(folder / "config.yaml")
 
 
 def _runs_in(folder: Path) -> list[Path]:
     """Runs directly in a folder, and those of sweeps in it."""
+    runs: list[Path] = []
+    for place in _folders_in(folder):
+        if _is_run(place):
+            runs.append(place)
+        elif isfile(place / "sweep.json"):
+            runs += [run for run in _folders_in(place) if _is_run(run)]
+    return runs
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder; none in one that may not be looked into."""
     try:
-        inner = [place for place in sorted(folder.iterdir()) if place.is_dir()]
+        return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir())
     except OSError:
         return []
-    runs = [place for place in inner if _is_run(place)]
-    for sweep in (place for place in inner if (place / "sweep.json").is_file()):
-        runs += [place for place in sorted(sweep.iterdir()) if _is_run(place)]
-    return runs
 
 
 def _made(folder: Path) -> float:
@@ -99,7 +108,7 @@ def _made(folder: Path) -> float:
 
 
 def _locked(path: Path) -> bool:
-    """Whether a process holds the run's lock. Asks for a shared one, which hinders nobody."""
+    """Whether a process holds the run's lock. Asks for a shared one and lets go of it at once."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

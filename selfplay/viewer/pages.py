@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,7 +15,8 @@ from selfplay.pages import render
 from selfplay.recorded import Recorded, read_metrics, read_summary
 from selfplay.transcripts import show
 from selfplay.viewer.buffer import Buffer
-from selfplay.viewer.index import PAGE, Filter, Index
+from selfplay.viewer.filter import Filter
+from selfplay.viewer.index import PAGE, Index
 from selfplay.viewer.library import Library, Shown
 from selfplay.viewer.standings import standings
 from selfplay.viewer.tokens import tokens
@@ -31,6 +33,7 @@ class Pages:
     def __init__(self, library: Library, cache: Path) -> None:
         self.library, self.cache = library, cache
         self._indexes: dict[Path, Index] = {}
+        self._lock = Lock()
 
     def stamp(self, run: str | None) -> str:
         """Changes when a live page would: of one run, or of all."""
@@ -213,9 +216,10 @@ class Pages:
     # Parts -------------------------------------------------------------------------------------
 
     def _index(self, run: Shown) -> Index:
-        if run.folder not in self._indexes:
-            self._indexes[run.folder] = Index(run.folder, self.cache)
-        return self._indexes[run.folder]
+        with self._lock:  # requests come on several threads
+            if run.folder not in self._indexes:
+                self._indexes[run.folder] = Index(run.folder, self.cache)
+            return self._indexes[run.folder]
 
     def _read(self, name: str, step: int, line: int) -> tuple[Shown, Recorded]:
         run = self.library.run(name)
@@ -227,7 +231,7 @@ class Pages:
         """What the list says of a run; a broken one is listed with what is wrong."""
         try:
             rows = read_metrics(run.folder / "metrics.jsonl")
-        except RunError as error:
+        except (RunError, OverflowError) as error:
             return {"run": run, "steps": 0, "problem": str(error), "figures": []}
         latest: dict[str, float] = {}
         for row in rows.values():

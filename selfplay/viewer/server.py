@@ -5,9 +5,11 @@ is something new, and the answer is a line unless there is. How often it asks de
 page costs to make, so that watching takes at most about 1/200 of one core.
 """
 
+import hashlib
 import hmac
 import secrets
 import socket
+import sqlite3
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -26,14 +28,14 @@ from starlette.types import ASGIApp
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.pages import template_text
-from selfplay.viewer.index import Filter
+from selfplay.viewer.filter import Filter
 from selfplay.viewer.library import Library
 from selfplay.viewer.pages import Pages
 
 SHARE = 200
 """Seconds between two looks per second that making the page took."""
-SOONEST, LATEST = 5.0, 300.0
-"""Bounds of that, in seconds."""
+SOONEST = 5.0
+"""Seconds that are waited at the least."""
 COOKIE = "selfplay_token"
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -43,8 +45,13 @@ HEADERS = {
 }
 
 
-def application(library: Library, *, cache: Path, token: str = "") -> Starlette:
-    """The web application. `cache` is where indexes go; with a `token` nothing is shown without."""
+def application(
+    library: Library, *, cache: Path, token: str = "", host: str = "127.0.0.1"
+) -> Starlette:
+    """The web application, for loopback's `host`, or for anybody who has the `token`.
+
+    `cache` is where indexes of episodes go.
+    """
     pages = Pages(library, cache)
 
     def page(make: Callable[[Request], str]) -> Callable[[Request], Awaitable[Response]]:
@@ -52,7 +59,7 @@ def application(library: Library, *, cache: Path, token: str = "") -> Starlette:
             begun = time.process_time()
             try:
                 return HTMLResponse(await run_in_threadpool(make, request))
-            except RunError as error:
+            except (RunError, OSError, OverflowError, sqlite3.Error) as error:
                 return HTMLResponse(pages.error(str(error)), status_code=404)
             finally:
                 request.state.cost = time.process_time() - begun
@@ -64,11 +71,12 @@ def application(library: Library, *, cache: Path, token: str = "") -> Starlette:
         inner = page(make)
 
         async def answer(request: Request) -> Response:
-            tag = f'"{pages.stamp(request.path_params.get("run"))}"'
+            stamp = await run_in_threadpool(pages.stamp, request.path_params.get("run"))
+            tag = f'"{hashlib.sha256(stamp.encode("utf-8", "surrogatepass")).hexdigest()[:32]}"'
             if request.headers.get("if-none-match") == tag:
                 return Response(status_code=304, headers={"ETag": tag})
             response = await inner(request)
-            wait = min(max(SHARE * request.state.cost, SOONEST), LATEST)
+            wait = max(SHARE * request.state.cost, SOONEST)
             response.headers.update({"ETag": tag, "X-Look-Again": f"{wait:.0f}"})
             return response
 
@@ -145,7 +153,7 @@ def application(library: Library, *, cache: Path, token: str = "") -> Starlette:
     if not token:
         # A page elsewhere can have its own name resolve to this machine, and then read what a
         # loopback server says: only requests to loopback's own names are answered.
-        names = ["127.0.0.1", "localhost", "[::1]"]
+        names = ["127.0.0.1", "localhost", "[::1]", host]
         middleware.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=names))
     return Starlette(routes=routes, middleware=middleware)
 
@@ -186,7 +194,9 @@ def serve(library: Library, *, cache: Path, host: str, port: int) -> None:
     print(f"watching {len(library.runs())} runs at {address} (Ctrl-C ends it)")
     sys.stdout.flush()
     settings = uvicorn.Config(
-        application(library, cache=cache, token=token), log_level="warning", lifespan="off"
+        application(library, cache=cache, token=token, host=host),
+        log_level="warning",
+        lifespan="off",
     )
     uvicorn.Server(settings).run(sockets=[listener])
 

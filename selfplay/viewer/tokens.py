@@ -75,17 +75,23 @@ def _gain(value: float, largest: float) -> str:
 
 
 def _texts(ids: Sequence[int], run: Path, policy: str) -> list[str]:
-    path = _tokenizer_file(run, policy)
-    if path is None:
+    known = _tokenizer_of(run, policy)
+    if known is None:
         return [f"\u27e8{each}\u27e9" for each in ids]
-    known = _tokenizer(path, path.stat().st_mtime_ns)
     return [known.decode([each], skip_special_tokens=False) for each in ids]
 
 
-def _tokenizer_file(run: Path, policy: str) -> Path | None:
-    found = sorted((run / "checkpoints").glob("*/policies/*/tokenizer.json"))
-    own = [path for path in found if path.parent.name == policy]
-    return next(reversed(own or found), None)
+def _tokenizer_of(run: Path, policy: str) -> Tokenizer | None:
+    """The policy's own, or that of the policy that it is a snapshot of: no other fits its ids."""
+    name = policy.partition("@")[0]
+    found = sorted((run / "checkpoints").glob("*/policies/*/tokenizer.json"), reverse=True)
+    for path in found:
+        if path.parent.name == name:
+            try:
+                return _tokenizer(path, path.stat().st_mtime_ns)
+            except Exception:  # the library's own: a checkpoint that was dropped, or is damaged
+                continue
+    return None
 
 
 @lru_cache(maxsize=8)
