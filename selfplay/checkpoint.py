@@ -21,6 +21,8 @@ from selfplay.runs import reporting_disk, sync
 MANIFEST = "manifest.json"
 FROZEN = "snapshots"
 """Folder of the copies that do not change any more."""
+ASIDE = ".old"
+"""Behind the name of a checkpoint that another is about to replace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +51,14 @@ def save(
     With `spare` the newest up to that step stays too, with all behind it.
 
     Everything is written beside its place and renamed into it, so that a kill leaves either the old
-    state or the new one. The manifest with every file's hash is written last.
+    state or the new one; a checkpoint that stands there already is set aside before that, and gone
+    only after it. The manifest with every file's hash is written last.
     """
     place = folder / f"{step:06d}"
+    aside = folder / f".{place.name}{ASIDE}"
     partial = folder / f".{place.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
+    _recover(folder)
     with reporting_disk(folder):
         try:
             partial.mkdir(parents=True)
@@ -75,12 +80,15 @@ def save(
             (partial / MANIFEST).write_text(json.dumps(hashes, indent=1), encoding="utf-8")
             for path in partial.rglob("*"):
                 sync(path)
-            shutil.rmtree(place, ignore_errors=True)
+            if place.exists():
+                place.rename(aside)
             partial.rename(place)
             sync(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
+        finally:
+            _recover(folder)
     # A later one can only be a damaged one that the run fell back from: it counts for nothing.
     done = [path for path in folder.iterdir() if path.name.isdigit() and int(path.name) <= step]
     spared = [path for path in done if spare is not None and int(path.name) <= spare]
@@ -96,6 +104,7 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
     None if the run has not come as far as its first. Raises RunError, naming what is wrong, if
     there are checkpoints but no whole one.
     """
+    _recover(folder)
     found = sorted((p for p in folder.glob("*") if p.name.isdigit()), reverse=True)
     faults: list[str] = []
     for place in found:
@@ -111,6 +120,7 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
 
 def before(folder: Path, step: int) -> Path | None:
     """The newest whole checkpoint from before a step, or None."""
+    _recover(folder)
     found = sorted((p for p in folder.glob("*") if p.name.isdigit()), reverse=True)
     return next((p for p in found if int(p.name) < step and broken(p) is None), None)
 
@@ -167,6 +177,17 @@ def read_state(place: Path) -> dict[str, Any]:
     """What a whole checkpoint keeps beside weights and optimizers."""
     state: dict[str, Any] = json.loads((place / "state.json").read_text(encoding="utf-8"))
     return state
+
+
+def _recover(folder: Path) -> None:
+    """Put back what `save` had set aside when it was killed; drop it where its successor stands."""
+    with reporting_disk(folder):
+        for aside in folder.glob(f".*{ASIDE}"):
+            place = folder / aside.stem[1:]
+            if place.exists():
+                shutil.rmtree(aside, ignore_errors=True)
+            else:
+                aside.rename(place)
 
 
 def _save_policies(policies: Mapping[str, Policy], partial: Path, place: Path) -> None:

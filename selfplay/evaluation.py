@@ -42,10 +42,15 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.samples < 1 or self.temperature < 0 or self.every < 0:
             raise ValueError("samples is at least 1, temperature and every are not negative")
-        known = self.arena().possible_agents if self.seats else ()
+        if not (self.seats or self.seatings):
+            return
+        known = self.arena().possible_agents
         for seat in self.seats:
             if seat not in known:
                 raise ValueError(f"seats: no agent {seat!r}; {nearest(seat, known)}")
+        seats = list(self.seats or known)
+        if self.seatings and len(set(seats)) < 2:
+            raise ValueError(f"seatings: a match needs two seats, and there is {seats}")
 
     def run(self, name: str, play: Play, *, seed: int) -> tuple[dict[str, float], list[Episode]]:
         """Means over all episodes, and by task type; with the episodes."""
@@ -65,7 +70,9 @@ class Evaluation:
             for opponent in self.seatings
             for seat in seats
         ]
-        episodes = play([replace(job, seating=m.seating) for m in matches for job in jobs])
+        episodes = play(
+            [replace(job, seating=m.seating, seats=seats) for m in matches for job in jobs]
+        )
         played = [match for match in matches for _ in jobs]
         found = self.figures(episodes)
         return found | versus.figures(played, episodes), episodes

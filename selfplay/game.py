@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from selfplay.arena import Arena
-from selfplay.errors import SelfplayError, one_line
+from selfplay.errors import ConfigError, SelfplayError, one_line
 from selfplay.types import Action, Episode, Message, Status, Task, Turn
 
 
@@ -35,6 +35,8 @@ class Job:
     another policy's match. The same for all siblings of a group."""
     learner: str | None = None
     """Whose match it is: no other policy learns from it. None: every policy that learns."""
+    seats: Sequence[str] = ()
+    """The agents of a match: ConfigError where one of them takes no part in the task."""
 
 
 class Game:
@@ -123,6 +125,12 @@ class Game:
     def _begin(self) -> None:
         self._begun = True
         self.arena.begin(self.job.task, self.job.seed)
+        for agent in self.job.seats:
+            if agent not in self.arena.agents:
+                raise ConfigError(
+                    f"task {self.job.task.id}: {agent} cannot be seated, because it takes no part: "
+                    "a league cannot seat a mixture; an evaluation of one part names its seats"
+                )
         self._book(self.arena.paid)
         for _, turns in groupby(self._prefix, key=lambda turn: turn.stage):
             self._replay(list(turns))

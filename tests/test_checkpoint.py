@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from smoke_run import (
+    CONTEXT,
     SMOKE,
     Strike,
     assert_alike,
@@ -127,6 +128,39 @@ def test_a_full_disk_is_one_line_and_leaves_the_older_checkpoints(
     assert sorted(path.name for path in folder.iterdir()) == ["000000", "000001"]
     assert run("train", "resume=runs/full", cwd=tmp_path).code == 0
     assert_alike(tmp_path / "runs/full", finished())
+
+
+RENAME = "selfplay.checkpoint.Path.rename"
+
+
+def overwrite(folder: Path, strike: Strike) -> None:
+    strike.arm()
+    checkpoint.save(folder, step=2, policies={}, learners={}, state={"turn": 2}, keep=1)
+
+
+@pytest.mark.parametrize(
+    ("strike", "turn"),
+    [
+        (Strike(at=RENAME, call=1), 1),
+        (Strike(at=RENAME, call=2), 1),
+        (Strike(at=RENAME, call=2, after=True), 2),
+    ],
+    ids=["before it is set aside", "while nothing stands there", "before it is dropped"],
+)
+def test_killed_while_one_is_replaced_there_is_the_old_or_the_new(
+    strike: Strike, turn: int, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    old = checkpoint.save(folder, step=2, policies={}, learners={}, state={"turn": 1}, keep=1)
+    process = CONTEXT.Process(target=overwrite, args=(folder, strike))
+    process.start()
+    process.join()
+    assert process.exitcode == -strike.number
+    for found in (lambda: checkpoint.latest(folder)[0], lambda: checkpoint.before(folder, 3)):
+        assert found() == old and checkpoint.read_state(old)["turn"] == turn
+    checkpoint.save(folder, step=2, policies={}, learners={}, state={"turn": 3}, keep=1)
+    assert [path.name for path in folder.iterdir()] == ["000002"]
+    assert checkpoint.read_state(old)["turn"] == 3
 
 
 def test_only_the_newest_are_kept_and_a_damaged_later_one_counts_for_nothing(

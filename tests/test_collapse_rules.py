@@ -89,6 +89,29 @@ def test_an_alarm_is_new_once_and_knows_when_it_began() -> None:
     assert watching.alarms()[0].begun == 4
 
 
+def test_an_alarm_is_not_new_in_a_step_that_has_nothing_new_to_see() -> None:
+    watching = watch(mine=FALLS)
+    new = []
+    for step, figures in enumerate([{"a": 1.0}, {"a": 0.0}, {}, {}, {"a": 0.0}], 1):
+        watching.observe(step, figures)
+        new.append([alarm.new for alarm in watching.alarms()])
+    assert new == [[], [True], [False], [False], [False]]
+
+
+def test_what_a_missing_figure_counts_as() -> None:
+    rule = {**FALLS, "figure": "a/*", "direction": "rises", "reference": 0.0, "patience": 2}
+    values = [None, 0.9, None, 0.9, 0.9, None]
+    for absent, expected in ((None, [4, 5, 6]), (0.0, [5]), (0.8, [3, 4, 5, 6])):
+        watching, told = watch(mine={**rule, "absent": absent}), []
+        for step, value in enumerate(values, 1):
+            told.append(watching.observe(step, {} if value is None else {"a/b": value}))
+        assert told[0] == {}, "it has not been there yet"
+        assert [n for n, each in enumerate(told, 1) if each.get("collapse/mine")] == expected
+    gap = watch(mine={**FALLS, "minus": "b", "absent": 0.0})
+    assert gap.observe(1, {"a": 1.0, "b": 1.0}) == gap.observe(2, {"b": 0.1})
+    assert gap.observe(3, {"b": 1.0}) == gap.observe(4, {}) == {"collapse/mine": 1}
+
+
 def test_a_rule_that_is_taken_away_and_one_on_what_the_run_has_not() -> None:
     watching = watch(mine=FALLS, gap={**FALLS, "figure": "b", "minus": "rewrd"}, off=None)
     assert set(watching.rules) == {"mine", "gap"}
@@ -119,6 +142,7 @@ def test_what_it_has_seen_survives_a_checkpoint() -> None:
         ({"directon": "falls"}, r"collapse\.rules\.mine\.directon: unknown key; did you mean"),
         ({"direction": "down"}, r"collapse\.rules\.mine\.direction: 'down' does not fit"),
         ({"window": 0}, r"collapse\.rules\.mine: window and patience are at least 1"),
+        ({"absent": math.nan}, r"collapse\.rules\.mine: absent is a number or null"),
         ({"by": -1}, r"collapse\.rules\.mine: by is a number of at least 0"),
         ({"reference": "last"}, r"collapse\.rules\.mine\.reference"),
         ({"figure": "a/*", "minus": "b"}, "named in full, without"),
@@ -162,6 +186,17 @@ def test_the_shipped_rules_stay_silent_where_learning_goes_well() -> None:
             "arena/illegal": 0.1,
         }
         assert not any(watching.observe(step, figures).values())
+
+
+def test_duplicates_now_and_then_are_no_collapse() -> None:
+    """A step without any has no figure of them."""
+    watching = Watch(response=Warn(), rules=load(["collapse=warn"])["collapse"]["rules"])
+    told = []
+    for step in range(1, 60):
+        now = {"role/solver/verdict/duplicate": 0.5} if step % 5 == 0 or step > 50 else {}
+        told.append(watching.observe(step, now).get("collapse/duplicates", 0.0))
+    # From step 50 on all have some: the mean of five is above 0.4 from step 54 on, thrice at 56.
+    assert [step for step, fires in enumerate(told, 1) if fires] == [56, 57, 58, 59]
 
 
 def test_each_of_the_shipped_rules_fires_at_what_it_is_for() -> None:

@@ -114,3 +114,14 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     for changes in ({"samples": 0}, {"temperature": -1.0}, {"every": -1}):
         with pytest.raises(ValueError, match="at least 1"):
             made(**changes)
+
+
+def test_a_match_against_nobody_is_refused() -> None:
+    class One(Arena):
+        roles = {"solver": 1}
+
+    with pytest.raises(ValueError, match=r"a match needs two seats, and there is \['solver_0'\]"):
+        made(arena=One, seatings=["random"])
+    with pytest.raises(ValueError, match="two seats"):
+        made(arena=lambda: Arena({"solver": 2}), seatings=["x"], seats=["solver_0", "solver_0"])
+    made(arena=One, seats=["solver_0"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from building import episode
-from scripted_league import ALL_THREE, Made, Played, jobs
+from scripted_league import ALL_THREE, SEATS, Made, Played, jobs
 
 from selfplay.errors import ConfigError
 from selfplay.league import Chances, Matchmaking
@@ -25,6 +25,13 @@ def test_siblings_and_branches_share_their_seating() -> None:
     later = [Job(task=job.task, seed=job.seed, member=9, parent=0) for job in first[::2]]
     made.league.play(later)
     assert [dict(job.seating) for job in made.play.jobs[len(first) :]] == seatings[::2]
+
+
+def test_of_every_group_all_seats_take_part() -> None:
+    """In a mixture, an agent of another part would be booked with games that it was not in."""
+    made = Made({"base": ALL_THREE})
+    made.step(1)
+    assert all(tuple(job.seats) == SEATS for job in made.play.jobs)
 
 
 def test_in_self_play_nobody_is_seated_and_nothing_booked() -> None:

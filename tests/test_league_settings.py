@@ -124,12 +124,35 @@ def test_the_seats_are_those_of_one_main_player() -> None:
         plan(Arena({"player": 1}))
     with pytest.raises(ConfigError, match="'base', whose seats these are, is no main player"):
         plan(Two(), "~league.players.default", f"+league.players.other={NODE}")
+    with pytest.raises(ConfigError, match=r"default stands for 'base', .* both are named"):
+        plan(Two(), f"+league.players.base={NODE}")
+
+
+def test_seats_of_an_opponent_make_no_league() -> None:
+    with pytest.raises(ConfigError, match=r"'minimax', an opponent, .* \(learn: false") as caught:
+        plan(Two(), roles={"player": "minimax"}, opponents={"minimax": None})
+    assert "league.anchors" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def commands() -> list[str]:
+    """Those of the page."""
+    text = (Path(__file__).resolve().parent.parent / "docs/league.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return block.replace("\\\n", " ").splitlines()
 
 
 def test_the_commands_of_the_page_compose() -> None:
-    text = (Path(__file__).resolve().parent.parent / "docs/league.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    commands = block.replace("\\\n", " ").splitlines()
-    assert len(commands) == 5
-    for command in commands:
+    assert len(commands()) == 5
+    for command in commands():
         validate(config.load(shlex.split(command)[2:]))
+
+
+def test_the_checkpoints_that_the_page_names_are_written() -> None:
+    settings = {
+        found["run"]["name"]: found["run"]
+        for found in (config.load(shlex.split(command)[2:]) for command in commands())
+    }
+    (run, step), *more = re.findall(r"runs/(\w+)/checkpoints/(\d+)", " ".join(commands()))
+    steps = settings[run]["steps"]
+    assert not more and int(step) <= steps
+    assert int(step) == steps or int(step) % settings[run]["checkpoint_every"] == 0

@@ -1,6 +1,7 @@
 """Seating: agents played by policies that are not their role's own, and who learns from what."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ from building import episode, turn
 from selfplay.arena import Arena
 from selfplay.engines.scripted import Scripted, ScriptedEngine, constant
 from selfplay.errors import ConfigError
+from selfplay.evaluation import Evaluation
 from selfplay.metrics import of_episodes
 from selfplay.role import Role
 from selfplay.rollout import Job, Rollout, Seat
@@ -51,11 +53,13 @@ class Words(ByteRenderer):
         return (self.mark, *super().start(messages))
 
 
-def rollout(learning: Sequence[str] | None = ("base", "rival"), **role: Any) -> Rollout:
+def rollout(
+    learning: Sequence[str] | None = ("base", "rival"), arena: type[Arena] = Guess, **role: Any
+) -> Rollout:
     engine = ScriptedEngine({"base": constant("a"), "rival": constant("b"), "old": constant("bb")})
     seat = Seat(role=Role(**role), policy="base", renderer=Words(1), max_tokens=1)
     return Rollout(
-        arena=Guess,
+        arena=arena,
         seats={"player": seat},
         engines=dict.fromkeys(("base", "rival", "old"), engine),
         renderers={"base": Words(1), "rival": Words(2), "old": Words(3)},
@@ -91,6 +95,33 @@ def test_conversations_of_seated_agents_keep_to_their_own_seam() -> None:
     (played,) = rollout(memory="conversation").play([job(seating={"player_1": "old"})])
     first, second = [t for t in played.turns if t.agent == "player_1"]
     assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
+
+
+class Alternating(Guess):
+    """Guess, in which a task may be for the first player alone."""
+
+    def setup(self, task: Task, rng: Random) -> None:
+        super().setup(task, rng)
+        if task.id == "alone":
+            self.agents.remove("player_1")
+
+    def acting(self) -> Sequence[str]:
+        return self.agents
+
+
+def test_a_match_is_refused_where_a_seat_takes_no_part() -> None:
+    playing = rollout(arena=Alternating)
+    seats, everybody = ("player_0", "player_1"), {"player_0": "old", "player_1": "old"}
+    (played,) = playing.play([job(seats=seats)])
+    assert len(played.turns) == 4
+    alone = replace(job(seating=everybody), task=Task(id="alone"))
+    (played,) = playing.play([alone])
+    assert len(played.turns) == 2, "who is seated without need does no harm"
+    with pytest.raises(ConfigError, match=r"^task alone: player_1 cannot be seated, .* mixture"):
+        playing.play([replace(alone, seats=seats)])
+    versus = Evaluation(arena=Alternating, tasks=[alone.task], metrics={}, seatings=["old"])
+    with pytest.raises(ConfigError, match="an evaluation of one part names its seats"):
+        versus.run("x", playing.play, seed=0)
 
 
 def test_policies_come_and_go_between_two_calls() -> None:

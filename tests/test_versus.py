@@ -118,6 +118,14 @@ def test_shares_and_returns_by_hand() -> None:
     }
 
 
+def test_games_that_all_fail_are_lost_and_have_no_return() -> None:
+    figures, _ = evaluation(seatings=["weak"]).run(
+        "x", lambda jobs: [game(3, 3, status=Status.FAILED) for _ in jobs], seed=0
+    )
+    assert figures["versus/weak/lost"] == figures["versus/weak/player_0/lost"] == 1
+    assert not [name for name in figures if name.endswith("/return")]
+
+
 def test_seats_that_the_arena_has_not_are_refused() -> None:
     with pytest.raises(ValueError, match=r"no agent 'player_2'; did you mean 'player_"):
         evaluation(seats=["player_2"])

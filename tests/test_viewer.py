@@ -2,25 +2,20 @@
 
 import fcntl
 import json
-import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from recorded_run import HOSTILE, make_run
 from starlette.testclient import TestClient
-from viewed_run import episode, five_episodes, write
+from viewed_run import episode, five_episodes, served, write
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.tiny import build_tokenizer
@@ -263,24 +258,6 @@ def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_line(tmp_path: P
         Library([tmp_path])
 
 
-@contextmanager
-def served(run: Path) -> Iterator[str]:
-    """The address at which the command serves a run."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "selfplay", "watch", str(run), "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "SELFPLAY_CACHE": str(run.parent / "cache")},
-    )
-    try:
-        assert process.stdout is not None
-        (address,) = re.findall(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
-        yield address
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
 def test_the_command_serves_and_loads_no_torch(made: Path) -> None:
     program = (
         "import sys, selfplay.viewer.server, selfplay.viewer.pages;"
@@ -289,55 +266,3 @@ def test_the_command_serves_and_loads_no_torch(made: Path) -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
     with served(made) as address:
         assert "made" in httpx.get(address).text
-
-
-BROWSER = pytest.mark.skipif(not shutil.which("chromium"), reason="needs the browser chromium")
-
-
-def seen(address: str, profile: Path, *, milliseconds: int) -> str:
-    """What a real browser makes of a page after so long of its own time."""
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-    more = [f"--user-data-dir={profile}", f"--virtual-time-budget={milliseconds}", "--dump-dom"]
-    command = ["chromium", *flags, *more, address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
-
-
-@BROWSER
-def test_a_real_browser_runs_nothing_that_a_model_wrote(made: Path, tmp_path: Path) -> None:
-    write(made, 4, [episode(HOSTILE, 0.0)])
-    with served(made) as address:
-        for colour in ("", "?colour=likelihood"):
-            page = f"{address}run/made/episodes/4/1{colour}"
-            shown_ = seen(page, tmp_path / "profile", milliseconds=2000)
-            assert "<title>Episode 1 of step 4" in shown_ and "onerror" in shown_  # as words
-            assert "<img" not in shown_ and "owned'</title>" not in shown_
-
-
-@BROWSER
-def test_a_page_that_is_left_open_shows_the_next_step(made: Path, tmp_path: Path) -> None:
-    metrics = made / "metrics.jsonl"
-    metrics.write_text('{"step": 1, "role/solver/reward": 0.5}\n')
-    inner = application(Library([made]), cache=tmp_path / "cache")
-    asked: list[str] = []
-
-    async def growing(scope: Any, receive: Any, send: Any) -> None:
-        """The application, whose run takes a step when its page has been shown once."""
-        await inner(scope, receive, send)
-        asked.append(scope["path"])
-        if asked.count("/run/made") == 1 and metrics.stat().st_size < 60:
-            with metrics.open("a") as file:
-                file.write('{"step": 2, "role/solver/reward": 0.75}\n')
-
-    server = uvicorn.Server(uvicorn.Config(growing, log_level="warning", lifespan="off"))
-    with socket.create_server(("127.0.0.1", 0)) as listener, (made / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            address = f"http://127.0.0.1:{listener.getsockname()[1]}/run/made"
-            page = seen(address, tmp_path / "profile", milliseconds=30_000)
-        finally:
-            server.should_exit = True
-            thread.join(20)
-    assert "2 steps" in page and "1 steps" not in page
-    assert asked.count("/run/made") > 1

@@ -1,6 +1,12 @@
-"""A run of five episodes of which each differs in one thing, for the tests of the viewer."""
+"""A run of five episodes, each different in one thing, and a viewer over it, for the tests."""
 
 import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +60,21 @@ def five_episodes(run: Path) -> Path:
         ],
     )
     return run
+
+
+@contextmanager
+def served(run: Path) -> Iterator[str]:
+    """The address at which the command serves a run."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "selfplay", "watch", str(run), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SELFPLAY_CACHE": str(run.parent / "cache")},
+    )
+    try:
+        assert process.stdout is not None
+        (address,) = re.findall(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        yield address
+    finally:
+        process.terminate()
+        process.wait(20)

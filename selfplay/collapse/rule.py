@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from statistics import fmean
@@ -13,8 +13,9 @@ from typing import Any, Literal
 class Rule:
     """A figure's running mean has left its reference behind, and stays there.
 
-    A step that lacks the figure is no observation, so that a rule may watch an evaluation that runs
-    now and then: `window` and `patience` count observations, not steps.
+    A step that lacks the figure is no observation, unless `absent` says what it is, so that a rule
+    may watch an evaluation that runs now and then: `window` and `patience` count observations, not
+    steps.
     """
 
     figure: str
@@ -30,6 +31,9 @@ class Rule:
     """What the mean is compared to: its first value, its best so far, or a number."""
     minus: str | None = None
     """Name of a figure that is subtracted first; steps that lack it are no observations."""
+    absent: float | None = None
+    """What a figure that was there before counts as in a step that lacks it: 0 for a share of
+    something that has just not happened; None: no observation."""
     window: int = 5
     """Observations that are averaged, so that noise in one does not count."""
     patience: int = 3
@@ -40,14 +44,19 @@ class Rule:
             raise ValueError("window and patience are at least 1")
         if not (math.isfinite(self.by) and self.by >= 0):
             raise ValueError(f"by is a number of at least 0, not {self.by}")
+        if self.absent is not None and not math.isfinite(self.absent):
+            raise ValueError(f"absent is a number or null, not {self.absent}")
         if self.minus is not None and "*" in self.figure:
             raise ValueError("a figure with minus is named in full, without *")
 
-    def observations(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """The values of a step that the rule watches, by the figure's name."""
+    def observations(
+        self, figures: Mapping[str, float], seen: Iterable[str] = ()
+    ) -> dict[str, float]:
+        """The values of a step that the rule watches, by name; `seen` were there before."""
+        missing = {} if self.absent is None else dict.fromkeys(seen, self.absent)
         found = {
             name: value - (figures.get(self.minus, math.nan) if self.minus else 0.0)
-            for name, value in figures.items()
+            for name, value in {**missing, **figures}.items()
             if fnmatchcase(name, self.figure)
         }
         return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -86,11 +86,14 @@ class Watch:
         self.returned = 0
         """How often the run has gone back to a checkpoint."""
         self._traces: dict[tuple[str, str], Trace] = {}
+        self._step = -1
 
     def observe(self, step: int, figures: Mapping[str, float]) -> dict[str, float]:
         """Take in a step's figures; `collapse/<rule>` is 1 where the rule fires, else 0."""
+        self._step = step
         for name, rule in self.rules.items():
-            for figure, value in rule.observations(figures).items():
+            seen = [figure for known, figure in self._traces if known == name]
+            for figure, value in rule.observations(figures, seen).items():
                 trace = self._traces.setdefault((name, figure), Trace(rule=rule))
                 trace.observe(step, value)
         firing = {alarm.rule for alarm in self.alarms()}
@@ -104,7 +107,7 @@ class Watch:
                 rule=name,
                 figure=figure,
                 begun=trace.begun,
-                new=trace.streak == trace.rule.patience,
+                new=trace.streak == trace.rule.patience and trace.recent[-1][0] == self._step,
                 text=_told(name, figure, trace),
             )
             for (name, figure), trace in self._traces.items()

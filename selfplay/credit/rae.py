@@ -18,9 +18,9 @@ class RoleConditioned(Method):
     code: all agents are judged by the averages from before the episode, and each average then moves
     once, by the mean of the returns that fall under it. So no return is in its own baseline, and
     the expected gradient is exactly the policy gradient. `order="update_first"`, as the paper
-    prints it, gives `decay` times that where one return falls under a key; with several, the
-    partners' returns are in the baseline too, which biases it. Failure mode: b starts at 0 and lags
-    1 / (1 - decay) episodes behind; it knows the role but not the task.
+    prints it, gives `decay` times that (without `correct_start`) where one return falls under a
+    key; with several, the partners' returns are in the baseline too, which biases it. Failure mode:
+    b starts at 0 and lags 1 / (1 - decay) episodes behind; it knows the role but not the task.
     """
 
     def __init__(

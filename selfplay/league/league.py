@@ -113,7 +113,10 @@ class League:
         fixtures = [self._fixture(job) for job in jobs]
         both = zip(jobs, fixtures, strict=True)
         episodes = self._play(
-            [replace(job, seating=each.seating, learner=each.learner) for job, each in both]
+            [
+                replace(job, seating=each.seating, learner=each.learner, seats=self.seats)
+                for job, each in both
+            ]
         )
         for each, episode in zip(fixtures, episodes, strict=True):
             self._book(each, episode)

@@ -111,6 +111,11 @@ class LeagueSettings:
                 f"league.seats: they belong to different policies ({', '.join(owners)}); let their "
                 "roles share one (population=shared), or name fewer seats"
             )
+        if owners[0] != DEFAULT and {owners[0], DEFAULT} <= set(self.players):
+            raise ConfigError(
+                f"league.players: {DEFAULT} stands for {owners[0]!r}, whose seats these are, and "
+                "both are named; keep one of them"
+            )
         named = self.named(owners[0])
         if owners[0] not in named or not named[owners[0]].matchmaking.main:
             raise ConfigError(

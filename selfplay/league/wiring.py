@@ -45,6 +45,12 @@ class Plan:
         self.settings = _settings(node) if node else None
         if self.settings is not None:
             self.seats, self.own = self.settings.contested(arena, population.policy_of)
+            if self.own in population.opponents:
+                raise ConfigError(
+                    f"league.seats: they are played by {self.own!r}, an opponent, of whom there "
+                    "are no snapshots; give their role a policy (learn: false freezes it), and "
+                    "name the opponent in league.anchors"
+                )
             self.anchors = self.settings.known_anchors(population.opponents)
 
     def league(
