@@ -1,12 +1,23 @@
 """Cross-play of teams whose conventions are known."""
 
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import TypeAlias
+
 import numpy as np
 import pytest
+from building import episode, turn
 from study_games import code, games, levers, lewis, lewis_tasks, player
 
+from selfplay.arena import Arena
 from selfplay.engines.scripted import choice, constant
 from selfplay.errors import ConfigError
+from selfplay.study import hacking, roleswap
 from selfplay.study.crossplay import cross_play, over_runs, self_play, study
+from selfplay.study.intervals import Estimate
+from selfplay.types import Action, Observation, Status, Task
+
+Score: TypeAlias = Callable[..., float | None]
 
 
 def test_levers_zero_zero_one() -> None:
@@ -69,3 +80,102 @@ def test_one_player_is_refused_with_what_would_serve() -> None:
     arena = levers([1, 1])
     with pytest.raises(ConfigError, match="nobody to cross with; name runs of several seeds"):
         study(games(arena, {"a": constant("lever0")}), [player("a", arena)])
+
+
+class Scored(Arena):
+    """These move once; the episode has what `score(a number, *moves)` says, or no score."""
+
+    name = "scored_v0"
+
+    def __init__(self, roles: Mapping[str, int], movers: Sequence[str], score: Score) -> None:
+        super().__init__(roles)
+        self.movers, self.score = movers, score
+
+    def setup(self, task: Task, rng: Random) -> None:
+        self.number = int(rng.random() * 1000)
+
+    def acting(self) -> Sequence[str]:
+        return self.movers
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text="?")
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        score = self.score(self.number, *actions.values())
+        if score is not None:
+            self.measure(score=score)
+        self.finish()
+
+
+def test_a_side_that_never_moves_is_refused() -> None:
+    """Without its move, who proposes changes nothing: the gap would be 0 without any spread."""
+
+    def arena() -> Arena:
+        return Scored({"proposer": 1, "solver": 1}, ["solver_0"], lambda number, move: 1.0)
+
+    scripts = {"x": constant("a"), "y": constant("b")}
+    players = [player("x", arena), player("y", arena)]
+    with pytest.raises(ConfigError, match=r"^proposer never moves .* --evaluation proposals"):
+        study(games(arena, scripts), players)
+    with pytest.raises(ConfigError, match=r"^proposer never moves"):
+        hacking.study(games(arena, scripts), players, [], independent=True)
+    swapped = roleswap.study(games(arena, scripts), players)
+    assert [note for note in swapped.notes if note.startswith("proposer never moves")]
+
+
+def mixed(score: Score, metric: str = "score") -> tuple[np.ndarray, dict[str, Estimate]]:
+    """Cell means and estimates of two players, of whom one always plays a and the other b."""
+
+    def arena() -> Arena:
+        return Scored({"first": 1, "second": 1}, ["first_0", "second_0"], score)
+
+    made = games(arena, {"x": constant("a"), "y": constant("b")}, metrics=[metric])
+    result = study(made, [player("x", arena), player("y", arena)])
+    rows = np.array([row[1:] for row in result.tables[0].rows], dtype=float)
+    return rows, {each.name: each for each in result.estimates}
+
+
+def sparing(number: int, first: str, second: str) -> float | None:
+    """With the other only half of the games have it; those are the better ones with oneself."""
+    if first == second:
+        return 1.0 if number % 2 else 0.5
+    return 0.0 if number % 2 else None
+
+
+def never_mixed(number: int, first: str, second: str) -> float | None:
+    return 1.0 if first == second else None
+
+
+def test_the_gap_is_that_of_the_table_where_episodes_lack_the_metric() -> None:
+    """Episodes that one cell lacks are no reason to leave them out of the others."""
+    cells, found = mixed(sparing)
+    assert cells[0, 1] == cells[1, 0] == 0 and 0.5 < cells[0, 0] == cells[1, 1] < 1
+    assert found["gap"].value == found["self-play"].value == pytest.approx(cells[0, 0])
+    assert found["gap"].low < cells[0, 0] < found["gap"].high
+
+
+def test_a_cell_without_the_metric_is_a_hole_and_a_study_without_it_an_error() -> None:
+    cells, found = mixed(never_mixed)
+    assert cells[0, 0] == 1 and np.isnan(cells[0, 1])
+    assert found["self-play"].value == 1 and np.isnan(found["gap"].value)
+    assert "in 2 of 4 cells no episode has the metric" in found["gap"].notes
+    with pytest.raises(ConfigError, match="--metric scor: no episode has it; did you mean 'score'"):
+        mixed(never_mixed, "scor")
+
+
+def test_a_few_games_of_a_sorted_list_are_of_all_of_it() -> None:
+    tasks = [Task(id=str(number)) for number in range(100)]
+    made = games(levers([1, 1]), {"a": constant("lever0")}, tasks=tasks, episodes=20)
+    numbers = [int(job.task.id) for job in made.jobs({})]
+    assert len(set(numbers)) == 20 and min(numbers) < 30 and max(numbers) > 70
+    assert numbers == [int(job.task.id) for job in made.jobs({"player_0": "a"})]
+    assert len({job.task.id for job in made.jobs({}, count=130)[:100]}) == 100
+
+
+def test_what_was_cut_off_before_it_was_measured_counts_as_nothing() -> None:
+    made = games(levers([1, 1]), {"a": constant("lever0")}, metrics=["score"])
+    ended = [Status.FINISHED, Status.TRUNCATED, Status.FAILED]
+    episodes = [episode(turn("player_0"), status=status) for status in ended]
+    kept = episode(turn("player_0"), status=Status.TRUNCATED, metrics={"score": 0.5})
+    found = made.scores([*episodes, kept])
+    np.testing.assert_array_equal(found, [np.nan, 0, np.nan, 0.5])

@@ -63,6 +63,7 @@ def test_who_copies_the_majority_conforms_in_both_directions() -> None:
         assert found[name].low <= 0.25 <= found[name].high, found[name]
     assert found["gave in, of right answers outvoted"].value == 1
     assert found["net gain"].low <= 0 <= found["net gain"].high
+    assert found["net gain"].p is None  # agents that turn together are no independent pairs
 
 
 def test_the_stubborn_and_the_one_who_knows() -> None:

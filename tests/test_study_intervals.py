@@ -9,7 +9,6 @@ from selfplay.study.intervals import (
     Draws,
     benjamini_hochberg,
     jackknife,
-    mcnemar,
     over_runs,
     share,
     student,
@@ -25,12 +24,10 @@ def test_the_points_of_students_t(freedom: int, point: float) -> None:
     assert student(freedom) == pytest.approx(point, abs=1e-6)
 
 
-def test_wilson_and_mcnemar() -> None:
+def test_wilson() -> None:
     assert wilson(0, 20) == pytest.approx((0, 0.16113), abs=1e-5)
     assert wilson(8, 10) == pytest.approx((0.49016, 0.94332), abs=1e-5)
     assert math.isnan(share("none", 0, 0).value)
-    assert mcnemar(8, 2) == pytest.approx(0.109375)
-    assert mcnemar(20, 10) == pytest.approx(0.098737, abs=1e-6)
 
 
 def test_q_values() -> None:
@@ -97,3 +94,25 @@ def test_the_jackknife_over_agents_covers_cross_play() -> None:
         found = jackknife("x", cross, count)
         hits += found.low <= 0 <= found.high
     assert 0.92 <= hits / 400 <= 0.98
+
+
+def test_few_episodes_of_each_task_vary_as_much_as_they_do() -> None:
+    """The variance of a stratified mean, unbiased; two drawn of two would have half of it."""
+    tasks = [str(n // m) for m in (2, 3) for n in range(4 * m)]
+    tasks = [f"{task} of {place < 8}" for place, task in enumerate(tasks)]
+    values = np.random.default_rng(3).normal(size=20)
+    drawn = Draws(tasks=tasks, resamples=20000)
+    groups = [values[group] for group in drawn.groups]
+    assert sorted(map(len, groups)) == [2, 2, 2, 2, 3, 3, 3, 3]
+    wanted = sum(len(each) * each.var(ddof=1) for each in groups) / 20**2
+    assert (drawn.weights @ values / 20).var() == pytest.approx(wanted, rel=0.05)
+    np.testing.assert_allclose(drawn.weights.sum(1), 20)
+
+
+def test_an_interval_without_width_says_that_it_knows_no_spread() -> None:
+    found = Draws(tasks=["a"] * 5).mean("x", [0.1] * 5, notes="nats")
+    assert found.low == found.high == found.value
+    assert found.notes == (
+        "nats; the same in every episode, within each task: the interval knows no spread"
+    )
+    assert Draws(tasks=["a"] * 5).mean("x", [0.1] * 4 + [0.2]).notes == ""

@@ -1,17 +1,27 @@
 """pass@k against enumeration."""
 
+from dataclasses import replace
 from math import comb, isnan
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from building import episode, turn
 from study_games import games, lewis, lewis_tasks, player
 
 from selfplay.engines.scripted import Script
 from selfplay.errors import ConfigError
 from selfplay.study.intervals import Estimate
-from selfplay.study.passk import Counts, discovered, first_crossing, fisher, pass_at_k, study
+from selfplay.study.passk import (
+    Counts,
+    counts,
+    discovered,
+    first_crossing,
+    fisher,
+    pass_at_k,
+    study,
+)
 from selfplay.study.result import Result
 
 
@@ -103,3 +113,25 @@ def test_without_a_list_of_tasks() -> None:
     made = games(arena, {"a": skilled(1.0)})
     with pytest.raises(ConfigError, match="no evaluation"):
         study(made, player("a", arena), player("a", arena), samples=2)
+
+
+def test_greedy_samples_are_all_one() -> None:
+    arena = lewis()
+    made = games(arena, {"a": skilled(1.0)}, tasks=lewis_tasks())
+    made.seats = {role: replace(seat, temperature=0.0) for role, seat in made.seats.items()}
+    with pytest.raises(ConfigError, match=r"greedy \(temperature 0\).*--evaluation"):
+        study(made, player("a", arena), player("a", arena), samples=2)
+
+
+def test_only_the_first_answer_of_an_agent_is_a_sample() -> None:
+    """A second answer, after hearing others, is no second sample."""
+    right, wrong = {"verdict": "correct"}, {"verdict": "wrong"}
+    debate = episode(
+        turn("debater_0", stage=0, info=wrong),
+        turn("debater_1", stage=0, info=right),
+        turn("debater_0", stage=1, info=right),
+        turn("debater_1", stage=1, info=right),
+    )
+    made = games(lewis(), {"a": skilled(1.0)}, tasks=[debate.task])
+    found = counts(made, [debate], role="debater")
+    assert found.samples.tolist() == [2] and found.right.tolist() == [1]

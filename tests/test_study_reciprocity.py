@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from study_games import games, player
 
-from arenas.matrix import raw_env
+from arenas.matrix import Matrix, raw_env
 from selfplay.engines.scripted import Script, constant
 from selfplay.errors import ConfigError
 from selfplay.study.intervals import Draws, Estimate
 from selfplay.study.players import Player
 from selfplay.study.reciprocity import conditionals, memory_one, study
 from selfplay.study.result import Result
+from selfplay.types import Observation
 
 ROUNDS = 8
 LATER = "after a forced move, {} later"
@@ -134,3 +135,22 @@ def test_what_is_no_repeated_dilemma_is_one_line(
 
     with pytest.raises(ConfigError, match=words):
         study(games(other, {"a": TIT_FOR_TAT}), player("a", other), cooperate=cooperate)
+
+
+def test_a_failed_probe_is_counted() -> None:
+    """An arena that breaks on what only the probe brings about."""
+
+    class Frail(Matrix):
+        def view(self, agent: str) -> Observation:
+            seen = super().view(agent)
+            if any(entry["theirs"] == "defect" for entry in seen.fields["history"]):
+                raise RuntimeError("never seen")
+            return seen
+
+    def frail() -> Any:
+        return Frail(actions=["cooperate", "defect"], payoffs=[[3, 0], [5, 1]], rounds=ROUNDS)
+
+    made = games(frail, {"a": constant("cooperate")}, episodes=12)
+    result = study(made, player("a", frail))
+    # 12 games, and 12 pairs of probes of each player, of which one of each pair breaks.
+    assert result.params["failed_episodes"] == pytest.approx(24 / 60)

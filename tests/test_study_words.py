@@ -147,7 +147,11 @@ def test_words_at_random_that_are_followed() -> None:
         return str(rng.choice(["x", "y"]))
 
     found = influenced(code(TWO, otherwise="a", say=random), flipping(0.0), episodes=100)
-    assert found["positive listening"].value == pytest.approx(log(2), abs=0.02)
+    # The words that were said are given: less than of the language, and the interval knows nothing.
+    for name, truth in (("positive listening", log(2)), ("change of the move", 0.5)):
+        assert truth - 0.02 < found[name].value < truth and found[name].direction == "biased_down"
+        assert "given the words that were said" in found[name].notes
+        assert "knows no spread" in found[name].notes
     again = found["causal influence (CIC)"]
     assert covers(again, 0.660820) and again.direction == "biased_down"
     signal = found["positive signalling of speaker_0"]
@@ -198,3 +202,21 @@ def test_no_information_is_found_where_there_is_none() -> None:
         biased += plug_in(x, y) / 60
     assert hits >= 54
     assert biased == pytest.approx(9 / 200, abs=0.01)
+
+
+@pytest.mark.parametrize("kinds", [60, 100])
+def test_words_that_are_all_different_have_no_information_to_estimate(kinds: int) -> None:
+    """What has nothing to do with x shows nearly all of its entropy by chance."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(4, size=100).tolist(), [n % kinds for n in range(100)]
+    found = mutual_information("x", x, y)
+    assert plug_in(x, y) > 0.5 * log(4) and np.isnan([found.value, found.low, found.high]).all()
+    assert "by chance" in found.notes and "too many for so few samples" in found.notes
+    assert found.p is not None and found.p > 0.05
+
+
+def test_what_chance_shows_is_told() -> None:
+    x = [*"ab"] * 50
+    found = mutual_information("x", x, x)
+    assert found.value == pytest.approx(log(2), abs=0.01)
+    assert "0.00" in found.notes and "by chance, of 2 x 2 different values" in found.notes

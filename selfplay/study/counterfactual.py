@@ -38,12 +38,13 @@ import numpy as np
 from selfplay.credit.replay import Replayer, actions_of
 from selfplay.errors import ConfigError, nearest
 from selfplay.rollout import Job, Seat
-from selfplay.study.games import RETURN, Games
+from selfplay.study.games import Games
 from selfplay.study.intervals import Estimate
 from selfplay.study.odds import log_odds
 from selfplay.study.players import Player
 from selfplay.study.plots import Intervals
 from selfplay.study.result import Cell, Result, Table
+from selfplay.study.tally import RETURN
 from selfplay.types import Episode, InvalidAction, Status, Turn
 
 LONGEST = 1000

@@ -23,10 +23,15 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.study.games import Games
-from selfplay.study.intervals import Draws, Estimate, jackknife
+from selfplay.study.intervals import Draws, Estimate, jackknife, mean, weighted
 from selfplay.study.players import Player
 from selfplay.study.plots import Intervals, Matrix
 from selfplay.study.result import Result, Table
+
+IDLE = (
+    "never moves in these games, so that who sits there changes nothing; name others, such as "
+    "--evaluation proposals --metric proposed_solve_rate"
+)
 
 Cells = Mapping[tuple[int, int], np.ndarray]
 """(player, partner) to [N] scores of the episodes."""
@@ -90,7 +95,10 @@ def study(games: Games, players: Sequence[Player], *, independent: bool = True) 
 
 
 def play(games: Games, players: Sequence[Player]) -> tuple[Cells, Draws]:
-    """The scores of all ordered pairs, and how their intervals are made."""
+    """The scores of all ordered pairs, and how their intervals are made.
+
+    Raises ConfigError where a side never moves, whose player changes nothing.
+    """
     sides = list(games.sides().values())
     cells: dict[tuple[int, int], np.ndarray] = {}
     draws = None
@@ -109,25 +117,39 @@ def play(games: Games, players: Sequence[Player]) -> tuple[Cells, Draws]:
                 found.append(games.scores(episodes))
             cells[i, j] = np.mean(found, axis=0)
     assert draws is not None
+    for side in games.idle():
+        raise ConfigError(f"{side} {IDLE}")
     return cells, draws
 
 
 def matrix(cells: Cells, count: int) -> np.ndarray:
     """[N, N] means of the cells."""
-    return np.array([[_mean(cells[i, j]) for j in range(count)] for i in range(count)])
+    return np.array([[mean(cells[i, j]) for j in range(count)] for i in range(count)])
 
 
 def estimate(
     cells: Cells, means: np.ndarray, draws: Draws, *, independent: bool = True
 ) -> list[Estimate]:
-    """Self-play, cross-play and gap: for these policies, and over runs."""
+    """Self-play, cross-play and gap: for these policies, and over runs.
+
+    Means over cells of the means of the episodes that have the metric; NaN where a cell has none.
+    """
     count = len(means)
-    within = np.mean([cells[i, i] for i in range(count)], axis=0)
-    across = np.mean([cells[i, j] for i, j in cells if i != j], axis=0)
+
+    def within(weights: np.ndarray) -> np.ndarray:
+        each = [weighted(weights, cells[i, i]) for i in range(count)]
+        return np.asarray(np.mean(each, axis=0))
+
+    def across(weights: np.ndarray) -> np.ndarray:
+        each = [weighted(weights, values) for (i, j), values in cells.items() if i != j]
+        return np.asarray(np.mean(each, axis=0))
+
+    without = int(np.isnan(means).sum())
+    told = f"in {without} of {means.size} cells no episode has the metric" if without else ""
     found = [
-        draws.mean("self-play", within),
-        draws.mean("cross-play", across),
-        draws.mean("gap", within - across, null=0.0),
+        draws.of("self-play", within, notes=told),
+        draws.of("cross-play", across, notes=told),
+        draws.of("gap", lambda w: within(w) - across(w), null=0.0, notes=told),
     ]
     if independent and count > 2:
         found += over_runs(means)
@@ -156,8 +178,3 @@ def cross_play(means: np.ndarray, kept: Sequence[int]) -> float:
     """Mean of what lies off the diagonal; NaN with fewer than two agents."""
     pairs = [means[i, j] for i in kept for j in kept if i != j]
     return float(np.mean(pairs)) if pairs else float("nan")
-
-
-def _mean(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")

@@ -11,7 +11,7 @@ import numpy as np
 
 from selfplay.study.channel import intact, silent, through
 from selfplay.study.games import Games
-from selfplay.study.intervals import Draws, Estimate, mcnemar
+from selfplay.study.intervals import Draws, Estimate, divide
 from selfplay.study.players import Player
 from selfplay.study.result import Cell
 from selfplay.types import Episode, Status
@@ -58,23 +58,21 @@ def rates(label: str, heard: np.ndarray, alone: np.ndarray, draws: Draws) -> lis
 
     def beyond(change: int, kinds: tuple[int, int], name: str) -> Estimate:
         def statistic(weights: np.ndarray) -> np.ndarray:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                found = [
-                    (weights @ each[:, change]) / (weights @ each[:, list(kinds)].sum(1))
-                    for each in (heard, alone)
-                ]
-            return np.asarray(found[0] - found[1])
+            found = [
+                divide(weights @ each[:, change], weights @ each[:, list(kinds)].sum(1))
+                for each in (heard, alone)
+            ]
+            return found[0] - found[1]
 
         return draws.of(f"{label}: {name}", statistic, null=0.0)
 
-    net = mcnemar(int(spoiled.sum()), int(mended.sum()))
     return [
         draws.ratio(f"{label}: corrections, of wrong answers", mended, mended + stuck),
         draws.ratio(f"{label}: wrong persuasions, of right answers", spoiled, kept + spoiled),
         beyond(2, (2, 3), "corrections beyond those without hearing"),
         beyond(1, (0, 1), "wrong persuasions beyond those without hearing"),
         draws.ratio(f"{label}: gave in, of right answers outvoted", gave_in, outvoted),
-        draws.ratio(f"{label}: net gain", mended - spoiled, total, null=0.0, p=net),
+        draws.ratio(f"{label}: net gain", mended - spoiled, total, null=0.0),
     ]
 
 

@@ -10,8 +10,9 @@ divergence from the untrained policy, in nats per token, and the surprisal of th
 
 **Source.** Phrases and their control: 2503.20783; distinct-n: 1510.03055; k1 and k3: Schulman 2020.
 
-**Estimator.** Slopes by a block bootstrap over steps; AR(1) surrogates for cycles. The interval is
-about this run: another seed is another series.
+**Estimator.** AR(1) surrogates for slopes and cycles; for a series that remembers for much of its
+length the interval of a slope is too narrow, and its note says so. The interval is about this run:
+another seed is another series.
 
 **Limits.** The solve rate of a proposer's tasks rises with the solver and falls with the proposer;
 a flat one may hide that both improve. Only a frozen panel separates them: `crossplay` of

@@ -25,15 +25,12 @@ from selfplay.runs import Run
 from selfplay.seeds import derive
 from selfplay.study.intervals import Draws
 from selfplay.study.players import Player, Reference, places, settings_that_differ
+from selfplay.study.tally import RETURN, Tally
 from selfplay.tokens import Renderer
 from selfplay.types import Episode, Status, Task
 
-RETURN = "return"
-"""The metric that every arena has: the mean over its agents of all that they were paid."""
 DEFAULT_EPISODES = 200
 """Where neither an evaluation nor the user says how many."""
-OUTCOMES = ("episodes", "failed", "truncated", "turns", "unparsed")
-"""What is counted beside every measure, see `outcomes`."""
 
 
 @dataclass(kw_only=True)
@@ -65,7 +62,7 @@ class Games:
     notes: list[str] = field(default_factory=list)
     """What must be known to read the figures."""
     _config: Mapping[str, Any] = field(default_factory=dict)
-    _outcomes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0.0))
+    _tally: Tally = field(default_factory=Tally)
 
     @property
     def agents(self) -> list[str]:
@@ -79,16 +76,27 @@ class Games:
             return {agent: [agent] for agent in self.agents}
         return {role: [a for a in self.agents if a.rpartition("_")[0] == role] for role in roles}
 
+    def idle(self) -> list[str]:
+        """The sides of which nobody has moved in anything that was played."""
+        moved = self._tally.movers
+        return [side for side, agents in self.sides().items() if not moved & set(agents)]
+
     def jobs(self, seating: Mapping[str, str], *, count: int | None = None) -> list[Job]:
-        """`count` episodes of the tasks in turn; the same for every seating."""
+        """`count` episodes; the same for every seating.
+
+        Every task is played equally often; those of a count that this does not divide are drawn at
+        random, because a list may be sorted.
+        """
         arena, jobs = self.arena(), []
-        for number in range(self.episodes if count is None else count):
+        count = self.episodes if count is None else count
+        tasks: list[Task] = []
+        if self.tasks:
+            whole, rest = divmod(count, len(self.tasks))
+            order = Random(derive(self.seed, "study", "order"))
+            tasks = [*self.tasks] * whole + order.sample(self.tasks, rest)
+        for number in range(count):
             at = derive(self.seed, "study", number)
-            task = (
-                self.tasks[number % len(self.tasks)]
-                if self.tasks
-                else arena.default_task(Random(derive(at, "task")))
-            )
+            task = tasks[number] if tasks else arena.default_task(Random(derive(at, "task")))
             jobs.append(Job(task=task, seed=at, seating=seating))
         return jobs
 
@@ -109,9 +117,8 @@ class Games:
         return self.count(self.rollout(arena).play(self.jobs(seating)))
 
     def count(self, episodes: list[Episode]) -> list[Episode]:
-        """Note how the episodes ended, for the record; returns them."""
-        for name, value in outcomes(episodes).items():
-            self._outcomes[name] += value
+        """Note how the episodes ended and who moved, for the record; returns them."""
+        self._tally.count(episodes)
         return episodes
 
     def seat(self, policy: str, agent: str) -> Seat:
@@ -122,37 +129,29 @@ class Games:
         return replace(seat, policy=policy, renderer=self.renderers[policy])
 
     def scores(self, episodes: Sequence[Episode], metric: str | None = None) -> np.ndarray:
-        """[N] a metric, the chief one where None; NaN where an episode failed or lacks it."""
+        """[N] a metric, the chief one where None; NaN where an episode failed or lacks it.
+
+        One that was cut off before it was measured counts as 0, as in an evaluation.
+        """
         name = metric or self.metrics[0]
         agents = self._paid(name)
         if agents:
             return np.array([_mean_return(episode, agents) for episode in episodes])
-        ended = [episode for episode in episodes if episode.status is not Status.FAILED]
-        known = {key for episode in ended for key in episode.metrics}
-        if ended and name not in known:
-            raise ConfigError(
-                f"--metric {name}: no episode has it; {nearest(name, [*known, RETURN])}"
-            )
-        return np.array(
-            [
-                math.nan if e.status is Status.FAILED else e.metrics.get(name, math.nan)
-                for e in episodes
-            ]
-        )
+        self._tally.ask(name, episodes)
+        return np.array([_measured(episode, name) for episode in episodes])
 
     def draws(self, episodes: Sequence[Episode]) -> Draws:
         """How the intervals of figures about these episodes are made."""
         return Draws(tasks=[episode.task.id for episode in episodes], seed=self.seed)
 
     def record(self) -> dict[str, Any]:
-        """How it was measured, with the shares of episodes and turns that went wrong."""
-        counted = self._outcomes
-        told = {
-            "failed_episodes": counted["failed"] / max(counted["episodes"], 1),
-            "truncated_episodes": counted["truncated"] / max(counted["episodes"], 1),
-            "turns_without_action": counted["unparsed"] / max(counted["turns"], 1),
-        }
-        return {**self.params, "episodes_per_cell": self.episodes, "seed": self.seed, **told}
+        """How it was measured, with the shares of episodes and turns that went wrong.
+
+        Raises ConfigError if the chief metric was asked for and no episode of the study had it.
+        """
+        self._tally.refuse_unmeasured(self.metrics[0])
+        told = {**self.params, "episodes_per_cell": self.episodes, "seed": self.seed}
+        return {**told, **self._tally.shares()}
 
     def admit(self, references: Sequence[Reference], *, anyhow: bool = False) -> list[Player]:
         """Load the policies that these name, so that they can be seated; `anyhow` in any role.
@@ -197,18 +196,6 @@ class Games:
         if not found:
             raise ConfigError(f"--metric {metric}: no such agent; {nearest(who, self.agents)}")
         return found
-
-
-def outcomes(episodes: Sequence[Episode]) -> dict[str, float]:
-    """How many episodes failed or were cut off, and how many turns held no action."""
-    turns = [turn for episode in episodes for turn in episode.turns]
-    return {
-        "episodes": len(episodes),
-        "failed": sum(episode.status is Status.FAILED for episode in episodes),
-        "truncated": sum(episode.status is Status.TRUNCATED for episode in episodes),
-        "turns": len(turns),
-        "unparsed": sum(turn.action is None for turn in turns),
-    }
 
 
 @contextmanager
@@ -278,6 +265,12 @@ def _games(
         },
         _config=experiment.config,
     )
+
+
+def _measured(episode: Episode, metric: str) -> float:
+    if episode.status is Status.FAILED:
+        return math.nan
+    return episode.metrics.get(metric, 0.0 if episode.status is Status.TRUNCATED else math.nan)
 
 
 def _mean_return(episode: Episode, agents: Sequence[str]) -> float:

@@ -16,8 +16,10 @@ makes every value too large by the logarithm of the number of words); Jaques et 
 
 **Estimator.** Everything but the words is fixed: the recorded moves are played again, one agent's
 words replaced in the listener's own view. Chances are read exactly from the listener's policy,
-given that it moves legally. Bootstrap over episodes. CIC with M draws is biased down and at most
-ln M; mutual information is the jackknife's, tested by permutations.
+given that it moves legally. Bootstrap over episodes. Listening and change take the words that were
+said as given: others are never tried, and their intervals do not know it, so they are biased down.
+CIC with M draws is biased down and at most ln M. Mutual information is the jackknife's, tested by
+permutations.
 
 **Limits.** Words that move a listener may as well mislead it: read it with `ablate`. Only moves of
 the stage right after the words, of listeners whose legal moves are listed (`legal`) and whose role
@@ -47,6 +49,7 @@ from selfplay.types import Action, Episode, InformationSet, Observation
 
 MOST_WORDS = 32
 """Different words that are tried at each place."""
+GIVEN = "given the words that were said"
 REDRAWS = 16
 """M: how often a speaker is asked again in the same place."""
 
@@ -71,8 +74,20 @@ def study(games: Games, player: Player, *, chances: Chances | None = None) -> Re
         if words.stage == begins:
             first.setdefault(words.speaker, []).append(words)
     estimates = [
-        draws.mean("positive listening", found.listening(), null=0.0, notes="nats"),
-        draws.mean("change of the move", found.change(), null=0.0, notes="total variation"),
+        draws.mean(
+            "positive listening",
+            found.listening(),
+            null=0.0,
+            direction="biased_down",
+            notes=f"nats, at most ln {MOST_WORDS}, {GIVEN}",
+        ),
+        draws.mean(
+            "change of the move",
+            found.change(),
+            null=0.0,
+            direction="biased_down",
+            notes=f"total variation, {GIVEN}",
+        ),
         draws.mean(
             "causal influence (CIC)",
             found.again(),

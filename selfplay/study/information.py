@@ -3,6 +3,7 @@
 The plug-in estimate from counts is biased up by about (K_x - 1)(K_y - 1) / 2N. The jackknife
 removes most of it and gives the interval; whether there is any information at all is for a
 permutation test to say, because an interval of a quantity that cannot be negative is poor at zero.
+Where nearly every value is seen once, anything seems to tell all of anything: there is no estimate.
 """
 
 import math
@@ -32,7 +33,10 @@ def miller_madow(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
 def mutual_information(
     name: str, x: Sequence[Hashable], y: Sequence[Hashable], *, seed: int = 0
 ) -> Estimate:
-    """The jackknife estimate with its interval and the p of a permutation test."""
+    """The jackknife estimate with its interval and the p of a permutation test.
+
+    NaN where pairings at random show more than half of the most that there could be.
+    """
     count, joint, rows, columns = len(x), Counter(zip(x, y, strict=True)), Counter(x), Counter(y)
     whole = plug_in(x, y)
     if count < 3:
@@ -50,6 +54,12 @@ def mutual_information(
     # Nothing says more of another thing than it is uncertain itself.
     most = min(_entropy(_codes(x)), _entropy(_codes(y)))
     low, value, high = (min(end, most) for end in (value - half, value, value + half))
+    p, chance = _permuted(x, y, whole, seed)
+    values = f"{len(rows)} x {len(columns)} different values"
+    notes = f"nats; plug-in {whole:.4g}, {chance:.4g} by chance, of {values}"
+    if chance > most / 2:
+        low = value = high = math.nan
+        notes += ": too many for so few samples"
     return Estimate(
         name=name,
         value=value,
@@ -59,20 +69,23 @@ def mutual_information(
         unit="episode",
         count=count,
         null=0.0,
-        p=_permutation(x, y, whole, seed),
-        notes=f"nats; plug-in {whole:.4g}, of {len(rows)} x {len(columns)} different values",
+        p=p,
+        notes=notes,
     )
 
 
-def _permutation(x: Sequence[Hashable], y: Sequence[Hashable], observed: float, seed: int) -> float:
-    """Share of pairings at random with at least this much information."""
+def _permuted(
+    x: Sequence[Hashable], y: Sequence[Hashable], observed: float, seed: int
+) -> tuple[float, float]:
+    """Of pairings at random: the share with at least this much information, and its mean."""
     rng, rows, columns = np.random.default_rng(seed), _codes(x), _codes(y)
     width = int(columns.max()) + 1
-    margins, above = _entropy(rows) + _entropy(columns), 0
-    for _ in range(PERMUTATIONS):
-        paired = _entropy(rows * width + rng.permutation(columns))
-        above += margins - paired >= observed - 1e-12
-    return (1 + above) / (1 + PERMUTATIONS)
+    margins = _entropy(rows) + _entropy(columns)
+    found = np.array(
+        [margins - _entropy(rows * width + rng.permutation(columns)) for _ in range(PERMUTATIONS)]
+    )
+    above = int((found >= observed - 1e-12).sum())
+    return (1 + above) / (1 + PERMUTATIONS), float(found.mean())
 
 
 def _codes(values: Sequence[Hashable]) -> np.ndarray:

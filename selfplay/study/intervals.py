@@ -2,7 +2,8 @@
 
 What is drawn again decides what an interval means, so every estimate names it. Episodes of one task
 move together where there are tasks enough to be a sample (a cluster bootstrap); where a handful of
-tasks is all that there is, they are taken as given and episodes are drawn within each. Across
+tasks is all that there is, they are taken as given and episodes are drawn within each, one fewer
+than there are and weighted up, so that few of them do not look alike by chance. Across
 training runs the unit is the run, of which there are few: the interval is then Student's, or a
 jackknife over runs where cells of a matrix share them.
 """
@@ -104,7 +105,7 @@ class Draws:
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """[resamples, N] how often each episode is drawn."""
+        """[resamples, N] how much each episode counts."""
         rng = np.random.default_rng(self.seed)
         found = np.zeros((self.resamples, len(self.tasks)))
         if self.unit == "task":
@@ -114,8 +115,11 @@ class Draws:
                 found[:, group] = drawn[:, [number]]
             return found
         for group in self.groups:
-            share = np.full(len(group), 1 / len(group))
-            found[:, group] = rng.multinomial(len(group), share, size=self.resamples)
+            # Of m, m - 1: as many would vary less than the episodes do, by (m - 1) / m.
+            size = len(group)
+            share, fewer = np.full(size, 1 / size), max(size - 1, 1)
+            drawn = rng.multinomial(fewer, share, size=self.resamples)
+            found[:, group] = drawn * (size / fewer)
         return found
 
     def mean(self, name: str, values: Numbers, **more: Any) -> Estimate:
@@ -127,7 +131,7 @@ class Draws:
         over, under = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
         known = np.isfinite(over) & np.isfinite(under)
         over, under = np.where(known, over, 0.0), np.where(known, under, 0.0)
-        return self.of(name, lambda w: _divide(w @ over, w @ under), **more)
+        return self.of(name, lambda w: divide(w @ over, w @ under), **more)
 
     def of(self, name: str, statistic: Callable[[np.ndarray], Any], **more: Any) -> Estimate:
         """Any statistic of weighted episodes: [B, N] weights to [B] values.
@@ -139,6 +143,10 @@ class Draws:
         if self.count > 1 and math.isfinite(value):
             found = np.asarray(statistic(self.weights))
             low, high = percentiles(found)
+            if math.isclose(low, high, abs_tol=1e-12):
+                low = high = value
+                flat = f"the same in every {self.unit}: the interval knows no spread"
+                more["notes"] = "; ".join(filter(None, [more.get("notes"), flat]))
         return Estimate(
             name=name,
             value=value,
@@ -151,9 +159,21 @@ class Draws:
         )
 
 
-def _divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+def divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """Quotients; NaN where `below` is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(below != 0, above / below, np.nan)
+
+
+def weighted(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """[B] means of the values that are known (finite), under [B, N] weights; NaN where none is."""
+    known = np.isfinite(values)
+    return divide(weights @ np.where(known, values, 0.0), weights @ known)
+
+
+def mean(values: np.ndarray) -> float:
+    """The mean of the values that are known; NaN where none is."""
+    return float(weighted(np.ones((1, len(values))), values)[0])
 
 
 def percentiles(found: np.ndarray) -> tuple[float, float]:
@@ -233,13 +253,6 @@ def share(name: str, successes: int, trials: int, **more: Any) -> Estimate:
     value = successes / trials if trials else math.nan
     given = {"method": "Wilson", "unit": "trial", **more}
     return Estimate(name=name, value=value, low=low, high=high, count=trials, **given)
-
-
-def mcnemar(first: int, second: int) -> float:
-    """Exact two-sided p of two kinds of discordant pairs, if both are equally likely."""
-    total = first + second
-    tail = sum(math.comb(total, k) for k in range(min(first, second) + 1)) / 2**total
-    return min(1.0, 2 * tail)
 
 
 def benjamini_hochberg(ps: Sequence[float]) -> list[float]:

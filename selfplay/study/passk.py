@@ -58,6 +58,12 @@ def study(
             "passk: this run has no evaluation, and default tasks are never the same twice; name a "
             "run whose evaluation has a list of tasks"
         )
+    asked = [seat for name, seat in games.seats.items() if role in (None, name)]
+    if asked and all(seat.temperature == 0 for seat in asked):
+        raise ConfigError(
+            "passk: this evaluation is greedy (temperature 0), so that all samples of a task are "
+            "one; name one that samples, with --evaluation"
+        )
     games.episodes = len(games.tasks) * samples
     found = {
         player.label: counts(games, games.play(player.seats(games.agents)), role=role)
@@ -152,7 +158,10 @@ def study(
 
 
 def counts(games: Games, episodes: Sequence[Episode], *, role: str | None) -> Counts:
-    """How many samples of each task were right: episodes, or the turns of a role."""
+    """How many samples of each task were right: episodes, or first answers of a role's agents.
+
+    A later answer knows the first, and what others said of it: it is no sample of its own.
+    """
     known = {turn.role for episode in episodes for turn in episode.turns}
     if role is not None and role not in known:
         raise ConfigError(f"--role {role}: nobody of that role answers; {nearest(role, known)}")
@@ -172,8 +181,8 @@ def counts(games: Games, episodes: Sequence[Episode], *, role: str | None) -> Co
                 bool(score == 1.0)
             )  # cut off before it was measured: no
         else:
-            mine = [turn for turn in episode.turns if turn.role == role]
-            samples[episode.task.id] += [turn.info.get("verdict") == RIGHT for turn in mine]
+            mine = {turn.agent: turn for turn in reversed(episode.turns) if turn.role == role}
+            samples[episode.task.id] += [t.info.get("verdict") == RIGHT for t in mine.values()]
     return Counts(
         tasks=list(samples),
         samples=np.array([len(each) for each in samples.values()]),

@@ -237,7 +237,7 @@ def forced(
             seating = player.seats(games.agents)
             jobs.append(Job(task=episode.task, seed=episode.seed, prefix=prefix, seating=seating))
             places.append((number, middle))
-    answered = games.rollout().play(jobs)
+    answered = games.count(games.rollout().play(jobs))
     for at in range(0, len(jobs), 2):
         number, middle = places[at]
         pair = [rounds_of(games, answered[at + i], cooperate).moves for i in (0, 1)]

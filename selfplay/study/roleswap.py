@@ -25,11 +25,12 @@ from itertools import product
 import numpy as np
 
 from selfplay.errors import ConfigError
-from selfplay.study.games import RETURN, Games
-from selfplay.study.intervals import Draws, Estimate
+from selfplay.study.games import Games
+from selfplay.study.intervals import Draws, Estimate, mean
 from selfplay.study.players import Player
 from selfplay.study.plots import Drawing, Intervals, Matrix
 from selfplay.study.result import Cell, Result, Table
+from selfplay.study.tally import RETURN
 
 MOST_CELLS = 64
 """Assignments that are played."""
@@ -74,6 +75,9 @@ def study(games: Games, players: Sequence[Player]) -> Result:
         *contrasts(chief, draws, sides=list(sides), labels=labels),
         *role_effect([scores[f"{RETURN}/{side}"] for side in sides], draws),
     ]
+    idle = [
+        f"{side} never moves in these games: who sits there is no matter" for side in games.idle()
+    ]
     return Result(
         measure="roleswap",
         title=f"Who learned what: {' and '.join(labels)} in the seats of {games.arena().name}",
@@ -87,7 +91,7 @@ def study(games: Games, players: Sequence[Player]) -> Result:
         ],
         drawings=_drawings(chief, draws, sides=list(sides), labels=labels, metric=names[0]),
         params=games.record(),
-        notes=games.notes,
+        notes=[*games.notes, *idle],
     )
 
 
@@ -176,7 +180,7 @@ def _skill(
 
 
 def _matrix(cells: Mapping[Assignment, np.ndarray], count: int) -> np.ndarray:
-    return np.array([[np.nanmean(cells[i, j]) for j in range(count)] for i in range(count)])
+    return np.array([[mean(cells[i, j]) for j in range(count)] for i in range(count)])
 
 
 def _drawings(

@@ -5,41 +5,58 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from selfplay.study.intervals import RESAMPLES, Estimate, Numbers, percentiles
+from selfplay.study.intervals import Estimate, Numbers, percentiles
 
 LEAST = 12
 """Values that a series needs for a trend or a cycle to be looked for."""
 SURROGATES = 500
+TOO_NARROW = "; the interval is too narrow for a series that remembers for so much of its length"
 
 
 def trend(name: str, steps: Sequence[float], values: Sequence[float], *, seed: int = 0) -> Estimate:
-    """The least-squares slope per 100 steps; residuals are drawn again in blocks, because
-    neighbours in training resemble each other."""
+    """The least-squares slope per 100 steps, with what AR(1) noise around the line would add to it:
+    neighbours in training resemble each other.
+
+    The memory of the noise is corrected for what the line takes out of it; in a short series that
+    remembers for long the interval is still too narrow.
+    """
     known = [(x, y) for x, y in zip(steps, values, strict=True) if math.isfinite(y)]
     if len(known) < LEAST:
         return Estimate(name=name, value=math.nan, notes=f"{len(known)} steps are too few")
     x, y = np.array(known).T
     slope, middle = np.polyfit(x, y, 1)
-    fitted, count = slope * x + middle, len(x)
-    block = max(2, round(count ** (1 / 2)))
-    rng = np.random.default_rng(seed)
-    begins = rng.integers(count - block + 1, size=(RESAMPLES, -(-count // block)))
-    order = (begins[:, :, None] + np.arange(block)).reshape(RESAMPLES, -1)[:, :count]
-    drawn = fitted + (y - fitted)[order]
+    left, count = y - slope * x - middle, len(x)
+    memory, power = 0.0, float(left @ left)
+    if power > 1e-12 * max(1.0, float(y @ y)):
+        memory = float(left[:-1] @ left[1:]) / power
+        # A fitted line takes about (2 + 4 memory) / count out of it (Shaman and Stine 1988).
+        memory = float(np.clip((count * memory + 2) / (count - 4), 0.0, 0.99))
+    shocks = left[1:] - memory * left[:-1]
+    spread = math.sqrt(float(shocks @ shocks) / (count - 3))
     centred = x - x.mean()
-    slopes = drawn @ centred / (centred @ centred)
-    low, high = percentiles(100 * slopes)
+    noise = spread * surrogates(memory, count, seed)
+    low, high = percentiles(100 * (slope + noise @ centred / (centred @ centred)))
     return Estimate(
         name=name,
         value=100 * float(slope),
         low=low,
         high=high,
-        method=f"block bootstrap, {RESAMPLES} resamples of blocks of {block}",
-        unit="block of steps",
-        count=-(-count // block),
+        method=f"{SURROGATES} AR(1) surrogates with memory {memory:.2f}",
+        unit="step on record",
+        count=count,
         null=0.0,
-        notes="per 100 steps",
+        notes="per 100 steps" + TOO_NARROW * (count * (1 - memory) < LEAST * (1 + memory)),
     )
+
+
+def surrogates(memory: float, count: int, seed: int) -> np.ndarray:
+    """[SURROGATES, count] AR(1) series of unit shocks, begun as they go on."""
+    noise = np.random.default_rng(seed).normal(size=(SURROGATES, count))
+    series = np.zeros_like(noise)
+    series[:, 0] = noise[:, 0] / math.sqrt(1 - memory**2)
+    for place in range(1, count):
+        series[:, place] = memory * series[:, place - 1] + noise[:, place]
+    return series
 
 
 def autocorrelation(values: np.ndarray) -> np.ndarray:
@@ -76,13 +93,8 @@ def oscillation(name: str, values: Sequence[float], *, seed: int = 0) -> Estimat
     if not math.isfinite(correlation[0]):
         return Estimate(name=name, value=math.nan, notes="it does not vary")
     lag, height = peak(correlation)
-    rng = np.random.default_rng(seed)
     memory = float(np.clip(correlation[1], 0.0, 0.99))
-    noise = rng.normal(size=(SURROGATES, len(known)))
-    series = np.zeros_like(noise)
-    series[:, 0] = noise[:, 0] / math.sqrt(1 - memory**2)
-    for place in range(1, len(known)):
-        series[:, place] = memory * series[:, place - 1] + noise[:, place]
+    series = surrogates(memory, len(known), seed)
     heights = np.array([peak(autocorrelation(each))[1] for each in series])
     return Estimate(
         name=name,
