@@ -38,6 +38,8 @@ FUNCTIONS: Mapping[str, Callable[[float], float]] = {
 }
 """log takes the absolute value, as an antiderivative of 1/x is written."""
 CONSTANTS = {"pi": math.pi, "e": math.e, "C": 0.0}
+SMALLEST = 1e-9
+"""Of an integral over one place; where both sides are smaller, rounding may say what it likes."""
 LONGEST = 400
 """Characters."""
 DEEPEST = 40
@@ -53,7 +55,8 @@ class NoFormula(ValueError):
 class Integrals:
     """1 where the answer is an antiderivative of the payload's `question`, else 0.
 
-    A place where either side has no value is drawn again; an answer without enough places is wrong.
+    A place where a side has no value, or both are too small to tell, is drawn again; an answer
+    without enough places is wrong.
     """
 
     def __init__(
@@ -81,7 +84,10 @@ class Integrals:
                 continue
             if not math.isfinite(wanted) or not math.isfinite(given):
                 continue
-            if abs(wanted - given) > self.tolerance * max(abs(wanted), abs(given), 1e-9):
+            larger = max(abs(wanted), abs(given))
+            if larger < SMALLEST:
+                continue
+            if abs(wanted - given) > self.tolerance * larger:
                 return 0.0
             agreed += 1
             if agreed == self.places:
@@ -89,19 +95,22 @@ class Integrals:
         return 0.0
 
     def fault(self, question: str) -> str | None:
-        """Why a text is no integrand; None where it is one that has values."""
+        """Why a text is no integrand; None where there are enough places to check an answer at."""
         try:
             asked = formula(question)
         except NoFormula:
             return "no_formula"
-        rng = Random(derive("integral", question))
+        rng, found = Random(derive("integral", question)), []
         for _ in range(20 * self.places):
+            start = rng.uniform(-self.reach, self.reach)
             try:
-                if math.isfinite(asked(rng.uniform(-self.reach, self.reach))):
-                    return None
+                found.append(abs(simpson(asked, start, start + self.width)))
             except (ArithmeticError, ValueError):
                 continue
-        return "no_values"
+        values = [value for value in found if math.isfinite(value)]
+        if len(values) < self.places:
+            return "no_values"
+        return "too_small" if sum(v >= SMALLEST for v in values) < self.places else None
 
 
 def formula(text: str) -> Function:

@@ -39,6 +39,7 @@ class JudgedQuestions(Arena):
         least_quality: float = 0.5,
         no_score: float = 0.0,
         oracle: Verifier | None = None,
+        forbidden: frozenset[str] = frozenset(),
         question_length: int = 1000,
         answer_length: int = 100,
         argument_length: int = 2000,
@@ -50,6 +51,7 @@ class JudgedQuestions(Arena):
         least_quality: A question of a lower quality is not played, and pays no difficulty.
         no_score: What counts in place of a verdict without a score, in [0, 1].
         oracle: Checks answers for the metrics alone; nobody is paid by it.
+        forbidden: Questions, by their names (see `questions.names_of`), that may not be proposed.
         question_length, answer_length: Characters; what is longer is invalid.
         argument_length: Characters of an answer's reasoning that its judge sees.
         """
@@ -59,7 +61,7 @@ class JudgedQuestions(Arena):
         if not 0 <= least_quality <= 1 or not 0 <= no_score <= 1:
             raise ValueError("least_quality and no_score lie in [0, 1]")
         self.best_score, self.least_quality, self.no_score = best_score, least_quality, no_score
-        self.oracle = oracle
+        self.oracle, self.forbidden = oracle, forbidden
         self.question_length, self.answer_length = question_length, answer_length
         self.argument_length = argument_length
         self.solvers = [a for a in self.possible_agents if a.startswith("solver")]
@@ -119,7 +121,8 @@ class JudgedQuestions(Arena):
 
     def _propose(self, action: Action | None) -> None:
         question = " ".join((action or "").split())
-        verdict = fault(question, self.task.payload, self.question_length) or "valid"
+        reason = fault(question, self.task.payload, self.question_length, self.forbidden)
+        verdict = reason or "valid"
         self.note(PROPOSER, verdict=verdict)
         self.measure(valid_proposal=verdict == "valid")
         if verdict == "valid":

@@ -56,8 +56,8 @@ class Questions(Arena):
         voters: More answers, which vote but are paid nothing (TTRL votes with 64, learns from 32).
         label: What is right. majority: the task's own `answer` where it has one, else what most
             answers say. verifier: what the verifier says is right, of proposed questions too.
-        verifier: Checks answers; one with a method `fault(question)` also says why a proposed
-            question is none. Exact match with the task's `answer` where None.
+        verifier: For label: verifier. Checks answers; one with a method `fault(question)` also says
+            why a proposed question is none. Exact match with the task's `answer` where None.
         oracle: Checks answers for the metrics alone; nobody is paid by it.
         proposer_pay: By the majority's share of the answers, uncertainty or minority (the paper's
             and the released code's form); by the solve rate, learnability; or none.
@@ -76,6 +76,10 @@ class Questions(Arena):
             raise ValueError(
                 "label: verifier needs a verifier that can check any proposed question (one with "
                 "a method fault, such as arenas.calculator.Calculator), or label: majority"
+            )
+        if verifier is not None and label == "majority":
+            raise ValueError(
+                "label: majority asks no verifier; set label: verifier, or name it as the oracle"
             )
         self.label, self.proposer_pay = label, proposer_pay
         self.verifier: Verifier = verifier or Matches()

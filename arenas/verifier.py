@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
+from selfplay.errors import ConfigError
 from selfplay.rewards import normalized_answer
 from selfplay.types import well_formed
 
@@ -25,7 +26,12 @@ class Matches:
     """1 where the answer says what the payload's `answer` says, else 0 (see `meaning`)."""
 
     def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
-        """The score."""
+        """The score; ConfigError for a task that does not say its answer."""
+        if "answer" not in payload:
+            raise ConfigError(
+                "verifier: Matches needs tasks with an 'answer', and one has none; give them one, "
+                "or choose a verifier that knows it"
+            )
         return float(meaning(answer) == meaning(str(payload["answer"])))
 
 

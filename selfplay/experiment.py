@@ -13,7 +13,7 @@ from selfplay import checkpoint, collapse, members, seating
 from selfplay import config as configs
 from selfplay.build import TARGET, build, construct, fit
 from selfplay.credit import Credit, Stateful
-from selfplay.credit.needs import refuse_unfed
+from selfplay.credit.needs import refuse_strangers, refuse_unfed
 from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
 from selfplay.engines.transformers import TransformersEngine
@@ -40,6 +40,7 @@ def validate(config: Mapping[str, Any]) -> None:
     """
     configs.validate(config)
     refuse_unfed(config["credit"], config["sampler"])
+    refuse_strangers(config["credit"], config["shaping"], config["roles"])
     collapse.validate(config)
     build(config["trackers"], where="trackers")  # so that a missing package is told of now
     construct(Settings, {k: v for k, v in config["run"].items() if k != TARGET}, where="run")

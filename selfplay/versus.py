@@ -41,7 +41,7 @@ def result(episode: Episode, seat: str, seats: Sequence[str]) -> Result | None:
 
 
 def returns(episode: Episode) -> dict[str, float]:
-    """What each agent was paid in the episode."""
+    """What each agent was paid on its turns; an agent that never moved is not there."""
     paid: dict[str, float] = defaultdict(float)
     for turn in episode.turns:
         paid[turn.agent] += turn.reward
@@ -52,16 +52,18 @@ def figures(matches: Sequence[Match], episodes: Sequence[Episode]) -> dict[str, 
     """`versus/<opponent>/won`, `drawn`, `lost`: shares; `return`: the mean; all also by seat.
 
     A failed episode counts as lost, with the lowest return of all: nothing gets better by failing.
+    There is no `return` where all of them failed.
     """
     both = list(zip(matches, episodes, strict=True))
     results = [result(episode, match.seat, match.seats) for match, episode in both]
     got = [returns(episode).get(match.seat, 0.0) for match, episode in both]
-    lowest = min((value for value, came in zip(got, results, strict=True) if came), default=0.0)
+    lowest = min((value for value, came in zip(got, results, strict=True) if came), default=None)
     values: Mapping[str, list[float]] = defaultdict(list)
     for (match, _), came, value in zip(both, results, got, strict=True):
         here = f"versus/{match.opponent}"
         for place in (here, f"{here}/{match.seat}"):
             for name in ("won", "drawn", "lost"):
                 values[f"{place}/{name}"].append(float((came or "lost") == name))
-            values[f"{place}/return"].append(value if came else lowest)
+            if lowest is not None:
+                values[f"{place}/return"].append(value if came else lowest)
     return {name: sum(found) / len(found) for name, found in values.items()}

@@ -64,6 +64,29 @@ def test_the_default_group_size_counts_where_the_config_leaves_it_out() -> None:
         needs.refuse_unfed(node, {TARGET: "selfplay.sampler.independent.Independent"})
 
 
+SOLVER = "+credit.methods.solver={_target_: selfplay.credit.trr.TaskRelative}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([SOLVER.replace("solver", "slover")], r"credit\.methods: no role 'slover'.*'solver'"),
+        ([SOLVER, "~credit.methods.default"], r"credit\.methods: none for 'proposer'"),
+        (["shaping=repetition", "shaping.repetition.role=propser"], r"repetition\.role: no role"),
+        (["+credit.methods.solver=null"], r"drop it: ~credit\.methods\.solver"),
+    ],
+)
+def test_a_role_that_nobody_plays_or_credits_is_refused(overrides: list[str], said: str) -> None:
+    pytest.importorskip("nltk")
+    with pytest.raises(ConfigError, match=said):
+        validate(load("credit=by_role", *overrides))
+
+
+def test_roles_that_all_have_a_method_need_no_default() -> None:
+    both = [SOLVER, SOLVER.replace("solver", "proposer"), "~credit.methods.default"]
+    validate(load("credit=by_role", *both))
+
+
 class Branches(Stateless):
     """A method that credits branches."""
 

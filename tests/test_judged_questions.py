@@ -11,7 +11,7 @@ from pettingzoo.test import api_test, seed_test
 
 from arenas.calculator import Calculator
 from arenas.judged_questions import JudgedQuestions, env, raw_env, read_score
-from arenas.questions import PROPOSER
+from arenas.questions import PROPOSER, names_of
 from roles.tagged import Tagged
 from selfplay.types import Task
 
@@ -41,6 +41,13 @@ def test_pettingzoo_conformance() -> None:
     made: Any = pettingzoo.make("aec", "selfplay/judged_questions_v0", solvers=1)
     made.reset(seed=1)
     assert made.agents == [PROPOSER, "solver_0", "judge_0", "judge_1"]
+
+
+def test_a_forbidden_question_is_not_asked() -> None:
+    arena = begun(forbidden=names_of([SUM]))
+    play(arena, "3  + 4")
+    assert arena.finished and arena.notes[PROPOSER]["verdict"] == "held_out"
+    assert arena.paid[PROPOSER] == 0.0 and not arena.created
 
 
 def test_what_each_role_is_paid() -> None:

@@ -50,7 +50,7 @@ def test_what_fails_waits_for_variants_and_is_open_again_when_they_are_solved() 
     assert first.type == "sum" and first.id != second.id
     ladder.observe([variant(first, "a", 4), variant(second, "b", 7)], 3)
     assert ids(ladder.tasks(4)) == {"a", "b"}  # a is open; b is solved and fills the batch
-    assert ladder.rungs["root"].climbed == 1 and ladder.rungs["root"].state == "waiting"
+    assert ladder.rungs["root"].climbed == ["b"] and ladder.rungs["root"].state == "waiting"
     ladder.observe([tried(ladder.rungs["a"].task, 6)], 4)
     assert ladder.rungs["root"].state == "open" and "root" in ids(ladder.tasks(5))
     ladder.observe([tried(ROOT, 8)], 5)
@@ -85,6 +85,16 @@ def test_a_solved_task_that_is_forgotten_is_open_again() -> None:
     assert ladder.metrics()["solved"] == 1 and ids(ladder.tasks(2)) == {"root"}
     ladder.observe([tried(ROOT, 3)], 2)
     assert ladder.metrics()["open"] == 1
+
+
+def test_a_variant_that_is_solved_twice_is_one_step_up() -> None:
+    ladder = made()
+    ladder.observe([tried(ROOT, 0)], 1)
+    first, second = asked(ladder.tasks(2))
+    ladder.observe([variant(first, "a", 8), variant(second, "b", 0)], 2)
+    for step, solved in ((3, 2), (4, 8)):  # forgotten, and solved again
+        ladder.observe([tried(ladder.rungs["a"].task, solved)], step)
+    assert ladder.rungs["root"].climbed == ["a"] and ladder.rungs["root"].state == "waiting"
 
 
 def test_a_full_ladder_asks_for_no_more() -> None:
@@ -144,6 +154,13 @@ def test_settings_that_lead_nowhere_are_refused() -> None:
         ("x", "\ud800", 0.0),
         ("x", "1" + "0" * 390, 0.0),
         ("x", "f(x=1)", 0.0),
+        ("x / 10**12", "0", 0.0),
+        ("x / 10**12", "x**2 / (2 * 10**12)", 0.0),  # right, but there is no telling it from 0
+        ("x / 10**6", "0", 0.0),
+        ("x / 10**6", "x**2 / (2 * 10**6)", 1.0),
+        ("exp(-x**2 / 2) * x", "-exp(-x**2 / 2)", 1.0),  # too small at most places
+        ("exp(-x**2 / 2) * x", "1", 0.0),
+        ("0", "x / 10**3", 0.0),
     ],
 )
 def test_an_antiderivative_is_checked_by_numbers(question: str, answer: str, score: float) -> None:
@@ -154,6 +171,7 @@ def test_integrands_are_formulas_with_values() -> None:
     verifier = Integrals()
     assert [verifier.fault(text) for text in INTEGRANDS] == [None] * len(INTEGRANDS)
     assert len({task.id for task in integrands()}) == len(INTEGRANDS)
+    assert verifier.fault("x / 10**12") == verifier.fault("0 * x") == "too_small"
     assert verifier.fault("sqrt(-1)") == "no_values" and verifier.fault("dx") == "no_formula"
     with pytest.raises(ValueError, match="above 0"):
         Integrals(width=0.0)

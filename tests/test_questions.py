@@ -12,6 +12,7 @@ from pettingzoo.test import api_test, seed_test
 from arenas.calculator import Calculator, Sums, sums
 from arenas.question_files import read
 from arenas.questions import PROPOSER, Questions, env, names_of, question_task, raw_env, unlabelled
+from arenas.verifier import Matches
 from roles.debater import Debater
 from roles.tagged import Tagged
 from selfplay.errors import ConfigError
@@ -173,11 +174,17 @@ def test_wrong_settings_are_one_line() -> None:
         ({"proposers": 2}, "proposers is 0 or 1"),
         ({"answer_length": 0}, "at least 1"),
         ({"label": "verifier"}, "can check any proposed question"),
+        ({"verifier": Calculator()}, "label: majority asks no verifier"),
     ):
         with pytest.raises(ValueError, match=said):
             raw_env(**settings)
     with pytest.raises(ValueError, match="needs proposers: 1"):
         begun(ASK, proposers=0)
+    checked: list[dict[str, Any]] = [{"label": "verifier"}, {"oracle": Matches()}]
+    for each in checked:
+        arena = begun(SUM, proposers=0, **each)
+        with pytest.raises(ConfigError, match="needs tasks with an 'answer'"):
+            answer(arena, "7", "7", "7", "7")
 
 
 @pytest.mark.parametrize("style", ["full", "terse"])

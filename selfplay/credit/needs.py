@@ -1,11 +1,12 @@
-"""Whether a sampler can feed a credit method: known from their configs alone."""
+"""Whether a credit method has what it works on, samples and roles: known from configs alone."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from selfplay.build import TARGET, locate
-from selfplay.errors import ConfigError
+from selfplay.credit.by_role import ByRole
+from selfplay.errors import ConfigError, nearest
 
 
 def refuse_unfed(credit: Mapping[str, Any], sampler: Mapping[str, Any]) -> None:
@@ -15,7 +16,9 @@ def refuse_unfed(credit: Mapping[str, Any], sampler: Mapping[str, Any]) -> None:
     what it gives by `tree` and its `group_size`. Whatever does not say needs nothing; one that is
     made of `methods` needs what they need.
     """
-    for part in credit.get("methods", {}).values():
+    for name, part in credit.get("methods", {}).items():
+        if not isinstance(part, Mapping):
+            raise ConfigError(f"credit.methods.{name}: no method; drop it: ~credit.methods.{name}")
         refuse_unfed(part, sampler)
     method, source = locate(credit[TARGET], "credit"), locate(sampler[TARGET], "sampler")
     if getattr(method, "tree", False) and not getattr(source, "tree", False):
@@ -34,3 +37,21 @@ def refuse_unfed(credit: Mapping[str, Any], sampler: Mapping[str, Any]) -> None:
             f"episodes, but sampler.group_size is {size}, so that every advantage would be zero; "
             f"set sampler.group_size to {least} or more{others}"
         )
+
+
+def refuse_strangers(
+    credit: Mapping[str, Any], shaping: Mapping[str, Any], roles: Collection[str]
+) -> None:
+    """Raise ConfigError for a name that is no role, and for a role that no method credits."""
+    methods = credit.get("methods", {})
+    if locate(credit[TARGET], "credit") is ByRole:
+        for name in methods:
+            if name not in roles and name != "default":
+                raise ConfigError(f"credit.methods: no role {name!r}; {nearest(name, roles)}")
+        for role in roles:
+            if role not in methods and "default" not in methods:
+                raise ConfigError(f"credit.methods: none for {role!r}; name it, or a default")
+    for name, node in shaping.items():
+        role = node.get("role")
+        if role is not None and role not in roles:
+            raise ConfigError(f"shaping.{name}.role: no role {role!r}; {nearest(role, roles)}")

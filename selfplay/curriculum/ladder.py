@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
@@ -25,8 +25,8 @@ class Rung:
     """open: is played. waiting: failed, and waits for its variants. solved: is done with."""
     tries: int = 0
     """Variants of it that were asked for since it last failed."""
-    climbed: int = 0
-    """Variants of it that were solved since then."""
+    climbed: list[str] = field(default_factory=list)
+    """Ids of its variants that were solved since then, each once."""
 
 
 class Ladder:
@@ -131,7 +131,7 @@ class Ladder:
         below = {rung.parent for rung in self.rungs.values() if rung.state != "solved"}
         for rung in self._in_state("waiting"):
             asking = rung.tries < self.variants and self._room()
-            if rung.climbed >= self.climb or not (asking or rung.task.id in below):
+            if len(rung.climbed) >= self.climb or not (asking or rung.task.id in below):
                 rung.state = "open"
 
     def _add(self, task: Task, parent: str) -> None:
@@ -142,11 +142,11 @@ class Ladder:
     def _judge(self, rung: Rung, rate: float) -> None:
         if rate >= self.solved:
             above = self.rungs.get(rung.parent)
-            if rung.state != "solved" and above:
-                above.climbed += 1
+            if rung.state != "solved" and above and rung.task.id not in above.climbed:
+                above.climbed.append(rung.task.id)
             rung.state = "solved"
         elif rate <= self.failed and rung.depth < self.depth and rung.state != "waiting":
-            rung.state, rung.tries, rung.climbed = "waiting", 0, 0
+            rung.state, rung.tries, rung.climbed = "waiting", 0, []
         elif rung.state == "solved":
             rung.state = "open"
 

@@ -126,51 +126,69 @@ class Workload:
 def of_config(config: Mapping[str, Any], assumed: Assumptions) -> Workload:
     """The workload that a config implies, every agent in turn taking `assumed.turns` turns.
 
-    A self-proposed curriculum's proposers ask first, all solvers after them.
+    A self-proposed curriculum's proposers ask first, all solvers after them. A tree plays a stage
+    as often as it has branches there.
     """
     population: Population = build(config["population"], where="population")
     counts, notes = _agents(config["arena"], config["services"]), []
     played = _tasks(config["curriculum"], counts, assumed)
-    group = float(config["sampler"].get("group_size", 1))
+    sampler = config["sampler"]
+    playing = [role for role in counts if played.get(role, played["*"])]
     stages = []
-    for role, agents in counts.items():
+    for place, role in enumerate(playing * max(1, round(assumed.turns))):
         limit = limit_of(config, role)
         mean = assumed.completion or limit / 2
-        episodes = played.get(role, played["*"]) * group
-        if not episodes:
-            continue
+        tasks = played.get(role, played["*"])
+        # In a tree every move of the stage before leads to a prompt of its own.
+        prompts = _moves(sampler, place - 1) if place and _is_tree(sampler) else 1.0
         flow = Flow(
             role=role,
             policy=population.policy_of(role),
-            requests=episodes * agents,
-            prompts=played.get(role, played["*"]),
+            requests=tasks * _moves(sampler, place) * counts[role],
+            prompts=tasks * prompts,
             prompt=assumed.prompt,
             completion=Lengths(average=min(mean, limit), cv=assumed.cv, cap=limit),
         )
         stages.append([flow])
-    repeated = [stage for _ in range(max(1, round(assumed.turns))) for stage in stages]
     given = "given" if assumed.completion else "half of its limit"
     notes.append(
         f"assumed: prompts of {assumed.prompt:.0f} tokens, a mean completion {given}, "
         f"{assumed.turns:.0f} turn(s) per agent; a run says it better: --run RUN"
     )
-    flows = [flow for stage in repeated for flow in stage]
+    flows = [flow for stage in stages for flow in stage]
     return Workload(
-        stages=repeated,
+        stages=stages,
         lessons=_lessons(config, population, flows),
         frozen=frozen_in(config, population),
-        episodes=max(played.values()) * group,
+        episodes=max(played.values()) * _moves(sampler, len(stages) - 1),
         calls=assumed.calls * sum(flow.requests for flow in flows),
         notes=notes,
     )
+
+
+def _is_tree(sampler: Mapping[str, Any]) -> bool:
+    return "candidates" in sampler
+
+
+def _moves(sampler: Mapping[str, Any], place: int) -> float:
+    """How often a task's stage of this place, from 0, is played (see `sampler.tree.Tree`)."""
+    if not _is_tree(sampler):
+        return float(sampler.get("group_size", 1))
+    candidates, branched = sampler["candidates"], min(place + 1, sampler["depth"])
+    if sampler["go_on"] == "all":
+        return float(candidates**branched)
+    return float(candidates + (branched - 1) * (candidates - 1))
 
 
 def _agents(node: Mapping[str, Any], services: Mapping[str, Any]) -> dict[str, int]:
     """Agents by role, as the arena says; built without services, which may be processes."""
     target = locate(node[TARGET], "arena")
     known = signature(target, "arena").known
+    absent = dict.fromkeys(services, object())  # a None would be checked against its type
     inner = {
-        key: build(value, where=join("arena", key)) for key, value in node.items() if key != TARGET
+        key: build(value, where=join("arena", key), provided=absent)
+        for key, value in node.items()
+        if key != TARGET
     }
     inner |= {name: None for name in services if name in known and name not in inner}
     roles = construct(target, inner, where="arena").roles
@@ -183,10 +201,16 @@ def _tasks(
     """Tasks of a step by role; "*" is for the others."""
     if assumed.tasks:
         return {"*": assumed.tasks}
+    if "parts" in curriculum:
+        return _shared_out(curriculum, roles, assumed)
     if "proposals" in curriculum:
         kinds = len(curriculum.get("types", ())) or 1
         asked = kinds * float(curriculum["proposals"])
-        solved = max(asked, kinds * float(curriculum["solver_batch"]))
+        # A ladder's variants come on top of its batch; others fill theirs with what was asked.
+        if "batch" in curriculum:
+            solved = asked + float(curriculum["batch"])
+        else:
+            solved = max(asked, kinds * float(curriculum["solver_batch"]))
         first = next(iter(roles))
         return {first: asked, "*": solved}
     if "batch" in curriculum:
@@ -194,6 +218,20 @@ def _tasks(
     raise ConfigError(
         "the curriculum does not say how many tasks a step has; say it: workload.tasks=N"
     )
+
+
+def _shared_out(
+    mixture: Mapping[str, Any], roles: Mapping[str, int], assumed: Assumptions
+) -> dict[str, float]:
+    """A mixture's tasks by role: each part has its share, divided as its own curriculum does."""
+    found = {"*": float(mixture["batch"])}
+    shares = mixture["shares"]
+    for part, curriculum in mixture["parts"].items():
+        own = {r.removeprefix(f"{part}_"): n for r, n in roles.items() if r.startswith(f"{part}_")}
+        alone = _tasks(curriculum, own, assumed)
+        scale = found["*"] * shares[part] / sum(shares.values()) / max(alone.values())
+        found |= {f"{part}_{role}": alone.get(role, alone["*"]) * scale for role in own}
+    return found
 
 
 def limit_of(config: Mapping[str, Any], role: str) -> int:
