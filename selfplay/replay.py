@@ -63,8 +63,8 @@ class Replayer:
         chosen = [step for step in chosen if step not in late]
         if not chosen:
             raise RunError(
-                f"steps {late[0]} to {late[-1]} lie behind the newest checkpoint, which does not have "
-                "what the arena knew in them; go on with the run first"
+                f"steps {late[0]} to {late[-1]} lie behind the newest checkpoint, which does not "
+                "have what the arena knew in them; go on with the run first"
             )
         found, paid = Replay(behind=len(late)), list[tuple[str, float, float]]()
         for count, step in enumerate(chosen, 1):
