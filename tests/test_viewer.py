@@ -143,6 +143,10 @@ def test_the_page_may_only_load_what_is_ours(client: TestClient) -> None:
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', answer.text)
     assert "default-src 'none'" in policy and "script-src 'self'" in policy
     assert "unsafe" not in policy and "http" not in policy
+    assert re.findall(r"[^\n]*lost-line {[^}]*", answer.text) == [
+        ".lost-line { display: none; color: var(--bad); ",
+        ".lost .lost-line { display: block; ",
+    ]
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["X-Frame-Options"] == "DENY"
     assert client.get("/viewer.js").headers["Content-Type"].startswith("text/javascript")
