@@ -1,9 +1,9 @@
 """The workload of a run that exists: lengths, counts and shared prefixes as they were recorded."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -13,6 +13,7 @@ from selfplay.errors import RunError
 from selfplay.plan.lengths import Lengths
 from selfplay.plan.workload import Flow, Lesson, Workload, frozen_in, limit_of, passes_of
 from selfplay.population import Population
+from selfplay.recorded import Recorded, episodes_of, read_metrics, recorded_steps
 
 NEWEST = 20
 """Recorded steps that are read, the newest first: older ones are of a policy that has moved on."""
@@ -24,8 +25,8 @@ def of_run(config: Mapping[str, Any], folder: Path) -> Workload:
     Raises RunError where it recorded none.
     """
     population: Population = build(config["population"], where="population")
-    files = sorted((folder / "episodes").glob("*.jsonl"))[-NEWEST:]
-    if not files:
+    steps = recorded_steps(folder)[-NEWEST:]
+    if not steps:
         raise RunError(
             f"{folder} recorded no episodes to read lengths from; train with run.episodes_every=1"
         )
@@ -33,43 +34,46 @@ def of_run(config: Mapping[str, Any], folder: Path) -> Workload:
     learned: dict[str, list[list[_Turn]]] = defaultdict(list)
     frozen = frozen_in(config, population)
     idle = any(v for line in lines(folder) for k, v in line.items() if k.endswith("idle_samples"))
-    for path in files:
+    episodes = 0
+    for number in steps:
         step: dict[tuple[int, str, str], list[_Turn]] = defaultdict(list)
-        for turn in _turns(path, idle=idle):
-            step[turn.stage, turn.role, turn.policy].append(turn)
+        for record in episodes_of(folder, number):
+            episodes += 1
+            for turn in _turns(record, idle=idle):
+                step[turn.stage, turn.role, turn.policy].append(turn)
         for key, turns in step.items():
             flows[key].append(turns)
-        taught: dict[str, list[_Turn]] = defaultdict(list)
+        lesson: dict[str, list[_Turn]] = defaultdict(list)
         for (_, _, policy), turns in step.items():
-            taught[policy] += [turn for turn in turns if turn.learn and policy not in frozen]
-        for policy, turns in taught.items():
+            lesson[policy] += [turn for turn in turns if turn.learn and policy not in frozen]
+        for policy, turns in lesson.items():
             if turns:
                 learned[policy].append(turns)
     stages: dict[int, list[Flow]] = defaultdict(list)
-    for (stage, role, policy), steps in sorted(flows.items()):
-        turns = [turn for step in steps for turn in step]
+    for (stage, role, policy), played in sorted(flows.items()):
+        turns = [turn for step in played for turn in step]
         stages[stage].append(
             Flow(
                 role=role,
                 policy=policy,
-                requests=len(turns) / len(files),
-                prompts=sum(len({turn.prompt for turn in step}) for step in steps) / len(files),
+                requests=len(turns) / len(steps),
+                prompts=sum(len({turn.prompt for turn in step}) for step in played) / len(steps),
                 prompt=fmean(len(turn.prompt) for turn in turns),
                 completion=Lengths.of([len(t.completion) for t in turns], limit_of(config, role)),
             )
         )
     lessons = {
-        policy: _lesson(steps, len(files), passes_of(config, population, policy))
-        for policy, steps in learned.items()
+        policy: _lesson(taught, len(steps), passes_of(config, population, policy))
+        for policy, taught in learned.items()
     }
     return Workload(
         stages=[stages[stage] for stage in sorted(stages)],
         lessons=lessons,
         frozen=frozen,
-        episodes=fmean(_episodes(path) for path in files),
+        episodes=episodes / len(steps),
         calls=_calls(folder),
         basis="recorded",
-        notes=[f"lengths and counts: the episodes of {len(files)} step(s) of {folder}"],
+        notes=[f"lengths and counts: the episodes of {len(steps)} step(s) of {folder}"],
     )
 
 
@@ -83,28 +87,20 @@ class _Turn:
     learn: bool
 
 
-def _turns(path: Path, *, idle: bool) -> Iterator[_Turn]:
-    """The turns of a step. Where the learner passes over samples that teach nothing (`idle`), those
-    without an advantage are none that it learns from."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        episode, stem = record["episode"], record["episode"]["stem"]
-        for turn, advantage in list(zip(episode["turns"], record["advantages"], strict=True))[
-            stem:
-        ]:
-            flat = advantage if isinstance(advantage, list) else [advantage]
-            yield _Turn(
-                stage=turn["stage"],
-                role=turn["role"],
-                policy=turn["policy"],
-                prompt=tuple(turn["prompt_ids"]),
-                completion=tuple(turn["completion_ids"]),
-                learn=turn.get("learn", True) and not (idle and set(flat) == {0}),
-            )
-
-
-def _episodes(path: Path) -> int:
-    return len(path.read_text(encoding="utf-8").splitlines())
+def _turns(record: Recorded, *, idle: bool) -> Iterator[_Turn]:
+    """The turns of an episode that it does not share with its parent. Where the learner passes over
+    samples that teach nothing (`idle`), those without an advantage are none that it learns from."""
+    turns = zip(record.episode.turns, record.advantages, strict=True)
+    for turn, advantage in islice(turns, record.episode.stem, None):
+        flat = advantage if isinstance(advantage, list) else [advantage]
+        yield _Turn(
+            stage=turn.stage,
+            role=turn.role,
+            policy=turn.policy,
+            prompt=turn.prompt_ids,
+            completion=turn.completion_ids,
+            learn=turn.learn and not (idle and set(flat) == {0}),
+        )
 
 
 def _lesson(steps: Sequence[Sequence[_Turn]], count: int, passes: Mapping[str, int]) -> Lesson:
@@ -144,11 +140,10 @@ def _calls(folder: Path) -> float:
 
 def lines(folder: Path) -> list[dict[str, float]]:
     """The newest lines of a run's metrics, those of step 0 left out; RunError if there are none."""
-    path = folder / "metrics.jsonl"
-    if not path.is_file():
-        raise RunError(f"{folder} has no metrics.jsonl")
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [line for line in found if line["step"] > 0][-NEWEST:]
+    found = read_metrics(folder / "metrics.jsonl")
+    if not found:
+        raise RunError(f"{folder} has no line in metrics.jsonl")
+    return [figures for step, figures in found.items() if step > 0][-NEWEST:]
 
 
 def seconds(folder: Path) -> dict[str, float]:

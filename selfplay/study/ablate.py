@@ -71,10 +71,7 @@ def study(games: Games, player: Player) -> Result:
         drawings=[
             Intervals(
                 title=f"Lost of {games.metrics[0]}, with 95 % intervals",
-                names=[each.name for each in estimates],
-                values=[each.value for each in estimates],
-                low=[each.low for each in estimates],
-                high=[each.high for each in estimates],
+                estimates=estimates,
                 null=0.0,
             )
         ],

@@ -112,10 +112,7 @@ def study(
         drawings=[
             Intervals(
                 title="Agreement, with 95 % intervals",
-                names=[each.name for each in estimates],
-                values=[each.value for each in estimates],
-                low=[each.low for each in estimates],
-                high=[each.high for each in estimates],
+                estimates=estimates,
                 null=0.5,
             )
         ],

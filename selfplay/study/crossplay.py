@@ -83,10 +83,7 @@ def study(games: Games, players: Sequence[Player], *, independent: bool = True) 
             ),
             Intervals(
                 title="With 95 % intervals",
-                names=[each.name for each in estimates],
-                values=[each.value for each in estimates],
-                low=[each.low for each in estimates],
-                high=[each.high for each in estimates],
+                estimates=estimates,
             ),
         ],
         params=games.record(),

@@ -108,10 +108,7 @@ def study(games: Games, player: Player, *, chances: Chances | None = None) -> Re
         drawings=[
             Intervals(
                 title="With 95 % intervals; 0 is no influence",
-                names=[each.name for each in estimates],
-                values=[each.value for each in estimates],
-                low=[each.low for each in estimates],
-                high=[each.high for each in estimates],
+                estimates=estimates,
                 null=0.0,
             )
         ],

@@ -192,20 +192,8 @@ def over_runs(name: str, values: Numbers, **more: Any) -> Estimate:
     """
     found = np.asarray(values, dtype=float)
     count, value = len(found), float(found.mean()) if len(found) else math.nan
-    low = high = math.nan
-    if count > 1:
-        half = student(count - 1) * float(found.std(ddof=1)) / math.sqrt(count)
-        low, high = value - half, value + half
-    return Estimate(
-        name=name,
-        value=value,
-        low=low,
-        high=high,
-        method="mean and Student's t",
-        unit="training run",
-        count=count,
-        **more,
-    )
+    variance = float(found.var(ddof=1)) / count if count > 1 else math.nan
+    return _over_runs(name, value, variance, count, "mean and Student's t", **more)
 
 
 def jackknife(
@@ -218,18 +206,24 @@ def jackknife(
     """
     everyone = list(range(count))
     value = statistic(everyone)
-    low = high = math.nan
+    variance = math.nan
     if count > 2:
         left = np.array([statistic([a for a in everyone if a != out]) for out in everyone])
         variance = (count - 1) / count * float(((left - left.mean()) ** 2).sum())
-        half = student(count - 1) * math.sqrt(variance)
-        low, high = value - half, value + half
+    return _over_runs(name, value, variance, count, "jackknife over runs and Student's t", **more)
+
+
+def _over_runs(
+    name: str, value: float, variance: float, count: int, method: str, **more: Any
+) -> Estimate:
+    """A figure over training runs with Student's interval; NaN ends where there is no variance."""
+    half = math.nan if math.isnan(variance) else student(count - 1) * math.sqrt(variance)
     return Estimate(
         name=name,
         value=value,
-        low=low,
-        high=high,
-        method="jackknife over runs and Student's t",
+        low=value - half,
+        high=value + half,
+        method=method,
         unit="training run",
         count=count,
         **more,

@@ -23,6 +23,7 @@ from selfplay import charts
 from selfplay.charts import GRID, INK, MOST_SERIES, SERIES, bare
 from selfplay.figures import number
 from selfplay.runs import reporting_disk
+from selfplay.study.intervals import Estimate
 
 _INKS = ["#2a5db0", "#c8571b", "#2b8a57", "#8a4fa8", "#b08a00", "#1893a5", "#b3345f", "#6c6f75"]
 PRINT = {INK: "#1b1c1e", GRID: "#deded8", **dict(zip(SERIES, _INKS, strict=True))}
@@ -93,37 +94,31 @@ class Intervals:
     """A dot and its interval for each name, one below the other."""
 
     title: str
-    names: Sequence[str]
-    """What each is."""
-    values: Sequence[float]
-    """The estimates."""
-    low: Sequence[float]
-    """Lower ends; NaN where there is no interval."""
-    high: Sequence[float]
-    """Upper ends."""
+    estimates: Sequence[Estimate]
+    """What is drawn, the first on top."""
     null: float | None = None
     """Where a line stands that means: nothing to see."""
     legend: Sequence[str] = ()
 
     def size(self) -> tuple[float, float]:
         """A line for each."""
-        return 5.2, 0.8 + 0.3 * len(self.names)
+        return 5.2, 0.8 + 0.3 * len(self.estimates)
 
     def paint(self, axes: Axes) -> None:
         """Dots, bars, and the line of nothing to see."""
         if self.null is not None:
             axes.axvline(self.null, color=INK, linewidth=0.8, linestyle=(0, (3, 2)))
-        for place, value in enumerate(self.values):
-            if not math.isfinite(value):
+        for place, each in enumerate(self.estimates):
+            if not math.isfinite(each.value):
                 continue
-            ends = [self.low[place], self.high[place]]
+            ends = [each.low, each.high]
             if all(map(math.isfinite, ends)):
                 axes.plot(ends, [place, place], color=SERIES[0], linewidth=2, alpha=0.5)
-            axes.plot([value], [place], "o", color=SERIES[0], ms=5)
+            axes.plot([each.value], [place], "o", color=SERIES[0], ms=5)
         bare(axes, grid="x")
-        axes.set_ylim(len(self.names) - 0.4, -0.6)
+        axes.set_ylim(len(self.estimates) - 0.4, -0.6)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-        _labels(axes, y=self.names)
+        _labels(axes, y=[each.name for each in self.estimates])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,10 +87,7 @@ def study(games: Games, player: Player, *, cooperate: str = "cooperate") -> Resu
         drawings=[
             Intervals(
                 title="With 95 % intervals",
-                names=[each.name for each in effects],
-                values=[each.value for each in effects],
-                low=[each.low for each in effects],
-                high=[each.high for each in effects],
+                estimates=effects,
                 null=0.0,
             ),
             Curves(

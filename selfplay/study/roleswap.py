@@ -205,10 +205,7 @@ def _drawings(
     found.append(
         Intervals(
             title=f"Gains in {metric}, with 95 % intervals",
-            names=[each.name for each in gains],
-            values=[each.value for each in gains],
-            low=[each.low for each in gains],
-            high=[each.high for each in gains],
+            estimates=gains,
             null=0.0,
         )
     )

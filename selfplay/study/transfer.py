@@ -78,10 +78,7 @@ def study(
             ),
             Intervals(
                 title="With 95 % intervals",
-                names=[each.name for each in estimates],
-                values=[each.value for each in estimates],
-                low=[each.low for each in estimates],
-                high=[each.high for each in estimates],
+                estimates=estimates,
                 null=0.0,
             ),
         ],
