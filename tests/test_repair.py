@@ -1,4 +1,4 @@
-"""Repair and the library: who is advised, what is kept, and what is imitated for it."""
+"""Repair and the experience: who is advised, what is kept, and what is imitated for it."""
 
 import json
 import pickle
@@ -16,7 +16,7 @@ from roles.advised import Advised
 from roles.debater import Debater
 from roles.player import Player
 from selfplay.credit.attempts import decisive
-from selfplay.credit.library import Library
+from selfplay.credit.experience import Experience
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.rollout import Job, Rollout, Seat
 from selfplay.tokens import ByteRenderer
@@ -194,35 +194,35 @@ def good(name: str, text: str = "", accuracy: float = 1.0, **fields: Any) -> Any
 
 
 def test_the_library_keeps_what_went_well_and_is_bounded() -> None:
-    library = Library(capacity=3, per_task=2, batch=99)
+    experience = Experience(capacity=3, per_task=2, batch=99)
     wrong = good("wrong", accuracy=0.5)
     cut = good("cut", status=Status.TRUNCATED)
-    assert library.assign([wrong, cut, group(episode(turn("a_0")))]) == []
-    first = library.assign([good("x", "x1"), good("y"), good("x", "x2")])
+    assert experience.assign([wrong, cut, group(episode(turn("a_0")))]) == []
+    first = experience.assign([good("x", "x1"), good("y"), good("x", "x2")])
     assert sorted(sample.turn.text for sample in first) == ["x1", "x2", "y"]
     assert all(sample.advantage == 1.0 for sample in first)
-    later = library.assign([good("x", "x3")])
+    later = experience.assign([good("x", "x3")])
     assert sorted(sample.turn.text for sample in later) == ["x2", "x3", "y"]
-    last = library.assign([good("z")])
+    last = experience.assign([good("z")])
     assert sorted(sample.turn.text for sample in last) == ["x2", "x3", "z"]  # y is the oldest
-    assert library.metrics() == {"kept": 3, "added": 1, "tasks": 2}
+    assert experience.metrics() == {"kept": 3, "added": 1, "tasks": 2}
 
 
 def test_the_library_survives_json_and_draws_on_identically() -> None:
-    library = Library(batch=2)
-    library.assign([good(f"t{n}") for n in range(9)])
-    twin = Library(batch=2)
-    twin.load_state_dict(json.loads(json.dumps(library.state_dict())))
+    experience = Experience(batch=2)
+    experience.assign([good(f"t{n}") for n in range(9)])
+    twin = Experience(batch=2)
+    twin.load_state_dict(json.loads(json.dumps(experience.state_dict())))
     for step in range(3):
         new = [good(f"new{step}")]
-        assert twin.assign(new) == library.assign(new) and len(library.assign([])) == 2
+        assert twin.assign(new) == experience.assign(new) and len(experience.assign([])) == 2
         twin.assign([])
     with pytest.raises(ValueError, match="keeps trajectories"):
         twin.load_state_dict({"averages": []})
     with pytest.raises(ValueError, match="at least 1"):
-        Library(batch=0)
+        Experience(batch=0)
 
 
 def test_opponents_turns_are_not_imitated() -> None:
     both = episode(turn("a_0"), turn("b_0", learn=False), metrics={"accuracy": 1.0})
-    assert [s.turn.agent for s in Library().assign([group(both)])] == ["a_0"]
+    assert [s.turn.agent for s in Experience().assign([group(both)])] == ["a_0"]

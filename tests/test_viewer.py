@@ -20,8 +20,8 @@ from viewed_run import episode, five_episodes, served, write
 from selfplay.errors import ConfigError, RunError
 from selfplay.tiny import build_tokenizer
 from selfplay.types import Task
+from selfplay.viewer.catalogue import Catalogue
 from selfplay.viewer.index import PAGE
-from selfplay.viewer.library import Library
 from selfplay.viewer.server import _listen, application
 
 LOCAL = "http://127.0.0.1"
@@ -42,8 +42,8 @@ def made(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(runs: Path, tmp_path: Path) -> Iterator[TestClient]:
-    library = Library([runs])
-    with TestClient(application(library, cache=tmp_path), base_url=LOCAL) as made:
+    catalogue = Catalogue([runs])
+    with TestClient(application(catalogue, cache=tmp_path), base_url=LOCAL) as made:
         yield made
 
 
@@ -55,7 +55,7 @@ def shown(client: TestClient, address: str, code: int = 200) -> str:
 
 def test_pages_of_a_list_are_cut_and_linked(made: Path, tmp_path: Path) -> None:
     write(made, 3, [episode(f"text{n}", n) for n in range(2 * PAGE)])
-    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         first, last = (shown(client, f"/run/made/episodes?page={n}") for n in (0, 2))
     assert first.count("/run/made/episodes/3/") == PAGE and 'href="?page=2"' in first
     assert last.count("/run/made/episodes/") - last.count("/episodes?") >= 5
@@ -75,7 +75,7 @@ def test_every_run_has_its_line_and_its_pages(client: TestClient) -> None:
 
 
 def test_an_episode_its_tokens_and_its_group_are_shown(made: Path, tmp_path: Path) -> None:
-    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         words = shown(client, "/run/made/episodes/1/1")
         assert "alpha beta" in words and "advantage <b>0.500</b>" in words
         tokens = shown(client, "/run/made/episodes/1/1?colour=advantage")
@@ -106,7 +106,7 @@ def test_the_league_and_the_tasks_of_the_newest_checkpoint_are_shown(
     }
     (made / "checkpoints/000004").mkdir(parents=True)
     (made / "checkpoints/000004/state.json").write_text(json.dumps(state))
-    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         league = shown(client, "/run/made/league")
         rates = re.findall(r'<td class="(\S+)" title="8 games">(\d+)</td>', league)
         assert rates == [("beats-3", "88"), ("beaten-3", "12")]
@@ -122,7 +122,7 @@ def test_the_league_and_the_tasks_of_the_newest_checkpoint_are_shown(
 def test_hostile_words_are_shown_and_never_run(made: Path, tmp_path: Path) -> None:
     huge = replace(episode("a" * 1_000_000, 0.0), task=Task(id=HOSTILE, type=HOSTILE))
     write(made, 4, [huge, episode(HOSTILE, 0.0)], group=HOSTILE)
-    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         pages = [
             shown(client, "/run/made/episodes"),
             shown(client, "/run/made/episodes/4/1"),
@@ -157,7 +157,7 @@ def test_another_sites_name_for_this_machine_is_refused(client: TestClient) -> N
 
 
 def test_with_a_token_nothing_is_shown_without_it(runs: Path, tmp_path: Path) -> None:
-    made = application(Library([runs]), cache=tmp_path, token="secret")
+    made = application(Catalogue([runs]), cache=tmp_path, token="secret")
     with TestClient(made, base_url="http://10.0.0.7") as client:
         for address in ("/", "/run/zero", "/viewer.js", "/?token=wrong"):
             assert client.get(address).status_code == 403, address
@@ -168,7 +168,7 @@ def test_with_a_token_nothing_is_shown_without_it(runs: Path, tmp_path: Path) ->
 
 def test_a_page_is_made_again_only_if_it_would_be_another(made: Path, tmp_path: Path) -> None:
     (made / "metrics.jsonl").write_text('{"step": 1, "role/solver/reward": 0.5}\n')
-    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         first = client.get("/run/made")
         tag = {"If-None-Match": first.headers["ETag"]}
         assert float(first.headers["X-Look-Again"]) >= 5
@@ -180,7 +180,7 @@ def test_a_page_is_made_again_only_if_it_would_be_another(made: Path, tmp_path: 
 
 
 def test_a_run_is_live_while_somebody_holds_its_lock(made: Path, tmp_path: Path) -> None:
-    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         assert (
             "stopped" in shown(client, "/run/made")
             and "data-live" not in client.get("/run/made").text
@@ -194,7 +194,7 @@ def test_a_run_is_live_while_somebody_holds_its_lock(made: Path, tmp_path: Path)
 
 def test_a_broken_record_is_told_on_the_list(made: Path, tmp_path: Path) -> None:
     (made / "metrics.jsonl").write_text("nonsense\n")
-    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         assert "metrics.jsonl, line 1: not valid JSON" in shown(client, "/")
         assert "not valid JSON" in shown(client, "/run/made", 404)
 
@@ -213,9 +213,9 @@ def test_a_broken_record_is_told_on_the_list(made: Path, tmp_path: Path) -> None
 def test_one_odd_run_spoils_no_page_of_another(runs: Path, tmp_path: Path, damage: Any) -> None:
     made = five_episodes(tmp_path / "runs/\u65e5\u672c")
     damage(made)
-    library = Library([tmp_path / "runs", runs])
+    catalogue = Catalogue([tmp_path / "runs", runs])
     cache = tmp_path / "cache"
-    with TestClient(application(library, cache=cache), base_url=LOCAL) as client:
+    with TestClient(application(catalogue, cache=cache), base_url=LOCAL) as client:
         assert "\u65e5\u672c" in shown(client, "/")
         shown(client, "/run/zero")
         for page in ("", "/episodes", "/episodes?text=%00&step=999999999", "/league"):
@@ -223,11 +223,11 @@ def test_one_odd_run_spoils_no_page_of_another(runs: Path, tmp_path: Path, damag
 
 
 def test_a_damaged_index_is_told_and_no_crash(made: Path, tmp_path: Path) -> None:
-    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         shown(client, "/run/made/episodes")
     (path,) = tmp_path.glob("*.sqlite")
     path.write_bytes(b"no database at all" * 100)
-    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         assert "not a database" in shown(client, "/run/made/episodes", 404)
 
 
@@ -235,7 +235,7 @@ def test_another_seats_words_are_read_with_no_other_policys_tokenizer(
     made: Path, tmp_path: Path
 ) -> None:
     build_tokenizer(["def f("]).save_pretrained(made / "checkpoints/000001/policies/base")
-    with TestClient(application(Library([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         page = shown(client, "/run/made/episodes/1/1?colour=likelihood")
     # The turn is of a policy named "shared": its ids are shown as numbers.
     assert "\u27e80\u27e9" in page and "\u27e81\u27e9" in page
@@ -246,8 +246,8 @@ def test_runs_of_one_name_and_of_a_sweep_are_told_apart(tmp_path: Path) -> None:
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "config.yaml").write_text("seed: 0\n")
     (tmp_path / "a/sweep/sweep.json").write_text("{}")
-    library = Library([tmp_path / "a", tmp_path / "b"])
-    assert sorted(run.name for run in library.runs()) == ["one", "same", "same~2"]
+    catalogue = Catalogue([tmp_path / "a", tmp_path / "b"])
+    assert sorted(run.name for run in catalogue.runs()) == ["one", "same", "same~2"]
 
 
 def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_line(tmp_path: Path) -> None:
@@ -257,9 +257,9 @@ def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_line(tmp_path: P
     ):
         _listen("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(RunError, match="is no folder"):
-        Library([tmp_path / "nothing"])
+        Catalogue([tmp_path / "nothing"])
     with pytest.raises(RunError, match="no run folder and has none in it"):
-        Library([tmp_path])
+        Catalogue([tmp_path])
 
 
 def test_the_command_serves_and_loads_no_torch(made: Path) -> None:

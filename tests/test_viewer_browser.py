@@ -13,7 +13,7 @@ import uvicorn
 from recorded_run import HOSTILE
 from viewed_run import episode, five_episodes, served, write
 
-from selfplay.viewer.library import Library
+from selfplay.viewer.catalogue import Catalogue
 from selfplay.viewer.server import application
 
 pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="needs the browser chromium")
@@ -45,7 +45,7 @@ def test_a_real_browser_runs_nothing_that_a_model_wrote(made: Path, tmp_path: Pa
 def test_a_page_that_is_left_open_shows_the_next_step(made: Path, tmp_path: Path) -> None:
     metrics = made / "metrics.jsonl"
     metrics.write_text('{"step": 1, "role/solver/reward": 0.5}\n')
-    inner = application(Library([made]), cache=tmp_path / "cache")
+    inner = application(Catalogue([made]), cache=tmp_path / "cache")
     asked: list[str] = []
 
     async def growing(scope: Any, receive: Any, send: Any) -> None:

@@ -34,11 +34,11 @@ def watch(options: argparse.Namespace, rest: list[str]) -> None:
         if find_spec(package) is None:
             raise ConfigError(f"watch needs the package {package!r}; pip install 'selfplay[watch]'")
     from selfplay.runs import cache_folder
-    from selfplay.viewer.library import Library
+    from selfplay.viewer.catalogue import Catalogue
     from selfplay.viewer.server import serve
 
-    library = Library(options.runs or [Path("runs")])
-    serve(library, cache=cache_folder() / "viewer", host=options.host, port=options.port)
+    catalogue = Catalogue(options.runs or [Path("runs")])
+    serve(catalogue, cache=cache_folder() / "viewer", host=options.host, port=options.port)
 
 
 def play(options: argparse.Namespace, rest: list[str]) -> None:

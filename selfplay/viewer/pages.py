@@ -15,9 +15,9 @@ from selfplay.pages import render
 from selfplay.recorded import Recorded, read_metrics, read_summary
 from selfplay.transcripts import show
 from selfplay.viewer.buffer import Buffer
+from selfplay.viewer.catalogue import Catalogue, Shown
 from selfplay.viewer.filter import Filter
 from selfplay.viewer.index import PAGE, Index
-from selfplay.viewer.library import Library, Shown
 from selfplay.viewer.standings import standings
 from selfplay.viewer.tokens import tokens
 
@@ -30,14 +30,14 @@ MOST_FIGURES = 6
 class Pages:
     """Makes pages; keeps the indexes of the runs that were asked for."""
 
-    def __init__(self, library: Library, cache: Path) -> None:
-        self.library, self.cache = library, cache
+    def __init__(self, catalogue: Catalogue, cache: Path) -> None:
+        self.catalogue, self.cache = catalogue, cache
         self._indexes: dict[Path, Index] = {}
         self._lock = Lock()
 
     def stamp(self, run: str | None) -> str:
         """Changes when a live page would: of one run, or of all."""
-        shown = self.library.runs()
+        shown = self.catalogue.runs()
         return "+".join(f"{s.name}.{s.stamp}" for s in shown if run in (None, s.name))
 
     def error(self, problem: str) -> str:
@@ -48,12 +48,12 @@ class Pages:
 
     def runs(self) -> str:
         """All runs, with where they stand."""
-        shown = [self._line(run) for run in self.library.runs()]
+        shown = [self._line(run) for run in self.catalogue.runs()]
         return render("viewer_runs.html.jinja", title="Runs", runs=shown)
 
     def run(self, name: str, section: str) -> str:
         """One run: a section of its curves."""
-        run = self.library.run(name)
+        run = self.catalogue.run(name)
         rows = read_metrics(run.folder / "metrics.jsonl")
         sections = arrange(rows)
         chosen = _chosen(sections, section)
@@ -72,7 +72,7 @@ class Pages:
 
     def compare(self, names: Sequence[str], section: str) -> str:
         """The same curves of several runs, one chart per metric."""
-        runs = [self.library.run(name) for name in dict.fromkeys(names)]
+        runs = [self.catalogue.run(name) for name in dict.fromkeys(names)]
         if not 1 < len(runs) <= MOST_SERIES:
             raise RunError(f"choose from 2 to {MOST_SERIES} runs to compare, not {len(runs)}")
         rows = {run.name: read_metrics(run.folder / "metrics.jsonl") for run in runs}
@@ -111,7 +111,7 @@ class Pages:
 
     def episodes(self, name: str, asked: Filter, page: int) -> str:
         """A page of the list of episodes."""
-        run = self.library.run(name)
+        run = self.catalogue.run(name)
         index = self._index(run)
         left = index.update(PATIENCE)
         if left:
@@ -156,7 +156,7 @@ class Pages:
 
     def group(self, name: str, step: int, group: str) -> str:
         """The siblings of a group side by side, and what each agent was paid and credited with."""
-        run = self.library.run(name)
+        run = self.catalogue.run(name)
         index = self._index(run)
         index.update(PATIENCE)
         siblings = [self._read(name, row.step, row.line)[1] for row in index.group(step, group)]
@@ -185,7 +185,7 @@ class Pages:
 
     def tasks(self, name: str, kind: str, number_: int | None, page: int) -> str:
         """The task buffer of the newest checkpoint; `number_` asks for one task's lineage."""
-        run = self.library.run(name)
+        run = self.catalogue.run(name)
         buffer = Buffer(run.folder)
         listed = buffer.of_type(kind)
         pages = -(-len(listed) // PAGE)
@@ -205,7 +205,7 @@ class Pages:
 
     def league(self, name: str) -> str:
         """The league of the newest checkpoint: ratings, and who beats whom."""
-        run = self.library.run(name)
+        run = self.catalogue.run(name)
         return render(
             "viewer_league.html.jinja",
             title=f"League of {name}",
@@ -222,7 +222,7 @@ class Pages:
             return self._indexes[run.folder]
 
     def _read(self, name: str, step: int, line: int) -> tuple[Shown, Recorded]:
-        run = self.library.run(name)
+        run = self.catalogue.run(name)
         index = self._index(run)
         index.update(PATIENCE)
         return run, index.read(step, line)

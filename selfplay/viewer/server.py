@@ -28,8 +28,8 @@ from starlette.types import ASGIApp
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.pages import template_text
+from selfplay.viewer.catalogue import Catalogue
 from selfplay.viewer.filter import Filter
-from selfplay.viewer.library import Library
 from selfplay.viewer.pages import Pages
 
 SHARE = 200
@@ -46,13 +46,13 @@ HEADERS = {
 
 
 def application(
-    library: Library, *, cache: Path, token: str = "", host: str = "127.0.0.1"
+    catalogue: Catalogue, *, cache: Path, token: str = "", host: str = "127.0.0.1"
 ) -> Starlette:
     """The web application, for loopback's `host`, or for anybody who has the `token`.
 
     `cache` is where indexes of episodes go.
     """
-    pages = Pages(library, cache)
+    pages = Pages(catalogue, cache)
 
     def page(make: Callable[[Request], str]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -183,7 +183,7 @@ class _Guard(BaseHTTPMiddleware):
         return response
 
 
-def serve(library: Library, *, cache: Path, host: str, port: int) -> None:
+def serve(catalogue: Catalogue, *, cache: Path, host: str, port: int) -> None:
     """Serve until interrupted; prints the address. Raises ConfigError if the port is taken."""
     import uvicorn
 
@@ -191,10 +191,10 @@ def serve(library: Library, *, cache: Path, host: str, port: int) -> None:
     listener = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listener.getsockname()[1]}/{f'?token={token}' if token else ''}"
-    print(f"watching {len(library.runs())} runs at {address} (Ctrl-C ends it)")
+    print(f"watching {len(catalogue.runs())} runs at {address} (Ctrl-C ends it)")
     sys.stdout.flush()
     settings = uvicorn.Config(
-        application(library, cache=cache, token=token, host=host),
+        application(catalogue, cache=cache, token=token, host=host),
         log_level="warning",
         lifespan="off",
     )

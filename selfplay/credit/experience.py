@@ -1,4 +1,4 @@
-"""Library: the joint trajectories that went well are kept, and all agents imitate them."""
+"""Experience: the joint trajectories that went well are kept, and all agents imitate them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from selfplay.seeds import derive
 from selfplay.types import Group, Sample, Status, Turn, from_json, to_json
 
 
-class Library(Method):
+class Experience(Method):
     """Samples of good episodes, old and new, for objective=sft (SiriuS, 2502.04780).
 
     An episode is good if its metric `measure` lies above `above`. Each step draws `batch` of what
     is kept; before anything is, nothing is learned. Kept are at most `capacity` trajectories and
     `per_task` of one task, the newest; of an episode in which moves were made again those that led
-    to its end (see `attempts.decisive`). Failure mode: what is solved often fills the library, and
+    to its end (see `attempts.decisive`). Failure mode: what is solved often crowds out the rest;
     a right answer reached for a wrong reason is imitated too.
     """
 
@@ -52,10 +52,10 @@ class Library(Method):
                 kept.append((task, turns))
         self._kept = kept[::-1]
         self._draws += 1
-        rng = Random(derive(self.seed, "library", self._draws))
+        rng = Random(derive(self.seed, "experience", self._draws))
         drawn = rng.sample(self._kept, min(self.batch, len(self._kept)))
         return [
-            Sample(turn=turn, advantage=1.0, group=f"library/{task}")
+            Sample(turn=turn, advantage=1.0, group=f"experience/{task}")
             for task, turns in drawn
             for turn in turns
             if turn.learn
@@ -67,13 +67,13 @@ class Library(Method):
         return {"kept": len(self._kept), "added": self._added, "tasks": len(tasks)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The library, and how often it was drawn from."""
+        """The trajectories, and how often it was drawn from."""
         kept = [[task, list(map(to_json, turns))] for task, turns in self._kept]
         return {"kept": kept, "draws": self._draws}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises ValueError if the state belongs to another method."""
         if set(state) != {"kept", "draws"}:
-            raise ValueError(f"Library keeps trajectories, but got {sorted(state)}")
+            raise ValueError(f"Experience keeps trajectories, but got {sorted(state)}")
         self._draws = int(state["draws"])
         self._kept = [(t, [from_json(Turn, turn) for turn in turns]) for t, turns in state["kept"]]

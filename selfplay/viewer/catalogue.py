@@ -42,7 +42,7 @@ class Shown:
         return ".".join(parts)
 
 
-class Library:
+class Catalogue:
     """Run folders, and folders of them, which are looked into again whenever they are asked for."""
 
     def __init__(self, places: Sequence[Path]) -> None:
