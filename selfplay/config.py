@@ -23,7 +23,22 @@ from yaml import YAMLError
 from selfplay.build import TARGET, check, convert
 from selfplay.errors import ConfigError, nearest
 
-OBJECTS = ("run", "arena", "curriculum", "population", "sampler", "credit", "objective", "collapse")
+HOME = {
+    "engine": "selfplay.engines.transformers.TransformersEngine",
+    "runtime": "selfplay.runtime.local.Local",
+}
+"""Keys of where things run, with what needs neither another machine nor a package more."""
+OBJECTS = (
+    "run",
+    "arena",
+    "curriculum",
+    "population",
+    "sampler",
+    "credit",
+    "objective",
+    "collapse",
+    *HOME,
+)
 """Keys that hold one node with a `_target_`."""
 COLLECTIONS = ("services", "roles", "shaping", "trackers")
 """Keys that hold a node with a `_target_` under each name."""
@@ -33,7 +48,6 @@ SETTINGS = (
     "evaluations",
     "sampling",
     "learner",
-    "engine",
     "rollout",
     "league",
 )
@@ -132,6 +146,15 @@ def load_changed(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
         return load(rest, name="config", folder=Path(place))
 
 
+def at_home(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with everything in this process, for whoever looks at a run that is over."""
+    nodes = {
+        key: config[key] if config[key].get(TARGET) == name else {TARGET: name}
+        for key, name in HOME.items()
+    }
+    return {**config, **nodes}
+
+
 def _compose(home: Path, name: str, overrides: Sequence[str]) -> DictConfig:
     GlobalHydra.instance().clear()
     try:
@@ -173,7 +196,7 @@ def validate(config: Mapping[str, Any]) -> None:
     for where, node in nodes.items():
         if not isinstance(node, Mapping) or TARGET not in node:
             raise ConfigError(f"{where}.{TARGET}: missing; it names the class to build")
-    for group, least in (("engine", 1), ("rollout", 1), ("learner", 0)):
+    for group, least in (("rollout", 1), ("learner", 0)):
         for name, value in config[group].items():
             if isinstance(value, int | float) and value < least:
                 raise ConfigError(

@@ -16,21 +16,16 @@ from selfplay.credit import Credit, Stateful
 from selfplay.credit.needs import refuse_strangers, refuse_unfed
 from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
-from selfplay.engines.transformers import TransformersEngine
 from selfplay.evaluation import Evaluation
 from selfplay.league import wiring
-from selfplay.learner.learner import Learner
+from selfplay.learner import Trainer
 from selfplay.learner.objective import Surrogate
+from selfplay.players import Players
 from selfplay.population import Population
-from selfplay.rollout import Rollout
+from selfplay.runtime import Runtime
 from selfplay.sampler import Sampler
-from selfplay.seating import Seating
 from selfplay.seeds import derive
 from selfplay.settings import Settings, set_up_torch
-from selfplay.world import World
-
-# What the program fills in, and a config therefore may not.
-ENGINE = ("models", "end_ids")
 
 
 def validate(config: Mapping[str, Any]) -> None:
@@ -44,7 +39,8 @@ def validate(config: Mapping[str, Any]) -> None:
     collapse.validate(config)
     build(config["trackers"], where="trackers")  # so that a missing package is told of now
     construct(Settings, {k: v for k, v in config["run"].items() if k != TARGET}, where="run")
-    fit(TransformersEngine, config["engine"], where="engine", reserved=ENGINE)
+    runtime: Runtime = build(config["runtime"], where="runtime")
+    runtime.check(config)
     seating.validate(sampling=config["sampling"], rollout=config["rollout"], roles=config["roles"])
     population: Population = build(config["population"], where="population")
     members.validate(
@@ -81,7 +77,9 @@ class Experiment:
         self.evaluations_after: dict[str, dict[str, float]] | None = None
         self.seconds_before = 0.0
         self.step = 0
-        self.world = World(config)
+        self.runtime: Runtime = build(config["runtime"], where="runtime")
+        self.players = Players(config)
+        self.world, self.population = self.players.world, self.players.population
         try:
             self._build_all(saved)
         except BaseException:
@@ -89,8 +87,7 @@ class Experiment:
             raise
 
     def _build_all(self, saved: Path | None) -> None:
-        config = self.config
-        self.population: Population = build(config["population"], where="population")
+        config, players = self.config, self.players
         self.objective: Surrogate = self.world.build("objective")
         self.curriculum: Curriculum = self.world.build("curriculum")
         self.watch: collapse.Watch = self.world.build("collapse")
@@ -100,50 +97,28 @@ class Experiment:
         # What a sampler drops for want of signal is for the credit to say.
         within = getattr(self.credit, "within", "role")
         self.sampler: Sampler = self.world.build("sampler", within=within)
-        evaluations = {
-            name: self._evaluation(f"evaluations.{name}", node)
-            for name, node in config["evaluations"].items()
-        }
         plan = wiring.Plan(config["league"], arena=arena(), population=self.population)
         # The policies come last: a warm start, or a large model, costs minutes.
-        self.policies = members.load(
-            self.population,
-            config["roles"],
-            warmstart=config["warmstart"],
-            seed=self.seed,
+        self.engine = self.runtime.engine(config, players)
+        players.load(
+            self.engine,
             saved=saved,
             afresh=self.objective.reads_reference,
+            device=self.runtime.device,
         )
-        self.learners = members.learners(
-            self.population,
-            self.policies,
-            settings=config["learner"],
-            objective=self.objective,
-            seed=self.seed,
-        )
-        self.engine = TransformersEngine(
-            {name: policy.model for name, policy in self.policies.items()},
-            {name: policy.renderer.end_ids for name, policy in self.policies.items()},
-            **fit(TransformersEngine, config["engine"], where="engine", reserved=ENGINE),
-        )
-        self.seating = Seating(
-            roles=self.world.roles,
-            policy_of=self.population.policy_of,
-            sampling=config["sampling"],
-            rollout=config["rollout"],
-        )
-        members.seat(self.population, self.policies, self.seating, self.engine)
-        self.rollout: Rollout = self.seating.rollout(arena)
+        self.policies = players.policies
+        self.learners = self.runtime.trainers(players, self.objective)
+        self.play = self.runtime.play(players)
         self.evaluations = {
-            name: (each, self.seating.rollout(each.arena, temperature=each.temperature))
-            for name, each in evaluations.items()
+            name: (each, self.runtime.play(players, name))
+            for name, each in players.evaluations.items()
         }
         self.league = plan.league(
             policies=self.policies,
             learners=self.learners,
-            seating=self.seating,
+            seating=players.seating,
             engine=self.engine,
-            play=self.rollout.play,
+            play=self.play,
             seed=self.seed,
         )
 
@@ -192,18 +167,13 @@ class Experiment:
         """Let the engine sample with a policy's updated weights."""
         policy = self.policies[name]
         policy.version += 1
-        self.engine.publish(name, policy.model.state_dict(), policy.version)
+        self.engine.publish(name, self.learners[name].weights(), policy.version)
 
     def service_figures(self) -> dict[str, float]:
         """What services and engines counted since they were last asked."""
-        figures: dict[str, float] = {}
-        for name, each in self._outside().items():
-            if hasattr(each, "drain_counts"):
-                counts = each.drain_counts()
-                figures |= {f"{name}/{key}": float(value) for key, value in counts.items()}
-        return figures
+        return {**self.players.counts(), **self.runtime.counts()}
 
-    def learning(self, step: int) -> dict[str, Learner]:
+    def learning(self, step: int) -> dict[str, Trainer]:
         """The learners of the policies that learn at a step."""
         return {
             name: learner
@@ -247,25 +217,6 @@ class Experiment:
         }
 
     def close(self) -> None:
-        """Release services and engines that hold processes or connections."""
-        for each in self._outside().values():
-            if hasattr(each, "close"):
-                each.close()
-
-    def _outside(self) -> dict[str, Any]:
-        """Services, and engines where they are built, under the names of their figures."""
-        engines = self.seating.engines if hasattr(self, "seating") else {}
-        return {
-            **{f"service/{name}": service for name, service in self.world.services.items()},
-            **{f"engine/{name}": engine for name, engine in engines.items()},
-        }
-
-    # Building ----------------------------------------------------------------------------------
-
-    def _evaluation(self, where: str, node: Mapping[str, Any]) -> Evaluation:
-        rest = {key: value for key, value in node.items() if key != "arena"}
-        built = build(rest, where=where, provided=self.world.services)
-        checked = fit(Evaluation, built, where=where, provided=("arena",))
-        arena = self.world.arena_of(node["arena"], where=f"{where}.arena")
-        evaluation: Evaluation = construct(Evaluation, {"arena": arena, **checked}, where=where)
-        return evaluation
+        """Release services, engines and the runtime, which hold processes or connections."""
+        self.players.close()
+        self.runtime.close()

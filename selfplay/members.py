@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.build import TARGET, construct, fit, join, locate
-from selfplay.engines.transformers import TransformersEngine
+from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Surrogate
@@ -64,6 +64,7 @@ def load(
     seed: int,
     saved: Path | None = None,
     afresh: bool = False,
+    device: str | None = None,
 ) -> dict[str, Policy]:
     """The policies by name; those with adapters over one model share it.
 
@@ -75,6 +76,7 @@ def load(
         saved: A checkpoint to take models from.
         afresh: Whether to load what the policies began as even so: a checkpoint no longer has that
             of a policy without an adapter, and a reference needs it.
+        device: Where they are, if not where their settings say.
     """
     found: dict[str, Policy] = {}
     bases: Bases = {}
@@ -92,7 +94,7 @@ def load(
         model = str(folder or resolve_model(node.get("model"), warmstart, where=where))
         found[name] = load_policy(
             name,
-            **{**node, "model": model, "lora": lora},
+            **{**node, "model": model, "lora": lora, **({"device": device} if device else {})},
             bases=bases,
             seed=derive(seed, "adapter", name),
         )
@@ -106,7 +108,7 @@ def seat(
     population: Population,
     policies: Mapping[str, Policy],
     seating: Seating,
-    engine: TransformersEngine,
+    engine: ServingEngine,
 ) -> None:
     """Make the policies and the population's opponents known to rollouts.
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from selfplay import config as configs
 from selfplay.arena import Arena
 from selfplay.build import TARGET, locate, signature
-from selfplay.engines.person import Ask, Person
+from selfplay.engines.person import Ask, Person, news
 from selfplay.engines.scripted import Scripted
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.pages import visible
@@ -20,13 +21,15 @@ from selfplay.rollout import Job, Rollout
 from selfplay.runs import record_line, reporting_disk, write_atomic
 from selfplay.seating import Seating
 from selfplay.seeds import derive
-from selfplay.types import Episode, Group, Message
+from selfplay.types import Episode, Group, Message, Task
 from selfplay.world import World
 
 YOU = "you"
 """Name of the person among the policies."""
 OTHERS = "others"
 """Name of the script that plays the other seats of an arena without a run."""
+DRAWS = 1000
+"""Tasks that are drawn to find one in which a seat takes part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,63 @@ class Table:
     folder: Path
     """Where games are saved."""
 
+    def seats(self) -> list[str]:
+        """The agents that a person can be."""
+        return list(self.arena().possible_agents)
+
+    def check(self, agent: str) -> None:
+        """Raise ConfigError for a seat that there is not."""
+        known = self.seats()
+        if agent not in known:
+            raise ConfigError(f"--as {agent}: no such seat; {nearest(agent, known)}")
+
+    def game(self, agent: str, *, seed: int, number: int) -> Episode:
+        """A game with the person in the seat of `agent`, asked whenever it is its move."""
+        chance = derive(seed, "play", number)
+        job = Job(task=self._task(agent, chance), seed=chance, seating={agent: YOU})
+        (episode,) = self.rollout.play([job])
+        return episode
+
+    def save(self, episode: Episode) -> Path:
+        """Write a game down as a record of one episode; the file."""
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        group = Group(id=f"play.{stamp}", episodes=(episode,))
+        with reporting_disk(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            names = (self.folder / f"{stamp}-{number}.jsonl" for number in count(1))
+            path = next(name for name in names if not name.exists())
+            write_atomic(path, json.dumps(record_line(group, 0, {})) + "\n")
+        return path
+
+    def _task(self, agent: str, chance: int) -> Task:
+        """A task in which the seat takes part: those of a mixture are for some of its agents."""
+        rng, arena = Random(chance), self.arena()
+        for _ in range(DRAWS):
+            task = arena.default_task(rng)
+            try:
+                arena.begin(task, chance)
+            except Exception:  # the game itself fails of it, and its record says how
+                return task
+            if agent in arena.agents:
+                return task
+        raise ConfigError(f"--as {agent}: takes no part in any of {DRAWS} tasks")
+
+
+@contextmanager
+def table(target: str, *, ask: Ask, script: str) -> Iterator[Table]:
+    """A table that is open as long as the context.
+
+    Args:
+        target: A run folder, whose newest policies play the rest, or an arena of `selfplay list`.
+        ask: Shows and asks.
+        script: Who plays the rest where `target` is an arena: a dotted name.
+    Raises:
+        ConfigError, RunError: Where there is no such run or arena.
+    """
+    folder = Path(target)
+    with _run(folder, ask) if folder.is_dir() else _arena(target, ask, script) as found:
+        yield found
+
 
 def play(
     target: str, *, agent: str, ask: Ask, script: str, games: int, seed: int
@@ -47,26 +107,18 @@ def play(
     """Games of a person, each with the file it was saved in.
 
     Args:
-        target: A run folder, whose newest policies play the rest, or an arena of `selfplay list`.
+        target: As of `table`, and so are `ask` and `script`.
         agent: The person's seat.
-        ask: Shows and asks.
-        script: Who plays the rest where `target` is an arena: a dotted name.
         games: How many.
         seed: Of the arena's chance and of the others' sampling.
     Raises:
         ConfigError, RunError: Where there is no such run, arena or seat.
     """
-    folder = Path(target)
-    opened = _run(folder, ask) if folder.is_dir() else _arena(target, ask, script)
-    with opened as table:
-        known = table.arena().possible_agents
-        if agent not in known:
-            raise ConfigError(f"--as {agent}: no such seat; {nearest(agent, known)}")
+    with table(target, ask=ask, script=script) as found:
+        found.check(agent)
         for number in range(games):
-            chance = derive(seed, "play", number)
-            task = table.arena().default_task(Random(chance))
-            (episode,) = table.rollout.play([Job(task=task, seed=chance, seating={agent: YOU})])
-            yield episode, _save(table.folder, episode, number)
+            episode = found.game(agent, seed=seed, number=number)
+            yield episode, found.save(episode)
 
 
 @contextmanager
@@ -79,11 +131,11 @@ def _run(folder: Path, ask: Ask) -> Iterator[Table]:
     place, _ = checkpoint.latest(folder / "checkpoints")
     if place is None:
         raise RunError(f"run {folder} has no checkpoint yet; there is nobody to play against")
-    experiment = Experiment.resume(run.config(), place)
+    experiment = Experiment.resume(configs.at_home(run.config()), place)
     try:
-        experiment.seating.add(YOU, Person(ask))
-        arena = experiment.rollout.arena
-        yield Table(arena=arena, rollout=experiment.rollout, folder=folder / "games")
+        players = experiment.players
+        players.seating.add(YOU, Person(ask))
+        yield Table(arena=players.world.arena, rollout=players.rollout, folder=folder / "games")
     finally:
         experiment.close()
 
@@ -125,24 +177,13 @@ def _config(name: str) -> Mapping[str, Any]:
     return config
 
 
-def _save(folder: Path, episode: Episode, number: int) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    path = folder / f"{stamp}-{number + 1}.jsonl"
-    group = Group(id=f"play.{number}", episodes=(episode,))
-    with reporting_disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(record_line(group, 0, {})) + "\n")
-    return path
-
-
 def at_terminal(agent: str, messages: Sequence[Message]) -> str:
     """Print what is new since the person's last words and read a line; raises EOFError at the end.
 
     What other agents wrote is shown with its control characters made visible: a terminal obeys
     them.
     """
-    said = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    for message in messages[said[-1] + 1 if said else 0 :]:
+    for message in news(messages):
         content = message["content"]
         words = content if isinstance(content, str) else "\n".join(map(str, content))
         print(f"\n{visible(words)}")

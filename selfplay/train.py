@@ -88,7 +88,7 @@ def gather(experiment: Experiment, progress: Progress) -> None:
             return
         progress.phase(f"gathering first tasks, round {attempt}")
         experiment.sampler.sample(
-            experiment.curriculum, experiment.rollout.play, step=-attempt, seed=experiment.seed
+            experiment.curriculum, experiment.play, step=-attempt, seed=experiment.seed
         )
 
 
@@ -98,9 +98,9 @@ def evaluate(
     """The evaluations, or those of `names`."""
     found = {}
     for name in experiment.evaluations if names is None else names:
-        evaluation, rollout = experiment.evaluations[name]
+        evaluation, play = experiment.evaluations[name]
         progress.phase(f"evaluating {name}")
-        found[name], episodes = evaluation.run(name, rollout.play, seed=experiment.seed)
+        found[name], episodes = evaluation.run(name, play, seed=experiment.seed)
         if when == "before":
             for line in evaluation.unmeasured(name, episodes):
                 progress.note(line)

@@ -1,6 +1,6 @@
 """What the tests of the embedded engine share: ask, wait, and what the model itself says."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import torch
@@ -12,8 +12,17 @@ from selfplay.types import Completion, Request
 END = 2
 
 
+def serving(
+    models: Mapping[str, PreTrainedModel], end_ids: Mapping[str, Sequence[int]], **settings: int
+) -> TransformersEngine:
+    made = TransformersEngine(**settings)
+    for name, model in models.items():
+        made.serve(name, model, end_ids[name])
+    return made
+
+
 def engine(model: PreTrainedModel, **settings: int) -> TransformersEngine:
-    return TransformersEngine({"p": model}, {"p": [END]}, **settings)
+    return serving({"p": model}, {"p": [END]}, **settings)
 
 
 def ask(

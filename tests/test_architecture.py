@@ -20,8 +20,11 @@ PACKAGES = ("selfplay", "roles", "arenas", "configs")
 LAYERS = (
     ("cli",),
     ("commands",),
-    ("train", "study", "replay", "viewer", "play", "plan"),
+    ("train", "study", "replay", "viewer", "plan"),
+    ("play",),
     ("experiment",),
+    ("runtime",),
+    ("players",),
     ("members",),
     ("ablation",),
     ("sweep",),

@@ -95,7 +95,6 @@ def test_a_config_has_all_its_parts_and_no_other() -> None:
         ("seed", "abc", "seed: 'abc' does not fit"),
         ("learner", 3, "learner: 3 does not fit"),
         ("learner.lr", -1, "learner.lr: -1 does not fit"),
-        ("engine.stride", 0, "engine.stride: 0 does not fit"),
         ("rollout.max_live", 0, "rollout.max_live: 0 does not fit"),
         ("roles.solver", {"style": "terse"}, "roles.solver._target_: missing"),
         ("services.executor", None, "services.executor._target_: missing"),

@@ -4,10 +4,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from serving import serving
 from test_rollout import Talk, job
 from transformers import PreTrainedModel
 
-from selfplay.engines.transformers import TransformersEngine
 from selfplay.role import Memory, Role
 from selfplay.rollout import Rollout, Seat
 from selfplay.tiny import END, START, build_tokenizer
@@ -31,7 +31,7 @@ def talk(model: PreTrainedModel, seam: ChatRenderer, memory: Memory, **settings:
     playing = Rollout(
         arena=Talk,
         seats={"a": seat, "b": seat},
-        engines={"p": TransformersEngine({"p": model}, {"p": seam.end_ids})},
+        engines={"p": serving({"p": model}, {"p": seam.end_ids})},
     )
     (episode,) = playing.play([job(seed=5, rounds=4)])
     (again,) = playing.play([job(seed=5, rounds=4)])

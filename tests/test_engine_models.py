@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from serving import END, answer, engine, teacher
+from serving import END, answer, engine, serving, teacher
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -19,7 +19,6 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError
 from selfplay.types import Request
 
@@ -65,12 +64,12 @@ def test_other_models_and_kinds_of_attention(kind: str, attention: str) -> None:
 @pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
 def test_a_row_that_is_done_waits_in_its_place(kind: str) -> None:
     """A long prompt with few new tokens ends early, at the last position of model and cache."""
-    serving = TransformersEngine({"p": made(kind)}, {"p": []}, prefill_tokens=1)
+    serves = serving({"p": made(kind)}, {"p": []}, prefill_tokens=1)
     long = Request(id=0, policy="p", prompt_ids=(5,) * 20, seed=0, max_tokens=4)
     short = [
         Request(id=n, policy="p", prompt_ids=(6, 7), seed=n, max_tokens=20) for n in range(1, 20)
     ]
-    found = answer(serving, [long, *short])
+    found = answer(serves, [long, *short])
     assert len(found[0].completion_ids) == 4
     for request in (long, short[0]):
         torch.testing.assert_close(

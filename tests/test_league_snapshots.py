@@ -40,10 +40,9 @@ class Made:
         }
         for base in bases.values():
             base.kept = "float32"
-        self.engine = TransformersEngine(
-            {name: policy.model for name, policy in self.policies.items()},
-            {name: policy.renderer.end_ids for name, policy in self.policies.items()},
-        )
+        self.engine = TransformersEngine()
+        for name, policy in self.policies.items():
+            self.engine.serve(name, policy.model, policy.renderer.end_ids)
         self.seating = Seating(
             roles={"player": Role()},
             policy_of=lambda role: "base",

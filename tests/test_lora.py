@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 from building import llama, same, sample
-from serving import ask
+from serving import ask, serving
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from selfplay import lora as adapters
-from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError, RunError
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Objective
@@ -127,7 +126,7 @@ def test_a_step_on_one_adapter_moves_no_other_and_no_base_weight(folder: Path, d
 def test_the_engine_samples_with_each_policys_own_adapter(folder: Path) -> None:
     policies = loaded(folder, "first", "second")
     trained(policies[1], lr=0.5)
-    engine = TransformersEngine({p.name: p.model for p in policies}, {p.name: [] for p in policies})
+    engine = serving({p.name: p.model for p in policies}, {p.name: [] for p in policies})
     requests = [replace(one, temperature=1.0, max_tokens=6) for one in ask(4)]
     for number, policy in enumerate(policies):
         engine.publish(policy.name, policy.model.state_dict(), 1)

@@ -8,6 +8,7 @@ import numpy as np
 import pettingzoo
 import pytest
 from pettingzoo.test import api_test, seed_test
+from serving import serving
 from transformers import PreTrainedModel
 from whole_games import GAME, booked, own_returns, play
 from wrapped_envs import Bids, Countdown, Locked
@@ -17,7 +18,6 @@ from arenas.pettingzoo import PettingZoo, env
 from roles.player import Player
 from selfplay.config import load
 from selfplay.engines.scripted import ScriptedEngine
-from selfplay.engines.transformers import TransformersEngine
 from selfplay.experiment import validate
 from selfplay.tokens import ChatRenderer
 from selfplay.types import Status, Task
@@ -56,7 +56,7 @@ def test_random_games_are_paid_as_the_env_pays(name: str) -> None:
 def test_a_tiny_policy_plays_to_the_end(
     name: str, model: PreTrainedModel, renderer: ChatRenderer
 ) -> None:
-    engine = TransformersEngine({"p": model}, {"p": renderer.end_ids})
+    engine = serving({"p": model}, {"p": renderer.end_ids})
     seat = {"renderer": renderer, "max_tokens": 2}
     games = play(lambda: PettingZoo(env=name, illegal="random_legal"), engine, 10, **seat)
     for episode, arena in games:

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from serving import serving
 from transformers import PreTrainedModel
 
 from selfplay.arena import Arena
 from selfplay.engines.scripted import ScriptedEngine, constant
-from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import CollapsedError, ConfigError, PromptTooLong
 from selfplay.metrics import of_episodes
 from selfplay.progress import Progress
@@ -91,7 +91,7 @@ def test_a_failed_episode_at_the_end_waits_for_what_is_in_flight(renderer: ChatR
 
 
 def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRenderer) -> None:
-    engine = TransformersEngine({"p": model}, {"p": list(renderer.end_ids)})
+    engine = serving({"p": model}, {"p": list(renderer.end_ids)})
     short, long = rollout(engine, renderer).play(jobs(1, 2000))
     assert short.status is Status.FINISHED and long.status is Status.FAILED
     assert "exceeds the model's 256" in long.error

@@ -11,13 +11,13 @@ import pyspiel
 import pytest
 import textarena
 from pettingzoo.test import api_test, seed_test
+from serving import serving
 from whole_games import GAME, play
 
 from arenas.textarena import TextArena
 from selfplay.build import build
 from selfplay.config import load
 from selfplay.engines.scripted import ScriptedEngine
-from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError
 from selfplay.experiment import validate
 from selfplay.role import Role
@@ -83,7 +83,7 @@ def test_whole_games_are_paid_as_the_game_pays(name: str) -> None:
 def test_a_tiny_policy_plays_to_the_end(name: str, legal: Any, renderer: ChatRenderer) -> None:
     sizes = {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 16, "positions": 30_000}
     model = build_model(len(renderer.tokenizer), seed=0, **sizes).eval()
-    engine = TransformersEngine({"p": model}, {"p": renderer.end_ids})
+    engine = serving({"p": model}, {"p": renderer.end_ids})
 
     def make() -> TextArena:
         # the version that shows the board and not all that has been said

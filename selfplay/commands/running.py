@@ -153,8 +153,8 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     experiment = Experiment.resume(run.config(), place)
     try:
         figures = {
-            name: evaluation.run(name, rollout.play, seed=experiment.seed)[0]
-            for name, (evaluation, rollout) in experiment.evaluations.items()
+            name: evaluation.run(name, play, seed=experiment.seed)[0]
+            for name, (evaluation, play) in experiment.evaluations.items()
         }
     finally:
         experiment.close()

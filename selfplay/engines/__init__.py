@@ -1,9 +1,12 @@
 """Engines turn requests into completions. One loop drives them all: add, step, deliver, repeat."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from selfplay.types import Completion, Request
+
+if TYPE_CHECKING:  # a scripted engine needs no torch
+    from transformers import PreTrainedModel
 
 
 class Engine(Protocol):
@@ -23,4 +26,29 @@ class Engine(Protocol):
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         """From now on `policy` samples with these weights (a state dictionary)."""
+        ...
+
+
+class ServingEngine(Engine, Protocol):
+    """An engine that policies live in: those of a run, and a league's snapshots of them.
+
+    One that holds processes or connections has `close`, one that counts has `drain_counts`.
+    """
+
+    def serve(self, policy: str, model: "PreTrainedModel", end_ids: Sequence[int]) -> None:
+        """Serve one more policy from now on.
+
+        Args:
+            policy: Its name.
+            model: Its model, with its present weights.
+            end_ids: The tokens that end a completion.
+        """
+        ...
+
+    def withdraw(self, policy: str) -> None:
+        """Serve a policy no longer; raises RuntimeError while it has requests in flight."""
+        ...
+
+    def release(self, policy: str) -> None:
+        """Give back what a policy only needs while it plays."""
         ...

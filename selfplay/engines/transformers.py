@@ -23,21 +23,15 @@ class TransformersEngine:
 
     def __init__(
         self,
-        models: Mapping[str, PreTrainedModel],
-        end_ids: Mapping[str, Sequence[int]],
         *,
         max_rows: int = 1024,
         prefill_tokens: int = 16_384,
         stride: int = 16,
     ) -> None:
         """Args:
-        models: Policy name to model.
-        end_ids: Policy name to the tokens that end a completion.
         max_rows: Completions decoded at once per policy.
         prefill_tokens: Prompt tokens of one prefill forward, padding included.
         stride: Decoding steps between two chances for requests to join.
-
-        Raises ConfigError for a model whose attention the engine cannot serve.
         """
         settings = {"max_rows": max_rows, "prefill_tokens": prefill_tokens, "stride": stride}
         for name, value in settings.items():
@@ -45,11 +39,15 @@ class TransformersEngine:
                 raise ConfigError(f"engine.{name}: must be at least 1, not {value}")
         self._settings = settings
         self._batches: dict[str, _Batch] = {}
-        for name, model in models.items():
-            self.serve(name, model, end_ids[name])
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
-        """Serve one more policy from now on; raises ConfigError as `__init__`."""
+        """Serve one more policy from now on, with its model's own tensors.
+
+        Args:
+            policy: Its name.
+            model: Its model; ConfigError for one whose attention the engine cannot serve.
+            end_ids: The tokens that end a completion.
+        """
         self._batches[policy] = _Batch(policy, model, end_ids, **self._settings)
 
     def withdraw(self, policy: str) -> None:

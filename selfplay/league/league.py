@@ -13,7 +13,7 @@ from selfplay.league import Chances, Snapshot, Table
 from selfplay.league.matchmaking import Anchors, mixed
 from selfplay.league.settings import LeagueSettings
 from selfplay.league.snapshots import Snapshots
-from selfplay.learner.learner import Learner
+from selfplay.learner import Trainer
 from selfplay.rollout import Job
 from selfplay.sampler import Play
 from selfplay.seeds import derive
@@ -53,7 +53,7 @@ class League:
         own: str,
         anchors: Sequence[str],
         snapshots: Snapshots,
-        learners: Mapping[str, Learner],
+        learners: Mapping[str, Trainer],
         play: Play,
         seed: int,
     ) -> None:

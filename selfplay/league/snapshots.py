@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from selfplay.checkpoint import FROZEN, Frozen
-from selfplay.engines.transformers import TransformersEngine
+from selfplay.engines import ServingEngine
 from selfplay.league import Snapshot
 from selfplay.lora import frozen_copy
 from selfplay.policy import Policy
@@ -26,7 +26,7 @@ class Snapshots:
         self,
         policies: Mapping[str, Policy],
         seating: Seating,
-        engine: TransformersEngine,
+        engine: ServingEngine,
         *,
         begin_again: Sequence[str] = (),
     ) -> None:

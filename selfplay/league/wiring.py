@@ -5,13 +5,13 @@ from typing import Any, TypeAlias
 
 from selfplay.arena import Arena
 from selfplay.build import TARGET, build, join
-from selfplay.engines.transformers import TransformersEngine
+from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError
 from selfplay.league.alone import Alone
 from selfplay.league.league import League
 from selfplay.league.settings import LeagueSettings
 from selfplay.league.snapshots import Snapshots
-from selfplay.learner.learner import Learner
+from selfplay.learner import Trainer
 from selfplay.policy import Policy
 from selfplay.population import Population
 from selfplay.sampler import Play
@@ -57,9 +57,9 @@ class Plan:
         self,
         *,
         policies: Mapping[str, Policy],
-        learners: Mapping[str, Learner],
+        learners: Mapping[str, Trainer],
         seating: Seating,
-        engine: TransformersEngine,
+        engine: ServingEngine,
         play: Play,
         seed: int,
     ) -> AnyLeague:

@@ -194,6 +194,11 @@ class Learner:
             entropy=entropy,
         )
 
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The model's own tensors by name."""
+        state: Mapping[str, torch.Tensor] = self.model.state_dict()
+        return state
+
     def begin_again(self) -> None:
         """Forget the optimizer's averages and its steps; a magnet stands where the model is now."""
         self.optimizer.state.clear()

@@ -80,7 +80,8 @@ class Probe:
     def works(self) -> tuple[Callable[[], object], Callable[[], object]]:
         """Generating once, and learning once."""
         model, rng = self.model(), Random(0)
-        engine = TransformersEngine({"base": model}, {"base": ()})
+        engine = TransformersEngine()
+        engine.serve("base", model, ())
         texts = [self._ids(rng, self.prompt) for _ in range(self.prompts)]
         requests = [
             Request(

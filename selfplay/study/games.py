@@ -15,11 +15,11 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from selfplay.arena import Arena
-from selfplay.build import fit
-from selfplay.engines import Engine
-from selfplay.engines.transformers import TransformersEngine
+from selfplay.build import build
+from selfplay.config import at_home, load_changed
+from selfplay.engines import Engine, ServingEngine
 from selfplay.errors import ConfigError, nearest
-from selfplay.experiment import ENGINE, Experiment
+from selfplay.experiment import Experiment
 from selfplay.rollout import Job, Rollout, Seat
 from selfplay.runs import Run
 from selfplay.seeds import derive
@@ -175,12 +175,9 @@ class Games:
             self.notes.append(
                 f"{player.label} was trained with another {' and '.join(differs)} than this game's"
             )
-        engine = TransformersEngine(
-            {name: policy.model for name, policy in policies.items()},
-            {name: policy.renderer.end_ids for name, policy in policies.items()},
-            **fit(TransformersEngine, self._config["engine"], where="engine", reserved=ENGINE),
-        )
+        engine: ServingEngine = build(self._config["engine"], where="engine")
         for name, policy in policies.items():
+            engine.serve(name, policy.model, policy.renderer.end_ids)
             self.engines[name], self.models[name] = engine, policy.model
             self.renderers[name] = policy.renderer
         return player
@@ -206,6 +203,7 @@ def games_of(
     episodes: int | None = None,
     metric: str | None = None,
     seed: int = 0,
+    changes: Sequence[str] = (),
 ) -> Iterator[Games]:
     """The games that an evaluation of a run plays; its services are released at the end.
 
@@ -215,11 +213,14 @@ def games_of(
         episodes: Per cell; as many as the evaluation plays where None.
         metric: The chief one; the evaluation's first where None.
         seed: Of luck and samples.
+        changes: Overrides of the run's config, such as arena.rounds=4.
     """
-    config = Run.open(run).config()
+    config = at_home(load_changed(run, changes) if changes else Run.open(run).config())
     experiment = Experiment.resume(config, places(run)[-1])
     try:
-        yield _games(experiment, evaluation, episodes, metric, seed)
+        games = _games(experiment, evaluation, episodes, metric, seed)
+        games.params |= {"changed": " ".join(changes)} if changes else {}
+        yield games
     finally:
         experiment.close()
 
@@ -235,10 +236,11 @@ def _games(
     if evaluation is not None and evaluation not in known:
         raise ConfigError(f"--evaluation {evaluation}: {nearest(evaluation, known)}")
     name = evaluation or next(iter(known), None)
-    rollout, metrics, count = experiment.rollout, [RETURN], DEFAULT_EPISODES
+    players = experiment.players
+    rollout, metrics, count = players.rollout, [RETURN], DEFAULT_EPISODES
     tasks: Sequence[Task] = ()
     if name is not None:
-        asked, rollout = known[name]
+        asked, rollout = players.evaluations[name], players.rollouts[name]
         tasks, metrics = asked.tasks, [*dict.fromkeys(asked.metrics.values()), RETURN]
         count = len(tasks) * asked.samples
     if metric is not None:
