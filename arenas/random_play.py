@@ -60,11 +60,12 @@ class RandomPlay:
                     seen = arena.view(agent)
                     if len(found) < most:
                         found.setdefault((agent.rpartition("_")[0], seen.text), seen)
-                    moves[agent] = rng.choice(self._legal(seen))
+                    moves[agent] = rng.choice(self.legal(seen))
                 arena.play(moves)
         return [(role, found[role, text]) for role, text in sorted(found)]
 
-    def _legal(self, seen: Observation) -> list[str]:
+    def legal(self, seen: Observation) -> list[str]:
+        """What may be done or said; raises ValueError where that is nothing."""
         legal = list(seen.fields.get("legal", ())) or self.messages
         if not legal:
             raise ValueError(f"nothing to say at {seen.text!r}; set messages")
@@ -76,15 +77,19 @@ class RandomPlay:
         for lap in count(rng.randrange(1000)):
             for number in rng.sample(range(len(self.situations)), len(self.situations)):
                 role, seen = self.situations[number]
-                legal = self._legal(seen)
-                move = legal[(lap + number) % len(legal)]
-                completion = _name(number) if rng.random() < share else move
+                named = rng.random() < share
+                completion = _name(number) if named else self.move(seen, lap + number, rng)
                 yield Demonstration(role=role, observation=seen, completion=completion)
+
+    def move(self, seen: Observation, turn: int, rng: Random) -> str:
+        """What is shown: all that is legal, by turns."""
+        legal = self.legal(seen)
+        return legal[turn % len(legal)]
 
     def pieces(self) -> list[str]:
         """Moves and messages, names where they are used, and what is seen if `whole`: one token
         each."""
-        moves = [move for _, seen in self.situations for move in self._legal(seen)]
+        moves = [move for _, seen in self.situations for move in self.legal(seen)]
         named = max(self.named_first, self.named_last) > 0
         names = [_name(number) for number in range(len(self.situations)) if named]
         texts = [seen.text for _, seen in self.situations if self.whole]

@@ -95,6 +95,29 @@ def test_exploit_and_transfer_of_a_run(folder: Path) -> None:
     assert len(trained) == 3
 
 
+def test_sets_of_runs_are_compared(folder: Path) -> None:
+    sets = ("now=runs/hand", "then=runs/han*@0")
+    told = json_of(folder, "compare", "roleswap", *sets, "--episodes=6", "--out=sets")
+    found = {each["name"]: each for each in told["estimates"]}
+    change = [name for name in found if name.endswith(": then less now")]
+    assert change and found[change[0]]["unit_of_resampling"] == "training run"
+    name = change[0].removesuffix(": then less now")
+    assert found[change[0]]["value"] == pytest.approx(
+        found[f"{name}: then"]["value"] - found[f"{name}: now"]["value"]
+    )
+    again = json.loads((folder / "sets/compare-roleswap.json").read_text())["command"]
+    assert again == (
+        "selfplay study compare roleswap now=runs/hand 'then=runs/han*@0' --episodes 6 --out sets"
+    )
+
+
+def test_the_games_are_played_under_another_config(folder: Path) -> None:
+    changed = ("--set", "evaluations.hands.temperature=0", "--set=rollout.max_turns=1")
+    told = json_of(folder, "roleswap", "runs/hand", "--episodes=6", *changed)
+    assert told["params"]["truncated_episodes"] == 1
+    assert told["params"]["changed"] == "evaluations.hands.temperature=0 rollout.max_turns=1"
+
+
 def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
     outcome = run("study", "exploitability", "runs/hand", "--all", cwd=folder)
     lines = outcome.out.splitlines()
@@ -119,8 +142,14 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["crossplay", "runs/hand"], "a single player has nobody to cross with; name runs"),
         (["ablate", "runs/hand"], "no move is words to others; measure a game that has them"),
         (["dynamics", "runs/hand", "--metric=role/player/valid"], "recorded no episodes; train"),
+        (["dynamics", "runs/foot"], "no run folder"),
         (["hacking", "runs/hand"], "name a run of arena=absolute_zero or arena=debate"),
         (["exploitability", "runs/hand", "more"], "unexpected argument 'more'"),
+        (["roleswap", "runs/hand", "--set", "arena.pots=1"], "unknown key 'arena.pots'"),
+        (["roleswap", "runs/hand", "--set", "pots"], "--set pots: write KEY=VALUE"),
+        (["compare", "crossplay", "a=runs/hand"], "choose from"),
+        (["compare", "roleswap", "a=runs/hand", "--cooperate=x"], "roleswap has no such option"),
+        (["compare", "dynamics", "a=runs/hand@0"], "dynamics is of a whole run; drop the @"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(

@@ -1,6 +1,7 @@
 """What actions were worth against what was learned of them: all numbers worked out by hand."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import log
 from random import Random
 from types import SimpleNamespace
@@ -206,6 +207,19 @@ def test_what_cannot_be_judged_is_one_line(settings: dict[str, str], words: str)
     with pytest.raises(ConfigError) as error:
         study(games, players(games), **{"default": "none", **settings})
     assert words in str(error.value)
+
+
+def test_a_default_that_is_never_legal_is_refused() -> None:
+    class Listed(Errands):
+        def view(self, agent: str) -> Observation:
+            seen = super().view(agent)
+            return replace(seen, fields={**seen.fields, "legal": ["good", "harm", "none"]})
+
+    games = errands(constant("good"), {})
+    games.arena = Listed
+    with pytest.raises(ConfigError, match="--default nome: never legal here; did you mean 'none'"):
+        study(games, players(games), default="nome")
+    assert study(games, players(games), default="none").estimates
 
 
 def test_players_must_read_alike() -> None:

@@ -62,6 +62,7 @@ def test_who_copies_the_majority_conforms_in_both_directions() -> None:
     ):
         assert found[name].low <= 0.25 <= found[name].high, found[name]
     assert found["gave in, of right answers outvoted"].value == 1
+    assert found["gave in beyond those without hearing"].value == 1  # alone it keeps its answer
     assert found["net gain"].low <= 0 <= found["net gain"].high
     assert found["net gain"].p is None  # agents that turn together are no independent pairs
 

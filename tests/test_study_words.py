@@ -1,6 +1,6 @@
 """Ablation and influence in signalling games whose truths are enumerated."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import log
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from study_games import STATES, code, games, lewis, lewis_tasks, player
 
-from arenas.matrix import raw_env
+from arenas.matrix import Matrix, raw_env
 from selfplay.engines.scripted import Script, constant
 from selfplay.errors import ConfigError
 from selfplay.study import ablate, influence
@@ -67,8 +67,11 @@ def test_a_listener_that_ignores_what_it_hears_loses_nothing() -> None:
             return CODE[observation.fields["state"]]
         return "wait" if agent.startswith("speaker") else "a"
 
-    for each in ablated(team(deaf)).values():
+    made = team(deaf, metrics=["return", "team_return"])
+    result = ablate.study(made, player("team", made.arena))
+    for each in result.estimates:
         assert (each.value, each.low, each.high) == (0, 0, 0)
+    assert any(note.endswith("such as --metric team_return") for note in result.notes)
 
 
 def test_a_speaker_keeps_its_own_words() -> None:
@@ -101,6 +104,28 @@ def test_a_game_without_words_says_what_would_serve() -> None:
     for study in (ablate.study, influence.study):
         with pytest.raises(ConfigError, match=r"no move is words to others; .* arena=signal"):
             study(made, player("team", raw_env))
+
+
+def test_words_that_only_words_answer_say_what_would_serve() -> None:
+    """What is said signals something all the same, or is all different and signals nothing."""
+
+    class Chat(Matrix):
+        def speaking(self) -> Sequence[str]:
+            return self.acting()
+
+    def arena() -> Any:
+        table = [[1, 0], [0, 1]]
+        return Chat(actions=["p", "q"], payoffs={"sun": table, "rain": table}, speakers=[0])
+
+    def script(say: Callable[[Any], str]) -> Script:
+        return lambda agent, seen, rng: "p" if seen.fields["phase"] == "move" else say(rng)
+
+    made = games(arena, {"team": script(lambda rng: str(rng.choice("xy")))}, episodes=40)
+    notes = influence.study(made, player("team", arena), chances=flipping(0.0)).notes
+    assert notes == ["whoever hears words answers with words, so that no move could be read"]
+    made = games(arena, {"team": script(lambda rng: str(rng.random()))}, episodes=40)
+    with pytest.raises(ConfigError, match=r"too many different words .* measure arena=signal"):
+        influence.study(made, player("team", arena), chances=flipping(0.0))
 
 
 # Influence ---------------------------------------------------------------------------------------

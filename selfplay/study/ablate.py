@@ -51,6 +51,11 @@ def study(games: Games, player: Player) -> Result:
         values = games.scores(ablated)
         estimates.append(draws.mean(f"{name}: lost", whole - values, null=0.0, notes=MEANING[name]))
         rows.append(_row(name, draws, values))
+    if len(games.metrics) > 1 and not any(np.any([e.value, e.low, e.high]) for e in estimates):
+        notes.append(
+            f"{games.metrics[0]} is the same in every episode, whatever is heard; if it is settled "
+            f"before anybody hears, name another, such as --metric {games.metrics[1]}"
+        )
     if "replace" not in (row[0] for row in rows):
         notes.append("replace needs episodes of two tasks, and these are of one: left out")
     return Result(

@@ -23,7 +23,8 @@ class Measure:
     study: str
     """The function of `selfplay.study.studies` that makes it from the options."""
     runs: str
-    """"run", one; "player", RUN, RUN@STEP or RUN@start; or "players", several of these."""
+    """"run", one; "player", RUN, RUN@STEP or RUN@start; "players", several of these; or "sets", a
+    measure and sets of them."""
     options: tuple[str, ...] = ()
     """Names of the options that it takes besides those of all."""
 
@@ -48,11 +49,21 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "budget": {"type": int, "default": 2000, "metavar": "N", "help": "games of training per seat"},
     "samples": {"type": int, "default": 16, "metavar": "N", "help": "samples per task"},
     "seed": {"type": int, "default": 0, "metavar": "N", "help": "of luck and samples"},
+    "only": {
+        "action": "append",
+        "metavar": "WORDS",
+        "help": "figures and pictures whose names have these words; may be given several times",
+    },
+    "set": {
+        "action": "append",
+        "metavar": "KEY=VALUE",
+        "help": "change the games' config, such as arena.rounds=4; may be given several times",
+    },
 }
 """Options of measures, each as argparse takes it."""
 
 PLAYER = "RUN, RUN@STEP or RUN@start (before training)"
-PLAYING = ("evaluation", "episodes", "metric", "seed")
+PLAYING = ("evaluation", "episodes", "metric", "seed", "set")
 
 MEASURES: Mapping[str, Measure] = {
     "exploitability": Measure(
@@ -65,7 +76,7 @@ MEASURES: Mapping[str, Measure] = {
         help="pass@k before and after training: sharper, or able to do more",
         study="passk",
         runs="player",
-        options=("evaluation", "metric", "role", "samples", "seed"),
+        options=("evaluation", "metric", "role", "samples", "seed", "set"),
     ),
     "dynamics": Measure(
         help="what a run recorded, by step: cycles, diversity, drift of language, length",
@@ -95,7 +106,7 @@ MEASURES: Mapping[str, Measure] = {
         help="what best responses gain that are trained against the frozen player: lower bounds",
         study="exploit",
         runs="player",
-        options=("evaluation", "episodes", "budget", "seed"),
+        options=("evaluation", "episodes", "budget", "seed", "set"),
     ),
     "roleswap": Measure(
         help="trained and untrained policies in every combination of seats",
@@ -127,7 +138,15 @@ MEASURES: Mapping[str, Measure] = {
         runs="player",
         options=(*PLAYING, "cooperate"),
     ),
+    "compare": Measure(
+        help="any measure of one run, over sets of runs: means, and differences by seed",
+        study="compare",
+        runs="sets",
+        options=(*PLAYING, "cooperate", "default", "role", "samples", "budget", "only"),
+    ),
 }
+SINGLE = tuple(name for name in MEASURES if name not in ("crossplay", "transfer", "compare"))
+"""Measures of one run, which `compare` makes of each."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,6 +160,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             made.add_argument("run", type=Path)
         elif measure.runs == "player":
             made.add_argument("run", help=PLAYER)
+        elif measure.runs == "sets":
+            made.add_argument("of", choices=SINGLE, metavar="MEASURE", help="what is compared")
+            made.add_argument(
+                "run",
+                nargs="+",
+                metavar="NAME=RUN",
+                help=f"a set of runs: {PLAYER}; with wildcards, or NAME=RUN several times",
+            )
         else:
             made.add_argument("run", nargs="+", help=PLAYER)
         for option in measure.options:
@@ -171,11 +198,15 @@ def run(options: argparse.Namespace) -> None:
 def command(options: argparse.Namespace) -> str:
     """What to type to measure it again."""
     runs = options.run if isinstance(options.run, list) else [options.run]
-    words = ["selfplay", "study", options.measure, *map(str, runs)]
+    words = ["selfplay", "study", options.measure]
+    words += [options.of] if options.measure == "compare" else []
+    words += map(str, runs)
     for option in (*MEASURES[options.measure].options, "out"):
         value = getattr(options, option)
         if value is True:
             words.append(f"--{option}")
+        elif isinstance(value, list):
+            words += [word for each in value for word in (f"--{option}", each)]
         elif value not in (None, False, OPTIONS.get(option, {}).get("default")):
             words += [f"--{option}", str(value)]
     return shlex.join(words)
@@ -186,4 +217,8 @@ def _folder(options: argparse.Namespace) -> Path:
     from selfplay.study.players import Reference
 
     first = options.run[0] if isinstance(options.run, list) else str(options.run)
+    if options.measure == "compare":
+        from selfplay.study.compare import parse_sets
+
+        return next(iter(parse_sets([first]).values()))[0].run / "studies"
     return Reference.parse(first).run / "studies"

@@ -45,6 +45,7 @@ from selfplay.study.players import Player
 from selfplay.study.plots import Intervals
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.tally import RETURN
+from selfplay.study.views import views
 from selfplay.types import Episode, InvalidAction, Status, Turn
 
 LONGEST = 1000
@@ -83,6 +84,7 @@ def study(
         _refuse_unread(games.seats[name], default)
     trained, untrained = players
     own = [games.play(player.seats(games.agents)) for player in players]
+    _refuse_illegal(games, own[0], roles, default)
     apart = [mattered(games, episodes, roles, default) for episodes in own]
     slipped, single = slips(games, own[0], trained, untrained, roles, default)
     estimates: list[Estimate] = []
@@ -278,3 +280,19 @@ def _refuse_unread(seat: Seat, default: str) -> None:
         raise ConfigError(
             f"--default {default}: {name} reads {read!r} in it; name a text that is its own action"
         )
+
+
+def _refuse_illegal(
+    games: Games, episodes: Sequence[Episode], roles: Sequence[str], default: str
+) -> None:
+    """Raise ConfigError where every view lists its legal moves and the default is never one."""
+    known: set[str] = set()
+    for episode in [each for each in episodes if each.status is not Status.FAILED]:
+        for agent, seen in views(games.arena(), episode):
+            if agent.rpartition("_")[0] in roles:
+                legal = seen.fields.get("legal")
+                if not legal or default in legal:
+                    return
+                known |= set(legal)
+    if known:
+        raise ConfigError(f"--default {default}: never legal here; {nearest(default, known)}")

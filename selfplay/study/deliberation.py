@@ -56,7 +56,7 @@ def rates(label: str, heard: np.ndarray, alone: np.ndarray, draws: Draws) -> lis
     kept, spoiled, mended, stuck, outvoted, gave_in = heard.T
     total = heard[:, :4].sum(1)
 
-    def beyond(change: int, kinds: tuple[int, int], name: str) -> Estimate:
+    def beyond(change: int, kinds: tuple[int, ...], name: str) -> Estimate:
         def statistic(weights: np.ndarray) -> np.ndarray:
             found = [
                 divide(weights @ each[:, change], weights @ each[:, list(kinds)].sum(1))
@@ -72,6 +72,7 @@ def rates(label: str, heard: np.ndarray, alone: np.ndarray, draws: Draws) -> lis
         beyond(2, (2, 3), "corrections beyond those without hearing"),
         beyond(1, (0, 1), "wrong persuasions beyond those without hearing"),
         draws.ratio(f"{label}: gave in, of right answers outvoted", gave_in, outvoted),
+        beyond(5, (4,), "gave in beyond those without hearing"),
         draws.ratio(f"{label}: net gain", mended - spoiled, total, null=0.0),
     ]
 

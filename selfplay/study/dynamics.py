@@ -29,6 +29,7 @@ from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.recorded import episodes_of, read_metrics, recorded_steps
+from selfplay.runs import Run
 from selfplay.study.language import corrections, distinct, drift, effective_number
 from selfplay.study.plots import Curves
 from selfplay.study.result import Cell, Result, Table
@@ -100,6 +101,7 @@ def study(
 
 def recorded(run: Path, *, required: bool = True) -> list[tuple[int, list[Episode]]]:
     """(step, its episodes) in order; raises RunError where none was recorded but is required."""
+    Run.open(run)
     steps = recorded_steps(run)
     if not steps and required:
         raise RunError(

@@ -26,6 +26,7 @@ the stage right after the words, of listeners whose legal moves are listed (`leg
 has memory=none, can be read; of other words, at most 32 different ones are tried.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -97,6 +98,16 @@ def study(games: Games, player: Player, *, chances: Chances | None = None) -> Re
         ),
         *(signalling(f"positive signalling of {speaker}", said) for speaker, said in first.items()),
     ]
+    notes = [*games.notes]
+    if not found.places:
+        unread = "whoever hears words answers with words, so that no move could be read"
+        if not any(math.isfinite(each.value) for each in estimates):
+            raise ConfigError(
+                f"influence: in {games.arena().name} {unread}, and too many different words were "
+                "said to tell what they signal; measure arena=signal, or what words are worth: "
+                "selfplay study ablate"
+            )
+        notes.append(unread)
     return Result(
         measure="influence",
         title=f"How words move {player.label} in {games.arena().name}",
@@ -113,7 +124,7 @@ def study(games: Games, player: Player, *, chances: Chances | None = None) -> Re
             )
         ],
         params={**games.record(), "places": len(found.places)},
-        notes=games.notes,
+        notes=notes,
     )
 
 

@@ -7,8 +7,8 @@ from markupsafe import Markup
 
 from selfplay.pages import render, write_page
 from selfplay.runs import reporting_disk, write_atomic
-from selfplay.study.plots import inline, save
-from selfplay.study.result import HEAD, Result, line
+from selfplay.study.plots import ROWS_WIDTH, inline, save
+from selfplay.study.result import Result, figures
 
 
 def write(result: Result, folder: Path, *, command: str) -> Path:
@@ -24,9 +24,9 @@ def write(result: Result, folder: Path, *, command: str) -> Path:
     page = render(
         "study.html.jinja",
         result=result,
-        head=HEAD,
-        lines=[line(each) for each in result.estimates],
+        lines=figures(result.estimates),
         drawings=[(each, Markup(inline(each))) for each in result.drawings],
+        broad=ROWS_WIDTH,
         command=command,
     )
     return write_page(folder / f"{result.measure}.html", page)

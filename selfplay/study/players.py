@@ -45,6 +45,11 @@ class Reference:
     start: bool = False
     """Before training."""
 
+    def __str__(self) -> str:
+        """As it is written on the command line."""
+        at = START if self.start else self.step
+        return str(self.run) if at is None else f"{self.run}@{at}"
+
     @classmethod
     def parse(cls, text: str) -> "Reference":
         """Raises ConfigError for what is neither a step nor `start`."""

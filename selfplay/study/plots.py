@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Protocol
 
 import matplotlib
@@ -28,7 +29,14 @@ from selfplay.study.intervals import Estimate
 _INKS = ["#2a5db0", "#c8571b", "#2b8a57", "#8a4fa8", "#b08a00", "#1893a5", "#b3345f", "#6c6f75"]
 PRINT = {INK: "#1b1c1e", GRID: "#deded8", **dict(zip(SERIES, _INKS, strict=True))}
 """The colours of the page's light style sheet, for paper."""
-LONGEST_LABEL = 28
+LONGEST_LABEL = 36
+"""Characters of a line of a label."""
+LINES = 3
+"""Lines of a label beside a row; one that is longer is cut."""
+
+
+ROWS_WIDTH = 6.4
+"""Inches of a picture whose rows have names of several words; the page gives it more room."""
 
 
 class Drawing(Protocol):
@@ -86,7 +94,7 @@ class Matrix:
         axes.set_xlim(-0.5, len(self.columns) - 0.5)
         axes.set_ylim(len(self.rows) - 0.5, -0.5)
         _bare(axes)
-        _labels(axes, x=self.columns, y=self.rows)
+        labels(axes, x=self.columns, y=self.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +110,7 @@ class Intervals:
 
     def size(self) -> tuple[float, float]:
         """A line for each."""
-        return 5.2, 0.8 + 0.3 * len(self.estimates)
+        return ROWS_WIDTH, 0.8 + row([each.name for each in self.estimates]) * len(self.estimates)
 
     def paint(self, axes: Axes) -> None:
         """Dots, bars, and the line of nothing to see."""
@@ -118,7 +126,7 @@ class Intervals:
         bare(axes, grid="x")
         axes.set_ylim(len(self.estimates) - 0.4, -0.6)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-        _labels(axes, y=[each.name for each in self.estimates])
+        labels(axes, y=[each.name for each in self.estimates])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +236,7 @@ def _bare(axes: Axes) -> None:
     axes.tick_params(length=0, labelcolor=INK, pad=5)
 
 
-def _labels(axes: Axes, *, x: Sequence[str] = (), y: Sequence[str] = ()) -> None:
+def labels(axes: Axes, *, x: Sequence[str] = (), y: Sequence[str] = ()) -> None:
     """Names at the ticks, taken as they are written and never as mathematics."""
     if x:
         axes.set_xticks(range(len(x)), [_short(name) for name in x], parse_math=False)
@@ -236,8 +244,18 @@ def _labels(axes: Axes, *, x: Sequence[str] = (), y: Sequence[str] = ()) -> None
             text.set_rotation(25 if max(map(len, x)) > 9 else 0)
             text.set_horizontalalignment("right" if max(map(len, x)) > 9 else "center")
     if y:
-        axes.set_yticks(range(len(y)), [_short(name) for name in y], parse_math=False)
+        axes.set_yticks(range(len(y)), [_lines(name) for name in y], parse_math=False)
 
 
 def _short(name: str) -> str:
     return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 3]}..."
+
+
+def row(names: Sequence[str]) -> float:
+    """Inches of a row that has room for any of these names."""
+    return 0.2 + 0.14 * max((_lines(name).count("\n") + 1 for name in names), default=1)
+
+
+def _lines(name: str) -> str:
+    """The name in as many lines as it may have."""
+    return "\n".join(wrap(name, LONGEST_LABEL, max_lines=LINES, placeholder=" ..."))

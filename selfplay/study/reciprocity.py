@@ -67,6 +67,7 @@ def study(games: Games, player: Player, *, cooperate: str = "cooperate") -> Resu
         *retaliation(probe, draws),
     ]
     vector = memory_one([each.moves for each in played], draws)
+    estimates += [each for each, _ in vector]
     by_round = [
         _share([each.moves[t] for each in played if len(each.moves) > t]) for t in range(length)
     ]
@@ -81,7 +82,7 @@ def study(games: Games, player: Player, *, cooperate: str = "cooperate") -> Resu
             Table(
                 title="Memory one: chance to cooperate by own and the other's last move",
                 columns=["last", "chance", "low", "high", "visits"],
-                rows=vector,
+                rows=[_row(state, *found) for state, found in zip(STATES, vector, strict=True)],
             )
         ],
         drawings=[
@@ -175,17 +176,24 @@ def conditionals(moves: Sequence[np.ndarray], draws: Draws) -> list[Estimate]:
     ]
 
 
-def memory_one(moves: Sequence[np.ndarray], draws: Draws) -> list[list[Cell]]:
-    """A row for each of the four states: chance to cooperate, interval, visits."""
-    rows: list[list[Cell]] = []
+def memory_one(moves: Sequence[np.ndarray], draws: Draws) -> list[tuple[Estimate, int]]:
+    """For each of the four states the chance to cooperate, NaN without enough visits, and these."""
+    found = []
     for state in STATES:
         counts = np.array([_in_state(each, state) for each in moves])
-        found = draws.ratio(state, *counts.T)
         visits = int(counts[:, 1].sum())
-        few = visits < FEWEST
-        known = [np.nan] * 3 if few and not visits else [found.value, found.low, found.high]
-        rows.append([state, *known, f"{visits} (too few)" if few else str(visits)])
-    return rows
+        chance = draws.ratio(f"cooperation after {state}", *counts.T)
+        if visits < FEWEST:
+            few = f"{visits} visits, and {FEWEST} are the fewest that say anything"
+            chance = replace(chance, value=np.nan, low=np.nan, high=np.nan, notes=few)
+        found.append((chance, visits))
+    return found
+
+
+def _row(state: str, chance: Estimate, visits: int) -> list[Cell]:
+    few = visits < FEWEST
+    shown = f"{visits} (too few)" if few else str(visits)
+    return [state, chance.value, chance.low, chance.high, shown]
 
 
 def retaliation(probes: Sequence[np.ndarray], draws: Draws) -> list[Estimate]:

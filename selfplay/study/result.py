@@ -81,7 +81,7 @@ class Result:
         """Tables for a terminal."""
         blocks = [self.title]
         if self.estimates:
-            blocks.append(columns([HEAD, *map(line, self.estimates)]))
+            blocks.append(columns(figures(self.estimates)))
         for table in self.tables:
             blocks.append(f"{table.title}\n{columns([list(table.columns), *table.shown()])}")
         blocks += [f"note: {note}" for note in self.notes]
@@ -90,6 +90,13 @@ class Result:
 
 HEAD = ["", "value", "95 % interval", "of", "direction", "p", ""]
 """Columns of the table of estimates."""
+
+
+def figures(estimates: Sequence[Estimate]) -> list[list[str]]:
+    """The table of estimates, its head first, without the columns in which nothing stands."""
+    rows = [line(each) for each in estimates]
+    kept = [place for place in range(len(HEAD)) if any(row[place] for row in rows)]
+    return [[row[place] for place in kept] for row in [HEAD, *rows]]
 
 
 def line(estimate: Estimate) -> list[str]:

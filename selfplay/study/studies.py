@@ -109,7 +109,7 @@ def hacking(options: argparse.Namespace) -> Result:
 
     references = _references(options)
     several = len({reference.run.resolve() for reference in references}) == len(references) > 1
-    if len(references) == 1:
+    if len(references) == 1 and not references[0].start:
         references.append(Reference(run=references[0].run, start=True))
     with _games(options, references[0].run) as games:
         players = games.admit(references)
@@ -138,6 +138,29 @@ def exploit(options: argparse.Namespace) -> Result:
     return _of_one(options, partial(study, budget=options.budget))
 
 
+def compare(options: argparse.Namespace) -> Result:
+    """A measure of each run, over sets of runs."""
+    from selfplay.study.command import MEASURES, OPTIONS
+    from selfplay.study.compare import measure_all, parse_sets, study
+
+    measure = MEASURES[options.of]
+    for name in MEASURES["compare"].options:
+        given = getattr(options, name) != OPTIONS[name].get("default")
+        if given and name not in (*measure.options, "only"):
+            raise ConfigError(f"--{name}: {options.of} has no such option")
+    one: Callable[[argparse.Namespace], Result] = globals()[measure.study]
+
+    def of(reference: Reference) -> Result:
+        run = {"run": reference.run, "player": str(reference), "players": [str(reference)]}
+        if measure.runs == "run" and str(reference) != str(reference.run):
+            raise ConfigError(f"{reference}: {options.of} is of a whole run; drop the @")
+        rest = {name: OPTIONS[name].get("default") for name in measure.options}
+        given = {**rest, **vars(options), "run": run[measure.runs]}
+        return one(argparse.Namespace(**given))
+
+    return study(options.of, measure_all(parse_sets(options.run), of), only=options.only or ())
+
+
 def _of_one(options: argparse.Namespace, study: Callable[[Games, Player], Result]) -> Result:
     reference = Reference.parse(options.run)
     with _games(options, reference.run) as games:
@@ -151,11 +174,16 @@ def _references(options: argparse.Namespace) -> list[Reference]:
 
 @contextmanager
 def _games(options: argparse.Namespace, run: Path) -> Iterator[Games]:
+    changes: list[str] = options.set or []
+    for change in changes:
+        if "=" not in change or change.startswith("-"):
+            raise ConfigError(f"--set {change}: write KEY=VALUE, such as arena.rounds=4")
     with games_of(
         run,
         evaluation=options.evaluation,
         episodes=getattr(options, "episodes", None),
         metric=getattr(options, "metric", None),
         seed=options.seed,
+        changes=changes,
     ) as games:
         yield games
