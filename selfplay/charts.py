@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, PercentFormatter
 
+from selfplay.curves import running_mean, smoothing, thinned
 from selfplay.figures import figure, is_share, words
 
 MOST_SERIES = 8
@@ -168,20 +169,6 @@ def _curve(label: str, key: str, rows: Mapping[int, Mapping[str, float]]) -> Ser
     )
 
 
-def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """[N] mean of the up to `window` values that end at each, the finite ones among them."""
-    means = []
-    for end in range(1, len(values) + 1):
-        near = [value for value in values[max(0, end - window) : end] if math.isfinite(value)]
-        means.append(sum(near) / len(near) if near else math.nan)
-    return means
-
-
-def smoothing(points: int) -> int:
-    """Steps over which a curve of so many points is averaged; 1 draws it as it is."""
-    return points // 25 if points >= 50 else 1
-
-
 def draw(chart: Chart) -> str:
     """The chart as an `<svg>` element. The same chart gives the same bytes."""
 
@@ -211,14 +198,15 @@ def _plot(axes: Axes, series: Series, number: int) -> None:
     # Text would be read as mathematics or as a private label, so labels live in the page instead.
     look = {"color": SERIES[number], "solid_capstyle": "round"}
     values = [value if math.isfinite(value) else math.nan for value in series.values]
-    window = smoothing(len(values))
+    window, places = smoothing(len(values)), thinned(values)
+    steps, shown = [series.steps[n] for n in places], [values[n] for n in places]
     if window > 1:
-        axes.plot(series.steps, values, linewidth=0.7, alpha=0.35, **look)  # type: ignore[arg-type]
-        values = running_mean(values, window)
+        axes.plot(steps, shown, linewidth=0.7, alpha=0.35, **look)  # type: ignore[arg-type]
+        shown = running_mean(values, window, places)
     marker = "o" if len(values) <= 25 else ""
     axes.plot(
-        series.steps,
-        values,
+        steps,
+        shown,
         linewidth=1.7,
         linestyle=_DASHES[number],
         marker=marker,

@@ -86,6 +86,12 @@ def _parser() -> argparse.ArgumentParser:
             help="one more folder of config groups; may be repeated",
         )
 
+    def listens(command: argparse.ArgumentParser, *, port: int) -> None:
+        command.add_argument("--host", default="127.0.0.1", help="address to listen on")
+        command.add_argument(
+            "--port", type=int, default=port, help=f"0 takes any that is free (default {port})"
+        )
+
     train = add(
         "train",
         commands.train,
@@ -126,25 +132,29 @@ def _parser() -> argparse.ArgumentParser:
     watch.add_argument(
         "runs", type=Path, nargs="*", metavar="RUN", help="runs, or folders of them (default runs)"
     )
-    watch.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    watch.add_argument("--port", type=int, default=8765, help="0 takes any that is free")
+    listens(watch, port=8765)
     play = add(
         "play",
         commands.play,
         help="take a seat yourself: selfplay play RUN --as player_1",
         description="Play against the newest policies of a run, or in an arena of `selfplay list "
-        "arena` against a script. Games are saved as episodes. \\n in a line begins a new one.",
+        "arena` against a script, at the terminal or in a browser. Games are saved as episodes. "
+        "\\n in a line of the terminal begins a new one.",
     )
     play.add_argument("target", metavar="RUN or ARENA")
-    play.add_argument("--as", dest="agent", required=True, metavar="AGENT", help="your seat")
+    play.add_argument("--as", dest="agent", metavar="AGENT", help="your seat")
+    play.add_argument(
+        "--page", action="store_true", help="in a browser, not at the terminal: selfplay[watch]"
+    )
     play.add_argument(
         "--against",
         default="arenas.opponents.random_legal",
         metavar="SCRIPT",
         help="who plays the rest in an arena without a run (default: random legal moves)",
     )
-    play.add_argument("--games", type=int, default=1)
+    play.add_argument("--games", type=int, help="how many, at the terminal (default 1)")
     play.add_argument("--seed", type=int, default=0)
+    listens(play, port=8766)
     replay = add(
         "replay",
         commands.replay,

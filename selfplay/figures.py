@@ -19,6 +19,8 @@ _SHARE = re.compile(
 def is_share(key: str) -> bool:
     """Whether the metric `key` is a share between 0 and 1: its last segments tell."""
     rest, _, last = key.rpartition("/")
+    if (rest.partition("/")[0], last) == ("curriculum", "solved"):  # tasks of a ladder
+        return False
     named = rest.rpartition("/")[2] in ("verdict", "invalid")
     return named or _SHARE.search(last) is not None
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from selfplay.charts import arrange, draw, smoothing
+from selfplay.charts import arrange, draw
 from selfplay.collapse.record import alarms
+from selfplay.curves import smoothing
 from selfplay.errors import RunError
 from selfplay.figures import change, figure, is_share, words
 from selfplay.pages import render, write_page

@@ -139,11 +139,11 @@ def show(turn: Turn, advantage: Advantage, marked: bool) -> Shown:
     reason = turn.info.get("invalid")
     return Shown(
         turn=turn,
-        prompt=tuple((str(m.get("role", "?")), _shorten(_content(m))) for m in turn.messages),
+        prompt=tuple((str(m.get("role", "?")), shorten(content(m))) for m in turn.messages),
         parts=tuple(
-            Part(kind=part.kind, text=_shorten(part.text), closed=part.closed) for part in parts
+            Part(kind=part.kind, text=shorten(part.text), closed=part.closed) for part in parts
         ),
-        action="" if action.strip() == turn.text.strip() else _shorten(action),
+        action="" if action.strip() == turn.text.strip() else shorten(action),
         invalid="" if turn.action is not None and not reason else str(reason or "no reason noted"),
         verdict=str(turn.info.get("verdict", "")),
         facts=tuple(
@@ -178,25 +178,27 @@ def split(text: str) -> list[Part]:
     return kept or [Part(kind="words", text="")]
 
 
-def _content(message: Message) -> str:
-    content = message.get("content", "")
-    if isinstance(content, str):
-        return content
+def content(message: Message) -> str:
+    """A message's words; a part that is no text reads as its kind."""
+    parts = message.get("content", "")
+    if isinstance(parts, str):
+        return parts
     return "\n".join(
-        str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]" for part in content
+        str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]" for part in parts
     )
 
 
-def _shorten(text: str) -> str:
-    if len(text) <= LONGEST_TEXT:
+def shorten(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Its first characters, and how many more there are."""
+    if len(text) <= longest:
         return text
-    return f"{text[:LONGEST_TEXT]}\n[... {len(text) - LONGEST_TEXT:,} more characters]"
+    return f"{text[:longest]}\n[... {len(text) - longest:,} more characters]"
 
 
 def _fact(value: Any) -> str:
     if isinstance(value, float):
         return number(value)
-    return _shorten(value if isinstance(value, str) else json.dumps(value, sort_keys=True))
+    return shorten(value if isinstance(value, str) else json.dumps(value, sort_keys=True))
 
 
 def _advantage(value: Advantage) -> str:

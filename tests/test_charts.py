@@ -2,7 +2,8 @@
 
 import math
 
-from selfplay.charts import MOST_SERIES, Chart, Series, arrange, draw, running_mean
+from selfplay.charts import MOST_SERIES, Chart, Series, arrange, draw
+from selfplay.curves import MOST_POINTS, running_mean, thinned
 
 
 def test_curves_are_grouped_by_prefix_and_last_segment() -> None:
@@ -51,3 +52,16 @@ def test_drawing_leaves_colours_to_the_page_and_survives_values_that_are_not_fin
 
 def test_running_mean_by_hand() -> None:
     assert running_mean([1.0, 3.0, math.nan, 5.0], 2) == [1.0, 2.0, 3.0, 5.0]
+    assert running_mean([1.0, 3.0, math.nan, 5.0], 2, [1, 3]) == [2.0, 5.0]
+
+
+def test_a_long_curve_is_drawn_from_its_extremes() -> None:
+    values = [float(n % 97) for n in range(100_000)]
+    values[50_001], values[70_000], values[3] = 1e6, -1e6, math.nan
+    places = thinned(values)
+    assert len(places) <= MOST_POINTS + 1 and places == sorted(set(places))
+    assert {50_001, 70_000, 99_999} <= set(places) and 3 not in places
+    assert thinned(values[:9]) == list(range(9)) and thinned([math.nan] * 9_000) == [8_999]
+    steps = tuple(range(100_000))
+    curve = Series(label="all", steps=steps, values=tuple(values), latest="1")
+    assert len(draw(Chart(title="", series=(curve,), omitted=0, share=False))) < 100_000

@@ -82,7 +82,7 @@ def test_a_person_cannot_be_trained() -> None:
         (("tic_tac_toe", "--as", "player_7"), "--as player_7: no such seat"),
         (("tic_tac_toe", "--as", "player_0", "--against", "arenas.nobody"), "--against"),
         (("tic_tac_toe", "--as", "player_0"), "no more input"),
-        (("tic_tac_toe",), "required: --as"),
+        (("tic_tac_toe",), "play needs --as AGENT"),
         (("collaboration", "--as", "helper_0", "--against", "arenas.opponents.random_legal"), "no"),
     ],
 )

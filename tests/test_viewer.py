@@ -21,8 +21,9 @@ from selfplay.errors import ConfigError, RunError
 from selfplay.tiny import build_tokenizer
 from selfplay.types import Task
 from selfplay.viewer.catalogue import Catalogue
-from selfplay.viewer.index import PAGE
-from selfplay.viewer.server import _listen, application
+from selfplay.viewer.paging import PAGE
+from selfplay.viewer.server import SHARE, SOONEST, Pace, application
+from selfplay.viewer.web import listen
 
 LOCAL = "http://127.0.0.1"
 
@@ -110,13 +111,13 @@ def test_the_league_and_the_tasks_of_the_newest_checkpoint_are_shown(
         league = shown(client, "/run/made/league")
         rates = re.findall(r'<td class="(\S+)" title="8 games">(\d+)</td>', league)
         assert rates == [("beats-3", "88"), ("beaten-3", "12")]
-        tasks = shown(client, "/run/made/tasks?number=1")
-        assert "3 of 4" in tasks and "return 7" in tasks and "2 tasks in the buffer" in tasks
+        tasks = shown(client, "/run/made/tasks?task=1")
+        assert "3 of 4" in tasks and "return 7" in tasks and "2 tasks in the newest" in tasks
         lineage = tasks.partition("All tasks")[0]
-        assert "?number=0" in lineage and "seed" in lineage
+        assert "task=0" in lineage and "seed" in lineage
         (made / "checkpoints/000004/state.json").write_text('{"curriculum": {}}')
         assert "without a league" in shown(client, "/run/made/league", 404)
-        assert "keeps no task buffer" in shown(client, "/run/made/tasks", 404)
+        assert "keeps no tasks of its own" in shown(client, "/run/made/tasks", 404)
 
 
 def test_hostile_words_are_shown_and_never_run(made: Path, tmp_path: Path) -> None:
@@ -179,6 +180,21 @@ def test_a_page_is_made_again_only_if_it_would_be_another(made: Path, tmp_path: 
         assert second.status_code == 200 and "2 steps" in second.text
 
 
+def test_open_pages_share_what_they_may_cost() -> None:
+    pace = Pace()
+    assert pace.wait(0.0, 100.0) == SOONEST
+    assert pace.wait(0.1, 100.0) == pytest.approx(0.1 * SHARE)
+    assert pace.wait(0.1, 100.0) == pytest.approx(0.2 * SHARE)  # a second tab
+    spent, due = 0.0, [100.0] * 5
+    while spent < 5.0:  # five tabs that are left open
+        now = min(due)
+        due.remove(now)
+        due.append(now + pace.wait(0.1, now))
+        spent += 0.1
+    assert spent / (min(due) - 100.0) < 1.2 / SHARE
+    assert pace.wait(0.0, 1e6) == SOONEST
+
+
 def test_a_run_is_live_while_somebody_holds_its_lock(made: Path, tmp_path: Path) -> None:
     with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         assert (
@@ -225,6 +241,8 @@ def test_one_odd_run_spoils_no_page_of_another(runs: Path, tmp_path: Path, damag
 def test_a_damaged_index_is_told_and_no_crash(made: Path, tmp_path: Path) -> None:
     with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         shown(client, "/run/made/episodes")
+    for path in tmp_path.glob("*.sqlite-*"):
+        path.unlink()
     (path,) = tmp_path.glob("*.sqlite")
     path.write_bytes(b"no database at all" * 100)
     with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
@@ -255,7 +273,7 @@ def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_line(tmp_path: P
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(ConfigError, match="choose another with --port"),
     ):
-        _listen("127.0.0.1", taken.getsockname()[1])
+        listen("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(RunError, match="is no folder"):
         Catalogue([tmp_path / "nothing"])
     with pytest.raises(RunError, match="no run folder and has none in it"):

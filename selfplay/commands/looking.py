@@ -30,20 +30,33 @@ def report(options: argparse.Namespace, rest: list[str]) -> None:
 def watch(options: argparse.Namespace, rest: list[str]) -> None:
     """Serve the pages of runs."""
     nothing_more(rest)
-    for package in ("starlette", "uvicorn"):
-        if find_spec(package) is None:
-            raise ConfigError(f"watch needs the package {package!r}; pip install 'selfplay[watch]'")
+    _need_server("watch")
     from selfplay.runs import cache_folder
     from selfplay.viewer.catalogue import Catalogue
     from selfplay.viewer.server import serve
 
-    catalogue = Catalogue(options.runs or [Path("runs")])
+    # Games of arenas without a run are saved beside it.
+    games = [Path("games")] if any(Path("games").glob("*.jsonl")) else []
+    catalogue = Catalogue(options.runs or [Path("runs"), *games])
     serve(catalogue, cache=cache_folder() / "viewer", host=options.host, port=options.port)
 
 
+def _need_server(command: str) -> None:
+    for package in ("starlette", "uvicorn"):
+        if find_spec(package) is None:
+            raise ConfigError(
+                f"{command} needs the package {package!r}; pip install 'selfplay[watch]'"
+            )
+
+
 def play(options: argparse.Namespace, rest: list[str]) -> None:
-    """Let a person take a seat, at the terminal."""
+    """Let a person take a seat, at the terminal or in a page."""
     nothing_more(rest)
+    if options.page:
+        _play_in_page(options)
+        return
+    if options.agent is None:
+        raise ConfigError("play needs --as AGENT, your seat; with --page it is chosen there")
     from selfplay.play import at_terminal
     from selfplay.play import play as games
     from selfplay.versus import returns
@@ -54,13 +67,29 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
             agent=options.agent,
             ask=at_terminal,
             script=options.against,
-            games=options.games,
+            games=1 if options.games is None else options.games,
             seed=options.seed,
         ):
             told = ", ".join(f"{agent} {number(paid)}" for agent, paid in returns(episode).items())
             print(f"\n{episode.status.value}: {episode.error or told}\nsaved    {path}")
     except EOFError as error:
         raise RunError("no more input; the game that was being played is not saved") from error
+
+
+def _play_in_page(options: argparse.Namespace) -> None:
+    _need_server("play --page")
+    if options.games is not None:
+        raise ConfigError("--games is for the terminal; the page asks after every game")
+    from selfplay.viewer import playing
+
+    playing.serve(
+        options.target,
+        agent=options.agent or "",
+        against=options.against,
+        seed=options.seed,
+        host=options.host,
+        port=options.port,
+    )
 
 
 def replay(options: argparse.Namespace, overrides: list[str]) -> None:

@@ -12,6 +12,12 @@ Ask = Callable[[str, Sequence[Message]], str]
 """(agent, all it has seen and said) -> its words."""
 
 
+def news(messages: Sequence[Message]) -> Sequence[Message]:
+    """What has been shown since the person's last words."""
+    said = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    return messages[said[-1] + 1 if said else 0 :]
+
+
 class Person:
     """Answers with what a person says; log-probabilities are 0, ids the words' UTF-8 bytes."""
 

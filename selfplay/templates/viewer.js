@@ -4,17 +4,29 @@
 let tag = "";
 let wait = 5;
 
+// What somebody has ticked or written and not sent yet would be lost.
+function begun() {
+  const fields = [...document.querySelectorAll("main input, main textarea")];
+  return fields.some((f) => f.checked !== f.defaultChecked || f.value !== f.defaultValue);
+}
+
+function show(answer, text) {
+  const page = new DOMParser().parseFromString(text, "text/html");
+  if (!page.querySelector("main")) throw new Error("no page of ours");
+  document.querySelector("main").replaceWith(page.querySelector("main"));
+  document.querySelector(".over").replaceWith(page.querySelector(".over"));
+  document.querySelector("main [autofocus]")?.focus();
+  tag = answer.headers.get("ETag") || "";
+  wait = Number(answer.headers.get("X-Look-Again")) || wait;
+}
+
 async function look() {
-  // What somebody has ticked and not sent yet would be lost.
-  if (!document.hidden && !document.querySelector("main input:checked")) {
+  if (document.querySelector("main[data-live]") && !document.hidden && !begun()) {
     try {
-      const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {} });
+      const answer = await fetch(location.href, { headers: { "If-None-Match": tag || '"none"' } });
       wait = Number(answer.headers.get("X-Look-Again")) || wait;
-      if (answer.status === 200) {
-        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-        document.querySelector("main").replaceWith(page.querySelector("main"));
-        tag = answer.headers.get("ETag");
-      }
+      const text = await answer.text();
+      if (answer.status === 200 && !begun()) show(answer, text);
       document.body.classList.remove("lost");
     } catch {
       document.body.classList.add("lost"); // the server has ended; the page says so
@@ -23,4 +35,24 @@ async function look() {
   setTimeout(look, 1000 * wait);
 }
 
-if (document.querySelector("main[data-live]")) setTimeout(look, 1000 * wait);
+// A form is sent without leaving the page, so that its words stay where the server has ended.
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (form.method !== "post") return;
+  event.preventDefault();
+  const button = form.querySelector("button");
+  if (button.disabled) return;
+  button.disabled = true;
+  try {
+    const body = new URLSearchParams(new FormData(form));
+    const answer = await fetch(form.action, { method: "POST", body });
+    show(answer, await answer.text());
+    document.body.classList.remove("lost");
+  } catch {
+    document.body.classList.add("lost");
+    button.disabled = false;
+  }
+});
+
+wait = Number(document.querySelector("main[data-live]")?.dataset.live) || wait;
+setTimeout(look, 1000 * wait);

@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 
 from selfplay.errors import RunError
 
-State: TypeAlias = Literal["training", "ended", "stopped"]
+State: TypeAlias = Literal["training", "ended", "stopped", "games"]
+"""What a run is doing; or that it is none, but a folder of games that a person played."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +26,22 @@ class Shown:
     @property
     def state(self) -> State:
         """Whether a process trains it now, and if not, whether it came to its end."""
+        if not _is_run(self.folder):
+            return "games"
         if _locked(self.folder / ".lock"):
             return "training"
         return "ended" if isfile(self.folder / "summary.json") else "stopped"
 
     @property
+    def games(self) -> Path:
+        """Where games of a person are, if there are any."""
+        return self.folder / "games" if _is_run(self.folder) else self.folder
+
+    @property
     def stamp(self) -> str:
         """Changes whenever there is something new to be seen of its metrics."""
         parts: list[str] = [self.state]
-        for name in ("metrics.jsonl", "summary.json"):
+        for name in ("metrics.jsonl", "summary.json") if parts != ["games"] else (".",):
             try:
                 found = (self.folder / name).stat()
                 parts.append(f"{found.st_size}-{found.st_mtime_ns}")
@@ -43,14 +51,17 @@ class Shown:
 
 
 class Catalogue:
-    """Run folders, and folders of them, which are looked into again whenever they are asked for."""
+    """Run folders, folders of them, and folders of games.
+
+    They are looked into again whenever they are asked for.
+    """
 
     def __init__(self, places: Sequence[Path]) -> None:
         """Raises RunError for a place that is no folder of either kind."""
         for place in places:
             if not place.is_dir():
                 raise RunError(f"{place} is no folder; name a run, or a folder of runs")
-            if place != Path("runs") and not _is_run(place) and not _runs_in(place):
+            if place != Path("runs") and not _is_one(place) and not _runs_in(place):
                 raise RunError(f"{place} is no run folder and has none in it (no config.yaml)")
         self.places = tuple(places)
 
@@ -58,7 +69,7 @@ class Catalogue:
         """All runs, the newest first; of equal names the later ones get a number."""
         found: dict[Path, None] = {}
         for place in self.places:
-            for folder in [place] if _is_run(place) else _runs_in(place):
+            for folder in [place] if _is_one(place) else _runs_in(place):
                 found[folder.resolve()] = None
         shown, taken = [], set[str]()
         for folder in sorted(found, key=lambda each: (-_made(each), each)):
@@ -79,6 +90,14 @@ class Catalogue:
 
 def _is_run(folder: Path) -> bool:
     return isfile(folder / "config.yaml")
+
+
+def _is_one(folder: Path) -> bool:
+    """Whether it is a run, or holds games of a person."""
+    try:
+        return _is_run(folder) or any(folder.glob("[!.]*.jsonl"))
+    except OSError:
+        return False
 
 
 def _runs_in(folder: Path) -> list[Path]:

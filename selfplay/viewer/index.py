@@ -18,11 +18,10 @@ from pathlib import Path
 from selfplay.errors import RunError
 from selfplay.recorded import Recorded, decode, file_of, record_of, recorded_steps
 from selfplay.viewer.filter import COLUMNS, Filter, Row, condition, row_of
+from selfplay.viewer.paging import PAGE
 
 VERSION = 1
 """Of the tables; an index of another version is made anew."""
-PAGE = 50
-"""Episodes that a page lists."""
 LONGEST_SEARCHED = 100_000
 """Characters of an episode that the search knows."""
 
@@ -56,6 +55,9 @@ class Index:
         self._base = sqlite3.connect(
             folder / f"{name}.sqlite", check_same_thread=False, timeout=60.0, isolation_level=None
         )
+        # It can be made again, so it need not be on the disk before the next step is read.
+        self._base.execute("PRAGMA journal_mode = WAL")
+        self._base.execute("PRAGMA synchronous = NORMAL")
         with self._writing():
             if self._base.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 self._clear()
@@ -64,8 +66,11 @@ class Index:
         """Close the file."""
         self._base.close()
 
-    def update(self, seconds: float) -> int:
-        """Read recorded steps that are not known yet for about so long; how many are left."""
+    def update(self, seconds: float, *, first: int | None = None) -> int:
+        """Read recorded steps that are not known yet for about so long; how many are left.
+
+        `first` is the step that is asked for; else the newest are read first.
+        """
         present = recorded_steps(self.run)
         with self._lock:
             known = dict(self._base.execute("SELECT step, stamp FROM steps").fetchall())
@@ -74,12 +79,20 @@ class Index:
                     self._forget(step)
         due = [step for step in present if known.get(step) != self._stamp(step)]
         end = time.monotonic() + seconds
-        for done, step in enumerate(reversed(due)):  # the newest are what is looked at first
-            if done and time.monotonic() > end:
-                return len(due) - done
+        due.sort(key=lambda step: (step != first, -step))
+        left = len(due)
+        for step in due if not self._read_behind() else [each for each in due if each == first]:
+            if left < len(due) and time.monotonic() > end:
+                break
             with self._lock:  # of one step only: pages are made in between
                 self._read(step)
-        return 0
+            left -= 1
+        return left
+
+    def _read_behind(self) -> bool:
+        """Whether another thread is at it, which a page had better not wait for."""
+        reader = self._reader
+        return reader is not None and reader.is_alive() and reader != threading.current_thread()
 
     def update_behind(self) -> None:
         """Go on reading what is left while pages are shown."""

@@ -1,39 +1,34 @@
-"""The pages of the viewer, each made from the files of run folders."""
+"""The pages of runs as a whole, each made from the files of run folders."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any
 from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from selfplay.charts import MOST_SERIES, Chart, Section, Series, arrange, draw, smoothing
+from selfplay.charts import MOST_SERIES, Chart, Series, arrange, draw
+from selfplay.curves import smoothing
 from selfplay.errors import RunError
-from selfplay.figures import figure, number, words
+from selfplay.figures import figure, words
 from selfplay.pages import render
-from selfplay.recorded import Recorded, read_metrics, read_summary
-from selfplay.transcripts import show
-from selfplay.viewer.buffer import Buffer
+from selfplay.recorded import read_metrics, read_summary
 from selfplay.viewer.catalogue import Catalogue, Shown
-from selfplay.viewer.filter import Filter
-from selfplay.viewer.index import PAGE, Index
+from selfplay.viewer.games import Games
+from selfplay.viewer.paging import PAGE, links
 from selfplay.viewer.standings import standings
-from selfplay.viewer.tokens import tokens
+from selfplay.viewer.tasks import tasks_of
 
-PATIENCE = 1.0
-"""Seconds that a request spends on indexing; what is left is told, and read at the next."""
 MOST_FIGURES = 6
 """Figures of a run that the list of runs shows."""
 
 
 class Pages:
-    """Makes pages; keeps the indexes of the runs that were asked for."""
+    """Makes the pages of runs as a whole."""
 
-    def __init__(self, catalogue: Catalogue, cache: Path) -> None:
-        self.catalogue, self.cache = catalogue, cache
-        self._indexes: dict[Path, Index] = {}
-        self._lock = Lock()
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self._lines: dict[Path, tuple[str, dict[str, Any]]] = {}
 
     def stamp(self, run: str | None) -> str:
         """Changes when a live page would: of one run, or of all."""
@@ -55,17 +50,17 @@ class Pages:
         """One run: a section of its curves."""
         run = self.catalogue.run(name)
         rows = read_metrics(run.folder / "metrics.jsonl")
-        sections = arrange(rows)
-        chosen = _chosen(sections, section)
+        sections = _sections(rows)
+        chosen = section if section in sections else next(iter(sections), "")
         return render(
             "viewer_run.html.jinja",
             title=name,
             run=run,
             steps=max(rows, default=0),
             summary=read_summary(run.folder / "summary.json"),
-            sections=[each.title for each in sections],
-            section=chosen.title if chosen else "",
-            charts=_drawn(chosen.charts if chosen else ()),
+            sections=list(sections),
+            section=chosen,
+            charts=_drawn(_charts(rows, sections.get(chosen, ()))),
             window=smoothing(len(rows)),
             live=run.state == "training",
         )
@@ -107,101 +102,45 @@ class Pages:
             live=any(run.state == "training" for run in runs),
         )
 
-    # Episodes ----------------------------------------------------------------------------------
+    # What its newest checkpoint keeps -----------------------------------------------------------
 
-    def episodes(self, name: str, asked: Filter, page: int) -> str:
-        """A page of the list of episodes."""
+    def tasks(self, name: str, part: str, group: str, key: str, page: int) -> str:
+        """The tasks that the curriculum keeps; `key` asks for one task's lineage.
+
+        `part` is of a mixture, `group` a type of task or a state; all where they are empty.
+        """
         run = self.catalogue.run(name)
-        index = self._index(run)
-        left = index.update(PATIENCE)
-        if left:
-            index.update_behind()
-        rows, total = index.find(asked, page)
-        plain = {key: value for key, value in vars(asked).items() if value not in ("", None, False)}
-        pages = -(-total // PAGE)
-        return render(
-            "viewer_episodes.html.jinja",
-            title=f"Episodes of {name}",
-            run=run,
-            asked=asked,
-            rows=rows,
-            total=total,
-            left=left,
-            roles=index.roles(),
-            page=page,
-            pages=pages,
-            links=[(n, urlencode({**plain, "page": n})) for n in _near(page, pages)],
-        )
-
-    def episode(self, name: str, step: int, line: int, colour: str) -> str:
-        """One episode, turn by turn; with `colour`, token by token."""
-        run, record = self._read(name, step, line)
-        advantages = _advantages(record)
-        turns = [
-            {
-                "shown": show(turn, advantage, False),
-                "tokens": tokens(turn, advantage, run=run.folder, colour=colour) if colour else (),
-            }
-            for turn, advantage in zip(record.episode.turns, advantages, strict=True)
-        ]
-        return render(
-            "viewer_episode.html.jinja",
-            title=f"Episode {line} of step {step}",
-            run=run,
-            record=record,
-            turns=turns,
-            agents=list(record.episode.agents()),
-            colour=colour,
-        )
-
-    def group(self, name: str, step: int, group: str) -> str:
-        """The siblings of a group side by side, and what each agent was paid and credited with."""
-        run = self.catalogue.run(name)
-        index = self._index(run)
-        index.update(PATIENCE)
-        siblings = [self._read(name, row.step, row.line)[1] for row in index.group(step, group)]
-        if not siblings:
-            raise RunError(f"no group {group!r} in step {step} of {name}")
-        agents = list(dict.fromkeys(a for each in siblings for a in each.episode.agents()))
-        return render(
-            "viewer_group.html.jinja",
-            title=f"Group {group} of step {step}",
-            run=run,
-            step=step,
-            siblings=[
-                {
-                    "record": record,
-                    "turns": [
-                        show(turn, advantage, False)
-                        for turn, advantage in zip(
-                            record.episode.turns, _advantages(record), strict=True
-                        )
-                    ],
-                }
-                for record in siblings
-            ],
-            table=[(agent, *_returns(agent, siblings)) for agent in agents],
-        )
-
-    def tasks(self, name: str, kind: str, number_: int | None, page: int) -> str:
-        """The task buffer of the newest checkpoint; `number_` asks for one task's lineage."""
-        run = self.catalogue.run(name)
-        buffer = Buffer(run.folder)
-        listed = buffer.of_type(kind)
-        pages = -(-len(listed) // PAGE)
+        parts = tasks_of(run.folder)
+        part = part if part in parts else next(iter(parts))
+        tasks = parts[part]
+        listed = tasks.listed(group)
         return render(
             "viewer_tasks.html.jinja",
             title=f"Tasks of {name}",
             run=run,
-            kinds=buffer.kinds,
-            kind=kind,
+            parts=list(parts),
+            part=part,
+            tasks=tasks,
+            group=group,
             total=len(listed),
             entries=listed[page * PAGE : (page + 1) * PAGE],
-            lineage=[] if number_ is None else buffer.lineage(number_),
-            charts=_drawn(buffer.charts(kind)),
+            lineage=tasks.ancestors(key),
+            children=tasks.children(key),
+            charts=_drawn([*tasks.charts, *self._counted(run, part)]),
             page=page,
-            links=[(n, urlencode({"type": kind, "page": n})) for n in _near(page, pages)],
+            links=links(page, len(listed), {"part": part, "group": group}),
         )
+
+    def _counted(self, run: Shown, part: str) -> list[Chart]:
+        """What the curriculum counted, step by step."""
+        prefix = f"curriculum/{part}/" if part else "curriculum/"
+        rows = {
+            step: {
+                f"curriculum/{k.removeprefix(prefix)}": row[k] for k in row if k.startswith(prefix)
+            }
+            for step, row in read_metrics(run.folder / "metrics.jsonl").items()
+        }
+        return [chart for section in arrange(rows) for chart in section.charts]
 
     def league(self, name: str) -> str:
         """The league of the newest checkpoint: ratings, and who beats whom."""
@@ -215,20 +154,20 @@ class Pages:
 
     # Parts -------------------------------------------------------------------------------------
 
-    def _index(self, run: Shown) -> Index:
-        with self._lock:  # requests come on several threads
-            if run.folder not in self._indexes:
-                self._indexes[run.folder] = Index(run.folder, self.cache)
-            return self._indexes[run.folder]
-
-    def _read(self, name: str, step: int, line: int) -> tuple[Shown, Recorded]:
-        run = self.catalogue.run(name)
-        index = self._index(run)
-        index.update(PATIENCE)
-        return run, index.read(step, line)
-
     def _line(self, run: Shown) -> dict[str, Any]:
-        """What the list says of a run; a broken one is listed with what is wrong."""
+        """What the list says of a run; read again only where there is something new."""
+        stamp = f"{run.name}.{run.stamp}"
+        if self._lines.get(run.folder, ("",))[0] != stamp:
+            self._lines[run.folder] = (stamp, self._read_line(run))
+        return self._lines[run.folder][1]
+
+    @staticmethod
+    def _read_line(run: Shown) -> dict[str, Any]:
+        """A broken run is listed with what is wrong."""
+        if run.state == "games":
+            count = len(Games(run.games).names())
+            figures = [("games of a person", f"{count:,}")]
+            return {"run": run, "steps": 0, "problem": "", "figures": figures}
         try:
             rows = read_metrics(run.folder / "metrics.jsonl")
         except (RunError, OverflowError) as error:
@@ -253,38 +192,20 @@ def _is_chief(key: str) -> bool:
     return section == "role" and len(rest) == 2 and rest[1] == "reward"
 
 
-def _chosen(sections: Sequence[Section], title: str) -> Section | None:
-    return next(
-        (each for each in sections if each.title == title), sections[0] if sections else None
-    )
+def _sections(rows: Mapping[int, Mapping[str, float]]) -> dict[str, list[str]]:
+    """Title to metrics: without the curves themselves, of which a page draws one section."""
+    names = dict.fromkeys(key for row in rows.values() for key in row)
+    found: dict[str, list[str]] = {s.title: [] for s in arrange({0: dict.fromkeys(names, 0.0)})}
+    for name in names:
+        (section,) = arrange({0: {name: 0.0}})
+        found[section.title].append(name)
+    return found
+
+
+def _charts(rows: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> list[Chart]:
+    wanted = {step: {k: row[k] for k in names if k in row} for step, row in rows.items()}
+    return [chart for section in arrange(wanted) for chart in section.charts]
 
 
 def _drawn(charts: Sequence[Chart]) -> list[tuple[Chart, Markup]]:
     return [(chart, Markup(draw(chart))) for chart in charts]
-
-
-def _advantages(record: Recorded) -> list[Any]:
-    missing = len(record.episode.turns) - len(record.advantages)
-    return [*record.advantages, *[None] * missing][: len(record.episode.turns)]
-
-
-def _returns(agent: str, siblings: Sequence[Recorded]) -> tuple[list[str], str]:
-    """What an agent was paid in each sibling, with its first advantage; and their mean."""
-    cells, paid = [], []
-    for record in siblings:
-        mine = [place for place, turn in enumerate(record.episode.turns) if turn.agent == agent]
-        if not mine:
-            cells.append("-")
-            continue
-        paid.append(sum(record.episode.turns[place].reward for place in mine))
-        first = _advantages(record)[mine[0]]
-        shown = (
-            number(sum(first) / max(len(first), 1)) if isinstance(first, list) else number(first)
-        )
-        cells.append(f"{number(paid[-1])} ({shown})")
-    return cells, number(sum(paid) / len(paid)) if paid else "-"
-
-
-def _near(page: int, pages: int) -> list[int]:
-    """Pages worth a link: the first, the last, and those around this one."""
-    return sorted({0, *range(max(0, page - 3), min(pages, page + 4)), max(0, pages - 1)})

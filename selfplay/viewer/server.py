@@ -1,48 +1,47 @@
-"""The web server of the viewer. Binds to loopback; anything else takes a token.
+"""The web server of the viewer.
 
 Pages are made here and hold no data of the browser's: a page that is left open asks whether there
-is something new, and the answer is a line unless there is. How often it asks depends on what a
-page costs to make, so that watching takes at most about 1/200 of one core.
+is something new, and the answer is a line unless there is. How often it asks depends on what the
+answers cost, so that watching takes at most about 1/300 of one core, however many pages are open.
 """
 
-import hashlib
-import hmac
-import secrets
-import socket
 import sqlite3
-import sys
 import time
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
 from pathlib import Path
+from threading import Lock
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
-from selfplay.errors import ConfigError, RunError
-from selfplay.pages import template_text
+from selfplay.errors import RunError
+from selfplay.viewer import web
 from selfplay.viewer.catalogue import Catalogue
+from selfplay.viewer.episodes import EpisodePages
 from selfplay.viewer.filter import Filter
 from selfplay.viewer.pages import Pages
 
-SHARE = 200
-"""Seconds between two looks per second that making the page took."""
+SHARE = 300
+"""Seconds for each second of work for pages that are open, all of them together."""
 SOONEST = 5.0
 """Seconds that are waited at the least."""
-COOKIE = "selfplay_token"
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+
+
+class Pace:
+    """How often open pages ask, so that all of them together cost no more than their share."""
+
+    def __init__(self) -> None:
+        self._free = 0.0
+        self._lock = Lock()
+
+    def wait(self, cost: float, now: float) -> float:
+        """Seconds that the page waits whose answer took `cost` seconds of work."""
+        with self._lock:
+            self._free = max(self._free, now) + SHARE * cost
+            return max(self._free - now, SOONEST)
 
 
 def application(
@@ -52,17 +51,14 @@ def application(
 
     `cache` is where indexes of episodes go.
     """
-    pages = Pages(catalogue, cache)
+    pages, listed, pace = Pages(catalogue), EpisodePages(catalogue, cache), Pace()
 
     def page(make: Callable[[Request], str]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            begun = time.process_time()
             try:
                 return HTMLResponse(await run_in_threadpool(make, request))
             except (RunError, OSError, OverflowError, sqlite3.Error) as error:
                 return HTMLResponse(pages.error(str(error)), status_code=404)
-            finally:
-                request.state.cost = time.process_time() - begun
 
         return answer
 
@@ -71,23 +67,21 @@ def application(
         inner = page(make)
 
         async def answer(request: Request) -> Response:
+            begun, known = time.process_time(), request.headers.get("if-none-match")
             stamp = await run_in_threadpool(pages.stamp, request.path_params.get("run"))
-            tag = f'"{hashlib.sha256(stamp.encode("utf-8", "surrogatepass")).hexdigest()[:32]}"'
-            if request.headers.get("if-none-match") == tag:
-                return Response(status_code=304, headers={"ETag": tag})
-            response = await inner(request)
-            wait = max(SHARE * request.state.cost, SOONEST)
+            tag = web.tag_of(stamp)
+            response = Response(status_code=304) if known == tag else await inner(request)
+            # What somebody opens is asked for once; a page that is open asks with what it has.
+            cost = 0.0 if known is None else time.process_time() - begun
+            wait = pace.wait(cost, time.monotonic())
             response.headers.update({"ETag": tag, "X-Look-Again": f"{wait:.0f}"})
             return response
 
         return answer
 
-    def script(request: Request) -> Response:
-        return Response(template_text("viewer.js"), media_type="text/javascript")
-
     routes = [
         Route("/", live(lambda request: pages.runs())),
-        Route("/viewer.js", script),
+        Route("/viewer.js", web.script),
         Route(
             "/compare",
             live(
@@ -99,15 +93,19 @@ def application(
         Route(
             "/run/{run}",
             live(
-                lambda request: pages.run(
-                    request.path_params["run"], request.query_params.get("section", "")
+                lambda request: (
+                    listed.games(request.path_params["run"], _number(request, "page") or 0)
+                    if catalogue.run(request.path_params["run"]).state == "games"
+                    else pages.run(
+                        request.path_params["run"], request.query_params.get("section", "")
+                    )
                 )
             ),
         ),
         Route(
             "/run/{run}/episodes",
             page(
-                lambda request: pages.episodes(
+                lambda request: listed.episodes(
                     request.path_params["run"], _filter(request), _number(request, "page") or 0
                 )
             ),
@@ -115,7 +113,7 @@ def application(
         Route(
             "/run/{run}/episodes/{step:int}/{line:int}",
             page(
-                lambda request: pages.episode(
+                lambda request: listed.episode(
                     request.path_params["run"],
                     request.path_params["step"],
                     request.path_params["line"],
@@ -126,10 +124,28 @@ def application(
         Route(
             "/run/{run}/groups/{step:int}/{group}",
             page(
-                lambda request: pages.group(
+                lambda request: listed.group(
                     request.path_params["run"],
                     request.path_params["step"],
                     request.path_params["group"],
+                )
+            ),
+        ),
+        Route(
+            "/run/{run}/games",
+            page(
+                lambda request: listed.games(
+                    request.path_params["run"], _number(request, "page") or 0
+                )
+            ),
+        ),
+        Route(
+            "/run/{run}/games/{game}",
+            page(
+                lambda request: listed.game(
+                    request.path_params["run"],
+                    request.path_params["game"],
+                    request.query_params.get("colour", ""),
                 )
             ),
         ),
@@ -142,86 +158,25 @@ def application(
             page(
                 lambda request: pages.tasks(
                     request.path_params["run"],
-                    request.query_params.get("type", ""),
-                    _number(request, "number"),
+                    request.query_params.get("part", ""),
+                    request.query_params.get("group", ""),
+                    request.query_params.get("task", ""),
                     _number(request, "page") or 0,
                 )
             ),
         ),
     ]
-    middleware = [Middleware(_Guard, token=token)]
-    if not token:
-        # A page elsewhere can have its own name resolve to this machine, and then read what a
-        # loopback server says: only requests to loopback's own names are answered.
-        names = ["127.0.0.1", "localhost", "[::1]", host]
-        middleware.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=names))
-    return Starlette(routes=routes, middleware=middleware)
-
-
-class _Guard(BaseHTTPMiddleware):
-    """Asks for the token, where there is one, and sets the headers of every answer."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        super().__init__(app)
-        self.token = token
-
-    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        if self.token:
-            asked = request.query_params.get("token", "")
-            if hmac.compare_digest(asked.encode(), self.token.encode()):
-                # Out of the address, where it would be seen and kept.
-                response: Response = RedirectResponse(request.url.remove_query_params("token").path)
-                response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
-                response.headers.update(HEADERS)
-                return response
-            shown = request.cookies.get(COOKIE, "")
-            if not hmac.compare_digest(shown.encode(), self.token.encode()):
-                said = "selfplay: open the address with ?token=... that the server printed\n"
-                return Response(said, status_code=403, media_type="text/plain", headers=HEADERS)
-        response = await call_next(request)
-        response.headers.update(HEADERS)
-        return response
+    return Starlette(routes=routes, middleware=web.guards(token, host))
 
 
 def serve(catalogue: Catalogue, *, cache: Path, host: str, port: int) -> None:
     """Serve until interrupted; prints the address. Raises ConfigError if the port is taken."""
-    import uvicorn
-
-    token = "" if _is_loopback(host) else secrets.token_urlsafe(24)
-    listener = _listen(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listener.getsockname()[1]}/{f'?token={token}' if token else ''}"
-    print(f"watching {len(catalogue.runs())} runs at {address} (Ctrl-C ends it)")
-    sys.stdout.flush()
-    settings = uvicorn.Config(
-        application(catalogue, cache=cache, token=token, host=host),
-        log_level="warning",
-        lifespan="off",
+    web.serve(
+        lambda token: application(catalogue, cache=cache, token=token, host=host),
+        host=host,
+        port=port,
+        doing=f"watching {len(catalogue.runs())} runs",
     )
-    uvicorn.Server(settings).run(sockets=[listener])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen()  # whoever reads the address may come before the server is up
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}, port {port}: {error.strerror}; choose another with --port "
-            "(0 takes any that is free)"
-        ) from error
-    return listener
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _filter(request: Request) -> Filter:

@@ -1,0 +1,167 @@
+"""The pages of episodes: those of runs, and the games that a person played."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from selfplay.errors import RunError
+from selfplay.figures import number
+from selfplay.pages import render
+from selfplay.recorded import Recorded
+from selfplay.transcripts import show
+from selfplay.viewer.bank import time_line
+from selfplay.viewer.catalogue import Catalogue, Shown
+from selfplay.viewer.filter import Filter
+from selfplay.viewer.games import Games
+from selfplay.viewer.index import Index
+from selfplay.viewer.paging import PAGE, links
+from selfplay.viewer.tokens import tokens
+
+PATIENCE = 1.0
+"""Seconds that a request spends on indexing; what is left is told, and read at the next."""
+FEW_TURNS = 12
+"""Turns of an episode up to which all of them are shown unfolded."""
+
+
+class EpisodePages:
+    """Makes pages; keeps the indexes of the runs that were asked for."""
+
+    def __init__(self, catalogue: Catalogue, cache: Path) -> None:
+        """`cache` is where index files go."""
+        self.catalogue, self.cache = catalogue, cache
+        self._indexes: dict[Path, Index] = {}
+        self._lock = Lock()
+
+    def episodes(self, name: str, asked: Filter, page: int) -> str:
+        """A page of the list of episodes."""
+        run = self.catalogue.run(name)
+        index = self._index(run)
+        left = index.update(PATIENCE)
+        if left:
+            index.update_behind()
+        rows, total = index.find(asked, page)
+        plain = {key: value for key, value in vars(asked).items() if value not in ("", None, False)}
+        return render(
+            "viewer_episodes.html.jinja",
+            title=f"Episodes of {name}",
+            run=run,
+            asked=asked,
+            rows=rows,
+            total=total,
+            left=left,
+            roles=index.roles(),
+            page=page,
+            links=links(page, total, plain),
+        )
+
+    def episode(self, name: str, step: int, line: int, colour: str) -> str:
+        """One episode, turn by turn; with `colour`, token by token."""
+        run = self.catalogue.run(name)
+        index = self._index(run)
+        index.update(PATIENCE, first=step)
+        record = index.read(step, line)
+        return self._whole(run, record, colour, title=f"Episode {line} of step {step}")
+
+    def games(self, name: str, page: int) -> str:
+        """A page of the list of games that a person played."""
+        run = self.catalogue.run(name)
+        games = Games(run.games)
+        names = games.names()
+        return render(
+            "viewer_games.html.jinja",
+            title=f"Games of {name}" if run.state != "games" else name,
+            run=run,
+            games=games.listed(names[page * PAGE : (page + 1) * PAGE]),
+            total=len(names),
+            page=page,
+            links=links(page, len(names), {}),
+        )
+
+    def game(self, name: str, game: str, colour: str) -> str:
+        """One of these games, as an episode is shown."""
+        run = self.catalogue.run(name)
+        return self._whole(run, Games(run.games).read(game), colour, title=game, game=True)
+
+    def _whole(
+        self, run: Shown, record: Recorded, colour: str, *, title: str, game: bool = False
+    ) -> str:
+        advantages = _advantages(record)
+        few = len(record.episode.turns) <= FEW_TURNS
+        turns = [
+            {
+                "shown": show(turn, advantage, few),
+                "tokens": tokens(turn, advantage, run=run.folder, colour=colour) if colour else (),
+            }
+            for turn, advantage in zip(record.episode.turns, advantages, strict=True)
+        ]
+        return render(
+            "viewer_episode.html.jinja",
+            title=title,
+            run=run,
+            game=game,
+            line=time_line(record.episode),
+            record=record,
+            turns=turns,
+            agents=list(record.episode.agents()),
+            colour=colour,
+        )
+
+    def group(self, name: str, step: int, group: str) -> str:
+        """The siblings of a group side by side, and what each agent was paid and credited with."""
+        run = self.catalogue.run(name)
+        index = self._index(run)
+        index.update(PATIENCE, first=step)
+        siblings = [index.read(row.step, row.line) for row in index.group(step, group)]
+        if not siblings:
+            raise RunError(f"no group {group!r} in step {step} of {name}")
+        agents = list(dict.fromkeys(a for each in siblings for a in each.episode.agents()))
+        return render(
+            "viewer_group.html.jinja",
+            title=f"Group {group} of step {step}",
+            run=run,
+            step=step,
+            siblings=[
+                {
+                    "record": record,
+                    "turns": [
+                        show(turn, advantage, False)
+                        for turn, advantage in zip(
+                            record.episode.turns, _advantages(record), strict=True
+                        )
+                    ],
+                }
+                for record in siblings
+            ],
+            table=[(agent, *_returns(agent, siblings)) for agent in agents],
+        )
+
+    # Parts -------------------------------------------------------------------------------------
+
+    def _index(self, run: Shown) -> Index:
+        with self._lock:  # requests come on several threads
+            if run.folder not in self._indexes:
+                self._indexes[run.folder] = Index(run.folder, self.cache)
+            return self._indexes[run.folder]
+
+
+def _advantages(record: Recorded) -> list[Any]:
+    missing = len(record.episode.turns) - len(record.advantages)
+    return [*record.advantages, *[None] * missing][: len(record.episode.turns)]
+
+
+def _returns(agent: str, siblings: Sequence[Recorded]) -> tuple[list[str], str]:
+    """What an agent was paid in each sibling, with its first advantage; and their mean."""
+    cells, paid = [], []
+    for record in siblings:
+        mine = [place for place, turn in enumerate(record.episode.turns) if turn.agent == agent]
+        if not mine:
+            cells.append("-")
+            continue
+        paid.append(sum(record.episode.turns[place].reward for place in mine))
+        first = _advantages(record)[mine[0]]
+        shown = (
+            number(sum(first) / max(len(first), 1)) if isinstance(first, list) else number(first)
+        )
+        cells.append(f"{number(paid[-1])} ({shown})")
+    return cells, number(sum(paid) / len(paid)) if paid else "-"
