@@ -1,0 +1,162 @@
+"""The engine of vLLM: what it samples is what the model says, whatever else is in the batch.
+
+Runs where vLLM is installed: scripts/setup vllm, then
+.venv-vllm/bin/python -m pytest -m "vllm and not gpu" tests/test_*vllm*.py
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from served_by_vllm import asked, difference, finish, make
+from serving import END, answer
+from transformers import PreTrainedModel
+
+from selfplay.engines.vllm import VLLMEngine
+from selfplay.errors import ConfigError, PromptTooLong
+from selfplay.types import Request, StopReason
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[VLLMEngine]:
+    engine = VLLMEngine(max_rows=64, cache=0.1, options={"block_size": 32})
+    engine.serve("resident", make(), [END])  # keeps the engine of its shape
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def engine(shared: VLLMEngine) -> Iterator[VLLMEngine]:
+    yield shared
+    for policy in [name for name in shared._tenants if name != "resident"]:
+        shared.withdraw(policy)
+    shared.drain_counts()
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    return make(1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_are_the_models_own(
+    engine: VLLMEngine, model: PreTrainedModel, temperature: float
+) -> None:
+    engine.serve("p", model, [END])
+    requests = asked("p", temperature=temperature)
+    assert difference(model, requests, answer(engine, requests)) < 1e-5
+
+
+def test_greedy_is_generates_greedy_and_certain(engine: VLLMEngine, model: PreTrainedModel) -> None:
+    engine.serve("p", model, [END])
+    requests = asked("p", 10, temperature=0.0)
+    found = answer(engine, requests)
+    generate: Any = model.generate
+    for request in requests:
+        ids = torch.tensor([request.prompt_ids])
+        out = generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=request.max_tokens,
+            eos_token_id=END,
+            pad_token_id=0,
+        )
+        assert found[request.id].completion_ids == tuple(out[0, ids.shape[1] :].tolist())
+        assert set(found[request.id].logprobs) == {0.0}
+
+
+def test_a_sample_does_not_depend_on_the_batch(engine: VLLMEngine, model: PreTrainedModel) -> None:
+    engine.serve("p", model, [END])
+    requests = asked("p", 20)
+    together = answer(engine, requests)
+    for request in requests:
+        (alone,) = answer(engine, [request]).values()
+        assert alone.completion_ids == together[request.id].completion_ids
+    assert len({done.completion_ids for done in together.values()}) > 10
+
+
+def test_why_a_completion_ends(engine: VLLMEngine, model: PreTrainedModel) -> None:
+    ends = [END, *range(100, 120)]
+    engine.serve("p", model, ends)
+    requests = asked("p", 60, max_tokens=30)
+    found = answer(engine, requests)
+    for request in requests:
+        done = found[request.id]
+        stopped = done.completion_ids[-1] in ends
+        assert not set(ends) & set(done.completion_ids[:-1])
+        assert done.stop_reason is (StopReason.STOP if stopped else StopReason.LENGTH)
+        assert stopped or len(done.completion_ids) == request.max_tokens
+        assert len(done.logprobs) == len(done.completion_ids)
+    assert {done.stop_reason for done in found.values()} == set(StopReason)
+
+
+def test_what_cannot_be_served_is_refused(engine: VLLMEngine, model: PreTrainedModel) -> None:
+    def request(**settings: Any) -> Request:
+        given = {"policy": "p", "prompt_ids": (5,), "max_tokens": 5, **settings}
+        return Request(id=0, seed=0, **given)
+
+    engine.serve("p", model, [END])
+    with pytest.raises(ConfigError, match="serves no policy 'x'"):
+        engine.add(request(policy="x"))
+    with pytest.raises(PromptTooLong, match="exceeds the model's 256"):
+        engine.add(request(prompt_ids=(5,) * 252))
+    with pytest.raises(ConfigError, match="leaves no room for a prompt"):
+        engine.add(request(max_tokens=256))
+    with pytest.raises(ConfigError, match="empty prompt"):
+        engine.add(request(prompt_ids=()))
+    with pytest.raises(ConfigError, match=r"at 0\.01 and above, not at 0\.001"):
+        engine.add(request(temperature=0.001))
+    engine.add(request())
+    with pytest.raises(RuntimeError, match="in flight"):
+        engine.publish("p", {}, 1)
+    with pytest.raises(RuntimeError, match="in flight"):
+        engine.withdraw("p")
+    assert len(finish(engine)) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes", "line"),
+    [
+        ({"cache": 1e-6}, {}, "engine.cache"),
+        ({}, {"heads": 4}, "head_dim=16"),  # seen no earlier than in the first forward pass
+        ({"options": {"nothing": 1}}, {}, "nothing"),
+    ],
+)
+def test_a_model_that_vllm_cannot_serve_is_refused_in_one_line(
+    settings: dict[str, Any], sizes: dict[str, int], line: str
+) -> None:
+    engine = VLLMEngine(**{"cache": 0.1, "max_rows": 8, **settings})
+    with pytest.raises(ConfigError, match=f"policy 'p': vLLM cannot serve Qwen3.*{line}") as told:
+        engine.serve("p", make(**sizes), [END])
+    assert "\n" not in str(told.value)
+    engine.close()
+
+
+def test_more_prompts_than_fit_into_one_forward_pass_are_read_one_after_the_other() -> None:
+    model = make(0, layers=1)
+    engine = VLLMEngine(max_rows=32, prefill_tokens=40, max_length=64, cache=0.1)
+    engine.serve("p", model, [END])
+    try:
+        requests = asked("p", 60)
+        assert difference(model, requests, answer(engine, requests)) < 1e-5
+    finally:
+        engine.close()
+
+
+def test_random_streams_and_threads_are_left_alone() -> None:
+    torch.manual_seed(5)
+    expected, threads = torch.rand(3), torch.set_num_threads
+    torch.manual_seed(5)
+    engine = VLLMEngine(max_rows=8, cache=0.1)
+    engine.serve("p", make(0, layers=1), [END])
+    torch.manual_seed(5)
+    try:
+        answer(engine, asked("p", 3))
+        assert torch.equal(torch.rand(3), expected)
+        assert torch.set_num_threads is threads
+    finally:
+        engine.close()
