@@ -242,6 +242,7 @@ class Rollout:
             role=asked.agent.rpartition("_")[0],
             policy=seat.policy,
             version=completion.version,
+            versions=completion.versions,
             prompt_ids=request.prompt_ids,
             completion_ids=completion.completion_ids,
             logprobs=completion.logprobs,

@@ -21,6 +21,9 @@ Message: TypeAlias = dict[str, Any]
 Action: TypeAlias = str
 """What an agent does to the arena; `None` stands for an action that did not parse."""
 
+Versions: TypeAlias = tuple[tuple[int, int], ...]
+"""((version of the weights, tokens that they sampled), ...) in the order of the tokens."""
+
 Value = TypeVar("Value")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -145,7 +148,9 @@ class Completion:
     stop_reason: StopReason
     """Why it ended."""
     version: int = 0
-    """Version of the weights that sampled it."""
+    """Version of the weights that sampled its first token."""
+    versions: Versions = ()
+    """Of all its tokens, where the weights changed in between; else empty."""
     text: str | None = None
     """The completion's text, where the engine speaks text; else the ids are decoded."""
 
@@ -161,7 +166,7 @@ class Turn:
     policy: str
     """The policy behind it."""
     version: int
-    """Version of the weights that sampled it."""
+    """Version of the weights that sampled its first token."""
     prompt_ids: tuple[int, ...]
     """[P] token ids the policy saw."""
     completion_ids: tuple[int, ...]
@@ -188,6 +193,12 @@ class Turn:
     """Facts the arena or the role noted, e.g. the reason an action was invalid."""
     learn: bool = True
     """Whether its policy may learn from it: false for a frozen one and in another's match."""
+    versions: Versions = ()
+    """Of all its tokens, where the weights changed in between; else empty."""
+
+    def spans(self) -> Versions:
+        """The versions of all its tokens."""
+        return self.versions or ((self.version, len(self.completion_ids)),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from building import llama, sample
 from test_learner import close, gradient, on_policy, samples
 
 from selfplay.learner.correction import Correction, correct
+from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Objective
 
 
@@ -66,3 +67,34 @@ def test_the_clip_then_starts_from_the_learners_own_weights() -> None:
     assert not torch.any(gradient(Objective(), [stale], model=model))
     found = gradient(Objective(correction="truncated"), [stale], model=llama())
     assert close(found, 2.0 * gradient(Objective(), [given]), 1e-5)
+
+
+def test_the_mismatch_is_measured_without_a_correction_too() -> None:
+    """Of what a batch's first step computes: k3 of the sampler's tokens, in nats per token."""
+    given = on_policy(llama(), samples())
+    shifts = [0.3, -0.2, 0.1, 0.5, 0.05]
+    stale = [
+        replace(s, turn=replace(s.turn, logprobs=tuple(v - shift for v in s.turn.logprobs)))
+        for s, shift in zip(given, shifts, strict=True)
+    ]
+    computed = [(s, shift) for s, shift in zip(stale, shifts, strict=True) if s.advantage != 0.0]
+    counts = [sum(s.turn.trainable) for s, _ in computed]
+    sums = [n * (exp(d) - 1 - d) for n, (_, d) in zip(counts, computed, strict=True)]
+    wanted = sum(sums) / sum(counts)
+    for objective in (Objective(), Objective(ratio="none", clip="none")):
+        found = Learner(llama(), objective=objective, lr=0.0).update(stale, step=1)
+        assert found["mismatch_kl"] == pytest.approx(wanted, rel=1e-4)
+    # With a correction it is of all samples, those without a gradient too.
+    every = sum(sum(s.turn.trainable) for s in stale)
+    both = [sum(s.turn.trainable) * (exp(d) - 1 - d) for s, d in zip(stale, shifts, strict=True)]
+    found = Learner(llama(), objective=Objective(correction="truncated"), lr=0.0).update(
+        stale, step=1
+    )
+    assert found["mismatch_kl"] == pytest.approx(sum(both) / every, rel=1e-4)
+
+
+def test_the_mismatch_is_of_the_first_mini_batch_alone() -> None:
+    """Behind it the weights have moved, and that is no mismatch."""
+    given = on_policy(llama(), samples() * 4)
+    figures = Learner(llama(), objective=Objective(), lr=1e-2, mini_batches=4).update(given, step=1)
+    assert abs(figures["mismatch_kl"]) < 1e-9 < 1e-4 < figures["policy_kl"]

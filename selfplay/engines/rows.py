@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from selfplay.types import Completion, Request, StopReason
+from selfplay.types import Completion, Request, StopReason, Versions
 
 BLOCK = 256
 STATE = ("inputs", "tokens", "logprobs", "uniforms", "temperature", "count", "allowed", "ended")
@@ -34,6 +34,8 @@ class Rows:
         self.count = torch.zeros(0, dtype=torch.long)
         self.allowed = torch.zeros(0, dtype=torch.long)
         self.ended = torch.zeros(0, dtype=torch.bool)
+        self.stamped: list[Versions] = []
+        """Of each row: what it said before its weights changed."""
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -46,6 +48,7 @@ class Rows:
             stream = np.random.Generator(np.random.Philox(request.seed))
             uniforms[row, : request.max_tokens] = stream.random(request.max_tokens)
         self.requests += requests
+        self.stamped += [()] * len(requests)
         self.uniforms = self._appended(self.uniforms, torch.from_numpy(uniforms))
         self.tokens = self._appended(self.tokens, torch.zeros(len(requests), width))
         self.logprobs = self._appended(self.logprobs, torch.zeros(len(requests), width))
@@ -84,8 +87,24 @@ class Rows:
         stopped = torch.isin(chosen, self._end)
         self.ended[rows] |= stopped | (self.count[rows] >= self.allowed[rows])
 
+    def stamp(self, version: int) -> None:
+        """What rows have said since they were last stamped was drawn by this version."""
+        self.stamped = [self._spans(row, version) for row in range(len(self))]
+
+    def _spans(self, row: int, version: int) -> Versions:
+        """The versions of all that a row has said, the latest of it by `version`."""
+        spans = self.stamped[row]
+        tokens = int(self.count[row]) - sum(said for _, said in spans)
+        if spans and spans[-1][0] == version:
+            *before, (_, said) = spans
+            return (*before, (version, said + tokens))
+        return (*spans, (version, tokens)) if tokens else spans
+
     def collect(self, version: int) -> tuple[list[Completion], torch.Tensor]:
-        """Take out the rows that have ended: their completions, and which rows were kept."""
+        """Take out the rows that have ended: their completions, and which rows were kept.
+
+        `version` drew what no `stamp` has claimed.
+        """
         kept = (~self.ended).nonzero()[:, 0]
         done = self.ended.nonzero()[:, 0]
         tokens, logprobs = self.tokens[done].tolist(), self.logprobs[done].tolist()
@@ -93,16 +112,19 @@ class Rows:
         for place, row in enumerate(done.tolist()):
             count = int(self.count[row])
             ids = tuple(tokens[place][:count])
+            spans = self._spans(row, version)
             completions.append(
                 Completion(
                     id=self.requests[row].id,
                     completion_ids=ids,
                     logprobs=tuple(logprobs[place][:count]),
                     stop_reason=StopReason.STOP if ids[-1] in self.end_ids else StopReason.LENGTH,
-                    version=version,
+                    version=spans[0][0],
+                    versions=spans if len(spans) > 1 else (),
                 )
             )
         self.requests = [self.requests[row] for row in kept.tolist()]
+        self.stamped = [self.stamped[row] for row in kept.tolist()]
         for name in STATE:
             setattr(self, name, getattr(self, name)[kept])
         return completions, kept

@@ -39,6 +39,8 @@ class TransformersEngine:
                 raise ConfigError(f"engine.{name}: must be at least 1, not {value}")
         self._settings = settings
         self._batches: dict[str, _Batch] = {}
+        self.partial = False
+        """Whether completions in flight go on under new weights."""
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
         """Serve one more policy from now on, with its model's own tensors.
@@ -74,10 +76,17 @@ class TransformersEngine:
         return [done for batch in self._batches.values() for done in batch.step()]
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
-        """Copy `weights` into the policy's model, unless they are the model's own tensors."""
+        """Copy `weights` into the policy's model, unless they are the model's own tensors.
+
+        Where `partial`, completions in flight go on with the new weights and are stamped with the
+        version of every token. Their keys and values stay those of the weights that wrote them
+        (PipelineRL, 2509.19128): to compute them again would cost a prefill of all that is in
+        flight with every update. Elsewhere RuntimeError while there are any.
+        """
         batch = self._batch(policy)
-        if batch.busy:
+        if batch.busy and not self.partial:
             raise RuntimeError(f"policy {policy!r} got new weights with requests in flight")
+        batch.rows.stamp(batch.version)
         own = batch.model.state_dict()
         with torch.no_grad():
             for name, tensor in weights.items():

@@ -40,17 +40,15 @@ def correct(
         low: Least weight that a mask lets pass.
         high: Largest weight.
     """
-    corrected, cut, tokens, divergence = [], 0, 0, 0.0
+    corrected, cut, tokens = [], 0, 0
     for sample, now in zip(samples, present, strict=True):
         turn, weights = sample.turn, []
         for logprob, sampled, counts in zip(now, turn.logprobs, turn.trainable, strict=True):
-            difference = max(-20.0, min(20.0, logprob - sampled))
-            weight = exp(difference)
+            weight = exp(_difference(logprob, sampled))
             within = weight <= high and (mode == "truncated" or weight >= low)
             weights.append(weight if within else high if mode == "truncated" else 0.0)
             if counts:
                 tokens, cut = tokens + 1, cut + (not within)
-                divergence += weight - 1 - difference
         advantage = sample.advantage
         own = advantage if isinstance(advantage, tuple) else (advantage,) * len(weights)
         corrected.append(
@@ -60,5 +58,26 @@ def correct(
                 advantage=tuple(a * w for a, w in zip(own, weights, strict=True)),
             )
         )
-    count = max(tokens, 1)
-    return corrected, {"mismatch_kl": divergence / count, "corrected_share": cut / count}
+    figures = {"mismatch_kl": mismatch(samples, present), "corrected_share": cut / max(tokens, 1)}
+    return corrected, figures
+
+
+def mismatch(samples: Sequence[Sample], present: Sequence[Sequence[float]]) -> float:
+    """Estimate of KL(sampler, learner) in nats per token that the policy chose.
+
+    It is k3 = r - 1 - log r with r = p_learner / p_sampled: never negative, and of less variance
+    than -log r.
+    """
+    differences = [
+        _difference(logprob, sampled)
+        for sample, now in zip(samples, present, strict=True)
+        for logprob, sampled, counts in zip(
+            now, sample.turn.logprobs, sample.turn.trainable, strict=True
+        )
+        if counts
+    ]
+    return sum(exp(d) - 1 - d for d in differences) / max(len(differences), 1)
+
+
+def _difference(logprob: float, sampled: float) -> float:
+    return max(-20.0, min(20.0, logprob - sampled))

@@ -1,0 +1,147 @@
+"""Times a run that samples steps ahead of its learner beside one that takes turns.
+
+Kuhn poker in an environment that is slow as others are: each of its steps sleeps, for as long as
+makes the games of a step take the learner's time, where there is most to be won (a ratio of 2). One
+Ray worker plays; the learner is this process. Needs two cores to itself; on a busy machine,
+--elsewhere lets learning take so many seconds more without work, as on a device of its own.
+
+Usage: python scripts/bench_async.py [--steps 12] [--rounds 3] [--lag 1] [--elsewhere 0]
+           [--json FILE] [key=value ...]
+"""
+
+import io
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from bench_timing import arguments, compared, show
+from rich.console import Console
+
+from arenas.kuhn import Illegal, Kuhn
+from selfplay import config
+from selfplay.experiment import Experiment
+from selfplay.learner.learner import Learner
+from selfplay.progress import Progress
+from selfplay.recorded import read_metrics
+from selfplay.runs import Run
+from selfplay.train import train
+from selfplay.types import Action, Sample
+
+THREADS = 8
+BASE = (
+    "+experiment=kuhn",
+    "evaluations=none",
+    "collapse.rules={}",
+    "objective.correction=truncated",
+    "sampler.group_size=40",
+    "learner.mini_batches=32",  # so that learning costs several times what sampling does
+    "warmstart.steps=100",
+    "run.checkpoint_every=1000",
+    f"rollout.threads={THREADS}",
+    "runtime=ray",
+    "runtime.workers=1",
+    "runtime.worker_cpus=0.5",
+)
+APART = 3
+"""Steps at either end that are not counted: the first ones load, and before the last nothing is
+sampled ahead any more."""
+
+
+class Slow(Kuhn):
+    """Every step takes a while, and costs no work."""
+
+    blocking = True
+
+    def __init__(self, *, seconds: float, illegal: Illegal = "forfeit") -> None:
+        super().__init__(illegal=illegal)
+        self.seconds = seconds
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        time.sleep(self.seconds)
+        super().advance(actions)
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--steps", type=int, default=12, help="counted of each run")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lag", type=int, default=1)
+    parser.add_argument("--elsewhere", type=float, default=0.0)
+    options, overrides = parser.parse_known_args()
+    learn_longer(options.elsewhere)
+    ray.init("local", include_dashboard=False, log_to_driver=False)
+    steps = options.steps
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        probe = steps_of(place / "probe", overrides, steps=steps, lag=0, pause=0.0)
+        learn, rollout, turns = (
+            statistics.median(line[name] for line in probe)
+            for name in ("seconds/learn", "seconds/rollout", "turns")
+        )
+        pause = max(0.0, learn - rollout) * THREADS / turns
+        print(
+            f"learning takes {learn:.2f} s a step, {turns:.0f} moves without a slow environment "
+            f"{rollout:.2f} s: each of its steps sleeps {1000 * pause:.1f} ms, {THREADS} at once"
+        )
+        seconds: dict[int, list[float]] = {0: [], options.lag: []}
+        for number in range(options.rounds):
+            for lag in sorted(seconds, reverse=bool(number % 2)):
+                found = steps_of(place / f"{number}-{lag}", overrides, steps, lag, pause)
+                total = sum(line["seconds/total"] for line in found)
+                episodes = sum(line["episodes/count"] for line in found)
+                seconds[lag].append(total / episodes)
+                played, learned, aged = (
+                    statistics.median(line.get(name, line[other]) for line in found)
+                    for name, other in (
+                        ("seconds/sampling", "seconds/rollout"),
+                        ("seconds/learn", "seconds/learn"),
+                        ("policy/base/staleness_mean", "policy/base/staleness_mean"),
+                    )
+                )
+                print(
+                    f"max_lag {lag}: {episodes / total:.0f} episodes/s; a step plays for "
+                    f"{played:.2f} s and learns for {learned:.2f} s; samples {aged:.2f} updates old"
+                )
+    what = f"an episode in a slow environment, max_lag {options.lag} beside 0"
+    show([compared(what, seconds[options.lag], seconds[0], target=1.6)], options.json)
+
+
+def steps_of(
+    place: Path, overrides: Sequence[str], steps: int, lag: int, pause: float
+) -> list[dict[str, float]]:
+    """The metrics of the steps that count, with the moves of each."""
+    settings: dict[str, Any] = config.load(
+        [*BASE, f"run.steps={steps + 2 * APART}", f"runtime.max_lag={lag}", *overrides]
+    )
+    settings["arena"] |= {"_target_": "bench_async.Slow", "seconds": pause}
+    experiment = Experiment(settings)
+    try:
+        run = Run.create(place, settings)
+        with Progress(steps, "bench", Console(file=io.StringIO()), live=False) as progress:
+            train(experiment, run, progress)
+    finally:
+        experiment.close()
+    lines = read_metrics(place / "metrics.jsonl")
+    return [
+        {**lines[step], "turns": lines[step]["policy/base/samples"]}
+        for step in range(APART + 1, APART + steps + 1)
+    ]
+
+
+def learn_longer(seconds: float) -> None:
+    """Let every update wait."""
+    update = Learner.update
+
+    def slower(self: Learner, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
+        time.sleep(seconds)
+        return update(self, samples, step=step)
+
+    Learner.update = slower  # type: ignore[assignment, method-assign]
+
+
+if __name__ == "__main__":
+    main()
