@@ -55,7 +55,8 @@ class Step:
 
     def __init__(self, model: PreTrainedModel, renderer: ChatRenderer) -> None:
         seat = Seat(role=Role(), policy="base", renderer=renderer, max_tokens=NEW)
-        engine = TransformersEngine({"base": model}, {"base": []})  # nothing ends a completion
+        engine = TransformersEngine()
+        engine.serve("base", model, [])  # nothing ends a completion
         self.rollout = Rollout(arena=OneTurn, seats={"solver": seat}, engines={"base": engine})
         self.learner = Learner(model, objective=Objective(), lr=1e-6)
         self.credit, self.step = GRPO(), 0

@@ -8,17 +8,20 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from selfplay.credit import Stateful
 from selfplay.errors import RunError
+from selfplay.learner import Sharded, Trainer
 from selfplay.lora import BASES
 from selfplay.policy import Policy
 from selfplay.runs import reporting_disk, sync
 
 MANIFEST = "manifest.json"
+SHARDS = "learners"
+"""Folder of the learners that several processes write in part."""
 FROZEN = "snapshots"
 """Folder of the copies that do not change any more."""
 ASIDE = ".old"
@@ -64,10 +67,7 @@ def save(
             partial.mkdir(parents=True)
             _save_policies(policies, partial, place)
             known = _save_frozen(frozen or {}, partial, place)
-            # By way of memory: on a full disk, torch's own writer reports no OSError.
-            memory = io.BytesIO()
-            torch.save({name: learner.state_dict() for name, learner in learners.items()}, memory)
-            (partial / "learners.pt").write_bytes(memory.getbuffer())
+            known |= _save_learners(learners, partial)
             versions = {name: policy.version for name, policy in policies.items()}
             text = json.dumps({"step": step, "versions": versions, **state})
             (partial / "state.json").write_text(text, encoding="utf-8")
@@ -169,7 +169,11 @@ def load(
         policy.version = state["versions"][name]
     learning = torch.load(place / "learners.pt", weights_only=True)
     for name, learner in learners.items():
-        learner.load_state_dict(learning[name])
+        shards = place / SHARDS / name
+        if shards.is_dir():
+            cast(Trainer, learner).load_shards(shards)
+        else:
+            learner.load_state_dict(learning[name])
     return state
 
 
@@ -188,6 +192,25 @@ def _recover(folder: Path) -> None:
                 shutil.rmtree(aside, ignore_errors=True)
             else:
                 aside.rename(place)
+
+
+def _save_learners(learners: Mapping[str, Stateful], partial: Path) -> dict[str, str]:
+    """Write what they know, together or each rank its part; returns hashes of what is hashed."""
+    hashes: dict[str, str] = {}
+    whole: dict[str, Any] = {}
+    for name, learner in learners.items():
+        if not isinstance(learner, Sharded):
+            whole[name] = learner.state_dict()
+            continue
+        folder = partial / SHARDS / name
+        folder.mkdir(parents=True)
+        found = learner.save_shards(folder)
+        hashes |= {str(Path(SHARDS, name, file)): each for file, each in found.items()}
+    # By way of memory: on a full disk, torch's own writer reports no OSError.
+    memory = io.BytesIO()
+    torch.save(whole, memory)
+    (partial / "learners.pt").write_bytes(memory.getbuffer())
+    return hashes
 
 
 def _save_policies(policies: Mapping[str, Policy], partial: Path, place: Path) -> None:

@@ -31,6 +31,14 @@ class CollapsedError(SelfplayError):
     """A policy fell below a threshold that the config set, e.g. its share of valid actions."""
 
 
+class LearnersLost(SelfplayError):
+    """Learners died; the run can go on from its newest checkpoint."""
+
+
+class StalledError(SelfplayError):
+    """Something that was waited for did not come in the time that it was given."""
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """A hint to append to an error: the nearest valid choice, or the list of a few."""
     known = sorted({str(choice) for choice in choices})

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from selfplay import checkpoint, collapse, members, seating
+from selfplay import batches, checkpoint, collapse, members, seating
 from selfplay import config as configs
+from selfplay.batches import Asynchronous, Batches, Synchronous
 from selfplay.build import TARGET, build, construct, fit
 from selfplay.credit import Credit, Stateful
 from selfplay.credit.needs import refuse_strangers, refuse_unfed
@@ -41,6 +42,7 @@ def validate(config: Mapping[str, Any]) -> None:
     construct(Settings, {k: v for k, v in config["run"].items() if k != TARGET}, where="run")
     runtime: Runtime = build(config["runtime"], where="runtime")
     runtime.check(config)
+    batches.validate(config, runtime.max_lag)
     seating.validate(sampling=config["sampling"], rollout=config["rollout"], roles=config["roles"])
     population: Population = build(config["population"], where="population")
     members.validate(
@@ -121,6 +123,20 @@ class Experiment:
             play=self.play,
             seed=self.seed,
         )
+        now = Synchronous(
+            curriculum=self.curriculum,
+            sampler=self.sampler,
+            play=self.league.play,
+            seed=lambda: self.watch.seed(self.seed),
+        )
+        self.batches: Batches = now
+        if self.runtime.max_lag:
+            self.batches = Asynchronous(
+                now,
+                lag=self.runtime.max_lag,
+                last=self.settings.steps,
+                keeps=self.settings.keeps_checkpoint,
+            )
 
     @classmethod
     def resume(cls, config: Mapping[str, Any], place: Path) -> "Experiment":
@@ -134,7 +150,8 @@ class Experiment:
         return experiment
 
     def restore(self, place: Path) -> None:
-        """Take over a checkpoint's state."""
+        """Take over a checkpoint's state; what was sampled and not learned from is forgotten."""
+        self.batches.stop()
         state = checkpoint.load(place, policies=self.policies, learners=self.trained())
         self.step = state["step"]
         self.curriculum.load_state_dict(state["curriculum"])
@@ -150,7 +167,7 @@ class Experiment:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps beside weights and optimizers, as plain JSON data."""
         return {
-            "curriculum": self.curriculum.state_dict(),
+            "curriculum": self.batches.curriculum_state(),
             "credit": self.credit.state_dict(),
             "league": self.league.state_dict(),
             "collapse": self.watch.state_dict(),
@@ -163,6 +180,11 @@ class Experiment:
         """Wall-clock seconds of the run, those before a resume included."""
         return self.seconds_before + time.time() - self._started
 
+    def rest_engine(self) -> None:
+        """Let an engine that shares a device with the learners give its memory to them."""
+        if hasattr(self.engine, "rest"):
+            self.engine.rest()
+
     def publish(self, name: str) -> None:
         """Let the engine sample with a policy's updated weights."""
         policy = self.policies[name]
@@ -170,8 +192,11 @@ class Experiment:
         self.engine.publish(name, self.learners[name].weights(), policy.version)
 
     def service_figures(self) -> dict[str, float]:
-        """What services and engines counted since they were last asked."""
-        return {**self.players.counts(), **self.runtime.counts()}
+        """What services and engines counted since they were last asked, here and elsewhere."""
+        here, elsewhere = self.players.counts(), self.runtime.counts()
+        return {
+            name: here.get(name, 0.0) + elsewhere.get(name, 0.0) for name in {**here, **elsewhere}
+        }
 
     def learning(self, step: int) -> dict[str, Trainer]:
         """The learners of the policies that learn at a step."""
@@ -218,5 +243,9 @@ class Experiment:
 
     def close(self) -> None:
         """Release services, engines and the runtime, which hold processes or connections."""
+        if hasattr(self, "batches"):
+            self.batches.stop()
         self.players.close()
         self.runtime.close()
+        if hasattr(self, "batches"):
+            self.batches.close()

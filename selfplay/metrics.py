@@ -2,8 +2,9 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
-from selfplay.types import Episode, Status
+from selfplay.types import Episode, Sample, Status
 
 FACTS = ("invalid", "verdict")
 """Notes on turns that are names: counted as shares of the role's turns."""
@@ -36,6 +37,21 @@ def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
                 measured[f"arena/{kind}/{name}"].append(value)
     figures |= _means(measured)
     return figures | _by_role(played) | _versus(played)
+
+
+def of_age(samples: Iterable[Sample], *, version: int) -> dict[str, float]:
+    """`staleness_mean` and `_max`: versions that the weights that sampled a token lie behind
+    `version`, those that are about to learn from it, over the tokens that the policy chose."""
+    ages: Counter[int] = Counter()
+    for sample in samples:
+        own = iter(sample.turn.trainable)
+        for sampler, tokens in sample.turn.spans():
+            ages[version - sampler] += sum(islice(own, tokens))
+    ages = +ages
+    if not ages:
+        return {}
+    mean = sum(age * tokens for age, tokens in ages.items()) / ages.total()
+    return {"staleness_mean": mean, "staleness_max": float(max(ages))}
 
 
 def _by_role(episodes: Iterable[Episode]) -> dict[str, float]:

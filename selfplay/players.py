@@ -52,7 +52,7 @@ class Players:
             afresh: See `members.load`.
             device: Where they are, if not where their settings say.
         """
-        self.engine = engine
+        self.engine, self.saved = engine, saved
         self.policies: dict[str, Policy] = members.load(
             self.population,
             self.config["roles"],

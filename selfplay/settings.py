@@ -42,6 +42,10 @@ class Settings:
         if not 0.0 <= self.max_failed_share <= 1.0:
             raise ValueError(f"max_failed_share lies in [0, 1], not {self.max_failed_share}")
 
+    def keeps_checkpoint(self, step: int) -> bool:
+        """Whether a checkpoint is written after this step."""
+        return step % self.checkpoint_every == 0 or step == self.steps
+
     def keeps_episodes(self, step: int) -> bool:
         """Whether the episodes of this step are recorded."""
         return bool(self.episodes_every) and step % self.episodes_every == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from selfplay import checkpoint, metrics
 from selfplay.clock import Clock
-from selfplay.errors import CollapsedError, nearest
+from selfplay.errors import CollapsedError, LearnersLost, nearest
 from selfplay.experiment import Experiment
 from selfplay.progress import Progress
 from selfplay.runs import Run
@@ -15,55 +15,65 @@ from selfplay.types import Status
 
 def train(experiment: Experiment, run: Run, progress: Progress) -> None:
     """Train to the configured step, from where `experiment` stands; the run folder has the rest."""
-    settings = experiment.settings
+    for note in experiment.runtime.notes:
+        progress.note(note)
     for name, learner in experiment.learners.items():
         for note in learner.notes:
             progress.note(f"policy {name}: {note}")
-    if experiment.evaluations_before is None:
-        begin(experiment, run, progress)
+    lost: LearnersLost | None = None
+    steps = experiment.settings.steps
+    while lost or experiment.evaluations_before is None or experiment.step < steps:
+        try:
+            if lost:
+                recover(experiment, run, progress, lost)
+                lost = None
+            elif experiment.evaluations_before is None:
+                begin(experiment, run, progress)
+            else:
+                advance(experiment, run, progress)
+        except LearnersLost as error:
+            lost = error
 
-    while experiment.step < settings.steps:
-        step, clock = experiment.step + 1, Clock()
-        experiment.begin_step(step)
-        with clock("rollout"):
-            groups = experiment.sampler.sample(
-                experiment.curriculum,
-                experiment.league.play,
-                step=step,
-                seed=experiment.watch.seed(experiment.seed),
-            )
-        with clock("credit"):
-            # What was played includes groups that were dropped for want of signal.
-            groups, played = experiment.shaping.apply(groups, experiment.sampler.played())
-            samples = experiment.credit.assign(groups)
-        figures = metrics.of_episodes(episode for group in played for episode in group.episodes)
-        figures |= prefixed("credit", experiment.credit.metrics())
-        with clock("learn"):
-            learning = experiment.learning(step)
-            for name, learner in learning.items():
-                mine = [sample for sample in samples if sample.turn.policy == name]
-                learned = learner.update(mine, step=step)
-                figures |= prefixed(f"policy/{name}", learned)
-                experiment.publish(name)
-            for name in experiment.learners:
-                figures[f"policy/{name}/learned"] = float(name in learning)
-        figures |= prefixed("curriculum", experiment.curriculum.metrics())
-        figures |= prefixed("sampler", experiment.sampler.metrics())
-        figures |= prefixed("league", experiment.league.end_step())
-        figures |= experiment.service_figures()
-        experiment.step = step
-        with clock("evaluation"):
-            figures |= evaluate_due(experiment, progress, step)
-        figures |= experiment.watch.observe(step, figures)
-        with clock("record"):
-            kept = played if settings.keeps_episodes(step) else []
-            run.record(step, {**figures, **clock.figures()}, kept, samples)
-        progress.step({"step": step, **figures, **clock.figures()})
-        guard(experiment, figures, step, progress)
-        if heed(experiment, run, progress, figures):
-            continue
-        if step % settings.checkpoint_every == 0 or step == settings.steps:
-            save(experiment, run)
+
+def advance(experiment: Experiment, run: Run, progress: Progress) -> None:
+    """One step: play, credit, learn, publish, measure, record."""
+    step, clock, settings = experiment.step + 1, Clock(), experiment.settings
+    experiment.begin_step(step)
+    with clock("rollout"):
+        batch = experiment.batches.take(step)
+    with clock("credit"):
+        # What was played includes groups that were dropped for want of signal.
+        groups, played = experiment.shaping.apply(batch.groups, batch.played)
+        samples = experiment.credit.assign(groups)
+    figures = metrics.of_episodes(episode for group in played for episode in group.episodes)
+    figures |= prefixed("credit", experiment.credit.metrics())
+    with clock("learn"):
+        experiment.rest_engine()
+        learning = experiment.learning(step)
+        for name, learner in learning.items():
+            mine = [sample for sample in samples if sample.turn.policy == name]
+            age = metrics.of_age(mine, version=experiment.policies[name].version)
+            learned = learner.update(mine, step=step)
+            figures |= prefixed(f"policy/{name}", {**learned, **age})
+            experiment.publish(name)
+        experiment.batches.learned(step)
+        for name in experiment.learners:
+            figures[f"policy/{name}/learned"] = float(name in learning)
+    figures |= batch.figures
+    figures |= prefixed("league", experiment.league.end_step())
+    figures |= experiment.service_figures()
+    experiment.step = step
+    with clock("evaluation"):
+        figures |= evaluate_due(experiment, progress, step)
+    figures |= experiment.watch.observe(step, figures)
+    with clock("record"):
+        kept = played if settings.keeps_episodes(step) else []
+        run.record(step, {**figures, **clock.figures()}, kept, samples)
+    progress.step({"step": step, **figures, **clock.figures()})
+    guard(experiment, figures, step, progress)
+    went_back = heed(experiment, run, progress, figures)
+    if settings.keeps_checkpoint(step) and not went_back:
+        save(experiment, run)
 
 
 def begin(experiment: Experiment, run: Run, progress: Progress) -> None:
@@ -100,7 +110,8 @@ def evaluate(
     for name in experiment.evaluations if names is None else names:
         evaluation, play = experiment.evaluations[name]
         progress.phase(f"evaluating {name}")
-        found[name], episodes = evaluation.run(name, play, seed=experiment.seed)
+        with experiment.batches.at_rest():  # it plays with the same services
+            found[name], episodes = evaluation.run(name, play, seed=experiment.seed)
         if when == "before":
             for line in evaluation.unmeasured(name, episodes):
                 progress.note(line)
@@ -155,6 +166,21 @@ def heed(
     progress.note(f"step {step}: going back to checkpoint {place.name}, with other seeds")
     roll_back(experiment, run, place, [alarm.text for alarm in alarms])
     return True
+
+
+def recover(experiment: Experiment, run: Run, progress: Progress, lost: LearnersLost) -> None:
+    """Go on with new learners from the newest checkpoint; what came after it is done again."""
+    place, _ = checkpoint.latest(run.folder / "checkpoints")
+    where = f"checkpoint {place.name}" if place else "the beginning"
+    progress.note(f"step {experiment.step + 1}: {lost}; going on from {where}")
+    experiment.runtime.restart(lost, place)
+    if place is None:  # nothing was learned yet
+        save(experiment, run)
+        return
+    seconds = experiment.seconds_before
+    experiment.restore(place)
+    experiment.seconds_before = seconds
+    run.rewind(experiment.step)
 
 
 def roll_back(experiment: Experiment, run: Run, place: Path, alarms: Sequence[str]) -> None:

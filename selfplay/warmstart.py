@@ -182,13 +182,22 @@ class WarmStart:
         return json.dumps([list(self.demonstrations.pieces()), shown])
 
 
-def make(config: Mapping[str, Any], report: Report = lambda text: None) -> Path:
-    """The folder of the warm start that `config` describes; trained now if it is not cached."""
-    warm: WarmStart = build(config, where="warmstart")
+def place_of(config: Mapping[str, Any]) -> Path:
+    """The folder where the warm start that `config` describes is, or will be."""
+    return _place(build(config, where="warmstart"), config)
+
+
+def _place(warm: WarmStart, config: Mapping[str, Any]) -> Path:
     content = json.dumps(
         [__version__, torch.__version__, config, warm.fingerprint()], sort_keys=True
     )
-    place = cache_folder() / "warmstart" / blake2b(content.encode(), digest_size=8).hexdigest()
+    return cache_folder() / "warmstart" / blake2b(content.encode(), digest_size=8).hexdigest()
+
+
+def make(config: Mapping[str, Any], report: Report = lambda text: None) -> Path:
+    """The folder of the warm start that `config` describes; trained now if it is not cached."""
+    warm: WarmStart = build(config, where="warmstart")
+    place = _place(warm, config)
     if (place / "config.json").is_file():
         return place
     with reporting_disk(place.parent):

@@ -6,6 +6,7 @@ from random import Random
 import torch
 from transformers import PreTrainedModel
 
+from selfplay.engines import Engine
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.types import Completion, Request
 
@@ -43,7 +44,7 @@ def ask(
     ]
 
 
-def answer(engine: TransformersEngine, requests: Sequence[Request]) -> dict[int, Completion]:
+def answer(engine: Engine, requests: Sequence[Request]) -> dict[int, Completion]:
     for request in requests:
         engine.add(request)
     found: dict[int, Completion] = {}

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from selfplay import config as configs
 from selfplay.build import TARGET, build
 from selfplay.commands.arguments import load, no_flags, nothing_more
 from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
@@ -22,13 +23,15 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     if resume:
         known = ("config_path", "config_dir", "cfg", "multirun")
         flags = [flag for flag in known if getattr(options, flag)]
-        more = [*overrides, *(f"--{flag.replace('_', '-')}" for flag in flags)]
+        elsewhere = [o for o in overrides if o.partition("=")[0].partition(".")[0] in configs.HOME]
+        more = [o for o in overrides if o not in elsewhere]
+        more += [f"--{flag.replace('_', '-')}" for flag in flags]
         if more or len(resume) > 1:
             raise ConfigError(
-                f"resume={resume[0]} goes on with the run's own config; drop "
-                f"{' '.join(more) or 'the other resume='}"
+                f"resume={resume[0]} goes on with the run's own config, but for engine and runtime;"
+                f" drop {' '.join(more) or 'the other resume='}"
             )
-        _resume(Path(resume[0]))
+        _resume(Path(resume[0]), elsewhere)
         return
     if options.multirun:
         _sweep(options, overrides)
@@ -75,14 +78,15 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
         )
 
 
-def _resume(folder: Path) -> None:
+def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
+    """Go on with a run, perhaps on other machines than it began on."""
     from selfplay import checkpoint
     from selfplay.experiment import Experiment
     from selfplay.runs import Run
 
     run = Run.open(folder)
     run.lock()
-    settings = run.config()
+    settings = configs.load_changed(folder, elsewhere) if elsewhere else run.config()
     place, faults = checkpoint.latest(folder / "checkpoints")
     _tell_faults(faults, place)
     if place is None:

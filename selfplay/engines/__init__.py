@@ -32,7 +32,8 @@ class Engine(Protocol):
 class ServingEngine(Engine, Protocol):
     """An engine that policies live in: those of a run, and a league's snapshots of them.
 
-    One that holds processes or connections has `close`, one that counts has `drain_counts`.
+    One that holds processes or connections has `close`, one that counts has `drain_counts`, one
+    that can give its memory to the learners while they learn has `rest`.
     """
 
     def serve(self, policy: str, model: "PreTrainedModel", end_ids: Sequence[int]) -> None:

@@ -33,12 +33,12 @@ class Snapshots:
         """`begin_again`: the players whose first weights are kept too."""
         self.policies, self.seating, self.engine = policies, seating, engine
         self._copies: dict[str, Policy] = {}
-        self._starts = {name: _copy(policies[name], f"{name}@{START}") for name in begin_again}
+        self._starts = {name: copy_of(policies[name], f"{name}@{START}") for name in begin_again}
         self._written: dict[str, Path] = {}
 
     def add(self, snapshot: Snapshot) -> None:
         """A copy of the player as it is now, to be seated from now on."""
-        copy = _copy(self.policies[snapshot.player], snapshot.name, version=snapshot.updates)
+        copy = copy_of(self.policies[snapshot.player], snapshot.name, version=snapshot.updates)
         self._copies[snapshot.name] = copy
         self.engine.serve(copy.name, copy.model, copy.renderer.end_ids)
         self.engine.publish(copy.name, {}, copy.version)
@@ -57,8 +57,10 @@ class Snapshots:
             self.engine.release(name)
 
     def begin_again(self, player: str) -> None:
-        """Give a player its first weights back, in place: the engine samples with the same ones."""
-        self.policies[player].model.load_state_dict(self._starts[player].model.state_dict())
+        """Give a player its first weights back, in place."""
+        policy, weights = self.policies[player], self._starts[player].model.state_dict()
+        policy.model.load_state_dict(weights)
+        self.engine.publish(player, policy.model.state_dict(), policy.version)
 
     def frozen(self) -> dict[str, Frozen]:
         """What a checkpoint keeps, by folder name, with where it stands already."""
@@ -79,6 +81,8 @@ class Snapshots:
             self.add(snapshot)
         for policy in self._all():
             policy.load_weights(place / FROZEN / policy.name)
+        for copy in self._copies.values():
+            self.engine.publish(copy.name, copy.model.state_dict(), copy.version)
         self.written(place)
 
     def _all(self) -> Iterator[Policy]:
@@ -86,7 +90,8 @@ class Snapshots:
         yield from self._starts.values()
 
 
-def _copy(policy: Policy, name: str, *, version: int = 0) -> Policy:
+def copy_of(policy: Policy, name: str, *, version: int = 0) -> Policy:
+    """A policy that stays as this one is now."""
     return replace(
         policy,
         name=name,

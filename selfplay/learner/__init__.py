@@ -1,7 +1,8 @@
 """The learner turns samples into gradient steps: objective, batch, learner."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from selfplay.types import Sample
 
@@ -32,4 +33,17 @@ class Trainer(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the policy's weights of this process and what `state_dict` gave."""
+        ...
+
+    def load_shards(self, folder: Path) -> None:
+        """Go on with the policy's weights of this process and what a `Sharded` trainer saved."""
+        ...
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    """A trainer whose state no process holds whole: it writes files of its own."""
+
+    def save_shards(self, folder: Path) -> Mapping[str, str]:
+        """Write everything but the weights into a folder that is there; SHA-256 by file name."""
         ...

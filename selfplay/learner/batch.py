@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from selfplay.types import Sample
+from selfplay.types import Sample, Turn
 
 MASK = 2**25
 """Elements of the masks of one micro-batch of tries, at most; 128 MiB in float32."""
@@ -73,6 +73,8 @@ class Batch:
     """[S, C] 1.0 on trainable tokens."""
     samples: tuple[Sample, ...]
     """What they are, for error messages."""
+    passes: int
+    """Of the model, at least as many as it needs: other ranks wait in each."""
 
     def scatter(self, values: Tensor, background: Tensor) -> Tensor:
         """[S, C] `values` [N] where the samples read them, `background` [S, C] elsewhere."""
@@ -118,11 +120,31 @@ def alone(sample: Sample) -> Row:
 
 
 def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> Iterator[Batch]:
-    """Rows of similar widths, at most `max_tokens` tokens a micro-batch, padding included.
+    """Rows of similar widths, at most `max_tokens` tokens a micro-batch, padding included."""
+    return map(pad, cut(rows, max_tokens=max_tokens))
 
-    At least one row. Sorted by width and cut where padding adds up; the loss's denominators are
-    those of the whole batch, so the cut changes nothing but speed. Tries are kept from plain rows,
-    which need no mask, and their masks within `MASK`.
+
+def nothing() -> Row:
+    """A row in which nothing is read: what is computed of it has no gradient."""
+    turn = Turn(
+        agent="",
+        role="",
+        policy="",
+        version=0,
+        prompt_ids=(0,),
+        completion_ids=(0,),
+        logprobs=(0.0,),
+        trainable=(0,),
+    )
+    return alone(Sample(turn=turn, advantage=0.0))
+
+
+def cut(rows: Sequence[Row], *, max_tokens: int) -> Iterator[list[Row]]:
+    """The rows of each micro-batch, at least one.
+
+    Sorted by width and cut where padding adds up; the loss's denominators are those of the whole
+    batch, so the cut changes nothing but speed. Tries are kept from plain rows, which need no mask,
+    and their masks within `MASK`.
     """
     for plain in (True, False):
         kind = [row for row in rows if (row.stem == row.width) is plain]
@@ -135,11 +157,11 @@ def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> Iterator[Batch]:
             behind = width - common_stem([*held, row])
             too_many = tokens > max_tokens or (not plain and tokens * behind > MASK)
             if held and (too_many or padding > PADDING):
-                yield pad(held)
+                yield held
                 held, padding = [], 0
             held.append(row)
         if held:
-            yield pad(held)
+            yield held
 
 
 def common_stem(rows: Sequence[Row]) -> int:
@@ -148,8 +170,15 @@ def common_stem(rows: Sequence[Row]) -> int:
     return stem if stem >= STEM else 0
 
 
-def pad(rows: Sequence[Row]) -> Batch:
-    """The rows as one micro-batch; ValueError for a sample that cannot be in one."""
+def passes(rows: Sequence[Row]) -> int:
+    """How many passes a micro-batch of these rows needs: a stem comes before what is behind it."""
+    trees = any(row.stem < row.width for row in rows)
+    return 2 if trees and common_stem(rows) else 1
+
+
+def pad(rows: Sequence[Row], *, least: int = 1) -> Batch:
+    """The rows as one micro-batch of at least so many passes; ValueError for a sample that cannot
+    be in one."""
     spans = [(number, span) for number, row in enumerate(rows) for span in row.spans]
     width = max(row.width for row in rows)
     length = max(len(span.sample.turn.completion_ids) for _, span in spans)
@@ -186,6 +215,7 @@ def pad(rows: Sequence[Row]) -> Batch:
         advantages=torch.from_numpy(advantages),
         mask=torch.from_numpy(mask),
         samples=tuple(span.sample for _, span in spans),
+        passes=max(least, passes(rows)),
     )
 
 

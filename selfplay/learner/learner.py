@@ -1,27 +1,29 @@
 """The learner: samples of one policy to optimizer steps on its model."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from random import Random
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError, DivergedError
-from selfplay.learner.batch import Batch, micro_batches, trainable_tokens
+from selfplay.learner.batch import Batch, cut, nothing, pad
 from selfplay.learner.logprobs import Scorer
 from selfplay.learner.objective import Scores, Surrogate, Totals
 from selfplay.learner.packing import Packing, packer
-from selfplay.seeds import derive
+from selfplay.learner.peers import Alone, Peers, shard, whole
+from selfplay.learner.recompute import recompute
+from selfplay.learner.update import Updates
 from selfplay.types import Sample
 
-COUNTS = ("tokens", "idle_samples", "computed_tokens")
-"""Metrics that add up over the optimizer steps of one batch; the others are averaged."""
+Scoring: TypeAlias = Callable[..., tuple[Tensor, Tensor | None]]
+"""Called as a `Scorer` is."""
 
 
-class Learner:
+class Learner(Updates):
     """One policy's optimizer. Works on any Hugging Face causal language model."""
 
     def __init__(
@@ -38,6 +40,7 @@ class Learner:
         mini_batches: int = 1,
         max_tokens: int = 16_384,
         packing: Packing = "auto",
+        activation_checkpointing: bool = False,
         seed: int = 0,
     ) -> None:
         """Args:
@@ -53,6 +56,8 @@ class Learner:
         max_tokens: Tokens of one forward pass, padding included.
         packing: Whether samples that share prefixes share a row: auto (where that is cheaper),
             trie (wherever it saves a token), rows (never).
+        activation_checkpointing: Whether blocks are computed again in the backward pass, which
+            saves the memory of what is inside them.
         seed: Of the split into mini-batches.
         """
         if objective.reads_reference and reference is None:
@@ -71,45 +76,25 @@ class Learner:
         self.lr, self.clip_norm, self.warmup_steps = lr, clip_norm, warmup_steps
         self.mini_batches, self.max_tokens, self.seed = mini_batches, max_tokens, seed
         self.steps = 0
-        self.scorer = Scorer(model)
-        self.reference_scorer = None if reference is None else Scorer(reference)
+        scorer = Scorer(model)
+        self.scorer: Scoring = scorer
+        self.reference_scorer: Scoring | None = None if reference is None else Scorer(reference)
         models = [model] if reference is None else [model, reference]
         self.packer = packer(packing, models)
-        self.notes = tuple(filter(None, (self.packer.note, self.scorer.note)))
+        self.notes = tuple(filter(None, (self.packer.note, scorer.note)))
         """What a user should know of how this model is computed."""
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        if not parameters:
+        if activation_checkpointing:
+            recompute(model)
+        self.peers: Peers = Alone()
+        self.adam: Any = {"lr": lr, "betas": (betas[0], betas[1]), "weight_decay": weight_decay}
+        self.use_parameters()
+
+    def use_parameters(self) -> None:
+        """A new optimizer of what learns in the model as it is now."""
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        if not self.parameters:
             raise ConfigError("the policy has no parameter that could be trained")
-        self.parameters = parameters
-        self.optimizer = torch.optim.AdamW(
-            parameters, lr=lr, betas=(betas[0], betas[1]), weight_decay=weight_decay
-        )
-
-    def update(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
-        """One pass over the samples; returns metrics.
-
-        Raises DivergedError if a loss or a gradient is not finite; the optimizer step at fault has
-        then written nothing. Raises ConfigError for samples that were drawn greedily.
-        """
-        usable = [sample for sample in samples if trainable_tokens(sample)]
-        if any(sample.turn.temperature <= 0 for sample in usable):
-            raise ConfigError(
-                "sampling: a policy that learns samples at a temperature above 0; "
-                "at 0 it never tries anything else"
-            )
-        metrics: dict[str, float] = {
-            "samples": len(samples),
-            "samples_without_tokens": len(samples) - len(usable),
-        }
-        prepared, figures = self.objective.prepare(usable, self.logprobs)
-        metrics |= figures
-        parts = [self._step(part, step) for part in self._split(prepared, step)]
-        if self.reference is not None and self.objective.reference == "magnet":
-            follow(self.reference, self.model, self.objective.magnet_rate)
-        for name in dict.fromkeys(name for part in parts for name in part):
-            values = [part[name] for part in parts if name in part]
-            metrics[name] = sum(values) / (1 if name in COUNTS else len(values))
-        return metrics
+        self.optimizer = torch.optim.AdamW(self.parameters, **self.adam)
 
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
         """[N][C] nats that the present weights, or the reference's, give each completion.
@@ -128,55 +113,53 @@ class Learner:
 
     def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[Batch]:
         rows = self.packer.rows(samples, max_tokens=self.max_tokens)
-        return micro_batches(rows, max_tokens=self.max_tokens)
+        for held, least in self.peers.evened([*cut(rows, max_tokens=self.max_tokens)]):
+            yield pad(held or [nothing()], least=least)
 
-    def _split(self, samples: Sequence[Sample], step: int) -> Iterator[list[Sample]]:
-        if not samples:
-            return
-        order = list(samples)
-        if self.mini_batches > 1:
-            Random(derive(self.seed, "mini-batches", step)).shuffle(order)
-        size = -(-len(order) // self.mini_batches)
-        rows = iter(order)
-        while part := list(islice(rows, size)):
-            yield part
-
-    def _step(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
-        """One optimizer step."""
-        totals = Totals(tokens=sum(map(trainable_tokens, samples)), sequences=len(samples))
-        work = samples
-        if self.objective.linear_in_advantage:
-            # No gradient can come from these; the denominators count them all the same.
-            work = [sample for sample in samples if _any_advantage(sample)]
+    def optimize(self, samples: Sequence[Sample], totals: Totals, *, step: int) -> dict[str, float]:
+        """One optimizer step on samples that have a gradient, of a batch with these totals."""
         # Not train(): dropout would score other policies than the one that sampled.
         self.model.eval()
         self.optimizer.zero_grad(set_to_none=True)
-        total, sums, computed, size = 0.0, dict[str, float](), 0, 0
-        for batch in self._micro_batches(work):
+        found, fault = {"loss": 0.0, "computed_tokens": 0.0, "read": 0.0}, ""
+        for batch in self._micro_batches(samples):
             loss, diagnostics = self.objective.loss(self._scores(batch), totals)
             value = float(loss.detach())
-            if not torch.isfinite(loss):
-                raise DivergedError(_complaint(f"the loss is {value}", step, batch.samples))
+            if not math.isfinite(value):
+                fault = fault or _complaint(f"the loss is {value}", step, batch.samples)
             loss.backward()
-            total += value
-            computed += int(batch.mask.sum())
-            size += batch.ids.numel()
-            for name, diagnostic in diagnostics.items():
-                sums[name] = sums.get(name, 0.0) + diagnostic
-        metrics = {name: value / max(computed, 1) for name, value in sums.items()}
-        metrics |= {"loss": total, "tokens": float(totals.tokens), "computed_tokens": float(size)}
-        metrics["idle_samples"] = float(len(samples) - len(work))
-        if not work:
-            return metrics
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm))
+            counted = {"loss": value, "computed_tokens": batch.ids.numel()}
+            counted["read"] = float(batch.mask.sum())
+            for name, each in {**counted, **diagnostics}.items():
+                found[name] = found.get(name, 0.0) + each
+        # All processes go on from here, or none: the next one waits for all.
+        found, fault = self.peers.added(found, fault)
+        if fault:
+            raise DivergedError(fault)
+        means = {name: found.pop(name) for name in ("loss", "computed_tokens")}
+        read = max(found.pop("read"), 1.0)
+        metrics = {name: value / read for name, value in found.items()} | means
+        norm = self._clip()
         if not math.isfinite(norm):
-            raise DivergedError(_complaint(f"the gradient norm is {norm}", step, work))
+            raise DivergedError(_complaint(f"the gradient norm is {norm}", step, samples))
         self.steps += 1
         rate = self.lr * min(1.0, self.steps / max(self.warmup_steps, 1))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         return {**metrics, "gradient_norm": norm, "lr": rate}
+
+    def _clip(self) -> float:
+        """Bound the gradient; the norm that it had, of all shards."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = whole(torch.nn.utils.get_total_norm(gradients))
+        torch.nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
+        return float(norm)
+
+    def follow(self) -> None:
+        """Move the magnet a share of its way to the model."""
+        if self.reference is not None:
+            follow(self.reference, self.model, self.objective.magnet_rate)
 
     def _scores(self, batch: Batch) -> Scores:
         logprobs, entropy = self.scorer(batch, entropy=bool(self.objective.entropy))
@@ -210,7 +193,7 @@ class Learner:
         """Optimizer state, counters and magnet; the weights are saved with the policy."""
         state = {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
         if self.reference is not None and self.objective.reference == "magnet":
-            state["magnet"] = {name: mean for name, mean, _ in _apart(self.reference, self.model)}
+            state["magnet"] = {name: mean for name, mean, _ in moving(self.reference, self.model)}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -220,20 +203,26 @@ class Learner:
         if self.reference is not None and "magnet" in state:
             self.reference.load_state_dict(state["magnet"], strict=False)
 
+    def load_shards(self, folder: Path) -> None:
+        """Restore what learners elsewhere left in a folder, whatever their number was."""
+        from selfplay.learner import shards
+
+        shards.load(self, folder)
+
 
 def follow(average: PreTrainedModel, model: PreTrainedModel, rate: float) -> None:
     """Move the weights of an average a share `rate` of their way to the model's."""
     with torch.no_grad():
-        for _, mean, now in _apart(average, model):
-            mean.lerp_(now, rate)
+        for _, mean, now in moving(average, model):
+            shard(mean).lerp_(shard(now), rate)
 
 
-def _apart(
+def moving(
     average: PreTrainedModel, model: PreTrainedModel
-) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """The weights of both by name, but for tensors that both hold, such as an adapter's base."""
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """By name, the weights of both that learn; an adapter's base does not."""
     pairs = zip(average.named_parameters(), model.parameters(), strict=True)
-    return ((name, mean.detach(), now.detach()) for (name, mean), now in pairs if mean is not now)
+    return ((name, mean.detach(), now.detach()) for (name, mean), now in pairs if now.requires_grad)
 
 
 def _complaint(what: str, step: int, samples: Sequence[Sample]) -> str:
@@ -244,8 +233,3 @@ def _complaint(what: str, step: int, samples: Sequence[Sample]) -> str:
         f"{what} at step {step} on samples {where}; lower the learning rate or resume from the "
         "last checkpoint with other settings"
     )
-
-
-def _any_advantage(sample: Sample) -> bool:
-    advantage = sample.advantage
-    return any(advantage) if isinstance(advantage, tuple) else advantage != 0

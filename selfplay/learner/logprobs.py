@@ -61,10 +61,16 @@ class Scorer:
 
     def _run(self, module: Callable[..., Any], batch: Batch, **more: Any) -> list[Any]:
         """Outputs of the model or its decoder, to be joined along the columns."""
+        ids = batch.ids.to(self.model.device)
         if batch.visible is None:
-            ids = batch.ids.to(self.model.device)
-            return [module(input_ids=ids, use_cache=False, **more)]
-        return run_tree(module, self.model, batch.ids, batch.visible, batch.positions)
+            outs = [module(input_ids=ids, use_cache=False, **more)]
+        else:
+            outs = run_tree(module, self.model, ids, batch.visible, batch.positions)
+        for _ in range(batch.passes - len(outs)):
+            idle = module(input_ids=ids[:1, :1], use_cache=False)
+            name = next(iter(idle))
+            outs[0][name] = outs[0][name] + 0 * idle[name].sum()
+        return outs
 
     def _logits(self, batch: Batch, places: Tensor) -> Tensor:
         """[N, vocabulary] logits at the places, from the model's own forward pass."""

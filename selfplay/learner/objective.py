@@ -86,6 +86,12 @@ class Surrogate(Protocol):
         """Whether what `prepare` found holds for one optimizer step only."""
         ...
 
+    @property
+    def off_policy(self) -> bool:
+        """Whether samples may be of older weights: it weighs them, or need not know who drew
+        them."""
+        ...
+
     def prepare(
         self, samples: Sequence[Sample], score: Score
     ) -> tuple[list[Sample], dict[str, float]]:
@@ -171,6 +177,12 @@ class Objective:
     def linear_in_advantage(self) -> bool:
         """Whether a sample with advantage 0 has no gradient, so that it need not be computed."""
         return self.advantage == "credit" and self.kl == 0 and self.entropy == 0
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether samples may be of older weights: a ratio or a correction weighs them, and maximum
+        likelihood need not know who drew them."""
+        return self.ratio != "none" or self.correction != "none" or self.advantage == "one"
 
     def prepare(
         self, samples: Sequence[Sample], score: Score

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from selfplay.errors import ConfigError
-from selfplay.learner.correction import Score
+from selfplay.learner.correction import Score, mismatch
 from selfplay.learner.objective import Scores, Totals
 from selfplay.types import Sample
 
@@ -38,6 +38,7 @@ class DPO:
     linear_in_advantage: ClassVar[bool] = True
     reads_reference: ClassVar[bool] = True
     one_step: ClassVar[bool] = True
+    off_policy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.beta <= 0 or not 0 <= self.smoothing < 0.5:
@@ -70,6 +71,7 @@ class DPO:
             margins.append(margin)
         count = max(len(margins), 1)
         return [replace(s, advantage=w) for s, w in zip(samples, weights, strict=True)], {
+            "mismatch_kl": mismatch(samples, present),
             "preference_loss": losses / count,
             "preference_margin": sum(margins) / count,
             "preference_accuracy": sum(margin > 0 for margin in margins) / count,

@@ -1,9 +1,11 @@
 """Where a run happens: in this process, or on workers and learners of a cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from selfplay.engines import ServingEngine
+from selfplay.errors import LearnersLost
 from selfplay.learner import Trainer
 from selfplay.learner.objective import Surrogate
 from selfplay.players import Players
@@ -18,6 +20,11 @@ class Runtime(Protocol):
     device: str | None
     """Where the policies of this process are, if not where their settings say."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a user should know of where the run happens."""
+        ...
+
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise ConfigError where the config asks for what is not there. Starts nothing."""
         ...
@@ -31,7 +38,16 @@ class Runtime(Protocol):
         ...
 
     def play(self, players: Players, evaluation: str | None = None) -> Play:
-        """What plays the jobs of training, or of an evaluation."""
+        """What plays the jobs of training, or of an evaluation; with a lag, from any thread."""
+        ...
+
+    def restart(self, lost: LearnersLost, saved: Path | None) -> None:
+        """Put new learners in place of lost ones, to be told what to go on from.
+
+        Args:
+            lost: What became of them; RunError tells of it where there are no others to be had.
+            saved: The checkpoint that will be restored, or None where nothing was learned yet.
+        """
         ...
 
     def counts(self) -> dict[str, float]:

@@ -1,11 +1,13 @@
 """One process that plays and learns in turns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from selfplay import members
 from selfplay.build import build
 from selfplay.engines import ServingEngine
+from selfplay.errors import LearnersLost, RunError
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Surrogate
 from selfplay.players import Players
@@ -15,8 +17,9 @@ from selfplay.sampler import Play
 class Local:
     """Everything in this process; the embedded engine samples from the learner's own tensors."""
 
-    max_lag = 0
+    max_lag: int = 0
     device = None
+    notes: Sequence[str] = ()
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Build the engine, which has no policies yet."""
@@ -40,6 +43,10 @@ class Local:
     def play(self, players: Players, evaluation: str | None = None) -> Play:
         """The rollouts themselves."""
         return (players.rollout if evaluation is None else players.rollouts[evaluation]).play
+
+    def restart(self, lost: LearnersLost, saved: Path | None) -> None:
+        """This process cannot lose its learners and live."""
+        raise RunError(str(lost)) from lost
 
     def counts(self) -> dict[str, float]:
         """Nothing but what the players count."""

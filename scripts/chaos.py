@@ -1,0 +1,231 @@
+"""Kills a random process of a run on Ray, over and over, and checks what is left.
+
+Every run trains the smoke experiment on workers and learner ranks of a local Ray. At a random
+moment one of all its processes (driver, workers, ranks, Ray's own, their pools) gets SIGKILL. A run
+that ends because of it is gone on with by `selfplay train resume=RUN`. Then: it has ended, its
+metrics have every step once, every episode that was learned from is recorded once, and its last
+weights are those of an undisturbed run, so that nothing was learned from twice or left out.
+
+Usage: python scripts/chaos.py [--runs 50] [--seed 0] [--folder runs/chaos] [key=value ...]
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+MARK = "SELFPLAY_CHAOS"
+"""Environment variable that all processes of a run inherit."""
+RESUMES = 3
+"""How often a run that ended is gone on with."""
+CLOSE = 1e-4
+"""Largest difference of a weight that batches of other sizes can make in a few steps."""
+OVERRIDES = ("+experiment=smoke", "runtime=ray", "runtime.workers=2", "runtime.learners=2")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path("runs/chaos"))
+    parser.add_argument("--limit", type=float, default=600, help="seconds until a run hangs")
+    options, overrides = parser.parse_known_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    calm = options.folder / "calm"
+    shutil.rmtree(calm, ignore_errors=True)
+    begun = time.monotonic()
+    told = attempt(calm, command(calm, overrides), None, options.limit)
+    seconds = time.monotonic() - begun
+    if told.code:
+        sys.exit(f"the undisturbed run ended with {told.code}; its words are in {calm}.log")
+    print(f"undisturbed: {seconds:.0f} s", flush=True)
+    rng = random.Random(options.seed)
+    killed: Counter[str] = Counter()
+    wrong = 0
+    for number in range(options.runs):
+        run = options.folder / f"{number:03d}"
+        shutil.rmtree(run, ignore_errors=True)
+        when = rng.uniform(0.05, 0.95) * seconds
+        verdict, victim, resumed = disturb(run, overrides, when, rng, options.limit)
+        fault = verdict or compare(run, calm)
+        killed[victim] += 1
+        wrong += bool(fault)
+        after = f", resumed {resumed} x" if resumed else ""
+        print(f"{number:03d} {when:5.1f} s {victim:<24}{after:<14} {fault or 'whole'}", flush=True)
+        if not fault:
+            shutil.rmtree(run)
+    print(", ".join(f"{name} {count}" for name, count in killed.most_common()))
+    print(f"{options.runs - wrong} of {options.runs} runs ended whole")
+    sys.exit(1 if wrong else 0)
+
+
+class Told:
+    """How a process ended."""
+
+    def __init__(self, code: int | None, victim: str) -> None:
+        self.code, self.victim = code, victim
+
+
+def command(run: Path, overrides: Sequence[str]) -> list[str]:
+    place = [f"run.folder={run.parent}", f"run.name={run.name}"]
+    return ["train", *OVERRIDES, *place, *overrides]
+
+
+def disturb(
+    run: Path, overrides: Sequence[str], when: float, rng: random.Random, limit: float
+) -> tuple[str, str, int]:
+    """Kill once and go on until it has ended: what is wrong, who was killed, times resumed."""
+    told = attempt(run, command(run, overrides), (when, rng), limit)
+    victim = told.victim
+    for resumed in range(RESUMES + 1):
+        if told.code is None:
+            return f"hung for {limit:.0f} s", victim, resumed
+        if told.code == 0:
+            return "", victim, resumed
+        began = (run / "config.yaml").is_file()  # killed before its folder was there
+        again = ["train", f"resume={run}"] if began else command(run, overrides)
+        told = attempt(run, again, None, limit)
+    return f"ended with {told.code} after {RESUMES} resumes", victim, RESUMES
+
+
+def attempt(
+    run: Path, arguments: Sequence[str], kill: tuple[float, random.Random] | None, limit: float
+) -> Told:
+    """Run the command line once, and end all that it left."""
+    mark = f"{run.name}-{time.time_ns()}"
+    victim = "nobody in time"
+    with Path(f"{run}.log").open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "selfplay", *arguments],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, MARK: mark},
+            start_new_session=True,
+        )
+        end = time.monotonic() + limit
+        try:
+            if kill is not None:
+                when, rng = kill
+                try:
+                    process.wait(timeout=when)
+                except subprocess.TimeoutExpired:
+                    victim = strike(mark, rng)
+            code: int | None = process.wait(timeout=max(end - time.monotonic(), 1))
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            for pid in marked(mark):
+                end_process(pid)
+            process.wait()
+    return Told(code, victim)
+
+
+def strike(mark: str, rng: random.Random) -> str:
+    """Kill one of the run's processes; its name."""
+    pids = sorted(marked(mark))
+    rng.shuffle(pids)
+    for pid in pids:
+        name = named(pid)
+        if name and end_process(pid):
+            return name
+    return "nobody left"
+
+
+def marked(mark: str) -> Iterator[int]:
+    """The processes that inherited the mark."""
+    wanted = f"{MARK}={mark}".encode()
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (place / "environ").read_bytes().split(b"\0"):
+                yield int(place.name)
+        except OSError:  # it has ended, or is not ours to read
+            continue
+
+
+def named(pid: int) -> str:
+    """What a process is, in a word or two; empty if it has ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().split()
+    except OSError:
+        return ""
+    if not words:
+        return ""
+    line = " ".join(words)
+    if "-m selfplay train" in line:
+        return "driver"
+    if words[0].startswith("ray::"):
+        return words[0]
+    for known in ("raylet", "gcs_server", "log_monitor", "executor"):
+        if known in line:
+            return known
+    return Path(words[-1] if words[0].endswith("python") else words[0]).name[:24]
+
+
+def end_process(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def compare(run: Path, calm: Path) -> str:
+    """What a run lacks that the undisturbed one has; empty if nothing."""
+    steps = [line["step"] for line in lines(run / "metrics.jsonl")]
+    if steps != (expected := [line["step"] for line in lines(calm / "metrics.jsonl")]):
+        return f"its metrics have steps {steps}, not {expected}"
+    if not (run / "summary.json").is_file():
+        return "no summary"
+    for path in sorted((calm / "episodes").iterdir()):
+        mine = Counter(key(line) for line in lines(run / "episodes" / path.name))
+        theirs = Counter(key(line) for line in lines(path))
+        if mine != theirs:
+            return f"episodes/{path.name}: {mine - theirs or theirs - mine} too many or missing"
+    for line, other in zip(
+        lines(run / "metrics.jsonl"), lines(calm / "metrics.jsonl"), strict=True
+    ):
+        for name, value in other.items():
+            if name.endswith("/samples") and line.get(name) != value:
+                return f"step {line['step']} learned from {line.get(name)} {name}, not {value}"
+    return furthest(run, calm)
+
+
+def key(line: dict[str, object]) -> str:
+    return json.dumps([line["group"], line["member"]])
+
+
+def furthest(run: Path, calm: Path) -> str:
+    """Which policy's last weights are not those of the undisturbed run."""
+    for path in sorted((newest(calm) / "policies").glob("*/*.safetensors")):
+        mine = load_file(newest(run) / "policies" / path.parent.name / path.name)
+        apart = max(
+            float((mine[name] - value).abs().max()) if value.numel() else 0.0
+            for name, value in load_file(path).items()
+            if torch.is_floating_point(value)
+        )
+        if apart > CLOSE:
+            return f"weights of {path.parent.name} are {apart:.2g} apart"
+    return ""
+
+
+def newest(run: Path) -> Path:
+    return max(p for p in (run / "checkpoints").iterdir() if p.name.isdigit())
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Rollouts on Ray workers, learning on ranks of learners or in this process."""
+
+import os
+import pickle
+import socket
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from selfplay import checkpoint
+from selfplay.build import build
+from selfplay.engines import ServingEngine
+from selfplay.errors import ConfigError, LearnersLost, RunError
+from selfplay.game import Job
+from selfplay.learner import Trainer
+from selfplay.learner.objective import Surrogate
+from selfplay.learner.peers import Precision
+from selfplay.players import Players
+from selfplay.runtime.changes import Load
+from selfplay.runtime.cluster import Cluster, reachable, require_ray
+from selfplay.runtime.local import Local
+from selfplay.runtime.ranks import Ranks
+from selfplay.runtime.serving import RemoteEngine
+from selfplay.runtime.worker import Brief
+from selfplay.runtime.workers import Workers
+from selfplay.sampler import Play
+from selfplay.types import Episode
+
+
+class RayRuntime:
+    """Rollout workers, each with the arenas and an engine; learners where they are asked for.
+
+    One worker that plays while nobody learns gives the very samples of a run in one process. Tests
+    and notebooks may have called `ray.init` themselves: a Ray that this process is connected to
+    is used as it is, and left running.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int = 2,
+        learners: int = 0,
+        max_lag: int = 0,
+        address: str | None = None,
+        worker_cpus: float = 1.0,
+        worker_gpus: float = 0.0,
+        learner_cpus: float = 1.0,
+        learner_gpus: float = 0.0,
+        learner_precision: Precision = "float32",
+        chunks: int = 1,
+        timeout: float = 600.0,
+        max_restarts: int = 3,
+    ) -> None:
+        """Args:
+        workers: Actors that play.
+        learners: Ranks that learn; 0: this process does.
+        max_lag: Updates that what is learned from may lie behind; 0: every step waits for the one
+            before.
+        address: Of a cluster that exists, host:port or auto; null starts one on this machine.
+        worker_cpus: Cores set aside for each worker.
+        worker_gpus: GPUs of each worker; a part of one where it shares it.
+        learner_cpus: Cores set aside for each rank.
+        learner_gpus: GPUs of each rank; several ranks need whole ones.
+        learner_precision: What ranks compute in. Weights, sums of gradients and the optimizer stay
+            in the policy's dtype; bfloat16 is for GPUs.
+        chunks: Pieces that a worker's share of the jobs is cut into: more of them even out who has
+            longer games, fewer keep an engine's batch large.
+        timeout: Seconds of every wait: for the cluster, for a sign of life of who plays, for each
+            thing that ranks are asked.
+        max_restarts: Deaths of workers in a row, with nothing played in between, that are borne;
+            and losses of learners with no checkpoint in between.
+        """
+        least = {"workers": 1, "chunks": 1}
+        given: dict[str, float] = {
+            "workers": workers,
+            "chunks": chunks,
+            "learners": learners,
+            "max_lag": max_lag,
+            "worker_cpus": worker_cpus,
+            "worker_gpus": worker_gpus,
+            "learner_cpus": learner_cpus,
+            "learner_gpus": learner_gpus,
+            "max_restarts": max_restarts,
+        }
+        for name, value in given.items():
+            if value < least.get(name, 0):
+                raise ValueError(f"{name} is at least {least.get(name, 0)}, not {value}")
+        if timeout <= 0:
+            raise ValueError(f"timeout is a number of seconds, not {timeout}")
+        if learners > 1 and learner_gpus != int(learner_gpus):
+            raise ValueError(
+                f"learner_gpus is a whole number for several ranks, not {learner_gpus}"
+            )
+        self.workers, self.learners, self.max_lag = workers, learners, max_lag
+        self.address, self.chunks = address, chunks
+        self.timeout, self.max_restarts = timeout, max_restarts
+        self.device: str | None = "cpu" if learners else None
+        self._worker = {"CPU": worker_cpus, "GPU": worker_gpus}
+        self._learner = {"CPU": learner_cpus, "GPU": learner_gpus}
+        self.cluster: Cluster | None = None
+        self._precision: Precision = learner_precision
+        self._ranks: Ranks | None = None
+        self._sent: dict[str, bytes] = {}
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a user should know of where the run happens."""
+        cores = os.cpu_count() or 1
+        asked = self._total("CPU")
+        if self.address is None and asked > cores:
+            return [f"runtime: actors ask for {asked:g} cores and share the {cores} there are"]
+        return []
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Raise ConfigError where there is no Ray, no cluster, or no GPU that is asked for."""
+        ray = require_ray()
+        if self.address is not None:
+            # What auto stands for is known where the run is started; a config is right anywhere.
+            if self.address != "auto":
+                reachable(self.address)
+            return
+        build(config["engine"], where="engine")
+        gpus = self._total("GPU")
+        if gpus and not ray.is_initialized() and gpus > torch.cuda.device_count():
+            raise ConfigError(
+                f"runtime: {gpus:g} GPUs are asked for, this machine has "
+                f"{torch.cuda.device_count()}; lower runtime.worker_gpus or runtime.learner_gpus, "
+                "or give the address of a cluster"
+            )
+
+    def engine(self, config: Mapping[str, Any], players: Players) -> ServingEngine:
+        """What tells the workers, for whom places are set aside now."""
+        self.cluster = Cluster(
+            address=self.address,
+            cpus=self._total("CPU"),
+            gpus=self._total("GPU"),
+            timeout=self.timeout,
+        )
+        self.cluster.reserve([self._worker] * self.workers + [self._learner] * self.learners)
+        self._workers = Workers(
+            self.cluster,
+            count=self.workers,
+            chunks=self.chunks,
+            timeout=self.timeout,
+            max_restarts=self.max_restarts,
+        )
+        self._engine = RemoteEngine(tell=self._workers.tell, put=self.cluster.ray.put)
+        return self._engine
+
+    def trainers(self, players: Players, objective: Surrogate) -> Mapping[str, Trainer]:
+        """The ranks of learners, or the learners of this process; workers begin to load."""
+        # Together they have the threads that this process would have.
+        threads = max(1, torch.get_num_threads() // self.workers)
+        self._workers.start(
+            lambda: Brief(
+                config=players.config,
+                threads=threads,
+                saved=_newest(players.saved),
+                max_lag=self.max_lag,
+                timeout=self.timeout,
+                host=socket.gethostname(),
+            )
+        )
+        if not self.learners:
+            return Local().trainers(players, objective)
+        assert self.cluster is not None
+        self._ranks = Ranks(
+            self.cluster,
+            first=self.workers,
+            count=self.learners,
+            gpu=self._learner["GPU"] > 0,
+            precision=self._precision,
+            timeout=self.timeout,
+            max_restarts=self.max_restarts,
+        )
+        return self._ranks.trainers(players, objective)
+
+    def restart(self, lost: LearnersLost, saved: Path | None) -> None:
+        """New ranks in place of all; RunError where that happens too often."""
+        if self._ranks is None:
+            raise RunError(str(lost)) from lost
+        self._ranks.restart(lost, saved)
+
+    def play(self, players: Players, evaluation: str | None = None) -> Play:
+        """What gives jobs to workers, once they know what the services here know."""
+
+        def play(jobs: Sequence[Job]) -> list[Episode]:
+            first = partial(self._send_states, players.world.services)
+            return self._workers.play(jobs, evaluation, first=first)
+
+        return play
+
+    def counts(self) -> dict[str, float]:
+        """What workers counted, deaths and restarts, and the seconds of publishing."""
+        seconds, self._engine.seconds = self._engine.seconds, 0.0
+        ranks = self._ranks.counts() if self._ranks else {}
+        return {**self._workers.counts(), **ranks, "runtime/publish_seconds": seconds}
+
+    def close(self) -> None:
+        """End workers and ranks, and the Ray that was started for them."""
+        if self.cluster is None:
+            return
+        try:
+            if self._ranks:
+                self._ranks.close()
+            if hasattr(self, "_workers"):
+                self._workers.close()
+        finally:
+            self.cluster.close()
+
+    def _send_states(self, services: Mapping[str, Any]) -> None:
+        """Send what services hold, where it changed: a worker must know the tasks it plays."""
+        for name, service in services.items():
+            if not hasattr(service, "load_state_dict"):
+                continue
+            state = pickle.dumps(service.state_dict())
+            if self._sent.get(name) != state:
+                self._workers.tell(Load(service=name, state=state))
+                self._sent[name] = state
+
+    def _total(self, resource: str) -> float:
+        return self.workers * self._worker[resource] + self.learners * self._learner[resource]
+
+
+def _newest(saved: Path | None) -> Path | None:
+    """A checkpoint, or one that has replaced it since: of either the files alone are needed."""
+    if saved is None or saved.is_dir():
+        return saved
+    place, _ = checkpoint.latest(saved.parent)
+    return place
