@@ -77,8 +77,13 @@ def save(
                 for name in [str(path.relative_to(partial))]
                 if path.is_file()
             }
+            if absent := known.keys() - hashes.keys():
+                raise RunError(
+                    f"{min(absent)} was written by a rank and is not seen here; let run.folder "
+                    "name a folder that all machines share"
+                )
             (partial / MANIFEST).write_text(json.dumps(hashes, indent=1), encoding="utf-8")
-            for path in partial.rglob("*"):
+            for path in (*partial.rglob("*"), partial):
                 sync(path)
             if place.exists():
                 place.rename(aside)

@@ -243,9 +243,13 @@ class Experiment:
 
     def close(self) -> None:
         """Release services, engines and the runtime, which hold processes or connections."""
-        if hasattr(self, "batches"):
-            self.batches.stop()
-        self.players.close()
-        self.runtime.close()
+        try:
+            if hasattr(self, "batches"):
+                self.batches.stop()
+        finally:
+            try:
+                self.players.close()
+            finally:
+                self.runtime.close()
         if hasattr(self, "batches"):
             self.batches.close()

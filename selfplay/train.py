@@ -83,6 +83,7 @@ def begin(experiment: Experiment, run: Run, progress: Progress) -> None:
         gather(experiment, progress)
     with clock("evaluation"):
         found = evaluate(experiment, progress, "before")
+    experiment.service_figures()  # what gathering cost is not the first step's
     experiment.evaluations_before = found
     if not experiment.settings.steps:
         experiment.evaluations_after = found
@@ -116,7 +117,7 @@ def evaluate(
             for line in evaluation.unmeasured(name, episodes):
                 progress.note(line)
         progress.evaluation(name, when, found[name])
-    experiment.service_figures()  # what evaluating cost is not the next step's
+    experiment.players.counts()  # what evaluating cost here is not the next step's
     return found
 
 
@@ -170,7 +171,9 @@ def heed(
 
 def recover(experiment: Experiment, run: Run, progress: Progress, lost: LearnersLost) -> None:
     """Go on with new learners from the newest checkpoint; what came after it is done again."""
-    place, _ = checkpoint.latest(run.folder / "checkpoints")
+    place, faults = checkpoint.latest(run.folder / "checkpoints")
+    for fault in faults:
+        progress.note(f"checkpoint {fault}; it is not used")
     where = f"checkpoint {place.name}" if place else "the beginning"
     progress.note(f"step {experiment.step + 1}: {lost}; going on from {where}")
     experiment.runtime.restart(lost, place)

@@ -118,6 +118,12 @@ def test_what_cannot_be_served_is_refused(engine: VLLMEngine, model: PreTrainedM
     assert len(finish(engine)) == 1
 
 
+def test_what_the_engine_depends_on_is_no_option() -> None:
+    for name in ("seed", "async_scheduling"):
+        with pytest.raises(ConfigError, match=rf"engine\.options\.{name}: the engine sets that"):
+            VLLMEngine(options={name: True})
+
+
 @pytest.mark.parametrize(
     ("settings", "sizes", "line"),
     [

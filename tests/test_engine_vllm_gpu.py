@@ -71,6 +71,25 @@ def test_every_update_arrives(dtype: torch.dtype, eager: bool) -> None:
         engine.close()
 
 
+def test_tokens_are_stamped_with_the_weights_that_sampled_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("selfplay.engines.vllm.STRIDE", 4)
+    model = make(torch.float32)
+    engine = VLLMEngine(max_rows=32, memory=0.2, eager=True)
+    engine.partial = True
+    engine.serve("p", model, [])
+    try:
+        engine.add(Request(id=0, policy="p", prompt_ids=(5, 6), seed=0, max_tokens=20))
+        assert not engine.step()
+        shake(model, 1)
+        engine.publish("p", model.state_dict(), 1)
+        (done,) = [done for _ in range(20) for done in engine.step()]
+        assert done.versions == ((0, 4), (1, 16))
+    finally:
+        engine.close()
+
+
 @pytest.mark.parametrize("lora", [None, Lora(rank=8)])
 def test_it_sleeps_while_the_learner_learns(lora: Lora | None) -> None:
     model = make(torch.bfloat16)

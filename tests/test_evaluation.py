@@ -1,6 +1,7 @@
 """Evaluation: the same draws every time, and nothing gets better by failing."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -75,10 +76,10 @@ def test_the_first_evaluation_says_so_once() -> None:
     progress: Any = SimpleNamespace(
         phase=lambda text: None, note=said.append, evaluation=lambda *rest: None
     )
-    rollout = SimpleNamespace(play=lottery)
     experiment: Any = SimpleNamespace(
-        evaluations={"held_out": (made(metrics={"accuracy": "raet"}), rollout)},
-        service_figures=dict,
+        evaluations={"held_out": (made(metrics={"accuracy": "raet"}), lottery)},
+        players=SimpleNamespace(counts=dict),
+        batches=SimpleNamespace(at_rest=nullcontext),
         seed=0,
     )
     for when in ("before", "now", "after"):

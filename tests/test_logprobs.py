@@ -27,7 +27,7 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from selfplay.learner import logprobs
-from selfplay.learner.batch import alone, pad
+from selfplay.learner.batch import alone, nothing, pad
 from selfplay.learner.logprobs import Scorer
 from selfplay.learner.packing import Packer
 
@@ -126,6 +126,13 @@ def test_logits_that_change_behind_the_head_are_the_models_own(kind: str) -> Non
     assert "changes the logits that its output embedding makes" in scorer.note
     if kind != "gemma2":  # which has sliding windows
         agrees(peculiar(kind), "trie")
+
+
+def test_logits_of_nothing_are_nothing_and_have_a_gradient() -> None:
+    """What a rank computes while others have more to do."""
+    found, _ = Scorer(peculiar("gemma2"))(pad([nothing()]))
+    assert found.shape == (1, 1)
+    found.sum().backward()
 
 
 def test_a_change_is_found_however_small_the_logits() -> None:

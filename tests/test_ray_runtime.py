@@ -150,7 +150,7 @@ def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> No
     first = Publish(policy="base", weights=None, version=1)
     leaves, back = Withdraw(policy="base@1"), Serve(policy="base@1", player="base")
     last = Load(service="buffer", state=b"")
-    inbox.put(4, first, leaves, back, last)
+    inbox.begin(4, [first, leaves, back, last])
     inbox.wait(4, timeout=0.1)
     engine.step()
     assert followed == [first, last] and engine.steps == 1
@@ -164,6 +164,16 @@ def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> No
         engine.publish("base", {}, 1)
     with pytest.raises(StalledError, match=r"waited 0\.01 s"):
         inbox.wait(6, timeout=0.01)
+
+
+def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -> None:
+    inbox = Inbox()
+    old = Publish(policy="base", weights=None, version=5)
+    new = Publish(policy="base", weights=None, version=6)
+    inbox.put(6, new)
+    inbox.begin(5, [old])
+    inbox.wait(6, timeout=0.1)
+    assert inbox.take() == [old, new]
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,15 @@ def test_differences_are_to_the_first_set() -> None:
     }
 
 
+def test_what_pictures_have_no_colours_for_is_told() -> None:
+    sets = {f"set{n}": [measured(f"run{n}", 0, {1: 0.0}, x=float(n))] for n in range(10)}
+    told = "pictures show the first 8, and not set8, set9"
+    assert told in study("m", sets).notes
+    assert told in study("m", sets, only=["by round"]).notes
+    del sets["set8"], sets["set9"]
+    assert study("m", sets).notes == []
+
+
 def test_figures_of_one_size_share_a_picture() -> None:
     runs = {"all": [measured("a", 0, share=-0.4, one=1.0, few=3.0, more=9.0, many=40.0, no=nan)]}
     drawn = [each for each in study("m", runs).drawings if isinstance(each, Dots)]

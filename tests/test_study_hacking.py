@@ -1,17 +1,23 @@
 """Probes of reward hacking: each with a planted positive and a clean negative."""
 
+import argparse
 import json
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from building import episode, turn
 from study_games import games, levers, player
+from viewed_run import five_episodes
 
 from arenas.debate import Debate
 from arenas.matrix import raw_env
 from selfplay.engines.scripted import Script, constant
 from selfplay.errors import ConfigError
+from selfplay.study import studies
 from selfplay.study.crossplay import estimate
 from selfplay.study.deliberation import deliberate
 from selfplay.study.hacking import copied, proposals, study
@@ -97,6 +103,23 @@ def test_tasks_that_became_trivial() -> None:
     assert proposals([(1, [episode(turn("player_0"))])]) == []
 
 
+@pytest.mark.parametrize(("at", "steps"), [("", [1, 2]), ("@1", [1]), ("@start", [])])
+def test_proposals_are_those_that_had_been_made_by_then(
+    at: str, steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = five_episodes(tmp_path / "run")
+    seated = nullcontext(SimpleNamespace(admit=lambda references: []))
+    monkeypatch.setattr(studies, "_games", lambda options, run: seated)
+    given: list[int] = []
+
+    def study(games: Any, players: Any, recorded: Any, *, independent: bool) -> None:
+        given.extend(step for step, _ in recorded)
+
+    monkeypatch.setattr("selfplay.study.hacking.study", study)
+    studies.hacking(argparse.Namespace(run=[f"{run}{at}"]))
+    assert given == steps
+
+
 def test_copied_words() -> None:
     shown = "def f(a):\n    return a + 1"
     assert copied(proposal(1.0, json.dumps({"program": shown}), shown).turns[0]) > 0.6
@@ -127,5 +150,5 @@ def test_partners_with_a_secret_are_found() -> None:
 
 def test_where_there_is_nothing_to_look_at() -> None:
     arena = levers([1, 1])
-    with pytest.raises(ConfigError, match="has no proposals, nobody who answers again"):
+    with pytest.raises(ConfigError, match="has no proposals recorded up to x, nobody who"):
         study(games(arena, {"x": constant("lever0")}), [player("x", arena)], [])

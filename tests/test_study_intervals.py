@@ -67,7 +67,14 @@ def test_what_was_not_measured_is_left_out_and_nothing_is_no_zero() -> None:
 def test_over_runs_is_students_interval() -> None:
     found = over_runs("x", [1.0, 2.0, 3.0])
     assert found.value == 2 and found.low == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-5)
-    assert math.isnan(over_runs("x", [1.0]).low)
+    assert math.isnan(over_runs("x", [1.0]).low) and not found.notes
+
+
+def test_runs_that_are_all_the_same_know_no_spread() -> None:
+    found = over_runs("x", [0.1, 0.1, 0.1], notes="paired by seed")
+    assert found.low == found.value == found.high
+    told = "paired by seed; the same in every training run: the interval knows no spread"
+    assert found.notes == told
 
 
 def test_the_interval_of_a_mean_covers_it() -> None:

@@ -1,6 +1,7 @@
 """Reciprocity of strategies whose chances are known exactly."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from study_games import games, player
 from arenas.matrix import Matrix, raw_env
 from selfplay.engines.scripted import Script, constant
 from selfplay.errors import ConfigError
+from selfplay.role import Role
 from selfplay.study.intervals import Draws, Estimate
 from selfplay.study.players import Player
 from selfplay.study.reciprocity import conditionals, memory_one, study
@@ -90,6 +92,24 @@ def test_tit_for_tat_against_always_defect() -> None:
     assert rows["DD"][3] == str(24 * 12)
     # Only tit-for-tat can be moved, by half of the two players.
     assert found[LATER.format("1 round")].value == 0.5
+
+
+def test_what_few_moves_say_is_not_given() -> None:
+    """Of 19 games one move each follows a cooperation, of 20 enough."""
+    few = by_name(played(TIT_FOR_TAT, constant("defect"), episodes=19))
+    for name in ("P(C|C)", "reciprocity P(C|C) - P(C|D)"):
+        assert np.isnan([few[name].value, few[name].low, few[name].high]).all()
+        assert few[name].notes == "19 visits, and 20 are the fewest that say anything"
+    assert few["P(C|D)"].value == 0
+    enough = by_name(played(TIT_FOR_TAT, constant("defect"), episodes=20))
+    assert enough["P(C|C)"].value == enough["reciprocity P(C|C) - P(C|D)"].value == 0
+
+
+def test_a_player_that_would_remember_its_own_move_is_refused() -> None:
+    made = games(arena, {"a": TIT_FOR_TAT})
+    remembering = replace(made.seats["player"], role=Role(memory="conversation"))
+    with pytest.raises(ConfigError, match=r"Role has memory=conversation, .* memory=none"):
+        study(replace(made, seats={"player": remembering}), player("a", arena))
 
 
 def test_tit_for_tat_with_noise() -> None:

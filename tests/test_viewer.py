@@ -259,6 +259,14 @@ def test_another_seats_words_are_read_with_no_other_policys_tokenizer(
     assert "\u27e80\u27e9" in page and "\u27e81\u27e9" in page
 
 
+def test_a_place_that_comes_later_is_shown_when_it_is_there(made: Path, tmp_path: Path) -> None:
+    catalogue = Catalogue([made], later=[tmp_path / "games"])
+    assert [run.name for run in catalogue.runs()] == ["made"]
+    (tmp_path / "games").mkdir()
+    (tmp_path / "games/first.jsonl").write_text("{}\n")
+    assert {run.name: run.state for run in catalogue.runs()}["games"] == "games"
+
+
 def test_runs_of_one_name_and_of_a_sweep_are_told_apart(tmp_path: Path) -> None:
     for place in ("a/same", "b/same", "a/sweep/one"):
         (tmp_path / place).mkdir(parents=True)

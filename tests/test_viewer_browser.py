@@ -1,6 +1,7 @@
 """The viewer in a real browser: hostile words stay words, and an open page follows the run."""
 
 import fcntl
+import re
 import shutil
 import socket
 import subprocess
@@ -42,6 +43,21 @@ def test_a_real_browser_runs_nothing_that_a_model_wrote(made: Path, tmp_path: Pa
             assert "<img" not in shown_ and "owned'</title>" not in shown_
 
 
+def left_open(served: Any, made: Path) -> str:
+    """The page of the run, which is trained, after half a minute of the browser's time."""
+    server = uvicorn.Server(uvicorn.Config(served, log_level="warning", lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0)) as listener, (made / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}/run/made"
+            return seen(address, made.parent / "profile", milliseconds=30_000)
+        finally:
+            server.should_exit = True
+            thread.join(20)
+
+
 def test_a_page_that_is_left_open_shows_the_next_step(made: Path, tmp_path: Path) -> None:
     metrics = made / "metrics.jsonl"
     metrics.write_text('{"step": 1, "role/solver/reward": 0.5}\n')
@@ -56,16 +72,20 @@ def test_a_page_that_is_left_open_shows_the_next_step(made: Path, tmp_path: Path
             with metrics.open("a") as file:
                 file.write('{"step": 2, "role/solver/reward": 0.75}\n')
 
-    server = uvicorn.Server(uvicorn.Config(growing, log_level="warning", lifespan="off"))
-    with socket.create_server(("127.0.0.1", 0)) as listener, (made / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            address = f"http://127.0.0.1:{listener.getsockname()[1]}/run/made"
-            page = seen(address, tmp_path / "profile", milliseconds=30_000)
-        finally:
-            server.should_exit = True
-            thread.join(20)
+    page = left_open(growing, made)
     assert "2 steps" in page and "1 steps" not in page
     assert asked.count("/run/made") > 1
+
+
+def test_a_page_whose_server_knows_it_no_more_says_so(made: Path, tmp_path: Path) -> None:
+    """Another server has come to its port, with another token."""
+    inner = application(Catalogue([made]), cache=tmp_path / "cache")
+    stranger = application(Catalogue([made]), cache=tmp_path / "cache", token="another")
+    pages: list[str] = []
+
+    async def changing(scope: Any, receive: Any, send: Any) -> None:
+        pages.extend(["page"] * (scope["path"] == "/run/made"))
+        await (inner if len(pages) < 2 else stranger)(scope, receive, send)
+
+    page = left_open(changing, made)
+    assert len(pages) > 1 and re.search('<body class="lost"', page)

@@ -1,5 +1,7 @@
 """The viewer's index: it finds what is asked for, reads little, and keeps up with the run."""
 
+import hashlib
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -85,6 +87,16 @@ def test_a_line_that_is_no_episode_is_listed_and_a_last_half_line_is_not(
     (row,) = index.find(Filter(status="unreadable"), 0)[0]
     with pytest.raises(RunError, match="line 4: not a recorded episode"):
         index.read(row.step, row.line)
+
+
+def test_another_viewer_that_makes_the_index_is_waited_for(made: Path, tmp_path: Path) -> None:
+    name = hashlib.sha256(str(made.resolve()).encode()).hexdigest()[:24]
+    first = sqlite3.connect(
+        tmp_path / f"{name}.sqlite", isolation_level=None, check_same_thread=False
+    )
+    first.execute("BEGIN IMMEDIATE")
+    threading.Timer(0.2, first.rollback).start()
+    assert Index(made, tmp_path).update(60.0) == 0
 
 
 def test_several_viewers_may_index_one_run_at_once(made: Path, tmp_path: Path) -> None:

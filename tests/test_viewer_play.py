@@ -157,6 +157,11 @@ def test_an_open_page_is_told_when_there_is_something_new(visitor: Visitor) -> N
     visitor.begin()
     second = visitor.client.get("/", headers=tag)
     assert second.status_code == 200 and second.headers["X-Look-Again"] == str(playing.LATER)
+    with visiting("tic_tac_toe") as other:  # on the same port after this one, and as far
+        other.begin()
+        tag = {"If-None-Match": second.headers["ETag"]}
+        assert visitor.client.get("/", headers=tag).status_code == 304
+        assert other.client.get("/", headers=tag).status_code == 200
 
 
 def test_nobody_else_can_make_a_move(visitor: Visitor) -> None:

@@ -35,9 +35,9 @@ def watch(options: argparse.Namespace, rest: list[str]) -> None:
     from selfplay.viewer.catalogue import Catalogue
     from selfplay.viewer.server import serve
 
-    # Games of arenas without a run are saved beside it.
-    games = [Path("games")] if any(Path("games").glob("*.jsonl")) else []
-    catalogue = Catalogue(options.runs or [Path("runs"), *games])
+    # Games of arenas without a run are saved beside it, perhaps while this goes on.
+    later = [] if options.runs else [Path("games")]
+    catalogue = Catalogue(options.runs or [Path("runs")], later=later)
     serve(catalogue, cache=cache_folder() / "viewer", host=options.host, port=options.port)
 
 

@@ -23,7 +23,7 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     if resume:
         known = ("config_path", "config_dir", "cfg", "multirun")
         flags = [flag for flag in known if getattr(options, flag)]
-        elsewhere = [o for o in overrides if o.partition("=")[0].partition(".")[0] in configs.HOME]
+        elsewhere = [o for o in overrides if _place(o) in configs.HOME]
         more = [o for o in overrides if o not in elsewhere]
         more += [f"--{flag.replace('_', '-')}" for flag in flags]
         if more or len(resume) > 1:
@@ -102,6 +102,11 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
     _go(experiment, rewound)
 
 
+def _place(override: str) -> str:
+    """The key of the config that an override is in."""
+    return override.partition("=")[0].partition(".")[0]
+
+
 def _tell_faults(faults: Sequence[str], place: Path | None) -> None:
     for fault in faults:
         print(f"checkpoint {fault}; using {place}", file=sys.stderr)
@@ -143,8 +148,9 @@ def _go(experiment: Any, make_run: Callable[[], Any]) -> None:
 
 
 def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
-    """Evaluate the newest checkpoint of a run."""
-    nothing_more(rest)
+    """Evaluate the newest checkpoint of a run, in this process unless told otherwise."""
+    elsewhere = [each for each in rest if _place(each) in configs.HOME]
+    nothing_more([each for each in rest if each not in elsewhere])
     from selfplay import checkpoint
     from selfplay.experiment import Experiment
     from selfplay.runs import Run
@@ -154,7 +160,9 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     _tell_faults(faults, place)
     if place is None:
         raise RunError(f"run {options.run} has no checkpoint yet; go on with it: train resume=...")
-    experiment = Experiment.resume(run.config(), place)
+    settings = configs.load_changed(options.run, elsewhere) if elsewhere else run.config()
+    chosen = {key: settings[key] for key in map(_place, elsewhere)}
+    experiment = Experiment.resume({**configs.at_home(settings), **chosen}, place)
     try:
         figures = {
             name: evaluation.run(name, play, seed=experiment.seed)[0]

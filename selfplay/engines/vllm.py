@@ -30,7 +30,8 @@ class VLLMEngine:
     """Serves several policies, with weights of their own or adapters, by vLLM 0.32.
 
     Every load of weights is proved by log-probabilities before a token is sampled with them; see
-    `proof.Proof`. No prefix is read with other weights than those that wrote it.
+    `proof.Proof`. No prefix is read with other weights than those that wrote it, but by completions
+    in flight where `partial`.
     """
 
     def __init__(

@@ -22,6 +22,7 @@ OURS = (
     *("model", "dtype", "load_format", "skip_tokenizer_init", "generation_config", "seed"),
     *("logprobs_mode", "enable_prefix_caching", "tensor_parallel_size", "enable_lora"),
     *("pipeline_parallel_size", "data_parallel_size", "distributed_executor_backend"),
+    *("async_scheduling",),
 )
 """Arguments of vLLM that no option may set."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -118,6 +119,9 @@ class Host:
             "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
             "enforce_eager": settings.eager or on_cpu,
             "enable_prefix_caching": True,
+            # What is scheduled ahead would be sampled with the old weights, and be stamped with
+            # the number of the new ones.
+            "async_scheduling": False,
             "logprobs_mode": "processed_logprobs",
             "enable_sleep_mode": settings.sleep,
             "disable_log_stats": True,
@@ -138,22 +142,32 @@ class Host:
         """Take weights over in place, in the names of the Hugging Face model.
 
         All of them, the head of a tied model too: what a file leaves out because it is tied would
-        stay as it was where the head is packed apart, on a CPU.
+        stay as it was where the head is packed apart, on a CPU. Raises RunError for what vLLM does
+        not take.
         """
         (model,) = self.engine.apply_model(lambda model: model)
         given = dict(weights)
         if tied and not hasattr(model, "lm_head"):
             given.pop("lm_head.weight", None)
-        self.engine.collective_rpc(
-            "reload_weights", kwargs={"weights_iterator": iter(given.items())}
-        )
+        try:
+            self.engine.collective_rpc(
+                "reload_weights", kwargs={"weights_iterator": iter(given.items())}
+            )
+        except Exception as error:
+            raise RunError(f"vLLM does not take the weights: {one_line(error)}") from error
 
     def adapt(self, number: int, folder: Path) -> Any:
-        """The adapter in a folder, in place of what had its number; the handle of requests."""
+        """The adapter in a folder, in place of what had its number; the handle of requests.
+
+        Raises RunError for an adapter that vLLM does not take.
+        """
         from vllm.lora.request import LoRARequest
 
         named = {"lora_name": str(number), "lora_int_id": number, "lora_path": str(folder)}
-        self.engine.add_lora(LoRARequest(**named, load_inplace=True))
+        try:
+            self.engine.add_lora(LoRARequest(**named, load_inplace=True))
+        except Exception as error:
+            raise RunError(f"vLLM does not take the adapter: {one_line(error)}") from error
         return LoRARequest(**named)
 
     def drop(self, number: int) -> None:
@@ -198,6 +212,11 @@ class Host:
     def idle(self) -> bool:
         """Whether nothing is in flight."""
         return not self._running
+
+    @property
+    def room(self) -> bool:
+        """Whether one more can be in flight without a wait for the end of another."""
+        return self._running < int(self.engine.vllm_config.scheduler_config.max_num_seqs)
 
     def begin(self, ids: Sequence[int], sampling: Any, *, salt: str, adapter: Any = None) -> str:
         """Queue a prompt; the name under which `step` gives what it became."""

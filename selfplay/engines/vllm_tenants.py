@@ -68,6 +68,8 @@ class Tenants:
         self.host, self.rank = host, rank
         self.all: list[Tenant] = []
         self._active: Tenant | None = None
+        self._turn = 0
+        """Number of the last request of the turn that it has."""
         self._proof: proof.Proof | None = None
         self._running: dict[str, tuple[Tenant, Request]] = {}
         self._counts: Counter[str] = Counter()
@@ -116,26 +118,38 @@ class Tenants:
         return counts
 
     def _admit(self) -> None:
-        """Hand over what waits: that of all adapters, or of the policy whose turn it is.
+        """Hand over what waits, as far as vLLM has rows for it.
 
-        While another one waits nobody joins, so that its turn comes.
+        The surplus waits here, since it shall read no prefix of the weights before. What vLLM takes
+        and has no cache or no forward pass for yet waits there, and may read one.
         """
-        for tenant in self.all:
-            if tenant.flying and not tenant.loaded:
-                self._load(tenant)
+        for stale in self.all:
+            if stale.flying and not stale.loaded:
+                self._load(stale)
         if not self.idle:
             self.host.wake()
-        waiting = [tenant for tenant in self.all if tenant.waiting]
-        if waiting and self.rank is None:
-            if self.host.idle:
-                waiting = [min(waiting, key=lambda tenant: tenant.waiting[0][0])]
-            elif waiting != [self._active]:
-                return
-        for tenant in waiting:
+        while self.host.room and (tenant := self._next()) is not None:
             if not tenant.loaded or (self.rank is None and self._active is not tenant):
                 self._load(tenant)
-            while tenant.waiting:
-                self._begin(tenant, tenant.waiting.popleft()[1])
+            self._begin(tenant, tenant.waiting.popleft()[1])
+
+    def _next(self) -> Tenant | None:
+        """Whose request is the next: the oldest of all adapters, or of the policy whose turn it is.
+
+        A turn lasts for what waited when another policy began to wait, so that each one's comes.
+        """
+        waiting = [tenant for tenant in self.all if tenant.waiting]
+        if not waiting:
+            return None
+        oldest = min(waiting, key=lambda tenant: tenant.waiting[0][0])
+        if self.rank is not None:
+            return oldest
+        if self.host.idle or waiting == [self._active]:
+            self._turn = oldest.waiting[-1][0]
+            return oldest
+        active = self._active
+        mine = active is not None and active.waiting and active.waiting[0][0] <= self._turn
+        return active if mine else None
 
     def _begin(self, tenant: Tenant, request: Request) -> None:
         import vllm

@@ -75,7 +75,7 @@ class Scorer:
     def _logits(self, batch: Batch, places: Tensor) -> Tensor:
         """[N, vocabulary] logits at the places, from the model's own forward pass."""
         columns, more = batch.ids.shape[1], dict[str, int]()
-        if batch.visible is None and "logits_to_keep" in self._takes:
+        if batch.visible is None and len(places) and "logits_to_keep" in self._takes:
             more["logits_to_keep"] = columns - int((places % columns).min())
         outs = self._run(self.model, batch, **more)
         logits = torch.cat([out.logits for out in outs], dim=1)

@@ -25,10 +25,17 @@ class Inbox:
         self._number = 0
         self._came = Condition()
 
-    def put(self, number: int, *changes: Change) -> None:
-        """Changes up to this number have come."""
+    def put(self, number: int, change: Change) -> None:
+        """The change of this number has come."""
         with self._came:
-            self._changes.extend(changes)
+            self._changes.append(change)
+            self._number = max(self._number, number)
+            self._came.notify_all()
+
+    def begin(self, number: int, changes: Sequence[Change]) -> None:
+        """What was told before there was this inbox; what was told since may have come already."""
+        with self._came:
+            self._changes.extendleft(reversed(changes))
             self._number = max(self._number, number)
             self._came.notify_all()
 

@@ -124,8 +124,8 @@ class Rank:
         settings = build(config["run"], where="run")
         set_up_torch(replace(settings, threads=setup.threads), seed)
         population: Population = build(config["population"], where="population")
-        if setup.saved is None:
-            refuse_absent(config, population)
+        if setup.saved is None or setup.objective.reads_reference:
+            refuse_absent(config, population, bases=setup.saved is not None)
         device = "cuda" if setup.gpu else "cpu"
         policies = members.load(
             population,

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from selfplay import checkpoint
 from selfplay.build import build
+from selfplay.checkpoint import MANIFEST
 from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.game import Job
@@ -117,6 +117,11 @@ class RayRuntime:
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise ConfigError where there is no Ray, no cluster, or no GPU that is asked for."""
         ray = require_ray()
+        if config["engine"].get("sleep"):
+            raise ConfigError(
+                "engine.sleep: the engines of workers do not sleep; set engine.sleep=false, or "
+                "runtime=local"
+            )
         if self.address is not None:
             # What auto stands for is known where the run is started; a config is right anywhere.
             if self.address != "auto":
@@ -226,8 +231,8 @@ class RayRuntime:
 
 
 def _newest(saved: Path | None) -> Path | None:
-    """A checkpoint, or one that has replaced it since: of either the files alone are needed."""
-    if saved is None or saved.is_dir():
-        return saved
-    place, _ = checkpoint.latest(saved.parent)
-    return place
+    """The newest checkpoint beside one, which is the last to go: its files alone are needed."""
+    if saved is None:
+        return None
+    beside = (place for place in saved.parent.iterdir() if place.name.isdigit())
+    return max((place for place in beside if (place / MANIFEST).is_file()), default=saved)

@@ -76,7 +76,7 @@ class Worker:
         config = brief.config
         settings = build(config["run"], where="run")
         set_up_torch(replace(settings, threads=brief.threads), int(config["seed"]))
-        self._inbox.put(brief.number, *brief.changes)
+        self._inbox.begin(brief.number, brief.changes)
         self.players = Players(config)
         if brief.saved is None:
             refuse_absent(config, self.players.population)
@@ -139,13 +139,17 @@ class Worker:
         return ray.get(reference, timeout=self._timeout)
 
 
-def refuse_absent(config: Mapping[str, Any], population: Population) -> None:
+def refuse_absent(
+    config: Mapping[str, Any], population: Population, *, bases: bool = False
+) -> None:
     """Raise ConfigError where a warm start is needed that this machine has not.
 
     A worker makes none: it would cost minutes, and come out otherwise on another processor.
+    `bases`: whether there is a checkpoint, which has those of adapters.
     """
     warmstart = config["warmstart"]
-    nodes = population.policies(config["roles"]).values()
+    found = population.policies(config["roles"]).values()
+    nodes = [node for node in found if not (bases and node.get("lora"))]
     if TARGET not in warmstart or all(node.get("model") for node in nodes):
         return
     place = place_of(warmstart)

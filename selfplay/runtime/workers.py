@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from threading import Lock
@@ -49,6 +49,13 @@ class _Book:
     deaths: int = 0
     resubmitted: int = 0
     elsewhere: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, counts: Mapping[str, float]) -> None:
+        """What a worker counted; of differences the largest."""
+        for name, value in counts.items():
+            known = self.elsewhere[name]
+            largest = name.endswith("difference")
+            self.elsewhere[name] = max(known, value) if largest else known + value
 
 
 class Workers:
@@ -161,7 +168,8 @@ class Workers:
     def _give_up(self, member: _Member) -> None:
         """End a worker, and with it all that could still come from it."""
         self.cluster.kill(member.actor)
-        member.actor = member.chunk = member.result = member.asked = None
+        with self._told:  # nobody tells one that is just leaving
+            member.actor = member.chunk = member.result = member.asked = None
 
     def _ask(self, member: _Member, method: str, *arguments: Any, group: str) -> Any:
         return getattr(member.actor, method).options(concurrency_group=group).remote(*arguments)
@@ -176,7 +184,7 @@ class Workers:
                     self._submit(member, waiting.popleft(), chunks, evaluation, number)
             for member in self._finished():
                 assert member.chunk is not None
-                why = self._take(member, done)
+                why = self._take(member, done, evaluation)
                 if why is None:
                     deaths = 0
                     continue
@@ -237,7 +245,9 @@ class Workers:
         except self.cluster.ray.exceptions.RayError:
             return None  # its death is told by its result
 
-    def _take(self, member: _Member, done: dict[int, Sequence[Episode]]) -> str | None:
+    def _take(
+        self, member: _Member, done: dict[int, Sequence[Episode]], evaluation: str | None
+    ) -> str | None:
         """Take a worker's result; or, if it is of no more use, why."""
         exceptions = self.cluster.ray.exceptions
         assert member.chunk is not None
@@ -252,8 +262,8 @@ class Workers:
         except exceptions.RayError as error:
             return one_line(error)
         done[member.chunk] = played.episodes
-        for name, value in played.counts.items():
-            self._book.elsewhere[name] += value
+        if evaluation is None:  # what evaluating cost is not training's
+            self._book.add(played.counts)
         member.chunk = member.result = None
         return None
 

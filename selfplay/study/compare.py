@@ -26,10 +26,10 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.runs import Run
-from selfplay.study.dots import Dots
+from selfplay.study.dots import Dots, undrawn
 from selfplay.study.intervals import Estimate, over_runs
 from selfplay.study.players import Reference
-from selfplay.study.plots import Curves, Drawing
+from selfplay.study.plots import Curves
 from selfplay.study.result import Cell, Result, Table
 
 NAMED = 3
@@ -127,12 +127,17 @@ def study(
         for figure in figures
         for name, runs in values.items()
     ]
+    drawings: list[Dots | Curves] = [
+        *_dots(figures, values),
+        *(each for each in curves if each.title in chosen),
+    ]
     base, *others = sets
     pairs = [(base, other) for other in others]
     unpaired = [pair for pair in pairs if not _seeds(sets, *pair)]
     more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
     notes = [f"not in every set: {', '.join(left_out[:NAMED])}{more}"] if left_out else []
     notes += [f"{a} and {b} have no seeds in common: no difference" for a, b in unpaired]
+    notes += undrawn(drawings)
     notes += dict.fromkeys(
         f"of a run's own study: {note}"
         for found in sets.values()
@@ -146,7 +151,7 @@ def study(
         "runs of one seed.",
         estimates=[*estimates, *_differences(figures, sets, pairs)],
         tables=[_each_run(figures, sets)] if figures else [],
-        drawings=[*_dots(figures, values), *(each for each in curves if each.title in chosen)],
+        drawings=drawings,
         params={
             name: ", ".join(f"{each.reference} (seed {each.seed})" for each in found)
             for name, found in sets.items()
@@ -225,7 +230,7 @@ def _each_run(figures: Sequence[str], sets: Mapping[str, Sequence[Measured]]) ->
     return Table(title="Each run", columns=["figure", "set", *heads], rows=rows)
 
 
-def _dots(figures: Sequence[str], values: Mapping[str, Sequence[Values]]) -> list[Drawing]:
+def _dots(figures: Sequence[str], values: Mapping[str, Sequence[Values]]) -> list[Dots]:
     """Figures of one order of magnitude on one axis, those within [-1, 1] together."""
     groups: dict[int, list[str]] = {}
     for figure in figures:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from selfplay.charts import INK, MOST_SERIES, SERIES, bare
-from selfplay.study.plots import ROWS_WIDTH, labels, row
+from selfplay.study.plots import ROWS_WIDTH, Curves, labels, row
 
 BETWEEN = 0.16
 """Between the lines of two sets, in lines of figures."""
@@ -53,3 +53,10 @@ class Dots:
         axes.set_ylim(len(self.rows) - 0.4, -0.6)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
         labels(axes, y=self.rows)
+
+
+def undrawn(drawings: Sequence[Dots | Curves]) -> list[str]:
+    """The note on what is in no picture because there are no more colours."""
+    series = [each.sets if isinstance(each, Dots) else each.series for each in drawings]
+    names = dict.fromkeys(name for each in series for name in list(each)[MOST_SERIES:])
+    return [f"pictures show the first {MOST_SERIES}, and not {', '.join(names)}"] if names else []

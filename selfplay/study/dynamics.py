@@ -99,10 +99,15 @@ def study(
     )
 
 
-def recorded(run: Path, *, required: bool = True) -> list[tuple[int, list[Episode]]]:
-    """(step, its episodes) in order; raises RunError where none was recorded but is required."""
+def recorded(
+    run: Path, *, required: bool = True, until: int | None = None
+) -> list[tuple[int, list[Episode]]]:
+    """(step, its episodes) in order, up to step `until` where it is not None.
+
+    Raises RunError where none was recorded but is required.
+    """
     Run.open(run)
-    steps = recorded_steps(run)
+    steps = [step for step in recorded_steps(run) if until is None or step <= until]
     if not steps and required:
         raise RunError(
             f"run {run} recorded no episodes; train one with run.episodes_every=1 (or more)"

@@ -11,8 +11,8 @@ and how often a right answer is given up where most others are wrong.
 **Source.** Collusion as cross-play of pairs, 2003.02979; conformity with a control, 2501.13381;
 debate as a martingale, whose gain is the vote alone, 2508.17536.
 
-**Estimator.** Shares over recorded proposals of the first and the last third of the steps, with
-Wilson's interval; the others by playing, as in `crossplay` and `ablate`.
+**Estimator.** Shares over recorded proposals of the first and the last third of the steps, up to
+that of RUN@STEP, with Wilson's interval; the others by playing, as in `crossplay` and `ablate`.
 
 **Limits.** Signs, no proof: trivial tasks may be an honest failure, and solvers from one base model
 are all partners. Without hearing, an agent still sees its own answer. Verdicts are the arena's: a
@@ -73,9 +73,9 @@ def study(
             tables.append(Table(title=title, columns=["player", *KINDS], rows=rows))
     if not estimates:
         raise ConfigError(
-            f"hacking: {name} has no proposals, nobody who answers again after hearing others, and "
-            "there is a single run; name a run of arena=absolute_zero or arena=debate, or several "
-            "runs of a game of two roles"
+            f"hacking: {name} has no proposals recorded up to {players[0].label}, nobody who "
+            "answers again after hearing others, and there is a single run; name a run of "
+            "arena=absolute_zero or arena=debate, or several runs of a game of two roles"
         )
     drawings.append(
         Intervals(

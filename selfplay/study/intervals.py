@@ -145,8 +145,7 @@ class Draws:
             low, high = percentiles(found)
             if math.isclose(low, high, abs_tol=1e-12):
                 low = high = value
-                flat = f"the same in every {self.unit}: the interval knows no spread"
-                more["notes"] = "; ".join(filter(None, [more.get("notes"), flat]))
+                more["notes"] = _flat(self.unit, more.get("notes"))
         return Estimate(
             name=name,
             value=value,
@@ -157,6 +156,12 @@ class Draws:
             count=self.count,
             **more,
         )
+
+
+def _flat(unit: str, notes: str | None) -> str:
+    """The notes, and that an interval is a point."""
+    flat = f"the same in every {unit}: the interval knows no spread"
+    return "; ".join(filter(None, [notes, flat]))
 
 
 def divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
@@ -217,14 +222,17 @@ def _over_runs(
     name: str, value: float, variance: float, count: int, method: str, **more: Any
 ) -> Estimate:
     """A figure over training runs with Student's interval; NaN ends where there is no variance."""
+    unit = "training run"
     half = math.nan if math.isnan(variance) else student(count - 1) * math.sqrt(variance)
+    if math.isclose(half, 0.0, abs_tol=1e-12):
+        half, more["notes"] = 0.0, _flat(unit, more.get("notes"))
     return Estimate(
         name=name,
         value=value,
         low=value - half,
         high=value + half,
         method=method,
-        unit="training run",
+        unit=unit,
         count=count,
         **more,
     )

@@ -16,17 +16,18 @@ play on by themselves; its differences are paired. Unbiased.
 **Limits.** P(C|C) - P(C|D) of self-play is confounded: half always-cooperators and half
 always-defectors, each among themselves, have 1 and reciprocate nothing. The forced deviation is the
 causal figure. Opponent-only chances of win-stay lose-shift depend on which states are visited: read
-the vector, and no entry that was visited fewer than 20 times.
+the vector. What was visited fewer than 20 times is not given. A player that remembers its own words
+would know that its move was forced: roles with memory=none only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.game import Job
+from selfplay.study.answers import answers, in_state
 from selfplay.study.games import Games
 from selfplay.study.intervals import Draws, Estimate
 from selfplay.study.players import Player
@@ -56,21 +57,21 @@ class Rounds:
 def study(games: Games, player: Player, *, cooperate: str = "cooperate") -> Result:
     """Play, count, and probe in the middle of the game."""
     agents = games.agents
+    _refuse_remembering(games)
     episodes = games.play(player.seats(agents))
     played = [rounds_of(games, episode, cooperate) for episode in episodes]
     length = refuse_single(games, played, cooperate)
     draws = games.draws(episodes)
+    moves = [each.moves for each in played]
     probe = [forced(games, player, episodes, played, cooperate, who=who) for who in (0, 1)]
     estimates = [
-        draws.ratio("cooperation", *_cooperation([each.moves for each in played])),
-        *conditionals([each.moves for each in played], draws),
+        draws.ratio("cooperation", *_cooperation(moves)),
+        *_visited(conditionals(moves, draws), moves),
         *retaliation(probe, draws),
     ]
-    vector = memory_one([each.moves for each in played], draws)
+    vector = memory_one(moves, draws)
     estimates += [each for each, _ in vector]
-    by_round = [
-        _share([each.moves[t] for each in played if len(each.moves) > t]) for t in range(length)
-    ]
+    by_round = [_share([each[t] for each in moves if len(each) > t]) for t in range(length)]
     effects = [each for each in estimates if each.null is not None]
     return Result(
         measure="reciprocity",
@@ -126,6 +127,16 @@ def rounds_of(games: Games, episode: Episode, cooperate: str) -> Rounds:
     return Rounds(moves=np.array(rows).reshape(len(rows), len(agents)), stages=tuple(stages))
 
 
+def _refuse_remembering(games: Games) -> None:
+    for seat in games.seats.values():
+        if seat.role.memory != "none":
+            raise ConfigError(
+                f"reciprocity: the role {type(seat.role).__name__} has memory={seat.role.memory}, "
+                "so that a player whose move was forced remembers its own; measure roles with "
+                "memory=none"
+            )
+
+
 def refuse_single(games: Games, played: Sequence[Rounds], cooperate: str) -> int:
     """The length of the longest game; ConfigError unless two play one with this move repeatedly."""
     name, serve = games.arena().name, "such as arena=prisoners_dilemma arena.rounds=5"
@@ -160,7 +171,7 @@ def _legal(games: Games) -> list[str]:
 
 def conditionals(moves: Sequence[np.ndarray], draws: Draws) -> list[Estimate]:
     """P(C|C), P(C|D) and their difference, from [rounds, 2] moves of each episode."""
-    counts = np.array([_answers(each) for each in moves])  # [N, (after C, after D), (C, all)]
+    counts = np.array([answers(each) for each in moves])  # [N, (after C, after D), (C, all)]
     after = [draws.ratio(f"P(C|{name})", *counts[:, i].T) for i, name in enumerate("CD")]
 
     def difference(weights: np.ndarray) -> np.ndarray:
@@ -176,17 +187,29 @@ def conditionals(moves: Sequence[np.ndarray], draws: Draws) -> list[Estimate]:
     ]
 
 
+def _visited(found: Sequence[Estimate], moves: Sequence[np.ndarray]) -> list[Estimate]:
+    """The conditionals, NaN where they rest on too few visits."""
+    after = np.sum([answers(each) for each in moves], axis=0)[:, 1]
+    visits = [*after, after.min()]  # the difference rests on both
+    return [_enough(each, int(count)) for each, count in zip(found, visits, strict=True)]
+
+
+def _enough(chance: Estimate, visits: int) -> Estimate:
+    """The same, NaN where it rests on too few visits."""
+    if visits >= FEWEST:
+        return chance
+    few = f"{visits} visits, and {FEWEST} are the fewest that say anything"
+    return replace(chance, value=np.nan, low=np.nan, high=np.nan, notes=few)
+
+
 def memory_one(moves: Sequence[np.ndarray], draws: Draws) -> list[tuple[Estimate, int]]:
     """For each of the four states the chance to cooperate, NaN without enough visits, and these."""
     found = []
     for state in STATES:
-        counts = np.array([_in_state(each, state) for each in moves])
+        counts = np.array([in_state(each, state) for each in moves])
         visits = int(counts[:, 1].sum())
         chance = draws.ratio(f"cooperation after {state}", *counts.T)
-        if visits < FEWEST:
-            few = f"{visits} visits, and {FEWEST} are the fewest that say anything"
-            chance = replace(chance, value=np.nan, low=np.nan, high=np.nan, notes=few)
-        found.append((chance, visits))
+        found.append((_enough(chance, visits), visits))
     return found
 
 
@@ -251,31 +274,6 @@ def forced(
                 after = [moves[middle + 1 + later, 1 - who] for moves in pair]
                 found[number, later] = after[0] - after[1]
     return found
-
-
-def _answers(moves: np.ndarray) -> list[list[float]]:
-    """[[cooperations, all] after the other's C, the same after its D] of both players together."""
-    found = [[0.0, 0.0], [0.0, 0.0]]
-    for _, other, now in _transitions(moves):
-        after = found[0 if other else 1]
-        after[0] += now
-        after[1] += 1
-    return found
-
-
-def _in_state(moves: np.ndarray, state: str) -> list[float]:
-    """[cooperations, visits] of both players after this state."""
-    answers = [now for own, other, now in _transitions(moves) if "DC"[own] + "DC"[other] == state]
-    return [float(sum(answers)), float(len(answers))]
-
-
-def _transitions(moves: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """(own last, the other's last, own next) of both players, where all three were legal."""
-    for before, now in pairwise(moves):
-        for me in (0, 1):
-            found = (before[me], before[1 - me], now[me])
-            if np.isfinite(found).all():
-                yield int(found[0]), int(found[1]), int(found[2])
 
 
 def _cooperation(moves: Sequence[np.ndarray]) -> tuple[list[float], list[float]]:

@@ -113,7 +113,8 @@ def hacking(options: argparse.Namespace) -> Result:
         references.append(Reference(run=references[0].run, start=True))
     with _games(options, references[0].run) as games:
         players = games.admit(references)
-        found = recorded(references[0].run, required=False)
+        until = 0 if references[0].start else references[0].step
+        found = recorded(references[0].run, required=False, until=until)
         return study(games, players, found, independent=several)
 
 

@@ -24,12 +24,13 @@ async function look() {
   if (document.querySelector("main[data-live]") && !document.hidden && !begun()) {
     try {
       const answer = await fetch(location.href, { headers: { "If-None-Match": tag || '"none"' } });
+      if (![200, 304].includes(answer.status)) throw new Error("no page of ours");
       wait = Number(answer.headers.get("X-Look-Again")) || wait;
       const text = await answer.text();
       if (answer.status === 200 && !begun()) show(answer, text);
       document.body.classList.remove("lost");
     } catch {
-      document.body.classList.add("lost"); // the server has ended; the page says so
+      document.body.classList.add("lost"); // the server has ended, or is another; the page says so
     }
   }
   setTimeout(look, 1000 * wait);

@@ -56,14 +56,15 @@ class Catalogue:
     They are looked into again whenever they are asked for.
     """
 
-    def __init__(self, places: Sequence[Path]) -> None:
-        """Raises RunError for a place that is no folder of either kind."""
+    def __init__(self, places: Sequence[Path], *, later: Sequence[Path] = ()) -> None:
+        """`later` are places that need not be there yet. Raises RunError for any other that is no
+        folder of either kind."""
         for place in places:
             if not place.is_dir():
                 raise RunError(f"{place} is no folder; name a run, or a folder of runs")
             if place != Path("runs") and not _is_one(place) and not _runs_in(place):
                 raise RunError(f"{place} is no run folder and has none in it (no config.yaml)")
-        self.places = tuple(places)
+        self.places = (*places, *later)
 
     def runs(self) -> list[Shown]:
         """All runs, the newest first; of equal names the later ones get a number."""

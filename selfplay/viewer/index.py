@@ -24,6 +24,8 @@ VERSION = 1
 """Of the tables; an index of another version is made anew."""
 LONGEST_SEARCHED = 100_000
 """Characters of an episode that the search knows."""
+PATIENCE = 60.0
+"""Seconds that another viewer is waited for, which has the same file open."""
 
 _TABLES = """
 CREATE TABLE steps (step INTEGER PRIMARY KEY, stamp TEXT);
@@ -53,14 +55,29 @@ class Index:
         name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:24]
         # Another viewer may have the same file open: whatever is written is one transaction.
         self._base = sqlite3.connect(
-            folder / f"{name}.sqlite", check_same_thread=False, timeout=60.0, isolation_level=None
+            folder / f"{name}.sqlite",
+            check_same_thread=False,
+            timeout=PATIENCE,
+            isolation_level=None,
         )
+        self._log_ahead()
         # It can be made again, so it need not be on the disk before the next step is read.
-        self._base.execute("PRAGMA journal_mode = WAL")
         self._base.execute("PRAGMA synchronous = NORMAL")
         with self._writing():
             if self._base.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 self._clear()
+
+    def _log_ahead(self) -> None:
+        """Let others read while one writes. For this SQLite itself waits for nobody."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._base.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
 
     def close(self) -> None:
         """Close the file."""

@@ -52,6 +52,10 @@ class PlayPages:
         )
         return page, seen
 
+    def tag(self, seen: Seen) -> str:
+        """What this state is called, here and by no other server that a page was open on."""
+        return web.tag_of(f"{self.secret}.{seen.stamp}")
+
     def record(self) -> str:
         """The whole game, all seats, once it is over. Raises RunError before."""
         episode = self.sitting.seen.episode
@@ -89,12 +93,12 @@ def application(pages: PlayPages, *, token: str = "", host: str = "127.0.0.1") -
     sitting = pages.sitting
 
     async def game(request: Request) -> Response:
-        tag = web.tag_of(sitting.seen.stamp)
+        tag = pages.tag(sitting.seen)
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"ETag": tag})
         page, seen = await run_in_threadpool(pages.game)
         wait = SOON if seen.phase in ("others", "left") else LATER
-        headers = {"ETag": web.tag_of(seen.stamp), "X-Look-Again": str(wait)}
+        headers = {"ETag": pages.tag(seen), "X-Look-Again": str(wait)}
         return HTMLResponse(page, headers=headers)
 
     async def record(request: Request) -> Response:
@@ -161,9 +165,8 @@ def serve(target: str, *, agent: str, against: str, seed: int, host: str, port: 
                 doing="a seat is free",
             )
         finally:
-            if sitting.seen.phase in ("others", "yours"):
+            if sitting.close():
                 print("the game that was being played is not saved")
-            sitting.close()
 
 
 def _number(fields: Mapping[str, str], name: str) -> int:

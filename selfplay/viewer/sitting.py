@@ -137,13 +137,15 @@ class Sitting:
         with self._changed:
             self._changed.wait_for(lambda: self._seen.phase not in ("others", "left"), seconds)
 
-    def close(self) -> None:
-        """End; a game that goes on is not saved."""
+    def close(self) -> bool:
+        """End; whether the person was in a game, which is not saved."""
         with self._changed:
             self._closed = True
+            playing = self._seen.phase in ("others", "yours")
             self._changed.notify_all()
         if self._game is not None:
             self._game.join(5.0)
+        return playing
 
     def _set(self, **fields: object) -> None:
         self._seen = replace(self._seen, **fields)  # type: ignore[arg-type]
@@ -152,18 +154,19 @@ class Sitting:
     def _play(self, table: Table, agent: str) -> None:
         try:
             episode = table.game(agent, seed=self.seed, number=self.seen.number - 1)
-            # Whoever has left plays no more of it, however it went on.
-            path = None if self.seen.phase == "left" else table.save(episode)
+            with self._changed:  # whoever leaves meanwhile is told that it is not saved
+                gone = self._closed or self._seen.phase == "left"
+                path = None if gone else table.save(episode)
+                self._set(phase="over", episode=episode, path=path)
         except _Closed:
             return
-        except SelfplayError as error:
-            self._break(str(error))
-        except Exception as error:  # a fault: its page says so, the terminal says where
-            traceback.print_exc()
-            self._break(one_line(error))
-        else:
-            with self._changed:
-                self._set(phase="over", episode=episode, path=path)
+        except Exception as error:
+            if self._closed:
+                return  # the arena and its services were closed under the game
+            fault = not isinstance(error, SelfplayError)
+            if fault:  # its page says so, the terminal says where
+                traceback.print_exc()
+            self._break(one_line(error) if fault else str(error))
 
     def _break(self, problem: str) -> None:
         with self._changed:

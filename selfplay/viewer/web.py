@@ -25,7 +25,6 @@ from starlette.types import ASGIApp
 from selfplay.errors import ConfigError, RunError
 from selfplay.pages import template_text
 
-COOKIE = "selfplay_token"
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -47,12 +46,21 @@ def guards(token: str, host: str) -> list[Middleware]:
     return middleware
 
 
+def cookie_of(token: str) -> str:
+    """The name of the cookie that holds a token.
+
+    Browsers keep one store for all ports of a host: under one name, servers would overwrite each
+    other's.
+    """
+    return f"selfplay_{hashlib.sha256(token.encode()).hexdigest()[:16]}"
+
+
 class _Guard(BaseHTTPMiddleware):
     """Asks for the token, where there is one, and sets the headers of every answer."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         super().__init__(app)
-        self.token = token
+        self.token, self.cookie = token, cookie_of(token)
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         if self.token:
@@ -60,10 +68,10 @@ class _Guard(BaseHTTPMiddleware):
             if hmac.compare_digest(asked.encode(), self.token.encode()):
                 # Out of the address, where it would be seen and kept.
                 response: Response = RedirectResponse(request.url.remove_query_params("token").path)
-                response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+                response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
                 response.headers.update(HEADERS)
                 return response
-            shown = request.cookies.get(COOKIE, "")
+            shown = request.cookies.get(self.cookie, "")
             if not hmac.compare_digest(shown.encode(), self.token.encode()):
                 said = "selfplay: open the address with ?token=... that the server printed\n"
                 return Response(said, status_code=403, media_type="text/plain", headers=HEADERS)

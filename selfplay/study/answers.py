@@ -1,0 +1,31 @@
+"""Counts of how moves answer those of the round before, from [rounds, 2] moves of one game."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+
+def answers(moves: np.ndarray) -> list[list[float]]:
+    """[[cooperations, all] after the other's C, the same after its D] of both players together."""
+    found = [[0.0, 0.0], [0.0, 0.0]]
+    for _, other, now in transitions(moves):
+        after = found[0 if other else 1]
+        after[0] += now
+        after[1] += 1
+    return found
+
+
+def in_state(moves: np.ndarray, state: str) -> list[float]:
+    """[cooperations, visits] of both players after this state."""
+    answers = [now for own, other, now in transitions(moves) if "DC"[own] + "DC"[other] == state]
+    return [float(sum(answers)), float(len(answers))]
+
+
+def transitions(moves: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """(own last, the other's last, own next) of both players, where all three were legal."""
+    for before, now in pairwise(moves):
+        for me in (0, 1):
+            found = (before[me], before[1 - me], now[me])
+            if np.isfinite(found).all():
+                yield int(found[0]), int(found[1]), int(found[2])

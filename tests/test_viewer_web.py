@@ -1,0 +1,23 @@
+"""What servers of one machine share: a browser's cookies."""
+
+from pathlib import Path
+
+from starlette.testclient import TestClient
+from viewed_run import five_episodes
+
+from selfplay.viewer.catalogue import Catalogue
+from selfplay.viewer.server import application
+
+
+def test_two_servers_of_one_host_do_not_log_each_other_out(tmp_path: Path) -> None:
+    """A browser sends the cookies of a host to all of its ports."""
+    made = five_episodes(tmp_path / "made")
+    cookies: dict[str, str] = {}
+    for _ in range(2):
+        for token in ("one", "two"):
+            server = application(Catalogue([made]), cache=tmp_path, token=token)
+            with TestClient(server, base_url="http://10.0.0.7", cookies=cookies) as client:
+                address = "/" if token in cookies.values() else f"/?token={token}"
+                assert client.get(address).status_code == 200
+                cookies = dict(client.cookies)
+    assert sorted(cookies.values()) == ["one", "two"]
