@@ -33,7 +33,13 @@ RESUMES = 3
 """How often a run that ended is gone on with."""
 CLOSE = 1e-4
 """Largest difference of a weight that batches of other sizes can make in a few steps."""
-OVERRIDES = ("+experiment=smoke", "runtime=ray", "runtime.workers=2", "runtime.learners=2")
+OVERRIDES = (
+    "+experiment=smoke",
+    "runtime=ray",
+    "runtime.workers=2",
+    "runtime.learners=2",
+    "runtime.timeout=60",  # where Ray's own process of this machine dies, a wait ends by this alone
+)
 
 
 def main() -> None:
@@ -109,7 +115,7 @@ def attempt(
     """Run the command line once, and end all that it left."""
     mark = f"{run.name}-{time.time_ns()}"
     victim = "nobody in time"
-    with Path(f"{run}.log").open("a") as log:
+    with Path(f"{run}.log").open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "selfplay", *arguments],
             stdout=log,
