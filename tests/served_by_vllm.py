@@ -1,9 +1,10 @@
 """What the tests of vLLM's engine share: models, updates, requests, and how far it is off."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from serving import ask, teacher
+from serving import END, ask, teacher
 from transformers import PreTrainedModel
 
 from selfplay.engines.vllm import VLLMEngine
@@ -19,6 +20,22 @@ def make(seed: int = 0, **sizes: int) -> PreTrainedModel:
     """A model sharp enough that its samples differ from noise."""
     wanted = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 96, "positions": 256, **sizes}
     return sharpened(build_model(VOCABULARY, seed=seed, **wanted))
+
+
+def resident() -> Iterator[VLLMEngine]:
+    """An engine that is started once: who stays in it keeps it for others of the shape."""
+    engine = VLLMEngine(max_rows=64, cache=0.1, options={"block_size": 32})
+    engine.serve("resident", make(), [END])
+    yield engine
+    engine.close()
+
+
+def emptied(engine: VLLMEngine) -> Iterator[VLLMEngine]:
+    """The engine of `resident`, and behind a test without those that it served."""
+    yield engine
+    for policy in [name for name in engine._tenants if name != "resident"]:
+        engine.withdraw(policy)
+    engine.drain_counts()
 
 
 def sharpened(model: PreTrainedModel) -> PreTrainedModel:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from served_by_vllm import asked, difference, finish, make
+from served_by_vllm import asked, difference, emptied, finish, make, resident
 from serving import END, answer
 from transformers import PreTrainedModel
 
@@ -22,18 +22,12 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[VLLMEngine]:
-    engine = VLLMEngine(max_rows=64, cache=0.1, options={"block_size": 32})
-    engine.serve("resident", make(), [END])  # keeps the engine of its shape
-    yield engine
-    engine.close()
+    yield from resident()
 
 
 @pytest.fixture
 def engine(shared: VLLMEngine) -> Iterator[VLLMEngine]:
-    yield shared
-    for policy in [name for name in shared._tenants if name != "resident"]:
-        shared.withdraw(policy)
-    shared.drain_counts()
+    yield from emptied(shared)
 
 
 @pytest.fixture
