@@ -65,7 +65,7 @@ def one_step(experiment: Experiment, run: Run, step: int) -> tuple[dict[str, flo
     """A step of the training loop, timed by phase."""
     begin = time.perf_counter()
     groups = experiment.sampler.sample(
-        experiment.curriculum, experiment.rollout.play, step=step, seed=experiment.seed
+        experiment.curriculum, experiment.play, step=step, seed=experiment.seed
     )
     played = time.perf_counter()
     samples = experiment.credit.assign(groups)
