@@ -1,21 +1,41 @@
-"""What a model's attention can take: a cache with a column per token, a tree of tokens in a row."""
+"""A model's attention: what computes it, and what it can take: a cache with a column per token, a
+tree of tokens in a row."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.utils import is_flash_attn_2_available
 
+from selfplay.mask import additive, blocks, visible
+
+Kernel: TypeAlias = Literal["sdpa", "eager", "flex_attention", "flash_attention_2"]
+"""What computes attention, as transformers names it."""
+
+FLEX, FLASH = "flex_attention", "flash_attention_2"
+ON_GPUS = {
+    FLEX: "has no backward pass on a CPU",
+    FLASH: "has no code for a CPU",
+}
+"""Kernels that learn on GPUs alone, each with the reason."""
+PROGRAMS = 64
+"""Into how many programs flex attention may be compiled for rows of other shapes."""
 CLEARLY_NEARER = 8
 """How many times nearer to the truth than any mistake a tree's hidden states must come."""
 ROUNDING = 32
 """Differences below so many units of rounding tell nothing."""
 
 
-def unordinary(model: PreTrainedModel) -> str:
-    """What keeps the model from ordinary attention over all earlier tokens; empty if nothing."""
+def unordinary(model: PreTrainedModel, *kernels: str) -> str:
+    """What keeps the model from ordinary attention over all earlier tokens; empty if nothing.
+
+    Args:
+        model: The model.
+        kernels: What may compute it, beside sdpa and eager.
+    """
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if getattr(model, "_is_stateful", False):
@@ -24,45 +44,116 @@ def unordinary(model: PreTrainedModel) -> str:
         return f"layers of other kinds than full attention ({', '.join(sorted(kinds))})"
     if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
         return "sliding-window attention"
-    if model.config._attn_implementation not in ("sdpa", "eager"):
+    if model.config._attn_implementation not in ("sdpa", "eager", *kernels):
         return f"attention of the kind {model.config._attn_implementation!r}"
     return ""
 
 
-def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask to add to the scores: 0 where `visible`, the least number of `dtype` elsewhere.
+@contextmanager
+def attending(kernel: Kernel | None, *models: PreTrainedModel) -> Iterator[None]:
+    """With the models' attention computed by a kernel, and afterwards as before; None: no change.
 
-    Eager attention knows no other; sdpa converts to it in every layer anew.
+    Backward passes belong inside: they may compute blocks again.
     """
-    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
-        ~visible, torch.finfo(dtype).min
-    )
+    if kernel is None:
+        yield
+        return
+    before = [model.config._attn_implementation for model in models]
+    try:
+        for model in models:
+            model.set_attn_implementation(kernel)
+        with _compiling(kernel):
+            yield
+    finally:
+        for model, earlier in zip(models, before, strict=True):
+            model.set_attn_implementation(earlier)
+
+
+def _compiling(kernel: Kernel) -> AbstractContextManager[Any]:
+    """torch's settings while a kernel computes."""
+    if kernel != FLEX:
+        return nullcontext()
+    from torch._dynamo import config
+
+    # One row or several, one block or several, with gradients and without: each is a program.
+    # Beyond the limit torch would compute, and hold, all scores.
+    patched: AbstractContextManager[Any] = config.patch(recompile_limit=PROGRAMS)
+    return patched
+
+
+def refuses_device(kernel: str | None, device: torch.device) -> str:
+    """Why a kernel cannot learn on a device; empty if it can."""
+    if kernel in ON_GPUS and device.type == "cpu":
+        return f"{kernel} {ON_GPUS[kernel]}; set policy.device to a GPU, or learner.attention=sdpa"
+    return ""
+
+
+def refuses_kernel(kernel: Kernel | None, model: PreTrainedModel) -> str:
+    """Why a kernel cannot compute the model's attention for a learner; empty if it can.
+
+    Tried with a few tokens where the model is, on a CPU without its compiler.
+    """
+    if kernel is None:
+        return ""
+    name = type(model).__name__
+    # A rank's model goes from the CPU to its GPU when it is cut.
+    moves = torch.distributed.is_initialized() and torch.cuda.is_available()
+    if not moves and (reason := refuses_device(kernel, model.device)):
+        return reason
+    if kernel == FLASH and not is_flash_attn_2_available():
+        return "flash_attention_2 needs the package flash-attn (pip install flash-attn) and a GPU"
+    if kernel == FLASH and model.dtype not in (torch.bfloat16, torch.float16):
+        return (
+            "flash_attention_2 computes in 16 bits, and the weights are "
+            f"{str(model.dtype).removeprefix('torch.')}; set policy.dtype=bfloat16 (for weights "
+            "that learn with an adapter, policy.lora), or learner.attention=sdpa"
+        )
+    try:
+        with attending(kernel, model):
+            if model.config._attn_implementation != kernel:
+                return f"{name} does not let its attention be chosen; leave it at null"
+            if kernel != FLASH or model.device.type != "cpu":
+                with evaluating(model):
+                    ids = torch.tensor([[1, 2, 1, 0]], device=model.device)
+                    model(input_ids=ids, use_cache=False)
+    except Exception as error:  # whatever packages, compilers and a model's own code make of it
+        said = (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
+        return f"{name} cannot use {kernel} here: {said}"
+    return ""
 
 
 def run_tree(
-    module: Callable[..., Any], model: PreTrainedModel, ids: Tensor, visible: Tensor, places: Tensor
+    module: Callable[..., Any],
+    model: PreTrainedModel,
+    ids: Tensor,
+    ends: Tensor,
+    places: Tensor,
+    *,
+    stem: int = 0,
 ) -> list[Any]:
     """A model, or its decoder, on rows that are trees: its outputs, to be joined along the columns.
 
     Args:
         module: `model` or its decoder.
         model: The model.
-        ids: [R, T] tokens.
-        visible: [R, 1, T - stem, T] what each token may see, but for the first `stem` columns of
-            all rows. Those see what stands before them, and come first and without a mask.
+        ids: [R, T] tokens, in depth-first order.
+        ends: [R, T] the last column of each token's subtree.
         places: [R, T] positions.
+        stem: So many columns see, in every row, all that stand before them. They come first and
+            without a mask, except where the kernel passes over what is not seen.
     """
-    device, stem = model.device, ids.shape[1] - visible.shape[2]
-    ids, places = ids.to(device), places.to(device)
-    mask = additive(visible.to(device), model.dtype)
-    if not stem:
+    device = model.device
+    ids, ends, places = ids.to(device), ends.to(device), places.to(device)
+    flex = model.config._attn_implementation == FLEX
+    if flex or not stem:
+        mask = blocks(ends) if flex else additive(visible(ends), model.dtype)
         return [module(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False)]
     cache = DynamicCache(config=model.config)
     return [
         module(input_ids=ids[:, :stem], past_key_values=cache, use_cache=True),
         module(
             input_ids=ids[:, stem:],
-            attention_mask=mask,
+            attention_mask=additive(visible(ends, stem), model.dtype),
             position_ids=places[:, stem:],
             past_key_values=cache,
             use_cache=True,
@@ -76,7 +167,10 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
     training = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), ExitStack() as stack:
+            if model.config._attn_implementation == FLEX and model.device.type == "cpu":
+                # A rank tries here what it computes on a GPU: the compiler would take a minute.
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             yield
     finally:
         model.train(training)
@@ -90,29 +184,27 @@ def refuses_trees(model: PreTrainedModel) -> str:
     one row behind its stem, must come much nearer to the two branches as rows of their own than
     the mistakes do that a model can make, to ignore the mask and to ignore the positions.
     """
-    if reason := unordinary(model):
+    if reason := unordinary(model, FLEX):
         return reason
     stem, branches = [5, 6, 7, 5], [[8, 9, 6], [7, 5, 9]]
     vocabulary = int(model.config.get_text_config().vocab_size)
     rows = torch.tensor([stem + branch for branch in branches]) % vocabulary
     tree = torch.tensor([stem + branches[0] + branches[1]]) % vocabulary
-    visible = torch.ones(1, 1, 10, 10, dtype=torch.bool).tril()
-    visible[..., 7:, 4:7] = False
-    positions = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 4, 5, 6]])
-    tril = torch.ones_like(visible).tril()
+    ends = torch.tensor([[9, 9, 9, 9, 6, 6, 6, 9, 9, 9]])
+    places = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 4, 5, 6]])
     tried = {
-        "tree": (visible, positions),
-        "behind a stem": (visible[:, :, len(stem) :], positions),
-        "without mask": (tril, positions),
-        "without positions": (visible, torch.arange(10)[None]),
+        "tree": (ends, places, 0),
+        "behind a stem": (ends, places, len(stem)),
+        "without mask": (torch.full_like(ends, 9), places, 0),
+        "without positions": (ends, torch.arange(10)[None], 0),
     }
     try:
         with evaluating(model):
             rows_out = model(input_ids=rows.to(model.device), use_cache=False).logits.double()
             truth = torch.cat([rows_out[0], rows_out[1, len(stem) :]])
             apart = {}
-            for name, (mask, places) in tried.items():
-                parts = run_tree(model, model, tree, mask, places)
+            for name, (seen, at, first) in tried.items():
+                parts = run_tree(model, model, tree, seen, at, stem=first)
                 found = torch.cat([part.logits for part in parts], dim=1)[0]
                 apart[name] = float((found.double() - truth).abs().max())
     except Exception as error:  # whatever a model's own code makes of what it does not know

@@ -50,6 +50,7 @@ def validate(config: Mapping[str, Any]) -> None:
         config["roles"],
         learner=config["learner"],
         warmstart=config["warmstart"],
+        here=runtime.device is None,
     )
     wiring.validate(config["league"], population, config["roles"])
     known = (*population.policies(config["roles"]), *population.opponents)

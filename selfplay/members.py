@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from selfplay.attention import refuses_device
 from selfplay.build import TARGET, construct, fit, join, locate
 from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Surrogate
 from selfplay.lora import BASES, Lora, require_peft
-from selfplay.policy import Bases, Policy, load_policy, outline
+from selfplay.policy import Bases, Policy, device_of, load_policy, outline
 from selfplay.population import Population
 from selfplay.seating import Seating
 from selfplay.seeds import derive
@@ -31,8 +32,12 @@ def validate(
     *,
     learner: Mapping[str, Any],
     warmstart: Mapping[str, Any],
+    here: bool = False,
 ) -> None:
-    """Raise ConfigError for the first policy or learner that could not be; loads no weights."""
+    """Raise ConfigError for the first policy or learner that could not be; loads no weights.
+
+    `here`: whether policies learn in this process, on the devices that they name.
+    """
     fit(Learner, learner, where="learner", reserved=LEARNER)
     policies = population.policies(roles)
     for name, node in population.saved().items():
@@ -48,6 +53,12 @@ def validate(
                 raise ConfigError(
                     f"{place}.learner.{key}: {value} does not fit: at least 0 is needed"
                 )
+        kernel = {**learner, **own}.get("attention")
+        if here and kernel and node.get("learn", True):
+            device = device_of(str(node.get("device", "auto")), where)
+            if reason := refuses_device(kernel, device):
+                at = f"{place}.learner" if "attention" in own else "learner"
+                raise ConfigError(f"{at}.attention: {reason}")
         lora = _lora(node, where=where)
         if lora is not None:
             require_peft(f"{where}.lora")

@@ -151,7 +151,7 @@ def _load(
     model: str, *, where: str, dtype: str, device: str
 ) -> tuple[PreTrainedModel, ChatRenderer]:
     """A model on its device and its token seam."""
-    place = _device(device, where)
+    place = device_of(device, where)
     loaded = load_model(model, where=where, dtype=dtype)
     try:
         torch.nn.Module.to(loaded, place)
@@ -233,7 +233,8 @@ def _shape(weights: Mapping[str, torch.Tensor], key: str) -> str:
     return str(list(weights[key].shape)) if key in weights else "absent"
 
 
-def _device(device: str, where: str) -> torch.device:
+def device_of(device: str, where: str) -> torch.device:
+    """The device of that name; auto is the GPU if there is one. ConfigError where it is absent."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -30,7 +30,7 @@ def test_rows_are_padded_on_the_right_and_end_before_the_last_trainable_token() 
         [12, 13, 0, 0, 0, 0],
         [1, 2, 0, 0, 0, 0],
     ]
-    assert batch.visible is None and batch.reads is None
+    assert batch.ends is None and batch.reads is None
     assert batch.places.tolist() == [4, 5, 6 + 1, 6 + 2, 12 + 1, 18 + 1]
     assert batch.targets.tolist() == [6, 7, 10, 11, 14, 3]
     assert batch.temperature.tolist() == [1, 1, 0.5, 0.5, 1, 1]

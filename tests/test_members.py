@@ -75,6 +75,12 @@ def test_one_key_chooses(overrides: list[str]) -> None:
         (["+population.special.solver.learner.lr=fast"], "special.solver.learner.lr: 'fast' does"),
         (["+population.special.solver.learner.lr=-1"], "special.solver.learner.lr: -1 does not"),
         (["+population.special.solver.learner.seed=1"], "special.solver.learner.seed: unknown key"),
+        (["learner.attention=flex_attention"], "^learner.attention: flex_attention has no backw"),
+        (
+            ["+population.special.solver.learner.attention=flash_attention_2"],
+            "special.solver.learner.attention: flash_attention_2 has no code for a CPU",
+        ),
+        (["learner.attention=flash"], "learner.attention: 'flash' does not fit"),
         (["policy.learn=false"], "no policy learns"),
         (["warmstart=none"], "policy.lora: an adapter needs a base; set policy.model"),
         (["+warmstart.model.layer=1"], "warmstart.model.layer: unknown key; did you mean 'layers'"),

@@ -12,6 +12,7 @@ from selfplay.learner import batch as batches
 from selfplay.learner.batch import micro_batches, pad
 from selfplay.learner.objective import Objective
 from selfplay.learner.packing import Packer, common
+from selfplay.mask import visible
 from selfplay.types import Sample
 
 TRIE = Packer(packing="trie")
@@ -69,8 +70,8 @@ def test_a_row_is_a_tree_with_positions_along_its_paths() -> None:
     assert batch.samples == (given[2], given[0], given[1])
     assert batch.ids.tolist() == [[1, 2, 3, 4, 5]]
     assert batch.positions.tolist() == [[0, 1, 2, 3, 3]]
-    assert batch.visible is not None
-    assert batch.visible[0, 0].int().tolist() == [
+    assert batch.ends is not None and batch.ends.tolist() == [[4, 4, 4, 3, 4]]
+    assert visible(batch.ends)[0, 0].int().tolist() == [
         [1, 0, 0, 0, 0],
         [1, 1, 0, 0, 0],
         [1, 1, 1, 0, 0],
@@ -91,11 +92,13 @@ def test_behind_a_stem_a_row_has_a_mask_for_its_branches_only(
     given = [sample([1, 2], [3, 4, 9], 1.0), sample([1, 2], [3, 5, 9], 1.0), sample([1], [2], 1.0)]
     (row,) = TRIE.rows(given, max_tokens=100)
     assert (row.stem, row.width) == (4, 5)
-    visible = pad([row]).visible
-    assert visible is not None and visible[0, 0].int().tolist() == [[1, 1, 1, 0, 1]]
+    batch = pad([row])
+    assert batch.ends is not None and batch.stem == 4
+    assert visible(batch.ends, batch.stem)[0, 0].int().tolist() == [[1, 1, 1, 0, 1]]
     other = TRIE.rows([sample([7, 8], [2, 1], 1.0), sample([7, 9], [2, 1], 1.0)], max_tokens=100)
-    visible = pad([row, *other]).visible  # the stem of both is the shorter one, three tokens
-    assert visible is not None and visible[:, 0].int().tolist() == [
+    batch = pad([row, *other])  # the stem of both is the shorter one, three tokens
+    assert batch.ends is not None and batch.stem == 3
+    assert visible(batch.ends, batch.stem)[:, 0].int().tolist() == [
         [[1, 1, 1, 1, 0], [1, 1, 1, 0, 1]],
         [[1, 0, 0, 1, 0], [1, 0, 0, 1, 1]],
     ]
@@ -105,7 +108,7 @@ def test_a_conversation_that_only_goes_on_needs_no_mask() -> None:
     given = conversations()[:3]
     (row,) = Packer(packing="auto", attention=10).rows(given, max_tokens=100)
     batch = pad([row])
-    assert row.stem == row.width and batch.visible is None and len(batch.samples) == 3
+    assert row.stem == row.width and batch.ends is None and len(batch.samples) == 3
     assert batch.positions.tolist() == [list(range(row.width))]
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from selfplay.attention import additive, unordinary
+from selfplay.attention import unordinary
 from selfplay.engines.rows import Rows
 from selfplay.engines.slots import SlotCache
 from selfplay.errors import ConfigError, PromptTooLong, nearest
+from selfplay.mask import additive
 from selfplay.types import Completion, Request
 
 

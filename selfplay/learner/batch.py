@@ -54,9 +54,11 @@ class Batch:
     """[R, T] token ids."""
     positions: Tensor
     """[R, T] positions within the samples."""
-    visible: Tensor | None
-    """[R, 1, T - stem, T] what each token may see behind the stem: columns that, in every row, see
-    all that stand before them. None where all columns are such."""
+    ends: Tensor | None
+    """[R, T] the last column that sees each token: those from its own to there do, no others. None
+    where in every row each column sees all that stand before it."""
+    stem: int
+    """How many columns are such in all rows, if they are worth a pass of their own; 0 if not."""
     places: Tensor
     """[N] where in the flattened rows a token is predicted from."""
     targets: Tensor
@@ -139,12 +141,12 @@ def nothing() -> Row:
     return alone(Sample(turn=turn, advantage=0.0))
 
 
-def cut(rows: Sequence[Row], *, max_tokens: int) -> Iterator[list[Row]]:
+def cut(rows: Sequence[Row], *, max_tokens: int, mask: float = MASK) -> Iterator[list[Row]]:
     """The rows of each micro-batch, at least one.
 
     Sorted by width and cut where padding adds up; the loss's denominators are those of the whole
     batch, so the cut changes nothing but speed. Tries are kept from plain rows, which need no mask,
-    and their masks within `MASK`.
+    and their masks within `mask` elements.
     """
     for plain in (True, False):
         kind = [row for row in rows if (row.stem == row.width) is plain]
@@ -155,7 +157,7 @@ def cut(rows: Sequence[Row], *, max_tokens: int) -> Iterator[list[Row]]:
             tokens = (len(held) + 1) * width
             padding += width - row.width
             behind = width - common_stem([*held, row])
-            too_many = tokens > max_tokens or (not plain and tokens * behind > MASK)
+            too_many = tokens > max_tokens or (not plain and tokens * behind > mask)
             if held and (too_many or padding > PADDING):
                 yield held
                 held, padding = [], 0
@@ -176,9 +178,14 @@ def passes(rows: Sequence[Row]) -> int:
     return 2 if trees and common_stem(rows) else 1
 
 
-def pad(rows: Sequence[Row], *, least: int = 1) -> Batch:
-    """The rows as one micro-batch of at least so many passes; ValueError for a sample that cannot
-    be in one."""
+def pad(rows: Sequence[Row], *, least: int = 1, masked: bool = False) -> Batch:
+    """The rows as one micro-batch; ValueError for a sample that cannot be in one.
+
+    Args:
+        rows: At least one.
+        least: Passes of the model, at least.
+        masked: Whether plain rows say who sees them, too.
+    """
     spans = [(number, span) for number, row in enumerate(rows) for span in row.spans]
     width = max(row.width for row in rows)
     length = max(len(span.sample.turn.completion_ids) for _, span in spans)
@@ -202,11 +209,12 @@ def pad(rows: Sequence[Row], *, least: int = 1) -> Batch:
     found, reads = np.concatenate(tokens, axis=1), None
     if len(spans) > len(rows):  # branches share tokens of completions too
         found, reads = np.unique(found, axis=1, return_inverse=True)
-    trees = any(row.stem < row.width for row in rows)
+    trees = masked or any(row.stem < row.width for row in rows)
     return Batch(
         ids=torch.from_numpy(ids),
         positions=torch.from_numpy(positions),
-        visible=torch.from_numpy(_visible(rows, width)) if trees else None,
+        ends=torch.from_numpy(_ends(rows, width)) if trees else None,
+        stem=common_stem(rows) if trees and not masked else 0,
         places=torch.tensor(found[0], dtype=torch.long),
         targets=torch.tensor(found[1], dtype=torch.long),
         temperature=torch.tensor(found[2], dtype=torch.float32),
@@ -219,19 +227,11 @@ def pad(rows: Sequence[Row], *, least: int = 1) -> Batch:
     )
 
 
-def _visible(rows: Sequence[Row], width: int) -> NDArray[np.bool_]:
-    """[R, 1, T - stem, T] each token sees itself and what stands before it in a sample of its."""
-    stem = common_stem(rows)
-    visible = np.zeros((len(rows), 1, width - stem, width), dtype=np.bool_)
-    own = np.arange(stem, width)  # padding too: a softmax needs something
-    visible[:, :, own - stem, own] = True
-    for row, seen in zip(rows, visible[:, 0], strict=True):
+def _ends(rows: Sequence[Row], width: int) -> NDArray[np.int32]:
+    """[R, T] the last column of each token's subtree: samples are added in depth-first order."""
+    ends = np.tile(np.arange(width, dtype=np.int32), (len(rows), 1))  # padding sees itself
+    for row, own in zip(rows, ends, strict=True):
         for span in row.spans:
-            new = span.columns[span.shared :]
-            if len(new) and new[-1] >= stem:
-                first, end = int(new[0]), int(new[-1]) + 1
-                begin = max(first, stem)
-                seen[begin - stem : end - stem, span.columns[: span.shared]] = True
-                path = np.tri(end - begin, end - first, begin - first, dtype=np.bool_)
-                seen[begin - stem : end - stem, first:end] |= path
-    return visible
+            if span.shared < len(span.columns):
+                own[span.columns] = span.columns[-1]
+    return ends

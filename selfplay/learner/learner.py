@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from selfplay.attention import Kernel, attending, refuses_kernel
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.batch import Batch, cut, nothing, pad
 from selfplay.learner.logprobs import Scorer
@@ -40,6 +42,7 @@ class Learner(Updates):
         mini_batches: int = 1,
         max_tokens: int = 16_384,
         packing: Packing = "auto",
+        attention: Kernel | None = None,
         activation_checkpointing: bool = False,
         seed: int = 0,
     ) -> None:
@@ -56,6 +59,8 @@ class Learner(Updates):
         max_tokens: Tokens of one forward pass, padding included.
         packing: Whether samples that share prefixes share a row: auto (where that is cheaper),
             trie (wherever it saves a token), rows (never).
+        attention: What computes attention while learning: sdpa, eager, flex_attention or
+            flash_attention_2; None is what the model was loaded with.
         activation_checkpointing: Whether blocks are computed again in the backward pass, which
             saves the memory of what is inside them.
         seed: Of the split into mini-batches.
@@ -80,7 +85,12 @@ class Learner(Updates):
         self.scorer: Scoring = scorer
         self.reference_scorer: Scoring | None = None if reference is None else Scorer(reference)
         models = [model] if reference is None else [model, reference]
-        self.packer = packer(packing, models)
+        for each in models:
+            if reason := refuses_kernel(attention, each):
+                raise ConfigError(f"learner.attention: {reason}")
+        self.attention, self._attend = attention, partial(attending, attention, *models)
+        with self._attend():
+            self.packer = packer(packing, models)
         self.notes = tuple(filter(None, (self.packer.note, scorer.note)))
         """What a user should know of how this model is computed."""
         if activation_checkpointing:
@@ -104,7 +114,7 @@ class Learner(Updates):
         scorer = self.reference_scorer if reference else self.scorer
         assert scorer is not None
         found: dict[int, list[float]] = {}
-        with torch.no_grad():
+        with torch.no_grad(), self._attend():
             for batch in self._micro_batches(samples):
                 rows, _ = scorer(batch)
                 for sample, row in zip(batch.samples, rows.tolist(), strict=True):
@@ -113,8 +123,9 @@ class Learner(Updates):
 
     def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[Batch]:
         rows = self.packer.rows(samples, max_tokens=self.max_tokens)
-        for held, least in self.peers.evened([*cut(rows, max_tokens=self.max_tokens)]):
-            yield pad(held or [nothing()], least=least)
+        held = [*cut(rows, max_tokens=self.max_tokens, mask=self.packer.mask)]
+        for rows, least in self.peers.evened(held):
+            yield pad(rows or [nothing()], least=least, masked=self.packer.sparse)
 
     def optimize(self, samples: Sequence[Sample], totals: Totals, *, step: int) -> dict[str, float]:
         """One optimizer step on samples that have a gradient, of a batch with these totals."""
@@ -123,11 +134,12 @@ class Learner(Updates):
         self.optimizer.zero_grad(set_to_none=True)
         found, fault = {"loss": 0.0, "computed_tokens": 0.0, "read": 0.0}, ""
         for batch in self._micro_batches(samples):
-            loss, diagnostics = self.objective.loss(self._scores(batch), totals)
-            value = float(loss.detach())
-            if not math.isfinite(value):
-                fault = fault or _complaint(f"the loss is {value}", step, batch.samples)
-            loss.backward()
+            with self._attend():
+                loss, diagnostics = self.objective.loss(self._scores(batch), totals)
+                value = float(loss.detach())
+                if not math.isfinite(value):
+                    fault = fault or _complaint(f"the loss is {value}", step, batch.samples)
+                loss.backward()
             counted = {"loss": value, "computed_tokens": batch.ids.numel()}
             counted["read"] = float(batch.mask.sum())
             for name, each in {**counted, **diagnostics}.items():

@@ -62,10 +62,10 @@ class Scorer:
     def _run(self, module: Callable[..., Any], batch: Batch, **more: Any) -> list[Any]:
         """Outputs of the model or its decoder, to be joined along the columns."""
         ids = batch.ids.to(self.model.device)
-        if batch.visible is None:
+        if batch.ends is None:
             outs = [module(input_ids=ids, use_cache=False, **more)]
         else:
-            outs = run_tree(module, self.model, ids, batch.visible, batch.positions)
+            outs = run_tree(module, self.model, ids, batch.ends, batch.positions, stem=batch.stem)
         for _ in range(batch.passes - len(outs)):
             idle = module(input_ids=ids[:1, :1], use_cache=False)
             name = next(iter(idle))
@@ -75,7 +75,7 @@ class Scorer:
     def _logits(self, batch: Batch, places: Tensor) -> Tensor:
         """[N, vocabulary] logits at the places, from the model's own forward pass."""
         columns, more = batch.ids.shape[1], dict[str, int]()
-        if batch.visible is None and len(places) and "logits_to_keep" in self._takes:
+        if batch.ends is None and len(places) and "logits_to_keep" in self._takes:
             more["logits_to_keep"] = columns - int((places % columns).min())
         outs = self._run(self.model, batch, **more)
         logits = torch.cat([out.logits for out in outs], dim=1)

@@ -5,6 +5,7 @@ branches of a tree their stem. Sorted, such samples are neighbours, and what one
 common with those before it is what it has in common with the one before it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from selfplay.attention import refuses_trees
+from selfplay.attention import FLEX, refuses_trees
 from selfplay.errors import ConfigError
 from selfplay.learner.batch import MASK, STEM, Row, Span, alone, computed
 from selfplay.types import Sample
@@ -33,8 +34,15 @@ class Packer:
     """
     attention: float = 0.0
     """What a token that is seen costs, as a share of the rest of a token's cost."""
+    sparse: bool = False
+    """Whether what a token does not see costs neither time nor memory, as in flex attention."""
     note: str = ""
     """Why `auto` came to be rows."""
+
+    @property
+    def mask(self) -> float:
+        """Elements that the masks of one micro-batch may have."""
+        return math.inf if self.sparse else MASK
 
     def rows(self, samples: Sequence[Sample], *, max_tokens: int) -> list[Row]:
         """Rows of at most `max_tokens` distinct tokens, or of one sample."""
@@ -50,7 +58,7 @@ class Packer:
                 shared = 0
             rows[-1].add(sample, len(tokens), shared)
             previous = tokens
-        return [Row(width=row.width, stem=row.stem, spans=tuple(row.spans)) for row in rows]
+        return [row.made(two_passes=not self.sparse) for row in rows]
 
     def _worth(self, row: "_Growing", shared: int, length: int, limit: int) -> bool:
         """Whether a sample of `length` tokens, `shared` of them there, belongs into the row."""
@@ -60,12 +68,13 @@ class Packer:
             return False
         goes_on = shared == row.stem == row.width
         behind = width - (row.stem if row.stem >= STEM else 0)
-        if not goes_on and behind * width > MASK:
+        if not goes_on and behind * width > self.mask:
             return False
         if self.packing == "trie":
             return True
         # A token under a mask pays for all columns of its row, any other for those before it.
-        seen = new * (row.width + new / 2) if goes_on else new * (row.width + behind)
+        before = shared + new / 2 if self.sparse or goes_on else row.width + behind
+        seen = new * before
         together = new + self.attention * seen
         return together * MARGIN <= length + self.attention * length * length / 2
 
@@ -86,6 +95,11 @@ class _Growing:
         self._columns = np.concatenate([self._columns[:shared], new])
         self.spans.append(Span(sample=sample, columns=self._columns, shared=shared))
         self.width += length - shared
+
+    def made(self, *, two_passes: bool) -> Row:
+        """The row; in two passes, what stands before its branches comes first."""
+        stem = self.stem if two_passes or self.stem == self.width else 0
+        return Row(width=self.width, stem=stem, spans=tuple(self.spans))
 
 
 def common(first: NDArray[np.int64], second: NDArray[np.int64]) -> int:
@@ -108,7 +122,8 @@ def packer(packing: Packing, models: Sequence[PreTrainedModel]) -> Packer:
             )
         if reason:
             return Packer(packing="rows", note=f"padded rows: {type(model).__name__} has {reason}")
-    return Packer(packing=packing, attention=max(map(attention_share, models)))
+    sparse = all(model.config._attn_implementation == FLEX for model in models)
+    return Packer(packing=packing, attention=max(map(attention_share, models)), sparse=sparse)
 
 
 def attention_share(model: PreTrainedModel) -> float:
