@@ -123,6 +123,9 @@ def test_a_vllm_that_fits_is_taken_whatever_the_build_of_torch(
     [
         ({"max_rows": 0}, "engine.max_rows: must be at least 1"),
         ({"memory": 0.0}, "engine.memory: a share above 0"),
+        ({"cache": 0.0}, "engine.cache: must be above 0"),
+        ({"tolerance": -1.0}, "engine.tolerance: must be above 0"),
+        ({"max_length": 1}, "engine.max_length: must be at least 2"),
         ({"rank": 600}, "engine.rank: lies within 1 and 512"),
         ({"options": {"dtype": "half"}}, "engine.options.dtype: the engine sets that itself"),
     ],

@@ -5,15 +5,18 @@ Runs where vLLM is installed: scripts/setup vllm, then
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from served_by_vllm import asked, difference, emptied, finish, make, resident
 from serving import END, answer
-from transformers import PreTrainedModel
+from transformers import CodeGenConfig, CodeGenForCausalLM, PreTrainedModel
 
 from selfplay.engines.vllm import VLLMEngine
+from selfplay.engines.vllm_host import Host
 from selfplay.errors import ConfigError, PromptTooLong
 from selfplay.types import Request, StopReason
 
@@ -116,14 +119,16 @@ def test_what_the_engine_depends_on_is_no_option() -> None:
     for name in ("seed", "async_scheduling"):
         with pytest.raises(ConfigError, match=rf"engine\.options\.{name}: the engine sets that"):
             VLLMEngine(options={name: True})
+    with pytest.raises(ConfigError, match=r"max_num_seq: vLLM has none; .*'max_num_seqs'\?"):
+        VLLMEngine(options={"max_num_seq": 4})
 
 
 @pytest.mark.parametrize(
     ("settings", "sizes", "line"),
     [
         ({"cache": 1e-6}, {}, "engine.cache"),
+        ({"cache": 1e5}, {}, "engine.cache"),
         ({}, {"heads": 4}, "head_dim=16"),  # seen no earlier than in the first forward pass
-        ({"options": {"nothing": 1}}, {}, "nothing"),
     ],
 )
 def test_a_model_that_vllm_cannot_serve_is_refused_in_one_line(
@@ -134,6 +139,24 @@ def test_a_model_that_vllm_cannot_serve_is_refused_in_one_line(
         engine.serve("p", make(**sizes), [END])
     assert "\n" not in str(told.value)
     engine.close()
+
+
+def test_a_second_engine_that_is_to_sleep_is_refused(
+    engine: VLLMEngine, model: PreTrainedModel
+) -> None:
+    settings = replace(engine._settings, sleep=True)
+    with pytest.raises(ConfigError, match=r"'p': .* a second engine .* set engine\.sleep=false"):
+        Host(model, settings, rank=None, where="policy 'p'")
+
+
+def test_an_architecture_that_vllm_does_not_know_is_one_line_without_all_that_it_knows() -> None:
+    sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 1, "n_head": 2, "rotary_dim": 8}
+    config = CodeGenConfig(vocab_size=330, bos_token_id=None, eos_token_id=END, **sizes)
+    strange: Any = CodeGenForCausalLM(config)
+    engine = VLLMEngine(cache=0.1)
+    with pytest.raises(ConfigError, match=r"\['CodeGenForCausalLM'\] are not .*; use") as told:
+        engine.serve("p", strange, [END])
+    assert "Qwen" not in str(told.value)
 
 
 def test_more_prompts_than_fit_into_one_forward_pass_are_read_one_after_the_other() -> None:
@@ -160,3 +183,13 @@ def test_random_streams_and_threads_are_left_alone() -> None:
         assert torch.set_num_threads is threads
     finally:
         engine.close()
+
+
+def test_nothing_is_left_on_the_disk_of_an_engine_that_was_closed() -> None:
+    engine = VLLMEngine(max_rows=8, cache=0.1)
+    engine.serve("p", make(0, layers=1), [END])
+    tenant, tenants = engine._tenants["p"]
+    folders = [Path(tenant.folder.name), Path(tenants.host._folder.name)]
+    assert all(folder.is_dir() for folder in folders)
+    engine.close()
+    assert not any(folder.exists() for folder in folders)

