@@ -38,7 +38,6 @@ OVERRIDES = (
     "runtime=ray",
     "runtime.workers=2",
     "runtime.learners=2",
-    "runtime.timeout=60",  # where Ray's own process of this machine dies, a wait ends by this alone
 )
 
 

@@ -28,7 +28,7 @@ class Home:
     """What a driver has: a cluster, the policies of a config, and ranks where a test asks."""
 
     def __init__(self, folder: Path) -> None:
-        self.cluster = Cluster(address=None, cpus=2, gpus=0, timeout=300)
+        self.cluster = Cluster(address=None, cpus=2, timeout=300)
         self.cluster.reserve([{"CPU": 1.0}] * 2)
         self.config = config.load(
             [

@@ -6,17 +6,21 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from selfplay.errors import ConfigError, SelfplayError, StalledError
+from selfplay.runtime.pulse import Places, Pulse, shortage
 
 PORT = 6379
 """Where a head node listens unless it is told otherwise."""
 PATIENCE = 5.0
 """Seconds in which a head node takes a connection, or is not there."""
+TICK = 1.0
+"""Most seconds of a wait between two looks at who is still alive."""
 
 
 def require_ray(where: str = "runtime") -> Any:
@@ -29,51 +33,73 @@ def require_ray(where: str = "runtime") -> Any:
 
 
 class Cluster:
-    """Connected when it is made. Every wait ends after `timeout` seconds and says what for."""
+    """Connected when it is made. Every wait ends after `timeout` seconds and says what for; sooner
+    where Ray dies."""
 
-    def __init__(self, *, address: str | None, cpus: float, gpus: float, timeout: float) -> None:
+    def __init__(self, *, address: str | None, cpus: float, timeout: float) -> None:
         """Args:
         address: null starts a Ray on this machine; host:port or auto joins one that exists. One
             that this process is connected to already is used in any case.
         cpus: Cores that actors will ask for, all together.
-        gpus: GPUs that actors will ask for, all together.
         timeout: Seconds of every wait.
 
-        Raises ConfigError where the cluster is not there, or lacks what is asked for.
+        Raises ConfigError where the cluster is not there.
         """
         self.ray, self.timeout = require_ray(), timeout
         self._group: Any = None
         self._bundles: list[dict[str, float]] = []
+        self._places: Places | None = None
         self.ours = not self.ray.is_initialized()
         if self.ours:
             terminated = signal.getsignal(signal.SIGTERM)
             quiet = {"log_to_driver": False, "logging_level": "error"}
             if address is None:
-                # More actors than cores are allowed: they share them.
-                cores = max(os.cpu_count() or 1, math.ceil(cpus))
+                # More actors than cores are allowed: they share them. One without takes a little.
+                cores = max(os.cpu_count() or 1, math.floor(cpus) + 1)
                 self.ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
             else:
+                found = reachable(address)
+                # To a cluster that it finds itself, and to no other, Ray shows this user's token.
+                here = address == "auto" and "RAY_ADDRESS" not in os.environ
                 try:
-                    self.ray.init(reachable(address), **quiet)
-                except (ConnectionError, RuntimeError, ValueError) as error:
+                    self.ray.init("auto" if here else found, **quiet)
+                except (
+                    ConnectionError,
+                    RuntimeError,
+                    ValueError,
+                    self.ray.exceptions.AuthenticationError,
+                ) as error:
                     raise ConfigError(
-                        f"runtime.address: {address}: {_first_line(error)}"
+                        f"runtime.address: {address}: {_first_line(error)}; a cluster that was "
+                        "started where there is ~/.ray/auth_token asks for the same one here, and "
+                        "for RAY_AUTH_MODE=token"
                     ) from error
             if terminated and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, terminated)  # Ray's own prints stacks and aborts
-        try:
-            self._refuse_too_little(cpus, gpus)
-        except BaseException:
-            self.close()
-            raise
+        self._pulse = Pulse(self.ray)
 
     def reserve(self, bundles: Sequence[Mapping[str, float]]) -> None:
-        """Set resources aside for actors: a bundle for each, such as {"CPU": 1, "GPU": 1}."""
-        from ray.util.placement_group import placement_group
+        """Set resources aside for actors: a bundle for each, such as {"CPU": 1, "GPU": 1}.
+
+        Raises ConfigError where the cluster lacks them.
+        """
+        from ray.util.placement_group import placement_group, placement_group_table
 
         self._bundles = [{k: v for k, v in bundle.items() if v} for bundle in bundles]
         # A bundle has something in it, and an actor without a core may yet be placed.
-        self._group = placement_group([bundle or {"CPU": 0.01} for bundle in self._bundles])
+        bundles = [bundle or {"CPU": 0.01} for bundle in self._bundles]
+        if lacking := shortage(bundles, self.ray.nodes()):
+            raise ConfigError(
+                f"runtime: {lacking}; lower runtime.workers, runtime.learners, or the cpus and "
+                "gpus that each one asks for"
+            )
+        self._group = placement_group(bundles)
+        self._places = Places(
+            bundles,
+            state=lambda: str(placement_group_table(self._group)["state"]),
+            nodes=self.ray.nodes,
+            timeout=self.timeout,
+        )
         self.get(self._group.ready(), f"{len(bundles)} places for actors in the cluster")
 
     def actor(self, kind: type, *, bundle: int, groups: Mapping[str, int] | None = None) -> Any:
@@ -104,15 +130,33 @@ class Cluster:
 
     def get(self, refs: Any, what: str) -> Any:
         """The value of an object, or of several; `what` is waited for."""
-        try:
-            return self.ray.get(refs, timeout=self.timeout)
-        except self.ray.exceptions.GetTimeoutError as error:
-            raise StalledError(
-                f"runtime: waited {self.timeout:g} s for {what}; see what keeps the cluster busy, "
-                "or raise runtime.timeout"
-            ) from error
-        except self.ray.exceptions.RayTaskError as error:
-            raise ours(error) from None
+        end = time.monotonic() + self.timeout
+        while True:
+            left = max(0.0, end - time.monotonic())
+            try:
+                return self.ray.get(refs, timeout=min(TICK, left))
+            except self.ray.exceptions.GetTimeoutError as error:
+                self.check()
+                if left <= TICK:
+                    raise StalledError(
+                        f"runtime: waited {self.timeout:g} s for {what}; see what keeps the "
+                        "cluster busy, or raise runtime.timeout"
+                    ) from error
+            except self.ray.exceptions.RayTaskError as error:
+                raise ours(error) from None
+
+    def check(self, *, now: bool = False) -> None:
+        """Raise RunError where Ray is dead, or has no room any more for what was reserved.
+
+        To be called in every wait: it looks every few seconds, or at once with `now`.
+        """
+        if (now or self._pulse.due()) and self._pulse.look() and self._places is not None:
+            self._places.look()
+
+    @property
+    def dead(self) -> bool:
+        """Whether a look has found Ray dead."""
+        return self._pulse.dead is not None
 
     def kill(self, actor: Any) -> None:
         """End an actor at once."""
@@ -120,24 +164,14 @@ class Cluster:
 
     def close(self) -> None:
         """Give back what was reserved; end the Ray that was started here, or leave the cluster."""
-        if self.ray.is_initialized() and self._group is not None:
+        # A dead head would be waited for.
+        if self.ray.is_initialized() and self._group is not None and not self.dead:
             from ray.util.placement_group import remove_placement_group
 
             remove_placement_group(self._group)
         self._group = None
         if self.ours:
             self.ray.shutdown()
-
-    def _refuse_too_little(self, cpus: float, gpus: float) -> None:
-        there = self.ray.cluster_resources()
-        for name, asked, keys in (("GPUs", gpus, "gpus"), ("cores", cpus, "cpus")):
-            found = there.get({"GPUs": "GPU", "cores": "CPU"}[name], 0)
-            if asked > found:
-                raise ConfigError(
-                    f"runtime: {asked:g} {name} are asked for, the cluster has {found:g}; lower "
-                    f"runtime.workers, runtime.learners, runtime.worker_{keys} or "
-                    f"runtime.learner_{keys}"
-                )
 
 
 def ours(error: Any) -> BaseException:

@@ -12,7 +12,7 @@ from selfplay.errors import LearnersLost, RunError, SelfplayError, one_line
 from selfplay.learner.objective import Surrogate
 from selfplay.learner.peers import Precision
 from selfplay.players import Players
-from selfplay.runtime.cluster import Cluster
+from selfplay.runtime.cluster import TICK, Cluster
 from selfplay.runtime.rank import About, Rank, Setup
 from selfplay.runtime.ranked import RankedLearner
 
@@ -157,7 +157,9 @@ class Ranks:
         end = time.monotonic() + self.timeout
         while len(found) + len(faults) < len(refs) and time.monotonic() < end:
             waiting = [ref for rank, ref in enumerate(refs) if rank not in {*found, *faults}]
-            ready, _ = self.cluster.ray.wait(waiting, timeout=max(0.0, end - time.monotonic()))
+            left = max(0.0, end - time.monotonic())
+            ready, _ = self.cluster.ray.wait(waiting, timeout=min(TICK, left))
+            self.cluster.check()
             for ref in ready:
                 try:
                     found[refs.index(ref)] = self.cluster.ray.get(ref)
@@ -166,6 +168,7 @@ class Ranks:
                     end = min(end, time.monotonic() + GRACE)
         if len(found) == len(refs):
             return [found[rank] for rank in range(len(refs))]
+        self.cluster.check(now=True)
         silent = [] if faults else self._silent()
         self.close()
         raise self._fault(method, faults, silent, [r for r in range(len(refs)) if r not in found])

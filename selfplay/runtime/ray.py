@@ -70,8 +70,8 @@ class RayRuntime:
             longer games, fewer keep an engine's batch large.
         timeout: Seconds of every wait: for the cluster, for a sign of life of who plays, for each
             thing that ranks are asked.
-        max_restarts: Deaths of workers in a row, with nothing played in between, that are borne;
-            and losses of learners with no checkpoint in between.
+        max_restarts: Deaths of workers over the same jobs that are borne; and losses of learners
+            with no checkpoint in between.
         """
         least = {"workers": 1, "chunks": 1}
         given: dict[str, float] = {
@@ -141,7 +141,6 @@ class RayRuntime:
         self.cluster = Cluster(
             address=self.address,
             cpus=self._total("CPU"),
-            gpus=self._total("GPU"),
             timeout=self.timeout,
         )
         self.cluster.reserve([self._worker] * self.workers + [self._learner] * self.learners)

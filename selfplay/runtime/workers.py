@@ -1,7 +1,7 @@
 """The workers of a run, seen from the driver: jobs go out, episodes come back, deaths are borne."""
 
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -12,12 +12,10 @@ from selfplay.errors import RunError, one_line
 from selfplay.game import Job
 from selfplay.runtime.attentive import EngineDied
 from selfplay.runtime.changes import Change, Present
-from selfplay.runtime.cluster import Cluster, ours
+from selfplay.runtime.cluster import TICK, Cluster, ours
 from selfplay.runtime.worker import Brief, Played, Worker
 from selfplay.types import Episode
 
-TICK = 1.0
-"""Most seconds between two looks at who is still alive."""
 FAREWELL = 10.0
 """Seconds that workers have to end their own processes in."""
 PLAY, LISTEN = "play", "listen"
@@ -69,7 +67,7 @@ class Workers:
         count: How many there are.
         chunks: Pieces that each one's share of the jobs is cut into.
         timeout: Seconds without a sign of life after which one counts as hanging.
-        max_restarts: Deaths in a row, with nothing played in between, that are borne.
+        max_restarts: Deaths over the same jobs that are borne.
         """
         self.cluster, self.chunks = cluster, chunks
         self.timeout, self.max_restarts = timeout, max_restarts
@@ -139,7 +137,7 @@ class Workers:
         try:
             idle = [m for m in self._members if m.actor is not None and m.chunk is None]
             farewells = [self._ask(member, "close", group=PLAY) for member in idle]
-            if farewells:
+            if farewells and not self.cluster.dead:
                 self.cluster.ray.wait(farewells, num_returns=len(farewells), timeout=FAREWELL)
         finally:
             for actor in actors:
@@ -176,7 +174,7 @@ class Workers:
 
     def _play(self, chunks: Sequence[Sequence[Job]], evaluation: str | None) -> list[Episode]:
         waiting, done = deque(range(len(chunks))), dict[int, Sequence[Episode]]()
-        deaths = 0
+        deaths = Counter[int]()
         number = self._present.number
         while len(done) < len(chunks):
             for member in self._members:
@@ -186,16 +184,18 @@ class Workers:
                 assert member.chunk is not None
                 why = self._take(member, done, evaluation)
                 if why is None:
-                    deaths = 0
                     continue
-                deaths += 1
+                self.cluster.check(now=True)  # what follows calls Ray's head
+                chunk = member.chunk
+                # Counted by jobs: with a machine many workers may die at once.
+                deaths[chunk] += 1
                 self._book.deaths += 1
-                self._book.resubmitted += len(chunks[member.chunk])
-                waiting.appendleft(member.chunk)
+                self._book.resubmitted += len(chunks[chunk])
+                waiting.appendleft(chunk)
                 self._give_up(member)
-                if deaths > self.max_restarts:
+                if deaths[chunk] > self.max_restarts:
                     raise RunError(
-                        f"runtime: {deaths} workers died in a row with nothing played in between "
+                        f"runtime: {deaths[chunk]} workers died over the same jobs "
                         f"(runtime.max_restarts is {self.max_restarts}); the last one: {why}"
                     )
                 self._replace(member)
@@ -219,6 +219,7 @@ class Workers:
         ready, _ = self.cluster.ray.wait(list(busy), num_returns=len(busy), timeout=0)
         if not ready:
             ready, _ = self.cluster.ray.wait(list(busy), timeout=min(TICK, self.timeout / 4))
+        self.cluster.check()
         found = [busy[each] for each in ready]
         now = time.monotonic()
         for member in busy.values():

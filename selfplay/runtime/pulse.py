@@ -1,0 +1,119 @@
+"""Whether the Ray under this process lives: its head, and the node of this machine."""
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from selfplay.errors import RunError
+
+EVERY = 2.0
+"""Seconds between two looks, and in which a process takes a connection."""
+SILENCE = {"raylet": 0.0, "gcs_server": 10.0}
+"""Seconds without a connection after which one of Ray's processes is dead. Nothing but death comes
+between this process and the raylet beside it; a head can be far away, or start again."""
+LOST = 20.0
+"""Seconds in which a machine that was lost may come back."""
+
+
+class Pulse:
+    """Looks by connecting, because a call of Ray would wait for a dead head: after a minute of
+    that Ray ends the whole process."""
+
+    def __init__(self, ray: Any) -> None:
+        """Args:
+        ray: The package, connected.
+        """
+        context = ray.get_runtime_context()
+        here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+        host, _, port = context.gcs_address.rpartition(":")
+        self._places = {
+            "raylet": (here["NodeManagerAddress"], int(here["NodeManagerPort"])),
+            "gcs_server": (host.strip("[]"), int(port)),
+        }
+        self._looked = time.monotonic()
+        self._heard = dict.fromkeys(self._places, self._looked)
+        self.dead: str | None = None
+        """Which process, once it is known."""
+
+    def due(self) -> bool:
+        """Whether the last look was long enough ago."""
+        return time.monotonic() - self._looked >= EVERY
+
+    def look(self) -> bool:
+        """Whether both take connections; RunError where one of them is dead."""
+        self._looked = time.monotonic()
+        silent = 0
+        for name, place in self._places.items():
+            try:
+                socket.create_connection(place, timeout=EVERY).close()
+                self._heard[name] = time.monotonic()
+            except OSError as error:
+                # A raylet that does not refuse is there, and has much to do.
+                if name != "raylet" or isinstance(error, ConnectionRefusedError):
+                    silent += 1
+                    self._judge(name)
+        return not silent
+
+    def _judge(self, name: str) -> None:
+        """Raise RunError where a process took no connection for long enough."""
+        if self._looked - self._heard[name] < SILENCE[name]:
+            return
+        host, port = self._places[name]
+        self.dead = name
+        raise RunError(
+            f"runtime: Ray died under this run: its {name} at {host}:{port} takes no connection "
+            "any more; what was recorded is kept, go on with selfplay train resume=RUN"
+        )
+
+
+class Places:
+    """Whether all that was set aside for actors is still there: with a machine its places go."""
+
+    def __init__(
+        self,
+        bundles: Sequence[Mapping[str, float]],
+        *,
+        state: Callable[[], str],
+        nodes: Callable[[], Sequence[Mapping[str, Any]]],
+        timeout: float,
+    ) -> None:
+        """Args:
+        bundles: What is set aside.
+        state: Of the placement group, in Ray's words.
+        nodes: What `ray.nodes` gives.
+        timeout: Seconds in which others may free what is needed.
+        """
+        self._bundles, self._state, self._nodes, self._timeout = bundles, state, nodes, timeout
+        self._whole = time.monotonic()
+
+    def look(self) -> None:
+        """Raise RunError where places were lost and no others can be had."""
+        now = time.monotonic()
+        if self._state() == "CREATED":
+            self._whole = now
+            return
+        lacking = shortage(self._bundles, self._nodes())
+        if now - self._whole >= (LOST if lacking else self._timeout):
+            raise RunError(
+                f"runtime: no room for the actors of this run: {lacking or 'others use it'}; start "
+                "machines again, or lower runtime.workers or runtime.learners; then go on with "
+                "selfplay train resume=RUN"
+            )
+
+
+def shortage(
+    bundles: Sequence[Mapping[str, float]], nodes: Sequence[Mapping[str, Any]]
+) -> str | None:
+    """What living nodes lack for bundles, each of which must be on one of them."""
+    living = [node["Resources"] for node in nodes if node["Alive"]]
+    for name, called in (("GPU", "GPUs"), ("CPU", "cores")):
+        needs = [bundle.get(name, 0.0) for bundle in bundles]
+        there = [resources.get(name, 0.0) for resources in living]
+        if sum(needs) > sum(there):
+            return f"{sum(needs):g} {called} are needed, the cluster has {sum(there):g}"
+    for bundle in bundles:
+        if not any(all(has.get(n, 0.0) >= v for n, v in bundle.items()) for has in living):
+            asked = " and ".join(f"{value:g} {name}" for name, value in bundle.items())
+            return f"no machine of the cluster has {asked} for one actor"
+    return None

@@ -1,0 +1,194 @@
+"""What ends a run's waits when Ray dies under it, or a machine of its cluster does."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from building import save_tiny
+from smoke_run import LONGEST
+from troubled import jobs, settings
+
+from selfplay import config
+from selfplay.build import build
+from selfplay.errors import RunError
+from selfplay.learner.objective import Objective
+from selfplay.players import Players
+from selfplay.runtime import pulse
+from selfplay.runtime.cluster import Cluster
+from selfplay.runtime.pulse import Places, Pulse, shortage
+from selfplay.runtime.ranks import Ranks
+from selfplay.runtime.ray import RayRuntime
+
+ray = pytest.importorskip("ray")
+
+SIZES = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "positions": 256}
+
+
+class Waiting(threading.Thread):
+    """A wait in a thread of its own, and how it ends."""
+
+    def __init__(self, wait: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._wait = wait
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._wait()
+        except Exception as error:
+            self.error = error
+
+
+@pytest.fixture
+def a_ray() -> Iterator[None]:
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def started(parent: int) -> Iterator[tuple[int, str]]:
+    """The processes that one has started, by number and program."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            whose = (place / "stat").read_text().rpartition(")")[2].split()[1]
+            program = (place / "cmdline").read_bytes().split(b"\0")[0].decode()
+        except OSError:  # it has ended
+            continue
+        if int(whose) == parent:
+            yield int(place.name), Path(program).name
+
+
+def kill(name: str, parent: int) -> None:
+    """End a process of Ray's."""
+    (found,) = (number for number, program in started(parent) if program == name)
+    os.kill(found, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", ["raylet", pytest.param("gcs_server", marks=pytest.mark.slow)])
+def test_every_wait_ends_when_ray_dies(
+    name: str, a_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(pulse.SILENCE, "gcs_server", 3.0)
+    model = save_tiny(tmp_path / "model", **SIZES)
+    players = Players(settings(model, tmp_path / "mark"))
+    runtime = RayRuntime(workers=1, worker_cpus=0.5, timeout=600)
+    players.load(runtime.engine(players.config, players))
+    runtime.trainers(players, Objective())
+    sleeps = tmp_path / "sleeps"
+    sleeps.touch()
+    asked = jobs(1, trouble="hang", mark=str(sleeps))
+    waits = [Waiting(lambda: runtime.play(players)(asked))]
+    while sleeps.exists():
+        time.sleep(0.1)
+
+    beside, crowded = (Cluster(address=None, cpus=1, timeout=600) for _ in range(2))
+    beside.reserve([{"CPU": 0.5}])
+    ranks = Ranks(
+        beside, first=0, count=1, gpu=False, precision="float32", timeout=600, max_restarts=3
+    )
+    learning = config.load(["+experiment=smoke", f"policy.model={model}"])
+    learners: Any = SimpleNamespace(config=learning, saved=None)
+    waits += [
+        Waiting(lambda: ranks.trainers(learners, build(learning["objective"]))),
+        Waiting(lambda: crowded.reserve([{"CPU": 2.0}])),
+    ]
+    time.sleep(0.5)
+    assert [wait.error for wait in waits] == [None] * 3
+    kill(name, os.getpid())
+    for wait in waits:
+        wait.join(LONGEST)
+        assert isinstance(wait.error, RunError)
+        assert str(wait.error).startswith(f"runtime: Ray died under this run: its {name} at ")
+        assert "selfplay train resume=RUN" in str(wait.error)
+    closing = Waiting(lambda: [each.close() for each in (ranks, runtime, beside, crowded)])
+    closing.join(LONGEST)
+    assert not closing.is_alive() and closing.error is None
+    players.close()
+
+
+def node(cpus: float, *, gpus: float = 0.0, alive: bool = True) -> dict[str, Any]:
+    return {"Alive": alive, "Resources": {"CPU": cpus, "GPU": gpus, "memory": 1e9}}
+
+
+@pytest.mark.parametrize(
+    ("bundles", "nodes", "line"),
+    [
+        ([{"CPU": 1.0}] * 3, [node(2), node(1)], None),
+        (
+            [{"CPU": 1.0}] * 3,
+            [node(2), node(1, alive=False)],
+            "3 cores are needed, the cluster has 2",
+        ),
+        (
+            [{"CPU": 1.0, "GPU": 0.5}] * 3,
+            [node(8, gpus=1), node(8)],
+            "1.5 GPUs are needed, the cluster has 1",
+        ),
+        (
+            [{"CPU": 4.0, "GPU": 1.0}],
+            [node(2, gpus=1), node(8)],
+            "no machine of the cluster has 4 CPU and 1 GPU for one actor",
+        ),
+        ([{"CPU": 0.01}], [], "0.01 cores are needed, the cluster has 0"),
+    ],
+)
+def test_what_a_cluster_lacks_is_said(
+    bundles: list[dict[str, float]], nodes: list[dict[str, Any]], line: str | None
+) -> None:
+    assert shortage(bundles, nodes) == line
+
+
+def test_lost_places_are_waited_for_as_long_as_they_may_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, state, nodes = 100.0, "CREATED", [node(1), node(1)]
+    monkeypatch.setattr(pulse.time, "monotonic", lambda: now)
+    places = Places([{"CPU": 1.0}] * 2, state=lambda: state, nodes=lambda: nodes, timeout=600)
+    now, state = 900.0, "CREATED"
+    places.look()
+    state, nodes = "RESCHEDULING", [node(1), node(1, alive=False)]
+    now = 919.0
+    places.look()
+    now = 920.0
+    with pytest.raises(RunError, match=r"no room .*: 2 cores are needed, the cluster has 1; "):
+        places.look()
+    nodes = [node(1), node(1)]
+    places.look()
+    now = 1500.0
+    with pytest.raises(RunError, match=r"no room .*: others use it; "):
+        places.look()
+    state = "CREATED"
+    places.look()
+
+
+def test_a_head_that_is_away_for_a_moment_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as raylet:
+        with socket.create_server(("127.0.0.1", 0)) as head:
+            context = SimpleNamespace(
+                get_node_id=lambda: "here",
+                gcs_address="127.0.0.1:{1}".format(*head.getsockname()),
+            )
+            port = raylet.getsockname()[1]
+            here = {"NodeID": "here", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
+            nodes = [{"NodeID": "there"}, here]
+            fake = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: nodes)
+            found = Pulse(fake)
+            assert not found.due() and found.look()
+        heard = found._heard["gcs_server"]
+        for seconds in (0.0, 9.9):
+            monkeypatch.setattr(pulse.time, "monotonic", lambda: heard + seconds)  # noqa: B023
+            assert not found.look() and found.dead is None
+        monkeypatch.setattr(pulse.time, "monotonic", lambda: heard + 10.1)
+        with pytest.raises(RunError, match=r"its gcs_server at 127\.0\.0\.1:"):
+            found.look()
+    assert found.dead == "gcs_server"
+    with pytest.raises(RunError, match=f"its raylet at 127.0.0.1:{port} "):
+        found.look()
