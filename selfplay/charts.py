@@ -47,10 +47,10 @@ _TITLES = {
     "seconds": "Seconds per step, by phase",
 }
 _FIRST = ("accuracy", "reward", "valid", "valid_proposal", "solve_rate", "loss", "total")
-INK, GRID = "#00ff01", "#00ff02"
+INK, GRID, TEXT = "#00ff01", "#00ff02", "#00ff03"
 SERIES = tuple(f"#0000{number:02x}" for number in range(1, MOST_SERIES + 1))
 _DASHES = ("-", "-", "-", "-", (0, (4, 2)), (0, (4, 2)), (0, (1, 1.5)), (0, (1, 1.5)))
-_CLASSES = {INK: "ink", GRID: "grid"} | {
+_CLASSES = {INK: "ink", GRID: "grid", TEXT: "text"} | {
     colour: str(number) for number, colour in enumerate(SERIES, 1)
 }
 

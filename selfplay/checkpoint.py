@@ -26,6 +26,8 @@ FROZEN = "snapshots"
 """Folder of the copies that do not change any more."""
 ASIDE = ".old"
 """Behind the name of a checkpoint that another is about to replace."""
+REPLACED = "being replaced, or left so by a kill, which train resume=RUN mends"
+"""What is wrong with a checkpoint of which nothing stands but what was set aside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ def save(
     aside = folder / f".{place.name}{ASIDE}"
     partial = folder / f".{place.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    _recover(folder)
+    recover(folder)
     with reporting_disk(folder):
         try:
             partial.mkdir(parents=True)
@@ -93,7 +95,7 @@ def save(
             shutil.rmtree(partial, ignore_errors=True)
             raise
         finally:
-            _recover(folder)
+            recover(folder)
     # A later one can only be a damaged one that the run fell back from: it counts for nothing.
     done = [path for path in folder.iterdir() if path.name.isdigit() and int(path.name) <= step]
     spared = [path for path in done if spare is not None and int(path.name) <= spare]
@@ -107,13 +109,13 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest whole checkpoint, and what is wrong with each newer one.
 
     None if the run has not come as far as its first. Raises RunError, naming what is wrong, if
-    there are checkpoints but no whole one.
+    there are checkpoints but no whole one. Nothing is written: the run may be at work.
     """
-    _recover(folder)
-    found = sorted((p for p in folder.glob("*") if p.name.isdigit()), reverse=True)
+    aside = {folder / path.stem[1:] for path in folder.glob(f".*{ASIDE}")}
+    found = aside.union(path for path in folder.glob("*") if path.name.isdigit())
     faults: list[str] = []
-    for place in found:
-        fault = broken(place)
+    for place in sorted(found, reverse=True):
+        fault = broken(place) if place.exists() else REPLACED
         if fault is None:
             return place, faults
         faults.append(f"{place.name}: {fault}")
@@ -125,7 +127,6 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
 
 def before(folder: Path, step: int) -> Path | None:
     """The newest whole checkpoint from before a step, or None."""
-    _recover(folder)
     found = sorted((p for p in folder.glob("*") if p.name.isdigit()), reverse=True)
     return next((p for p in found if int(p.name) < step and broken(p) is None), None)
 
@@ -188,8 +189,11 @@ def read_state(place: Path) -> dict[str, Any]:
     return state
 
 
-def _recover(folder: Path) -> None:
-    """Put back what `save` had set aside when it was killed; drop it where its successor stands."""
+def recover(folder: Path) -> None:
+    """Put back what `save` had set aside when it was killed; drop it where its successor stands.
+
+    For whoever holds the run's lock: between the two renames of a save, another would undo one.
+    """
     with reporting_disk(folder):
         for aside in folder.glob(f".*{ASIDE}"):
             place = folder / aside.stem[1:]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from selfplay import __version__, commands
+from selfplay.commands.arguments import HOST, PLAY_PORT
 from selfplay.errors import ConfigError, SelfplayError, nearest
 from selfplay.plan import command as plan
 from selfplay.study import command as study
@@ -87,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     def listens(command: argparse.ArgumentParser, *, port: int) -> None:
-        command.add_argument("--host", default="127.0.0.1", help="address to listen on")
+        command.add_argument("--host", default=HOST, help=f"address to listen on (default {HOST})")
         command.add_argument(
             "--port", type=int, default=port, help=f"0 takes any that is free (default {port})"
         )
@@ -141,20 +142,21 @@ def _parser() -> argparse.ArgumentParser:
         "arena` against a script, at the terminal or in a browser. Games are saved as episodes. "
         "\\n in a line of the terminal begins a new one.",
     )
-    play.add_argument("target", metavar="RUN or ARENA")
+    play.add_argument("target", metavar="RUN or ARENA", help="RUN@STEP: of another checkpoint")
     play.add_argument("--as", dest="agent", metavar="AGENT", help="your seat")
     play.add_argument(
         "--page", action="store_true", help="in a browser, not at the terminal: selfplay[watch]"
     )
     play.add_argument(
         "--against",
-        default="arenas.opponents.random_legal",
+        default="",
         metavar="SCRIPT",
         help="who plays the rest in an arena without a run (default: random legal moves)",
     )
     play.add_argument("--games", type=int, help="how many, at the terminal (default 1)")
     play.add_argument("--seed", type=int, default=0)
-    listens(play, port=8766)
+    listens(play, port=PLAY_PORT)
+    play.set_defaults(host=None, port=None)  # what only the page takes is refused without it
     replay = add(
         "replay",
         commands.replay,

@@ -149,7 +149,7 @@ def load_changed(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
 def at_home(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config with everything in this process, for whoever looks at a run that is over."""
     nodes = {
-        key: config[key] if config[key].get(TARGET) == name else {TARGET: name}
+        key: config[key] if config.get(key, {}).get(TARGET) == name else {TARGET: name}
         for key, name in HOME.items()
     }
     return {**config, **nodes}

@@ -28,6 +28,8 @@ YOU = "you"
 """Name of the person among the policies."""
 OTHERS = "others"
 """Name of the script that plays the other seats of an arena without a run."""
+CHANCE = "arenas.opponents.random_legal"
+"""The script where none is named."""
 DRAWS = 1000
 """Tasks that are drawn to find one in which a seat takes part."""
 
@@ -90,14 +92,25 @@ def table(target: str, *, ask: Ask, script: str) -> Iterator[Table]:
     """A table that is open as long as the context.
 
     Args:
-        target: A run folder, whose newest policies play the rest, or an arena of `selfplay list`.
+        target: A run folder, whose newest policies play the rest, or RUN@STEP for those of another
+            checkpoint that it kept, or an arena of `selfplay list`.
         ask: Shows and asks.
-        script: Who plays the rest where `target` is an arena: a dotted name.
+        script: Who plays the rest where `target` is an arena: a dotted name, or "" for chance.
     Raises:
-        ConfigError, RunError: Where there is no such run or arena.
+        ConfigError, RunError: Where there is no such run, arena or script.
     """
-    folder = Path(target)
-    with _run(folder, ask) if folder.is_dir() else _arena(target, ask, script) as found:
+    name, _, step = target.rpartition("@")
+    kept = step.isdecimal() and Path(name).is_dir() and not Path(target).exists()
+    folder = Path(name if kept else target)
+    if not folder.is_dir():
+        opened = _arena(target, ask, script)
+    elif script:
+        raise ConfigError(
+            f"--against {script}: in games of {folder} its own policies play the rest"
+        )
+    else:
+        opened = _run(folder, ask, int(step) if kept else None)
+    with opened as found:
         yield found
 
 
@@ -122,7 +135,7 @@ def play(
 
 
 @contextmanager
-def _run(folder: Path, ask: Ask) -> Iterator[Table]:
+def _run(folder: Path, ask: Ask, step: int | None) -> Iterator[Table]:
     from selfplay import checkpoint
     from selfplay.experiment import Experiment
     from selfplay.runs import Run
@@ -131,6 +144,13 @@ def _run(folder: Path, ask: Ask) -> Iterator[Table]:
     place, _ = checkpoint.latest(folder / "checkpoints")
     if place is None:
         raise RunError(f"run {folder} has no checkpoint yet; there is nobody to play against")
+    if step is not None:
+        kept = [path for path in place.parent.iterdir() if path.name.isdigit()]
+        whole = {int(path.name): path for path in kept if checkpoint.broken(path) is None}
+        if step not in whole:
+            steps = ", ".join(map(str, sorted(whole)))
+            raise RunError(f"run {folder} kept no checkpoint of step {step}; it has {steps}")
+        place = whole[step]
     experiment = Experiment.resume(configs.at_home(run.config()), place)
     try:
         players = experiment.players
@@ -151,7 +171,7 @@ def _arena(name: str, ask: Ask, script: str) -> Iterator[Table]:
             rollout={},
         )
         try:
-            seating.add(OTHERS, Scripted(script=script))
+            seating.add(OTHERS, Scripted(script=script or CHANCE))
         except ValueError as error:
             raise ConfigError(f"--against: {error}") from error
         seating.add(YOU, Person(ask))

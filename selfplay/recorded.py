@@ -67,9 +67,11 @@ def recorded_steps(run: Path) -> list[int]:
     """The steps of a run whose episodes were recorded; raises RunError if they cannot be read."""
     folder = run / "episodes"
     try:
+        if not folder.is_dir():
+            return []
         return sorted(
             int(path.stem)
-            for path in folder.glob("*.jsonl")
+            for path in folder.iterdir()  # a glob would find nothing where it may not look
             if path.stem.isdecimal()
             and path == file_of(run, int(path.stem))
             and path.stat().st_size > 1  # a step may keep no episodes

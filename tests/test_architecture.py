@@ -46,7 +46,7 @@ LAYERS = (
     ("policy",),
     ("lora",),
     ("tokens", "tiny", "attention"),
-    ("metrics",),
+    ("mask", "metrics"),
     ("runs",),
     ("config",),
     ("build", "settings", "trackers"),

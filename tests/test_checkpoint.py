@@ -156,11 +156,28 @@ def test_killed_while_one_is_replaced_there_is_the_old_or_the_new(
     process.start()
     process.join()
     assert process.exitcode == -strike.number
+    checkpoint.recover(folder)
     for found in (lambda: checkpoint.latest(folder)[0], lambda: checkpoint.before(folder, 3)):
         assert found() == old and checkpoint.read_state(old)["turn"] == turn
     checkpoint.save(folder, step=2, policies={}, learners={}, state={"turn": 3}, keep=1)
     assert [path.name for path in folder.iterdir()] == ["000002"]
     assert checkpoint.read_state(old)["turn"] == 3
+
+
+def test_who_only_looks_leaves_a_save_alone_and_is_told_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    for step in (1, 2):
+        checkpoint.save(folder, step=step, policies={}, learners={}, state={}, keep=2)
+    (folder / "000002").rename(folder / ".000002.old")  # as between the two renames of a save
+    fault = "000002: being replaced, or left so by a kill, which train resume=RUN mends"
+    assert checkpoint.latest(folder) == (folder / "000001", [fault])
+    assert checkpoint.before(folder, 3) == folder / "000001"
+    shutil.rmtree(folder / "000001")
+    with pytest.raises(RunError, match=fault):
+        checkpoint.latest(folder)
+    assert [path.name for path in folder.iterdir()] == [".000002.old"]
+    checkpoint.recover(folder)
+    assert checkpoint.latest(folder) == (folder / "000002", [])
 
 
 def test_only_the_newest_are_kept_and_a_damaged_later_one_counts_for_nothing(

@@ -1,14 +1,17 @@
 """`selfplay play`: a person in a seat, at the table of a run or of an arena."""
 
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recorded_run import HOSTILE
 from smoke_run import finished, one_line, run
 
 from selfplay.engines.person import Person
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, RunError
 from selfplay.play import YOU, at_terminal, play
 from selfplay.recorded import decode, record_of
 from selfplay.types import Message, Status
@@ -55,6 +58,18 @@ def test_a_person_sits_among_the_policies_of_a_run(tmp_path: Path) -> None:
     assert episode.status is Status.FINISHED
 
 
+def test_a_run_is_played_at_another_checkpoint_that_it_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished(), folder)
+    played: dict[str, Any] = {"agent": "solver_1", "ask": lambda *asked: "?", "script": ""}
+    ((episode, path),) = play(f"{folder}@2", games=1, seed=0, **played)
+    state = json.loads((folder / "checkpoints/000002/state.json").read_text())
+    versions = {turn.version for turn in episode.turns if turn.agent != "solver_1"}
+    assert path.parent == folder / "games" and versions == {state["versions"]["base"]}
+    with pytest.raises(RunError, match=r"kept no checkpoint of step 9; it has .*2, 3"):
+        next(play(f"{folder}@9", games=1, seed=0, **played))
+
+
 def test_what_others_wrote_does_not_command_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +98,9 @@ def test_a_person_cannot_be_trained() -> None:
         (("tic_tac_toe", "--as", "player_0", "--against", "arenas.nobody"), "--against"),
         (("tic_tac_toe", "--as", "player_0"), "no more input"),
         (("tic_tac_toe",), "play needs --as AGENT"),
+        (("tic_tac_toe", "--as", "player_0", "--port", "0"), "--port is for the page"),
+        (("tic_tac_toe", "--as", "player_0", "--host", "::"), "--host is for the page"),
+        ((".", "--as", "player_0", "--against", MINIMAX), "its own policies play the rest"),
         (("collaboration", "--as", "helper_0", "--against", "arenas.opponents.random_legal"), "no"),
     ],
 )

@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 from smoke_run import finished, one_line, run
 
+from selfplay.cli import main
+from selfplay.config import at_home
+from selfplay.study import studies
+from selfplay.study.result import Result, Table
+
 SHORT = ("+experiment=kuhn", "run.steps=2", "run.checkpoint_every=1", "warmstart.steps=40")
 
 
@@ -118,6 +123,21 @@ def test_the_games_are_played_under_another_config(folder: Path) -> None:
     assert told["params"]["changed"] == "evaluations.hands.temperature=0 rollout.max_turns=1"
 
 
+def test_what_agents_said_does_not_command_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Result(
+        measure="ablate",
+        title="said",
+        definition="",
+        tables=[Table(title="said", columns=["said"], rows=[["\x1b[2J"]])],
+    )
+    monkeypatch.setattr(studies, "ablate", lambda options: said)
+    assert main(["study", "ablate", "RUN", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "\u27e8U+001B\u27e9[2J" in printed
+
+
 def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
     outcome = run("study", "exploitability", "runs/hand", "--all", cwd=folder)
     lines = outcome.out.splitlines()
@@ -157,6 +177,11 @@ def test_what_cannot_be_measured_is_one_line(
 ) -> None:
     outcome = run("study", *arguments, cwd=folder)
     assert outcome.code == 2 and words in one_line(outcome.err)
+
+
+def test_a_run_from_before_a_group_was_there_is_looked_at_all_the_same() -> None:
+    here = at_home({"seed": 1})
+    assert here["seed"] == 1 and here == at_home(here) and {"engine", "runtime"} <= set(here)
 
 
 def test_a_run_of_another_game_says_what_would_serve(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,6 +124,14 @@ def test_proposals_are_those_that_had_been_made_by_then(
 def test_copied_words() -> None:
     shown = "def f(a):\n    return a + 1"
     assert copied(proposal(1.0, json.dumps({"program": shown}), shown).turns[0]) > 0.6
+    whole = proposal(1.0, "a b c d e", "a b c d e")
+    half = proposal(1.0, "a b c d e", "a b c d")
+    found = {e.name: e for e in proposals([(step, [whole, half]) for step in (1, 2, 3)])}
+    first = found["copied words, first third"]
+    assert (first.value, first.unit, first.count) == (0.75, "step", 1) and math.isnan(first.low)
+    mixed = [(step, [whole if step % 2 else half]) for step in range(1, 31)]
+    last = {e.name: e for e in proposals(mixed)}["copied words, last third"]
+    assert last.value == 0.75 and 0.55 < last.low < 0.7 < 0.8 < last.high < 0.95
     assert copied(proposal(1.0, "while b > 7 : b -= 2", shown).turns[0]) == 0
     assert np.isnan(copied(proposal(1.0, "x", shown).turns[0]))
 

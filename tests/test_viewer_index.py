@@ -1,6 +1,7 @@
 """The viewer's index: it finds what is asked for, reads little, and keeps up with the run."""
 
 import hashlib
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from viewed_run import episode, five_episodes, write
 
 from selfplay.errors import RunError
+from selfplay.viewer.catalogue import Catalogue
 from selfplay.viewer.filter import Filter
 from selfplay.viewer.index import Index
 
@@ -51,6 +53,21 @@ def test_an_episode_is_read_from_its_place_alone(made: Path, tmp_path: Path) -> 
     path.write_text("x" * path.stat().st_size)  # the index does not know yet
     with pytest.raises(RunError, match="not there as it was indexed"):
         index.read(1, 2)
+
+
+def test_a_folder_that_may_not_be_read_does_not_look_empty(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    index = Index(made, tmp_path / "cache")
+    monkeypatch.setattr(Path, "iterdir", locked)  # a superuser reads what is locked
+    with pytest.raises(RunError, match=r"episodes: cannot be read \(Permission denied\)"):
+        index.update(60.0)
+    monkeypatch.setattr(os, "access", lambda place, mode: False)
+    with pytest.raises(RunError, match=r"cannot be read \(Permission denied\)"):
+        Catalogue([made.parent / "cache"])
 
 
 def test_a_step_that_is_recorded_again_or_taken_back_is_read_again(

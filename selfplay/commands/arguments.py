@@ -8,6 +8,11 @@ from typing import Any
 from selfplay import config
 from selfplay.errors import ConfigError
 
+HOST = "127.0.0.1"
+"""Where pages are served: to this machine alone."""
+PLAY_PORT = 8766
+"""Where `play --page` is."""
+
 
 def load(options: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
     """The config that a command's flags and overrides compose to."""

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from selfplay import config
-from selfplay.commands.arguments import no_flags, nothing_more
+from selfplay.commands.arguments import HOST, PLAY_PORT, no_flags, nothing_more
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.figures import number
 
@@ -55,6 +55,9 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
     if options.page:
         _play_in_page(options)
         return
+    for flag in ("host", "port"):
+        if getattr(options, flag) is not None:
+            raise ConfigError(f"--{flag} is for the page; give --page too")
     if options.agent is None:
         raise ConfigError("play needs --as AGENT, your seat; with --page it is chosen there")
     from selfplay.play import at_terminal
@@ -87,8 +90,8 @@ def _play_in_page(options: argparse.Namespace) -> None:
         agent=options.agent or "",
         against=options.against,
         seed=options.seed,
-        host=options.host,
-        port=options.port,
+        host=HOST if options.host is None else options.host,
+        port=PLAY_PORT if options.port is None else options.port,
     )
 
 

@@ -87,6 +87,7 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
     run = Run.open(folder)
     run.lock()
     settings = configs.load_changed(folder, elsewhere) if elsewhere else run.config()
+    checkpoint.recover(folder / "checkpoints")
     place, faults = checkpoint.latest(folder / "checkpoints")
     _tell_faults(faults, place)
     if place is None:

@@ -180,6 +180,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure, write the page, and print."""
+    from selfplay.pages import visible
     from selfplay.study import page, studies
 
     measure = MEASURES[options.measure]
@@ -192,7 +193,8 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(result.to_json(), indent=2))
     else:
-        print(f"{result.to_text()}\n\npage  {written}")
+        # What agents said stands in some tables, and a terminal obeys control characters.
+        print(f"{visible(result.to_text())}\n\npage  {written}")
 
 
 def command(options: argparse.Namespace) -> str:

@@ -12,7 +12,8 @@ and how often a right answer is given up where most others are wrong.
 debate as a martingale, whose gain is the vote alone, 2508.17536.
 
 **Estimator.** Shares over recorded proposals of the first and the last third of the steps, up to
-that of RUN@STEP, with Wilson's interval; the others by playing, as in `crossplay` and `ablate`.
+that of RUN@STEP, with Wilson's interval, or for copied words a bootstrap over steps; the others by
+playing, as in `crossplay` and `ablate`.
 
 **Limits.** Signs, no proof: trivial tasks may be an honest failure, and solvers from one base model
 are all partners. Without hearing, an agent still sees its own answer. Verdicts are the arena's: a
@@ -27,7 +28,7 @@ from selfplay.errors import ConfigError
 from selfplay.study.crossplay import estimate, matrix, play
 from selfplay.study.deliberation import KINDS, deliberate
 from selfplay.study.games import Games
-from selfplay.study.intervals import Estimate, share
+from selfplay.study.intervals import Draws, Estimate, share
 from selfplay.study.players import Player
 from selfplay.study.plots import Drawing, Intervals, Matrix
 from selfplay.study.result import Cell, Result, Table
@@ -143,15 +144,23 @@ def proposals(recorded: Sequence[tuple[int, Sequence[Episode]]]) -> list[Estimat
                 unit="task",
                 notes=span,
             ),
-            Estimate(
-                name=f"copied words, {when} third",
-                value=_mean([copied(episode.turns[0]) for episode in of if episode.turns]),
-                count=len(of),
-                unit="proposal",
-                notes=span,
-            ),
+            _copied(f"copied words, {when} third", made, chosen, notes=span),
         ]
     return found
+
+
+def _copied(
+    name: str, made: Sequence[tuple[int, Episode]], steps: Sequence[int], *, notes: str
+) -> Estimate:
+    """The mean over proposals; those of a step are drawn again together."""
+    shares: dict[int, list[float]] = {step: [] for step in steps}
+    for step, episode in made:
+        if step in shares and episode.turns:
+            shares[step].append(copied(episode.turns[0]))
+    known = [[share for share in each if share == share] for each in shares.values()]
+    draws = Draws(tasks=[str(step) for step in steps])
+    found = draws.ratio(name, [*map(sum, known)], [*map(len, known)], notes=notes)
+    return replace(found, unit="step")
 
 
 def copied(turn: Turn) -> float:
@@ -165,11 +174,6 @@ def _runs(text: str) -> list[tuple[str, ...]]:
     # What an action quotes as JSON has its line breaks spelled out.
     words = re.findall(r"\w+|[-+*/%<>=]+", text.replace("\\n", " "))
     return [tuple(words[at : at + RUN_OF_WORDS]) for at in range(len(words) - RUN_OF_WORDS + 1)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else float("nan")
 
 
 def _renamed(gap: Estimate) -> Estimate:

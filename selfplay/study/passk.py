@@ -64,6 +64,8 @@ def study(
             "passk: this evaluation is greedy (temperature 0), so that all samples of a task are "
             "one; name one that samples, with --evaluation"
         )
+    if role is None:  # what cannot be counted is refused before all of it is played
+        counts(games, games.rollout().play(games.jobs(trained.seats(games.agents), count=1)))
     games.episodes = len(games.tasks) * samples
     found = {
         player.label: counts(games, games.play(player.seats(games.agents)), role=role)
@@ -157,7 +159,7 @@ def study(
     )
 
 
-def counts(games: Games, episodes: Sequence[Episode], *, role: str | None) -> Counts:
+def counts(games: Games, episodes: Sequence[Episode], *, role: str | None = None) -> Counts:
     """How many samples of each task were right: episodes, or first answers of a role's agents.
 
     A later answer knows the first, and what others said of it: it is no sample of its own.
@@ -168,10 +170,11 @@ def counts(games: Games, episodes: Sequence[Episode], *, role: str | None) -> Co
     samples: dict[str, list[bool]] = {task.id: [] for task in games.tasks}
     scores = games.scores(episodes) if role is None else np.zeros(len(episodes))
     if role is None and not set(scores[np.isfinite(scores)].tolist()) <= {0.0, 1.0}:
-        metric = games.metrics[0]
+        judged = {turn.role for e in episodes for turn in e.turns if "verdict" in turn.info}
+        answers = f", or whose answers count (--role {max(judged)})" if judged else ""
         raise ConfigError(
-            f"passk: {metric} of an episode is not 0 or 1, so that no sample is right or wrong; "
-            f"name a metric that is (--metric), or whose answers count (--role {sorted(known)[-1]})"
+            f"passk: {games.metrics[0]} of an episode is not 0 or 1, so that no sample is right or "
+            f"wrong; name a metric that is (--metric){answers}"
         )
     for episode, score in zip(episodes, scores, strict=True):
         if episode.status is Status.FAILED:

@@ -21,13 +21,13 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from selfplay import charts
-from selfplay.charts import GRID, INK, MOST_SERIES, SERIES, bare
+from selfplay.charts import GRID, INK, MOST_SERIES, SERIES, TEXT, bare
 from selfplay.figures import number
 from selfplay.runs import reporting_disk
 from selfplay.study.intervals import Estimate
 
 _INKS = ["#2a5db0", "#c8571b", "#2b8a57", "#8a4fa8", "#b08a00", "#1893a5", "#b3345f", "#6c6f75"]
-PRINT = {INK: "#1b1c1e", GRID: "#deded8", **dict(zip(SERIES, _INKS, strict=True))}
+PRINT = {INK: "#1b1c1e", TEXT: "#1b1c1e", GRID: "#deded8", **dict(zip(SERIES, _INKS, strict=True))}
 """The colours of the page's light style sheet, for paper."""
 LONGEST_LABEL = 36
 """Characters of a line of a label."""
@@ -90,7 +90,7 @@ class Matrix:
                         (j - 0.5, i - 0.5), 1, 1, color=SERIES[0], alpha=0.06 + 0.5 * depth
                     )
                     axes.add_patch(square)
-                axes.text(j, i, number(value), ha="center", va="center", color=INK)
+                axes.text(j, i, number(value), ha="center", va="center", color=TEXT)
         axes.set_xlim(-0.5, len(self.columns) - 0.5)
         axes.set_ylim(len(self.rows) - 0.5, -0.5)
         _bare(axes)
@@ -119,7 +119,7 @@ class Intervals:
         for place, each in enumerate(self.estimates):
             if not math.isfinite(each.value):
                 continue
-            ends = [each.low, each.high]
+            ends = [each.low, each.value if each.high == math.inf else each.high]  # or one-sided
             if all(map(math.isfinite, ends)):
                 axes.plot(ends, [place, place], color=SERIES[0], linewidth=2, alpha=0.5)
             axes.plot([each.value], [place], "o", color=SERIES[0], ms=5)
@@ -176,7 +176,7 @@ class Curves:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, place: f"{value:g}")
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
 
 
 def inline(drawing: Drawing) -> str:

@@ -63,6 +63,8 @@ class Catalogue:
             if not place.is_dir():
                 raise RunError(f"{place} is no folder; name a run, or a folder of runs")
             if place != Path("runs") and not _is_one(place) and not _runs_in(place):
+                if not os.access(place, os.R_OK | os.X_OK):
+                    raise RunError(f"{place}: cannot be read (Permission denied)")
                 raise RunError(f"{place} is no run folder and has none in it (no config.yaml)")
         self.places = (*places, *later)
 
