@@ -1,6 +1,7 @@
 """A model's attention: what computes it, and what it can take: a cache with a column per token, a
 tree of tokens in a row."""
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Literal, TypeAlias
@@ -97,7 +98,8 @@ def refuses_kernel(kernel: Kernel | None, model: PreTrainedModel) -> str:
         return ""
     name = type(model).__name__
     # A rank's model goes from the CPU to its GPU when it is cut.
-    moves = torch.distributed.is_initialized() and torch.cuda.is_available()
+    dist = torch.distributed
+    moves = dist.is_initialized() and "nccl" in dist.get_backend_config()
     if not moves and (reason := refuses_device(kernel, model.device)):
         return reason
     if kernel == FLASH and not is_flash_attn_2_available():
@@ -106,7 +108,7 @@ def refuses_kernel(kernel: Kernel | None, model: PreTrainedModel) -> str:
         return (
             "flash_attention_2 computes in 16 bits, and the weights are "
             f"{str(model.dtype).removeprefix('torch.')}; set policy.dtype=bfloat16 (for weights "
-            "that learn with an adapter, policy.lora), or learner.attention=sdpa"
+            "that learn with an adapter, policy.lora), or learner.attention=flex_attention"
         )
     try:
         with attending(kernel, model):
@@ -176,6 +178,21 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
+def _exact(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, or of one in 16 bits its first two layers in float32: rounding hides mistakes."""
+    if model.dtype not in (torch.bfloat16, torch.float16):
+        return model
+    decoder: Any = model.get_decoder()
+    layers = getattr(decoder, "layers", None)
+    if layers is None:
+        return copy.deepcopy(model).float()
+    try:
+        decoder.layers = layers[:2]
+        return copy.deepcopy(model).float()
+    finally:
+        decoder.layers = layers
+
+
 def refuses_trees(model: PreTrainedModel) -> str:
     """Why the model cannot take a tree of tokens in one row; empty if it can.
 
@@ -186,6 +203,7 @@ def refuses_trees(model: PreTrainedModel) -> str:
     """
     if reason := unordinary(model, FLEX):
         return reason
+    model = _exact(model)
     stem, branches = [5, 6, 7, 5], [[8, 9, 6], [7, 5, 9]]
     vocabulary = int(model.config.get_text_config().vocab_size)
     rows = torch.tensor([stem + branch for branch in branches]) % vocabulary

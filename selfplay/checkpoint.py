@@ -111,8 +111,8 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
     None if the run has not come as far as its first. Raises RunError, naming what is wrong, if
     there are checkpoints but no whole one. Nothing is written: the run may be at work.
     """
-    aside = {folder / path.stem[1:] for path in folder.glob(f".*{ASIDE}")}
-    found = aside.union(path for path in folder.glob("*") if path.name.isdigit())
+    found = _steps(folder) | {folder / path.stem[1:] for path in folder.glob(f".*{ASIDE}")}
+    found |= _steps(folder)  # a save may have ended between the two looks
     faults: list[str] = []
     for place in sorted(found, reverse=True):
         fault = broken(place) if place.exists() else REPLACED
@@ -123,6 +123,10 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
         detail = "; ".join(faults)
         raise RunError(f"{folder.parent} has no whole checkpoint to go on from ({detail})")
     return None, []
+
+
+def _steps(folder: Path) -> set[Path]:
+    return {path for path in folder.glob("*") if path.name.isdigit()}
 
 
 def before(folder: Path, step: int) -> Path | None:

@@ -147,12 +147,20 @@ def load_changed(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def at_home(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with everything in this process, for whoever looks at a run that is over."""
+    """The config with everything in this process, and no kernel asked for, since nobody learns
+    there: for whoever looks at a run that is over."""
     nodes = {
         key: config[key] if config.get(key, {}).get(TARGET) == name else {TARGET: name}
         for key, name in HOME.items()
     }
-    return {**config, **nodes}
+    settings = ("learner", "population")
+    return {**config, **nodes, **{k: _any_kernel(config[k]) for k in settings if k in config}}
+
+
+def _any_kernel(node: Any) -> Any:
+    if not isinstance(node, Mapping):
+        return node
+    return {key: None if key == "attention" else _any_kernel(each) for key, each in node.items()}
 
 
 def _compose(home: Path, name: str, overrides: Sequence[str]) -> DictConfig:

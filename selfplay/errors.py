@@ -23,6 +23,10 @@ class RunError(SelfplayError):
     """A run folder or checkpoint cannot be used as asked."""
 
 
+class EngineFailed(RunError):
+    """An engine broke while it served; another in its place may serve on."""
+
+
 class DivergedError(SelfplayError):
     """Training produced a value that cannot be learned from, such as a loss that is not finite."""
 

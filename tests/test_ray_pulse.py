@@ -138,6 +138,7 @@ def node(cpus: float, *, gpus: float = 0.0, alive: bool = True) -> dict[str, Any
             "no machine of the cluster has 4 CPU and 1 GPU for one actor",
         ),
         ([{"CPU": 0.01}], [], "0.01 cores are needed, the cluster has 0"),
+        ([{"CPU": 1.0, "GPU": 0.2}] * 15, [node(16, gpus=3)], None),  # 0.2 * 15 is 3 and a little
     ],
 )
 def test_what_a_cluster_lacks_is_said(
@@ -152,9 +153,10 @@ def test_lost_places_are_waited_for_as_long_as_they_may_come(
     now, state, nodes = 100.0, "CREATED", [node(1), node(1)]
     monkeypatch.setattr(pulse.time, "monotonic", lambda: now)
     places = Places([{"CPU": 1.0}] * 2, state=lambda: state, nodes=lambda: nodes, timeout=600)
-    now, state = 900.0, "CREATED"
     places.look()
     state, nodes = "RESCHEDULING", [node(1), node(1, alive=False)]
+    now = 900.0  # when it was lost nobody knows: nobody looked
+    places.look()
     now = 919.0
     places.look()
     now = 920.0
@@ -182,13 +184,26 @@ def test_a_head_that_is_away_for_a_moment_is_not_dead(monkeypatch: pytest.Monkey
             fake = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: nodes)
             found = Pulse(fake)
             assert not found.due() and found.look()
-        heard = found._heard["gcs_server"]
+        away = pulse.time.monotonic() + 60  # in which nobody looked
         for seconds in (0.0, 9.9):
-            monkeypatch.setattr(pulse.time, "monotonic", lambda: heard + seconds)  # noqa: B023
+            monkeypatch.setattr(pulse.time, "monotonic", lambda: away + seconds)  # noqa: B023
             assert not found.look() and found.dead is None
-        monkeypatch.setattr(pulse.time, "monotonic", lambda: heard + 10.1)
+        monkeypatch.setattr(pulse.time, "monotonic", lambda: away + 10.1)
         with pytest.raises(RunError, match=r"its gcs_server at 127\.0\.0\.1:"):
             found.look()
     assert found.dead == "gcs_server"
     with pytest.raises(RunError, match=f"its raylet at 127.0.0.1:{port} "):
         found.look()
+
+
+def test_a_head_that_is_away_is_waited_for_before_it_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = iter([False, False, True])
+    cluster: Any = Cluster.__new__(Cluster)
+    cluster._pulse = SimpleNamespace(due=lambda: False, look=lambda: next(looks))
+    cluster._places = SimpleNamespace(look=lambda: None)
+    monkeypatch.setattr("selfplay.runtime.cluster.TICK", 0.0)
+    cluster.check()
+    cluster.check(now=True)
+    assert next(looks, "none left") == "none left"

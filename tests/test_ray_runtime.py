@@ -14,7 +14,7 @@ from troubled import jobs, settings
 
 from selfplay.build import build
 from selfplay.config import load
-from selfplay.errors import ConfigError, StalledError
+from selfplay.errors import ConfigError, EngineFailed, RunError, StalledError
 from selfplay.experiment import validate
 from selfplay.lora import Lora, adapted, frozen_copy
 from selfplay.runtime.attentive import AttentiveEngine, EngineDied, Inbox
@@ -143,6 +143,12 @@ class Recording:
     def publish(self, policy: str, weights: object, version: int) -> None:
         raise ValueError("no room\non the device")
 
+    def withdraw(self, policy: str) -> None:
+        raise EngineFailed("out of memory")
+
+    def release(self, policy: str) -> None:
+        raise RunError("it did not arrive")
+
 
 def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> None:
     inbox, followed = Inbox(), list[Change]()
@@ -162,6 +168,10 @@ def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> No
     assert len(followed) == 4
     with pytest.raises(EngineDied, match=r"^ValueError: no room on the device$"):
         engine.publish("base", {}, 1)
+    with pytest.raises(EngineDied, match=r"^out of memory$"):
+        engine.withdraw("base")
+    with pytest.raises(RunError, match=r"^it did not arrive$"):  # another engine would do no better
+        engine.release("base")
     with pytest.raises(StalledError, match=r"waited 0\.01 s"):
         inbox.wait(6, timeout=0.01)
 

@@ -1,6 +1,7 @@
 """Workers of a real Ray: what they play, what they are told, and how their deaths are borne."""
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -11,13 +12,15 @@ import pytest
 import torch
 from building import save_tiny
 from serving import teacher
+from smoke_run import finished
 from troubled import jobs, settings
 
+from selfplay.checkpoint import MANIFEST
 from selfplay.errors import ConfigError, RunError
 from selfplay.game import Job
 from selfplay.learner.objective import Objective
 from selfplay.players import Players
-from selfplay.runtime.ray import RayRuntime
+from selfplay.runtime.ray import RayRuntime, newest
 from selfplay.types import Completion, Episode, Request, StopReason, Task, Turn
 
 ray = pytest.importorskip("ray")
@@ -241,3 +244,14 @@ def test_weights_reach_workers_that_play(room: Room) -> None:
     thread.join()
     assert [turn.version for turn in found[0].turns] == [6] * 8
     assert {turn.version for turn in thought(room)} == {7}
+
+
+def test_workers_take_no_checkpoint_that_is_damaged(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(finished() / "checkpoints", folder)
+    *_, older, newer = (place for place in sorted(folder.iterdir()) if place.name.isdigit())
+    assert newest(older) == newer and newest(None) is None
+    (weights,) = (newer / "policies").glob("*/*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1])
+    (newer / MANIFEST).touch()
+    assert newest(older) == older

@@ -182,6 +182,11 @@ def test_what_cannot_be_measured_is_one_line(
 def test_a_run_from_before_a_group_was_there_is_looked_at_all_the_same() -> None:
     here = at_home({"seed": 1})
     assert here["seed"] == 1 and here == at_home(here) and {"engine", "runtime"} <= set(here)
+    base = {"learner": {"attention": "sdpa", "lr": 0.1}}
+    on_gpus = {"learner": {"attention": "flex_attention"}, "population": {"special": {"a": base}}}
+    here = at_home(on_gpus)
+    assert here["learner"] == {"attention": None}
+    assert here["population"]["special"]["a"]["learner"] == {"attention": None, "lr": 0.1}
 
 
 def test_a_run_of_another_game_says_what_would_serve(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def replay(options: argparse.Namespace, overrides: list[str]) -> None:
 
     Run.open(options.run)
     settings = config.load_changed(options.run, overrides)
-    validate(settings)
+    validate(config.at_home(settings))
     replayer = Replayer(options.run, settings)
     try:
         found = replayer.replay(options.steps)

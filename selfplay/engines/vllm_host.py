@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from selfplay.engines.vllm_package import import_vllm, undisturbed, why
-from selfplay.errors import ConfigError, RunError, one_line
+from selfplay.errors import ConfigError, EngineFailed, RunError, one_line
 
 OURS = (
     *("model", "dtype", "load_format", "skip_tokenizer_init", "generation_config", "seed"),
@@ -256,7 +256,7 @@ class Host:
             with torch.random.fork_rng(devices=[]):
                 outputs = self.engine.step()  # one for whatever has a new token
         except Exception as error:
-            raise RunError(f"vLLM failed in the middle: {one_line(error)}") from error
+            raise EngineFailed(f"vLLM failed in the middle: {one_line(error)}") from error
         self._silent.difference_update(output.request_id for output in outputs)
         done = [(output.request_id, output) for output in outputs if output.finished]
         self._running -= len(done)

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from selfplay.engines import ServingEngine
-from selfplay.errors import SelfplayError, StalledError, one_line
+from selfplay.errors import EngineFailed, SelfplayError, StalledError, one_line
 from selfplay.runtime.changes import Change, Load, Publish, Release, Withdraw
 from selfplay.types import Completion, Request
 
@@ -133,6 +133,8 @@ class AttentiveEngine:
     def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
+        except EngineFailed as error:
+            raise EngineDied(str(error)) from error
         except SelfplayError:
             raise
         except Exception as error:

@@ -148,10 +148,22 @@ class Cluster:
     def check(self, *, now: bool = False) -> None:
         """Raise RunError where Ray is dead, or has no room any more for what was reserved.
 
-        To be called in every wait: it looks every few seconds, or at once with `now`.
+        To be called in every wait, where it looks every few seconds. With `now`, to be called
+        before what calls Ray's head: it looks at once, and waits for a head that may come back.
         """
-        if (now or self._pulse.due()) and self._pulse.look() and self._places is not None:
+        if not (now or self._pulse.due()):
+            return
+        there = self._pulse.look()
+        while now and not there:
+            time.sleep(TICK)
+            there = self._pulse.look()
+        if there and self._places is not None:
             self._places.look()
+
+    def put(self, value: Any) -> Any:
+        """A reference to an object that all may read; RunError where Ray is dead."""
+        self.check(now=True)
+        return self.ray.put(value)
 
     @property
     def dead(self) -> bool:
@@ -205,7 +217,7 @@ def reachable(address: str) -> str:
     if not host or not port.isdigit():
         raise ConfigError(f"runtime.address: {address!r} is neither auto nor host:port")
     try:
-        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"runtime.address: no Ray cluster at {host}:{port} ({_first_line(error)}); start one "
@@ -215,11 +227,14 @@ def reachable(address: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """What actors inherit: where this process finds modules, and where caches are."""
+    """What actors inherit: where this process finds modules, where caches and networks are."""
     installed = (sys.prefix, sys.base_prefix)
     paths = [str(Path(path).resolve()) for path in sys.path if path.endswith(".zip") is False]
     own = [path for path in paths if not path.startswith(installed)]
-    kept = ("SELFPLAY_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "TOKENIZERS_PARALLELISM")
+    kept = (
+        *("SELFPLAY_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "TOKENIZERS_PARALLELISM"),
+        *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+    )
     return {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(own)),
         **{name: os.environ[name] for name in kept if name in os.environ},

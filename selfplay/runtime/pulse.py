@@ -32,7 +32,8 @@ class Pulse:
             "gcs_server": (host.strip("[]"), int(port)),
         }
         self._looked = time.monotonic()
-        self._heard = dict.fromkeys(self._places, self._looked)
+        self._silent: dict[str, float] = {}
+        """Since which look each takes no connection: when nobody looked, nobody was silent."""
         self.dead: str | None = None
         """Which process, once it is known."""
 
@@ -41,23 +42,22 @@ class Pulse:
         return time.monotonic() - self._looked >= EVERY
 
     def look(self) -> bool:
-        """Whether both take connections; RunError where one of them is dead."""
+        """Whether the head takes connections; RunError where it or the raylet is dead."""
         self._looked = time.monotonic()
-        silent = 0
         for name, place in self._places.items():
             try:
                 socket.create_connection(place, timeout=EVERY).close()
-                self._heard[name] = time.monotonic()
+                self._silent.pop(name, None)
             except OSError as error:
                 # A raylet that does not refuse is there, and has much to do.
                 if name != "raylet" or isinstance(error, ConnectionRefusedError):
-                    silent += 1
                     self._judge(name)
-        return not silent
+        return "gcs_server" not in self._silent
 
     def _judge(self, name: str) -> None:
         """Raise RunError where a process took no connection for long enough."""
-        if self._looked - self._heard[name] < SILENCE[name]:
+        since = self._silent.setdefault(name, self._looked)
+        if self._looked - since < SILENCE[name]:
             return
         host, port = self._places[name]
         self.dead = name
@@ -85,16 +85,18 @@ class Places:
         timeout: Seconds in which others may free what is needed.
         """
         self._bundles, self._state, self._nodes, self._timeout = bundles, state, nodes, timeout
-        self._whole = time.monotonic()
+        self._lost: float | None = None
+        """Since which look something is missing."""
 
     def look(self) -> None:
         """Raise RunError where places were lost and no others can be had."""
         now = time.monotonic()
         if self._state() == "CREATED":
-            self._whole = now
+            self._lost = None
             return
+        self._lost = now if self._lost is None else self._lost
         lacking = shortage(self._bundles, self._nodes())
-        if now - self._whole >= (LOST if lacking else self._timeout):
+        if now - self._lost >= (LOST if lacking else self._timeout):
             raise RunError(
                 f"runtime: no room for the actors of this run: {lacking or 'others use it'}; start "
                 "machines again, or lower runtime.workers or runtime.learners; then go on with "
@@ -110,7 +112,7 @@ def shortage(
     for name, called in (("GPU", "GPUs"), ("CPU", "cores")):
         needs = [bundle.get(name, 0.0) for bundle in bundles]
         there = [resources.get(name, 0.0) for resources in living]
-        if sum(needs) > sum(there):
+        if round(sum(needs) - sum(there), 4) > 0:  # Ray counts in steps of 1/10000
             return f"{sum(needs):g} {called} are needed, the cluster has {sum(there):g}"
     for bundle in bundles:
         if not any(all(has.get(n, 0.0) >= v for n, v in bundle.items()) for has in living):

@@ -88,7 +88,7 @@ class Ranks:
 
     def put(self, value: Any) -> Any:
         """What all are to be sent, written once per machine."""
-        return self.cluster.ray.put(value)
+        return self.cluster.put(value)
 
     def counts(self) -> dict[str, float]:
         """How often all ranks were started again, so far."""

@@ -4,14 +4,14 @@ import os
 import pickle
 import socket
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from selfplay.build import build
-from selfplay.checkpoint import MANIFEST
+from selfplay.checkpoint import MANIFEST, broken
 from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.game import Job
@@ -151,7 +151,7 @@ class RayRuntime:
             timeout=self.timeout,
             max_restarts=self.max_restarts,
         )
-        self._engine = RemoteEngine(tell=self._workers.tell, put=self.cluster.ray.put)
+        self._engine = RemoteEngine(tell=self._workers.tell, put=self.cluster.put)
         return self._engine
 
     def trainers(self, players: Players, objective: Surrogate) -> Mapping[str, Trainer]:
@@ -162,7 +162,7 @@ class RayRuntime:
             lambda: Brief(
                 config=players.config,
                 threads=threads,
-                saved=_newest(players.saved),
+                saved=newest(players.saved),
                 max_lag=self.max_lag,
                 timeout=self.timeout,
                 host=socket.gethostname(),
@@ -229,9 +229,20 @@ class RayRuntime:
         return self.workers * self._worker[resource] + self.learners * self._learner[resource]
 
 
-def _newest(saved: Path | None) -> Path | None:
-    """The newest checkpoint beside one, which is the last to go: its files alone are needed."""
+def newest(saved: Path | None) -> Path | None:
+    """The newest whole checkpoint beside one, which is the last to go: its files are needed."""
     if saved is None:
         return None
     beside = (place for place in saved.parent.iterdir() if place.name.isdigit())
-    return max((place for place in beside if (place / MANIFEST).is_file()), default=saved)
+    return next((place for place in sorted(beside, reverse=True) if _whole(place)), saved)
+
+
+def _whole(place: Path) -> bool:
+    """Whether a checkpoint is; read through once, however many workers take it."""
+    manifest = place / MANIFEST
+    return manifest.is_file() and _read_whole(place, manifest.stat().st_mtime_ns)
+
+
+@cache
+def _read_whole(place: Path, written: int) -> bool:
+    return broken(place) is None

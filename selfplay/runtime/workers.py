@@ -113,6 +113,7 @@ class Workers:
         # One play at a time: who waits here waits for one whose own waits all end.
         with self._playing:
             try:
+                self.cluster.check(now=True)
                 first()
                 self._fill()
                 return self._play(list(cut(jobs, len(self._members) * self.chunks)), evaluation)
@@ -156,10 +157,10 @@ class Workers:
         assert self._brief is not None, "no worker was started"
         if self._closed:
             raise RunError("runtime: closed while jobs were being played")
-        groups = {PLAY: 1, LISTEN: 1}
+        groups, brief = {PLAY: 1, LISTEN: 1}, self._brief()
         with self._told:
             now = self._present
-            brief = replace(self._brief(), number=now.number, changes=now.changes())
+            brief = replace(brief, number=now.number, changes=now.changes())
             member.actor = self.cluster.actor(Worker, bundle=member.bundle, groups=groups)
             self._ask(member, "begin", brief, group=PLAY)
 
