@@ -1,7 +1,7 @@
 """Times a run that samples steps ahead of its learner beside one that takes turns.
 
-Kuhn poker in an environment that is slow as others are: each of its steps sleeps, for as long as
-makes the games of a step take the learner's time, where there is most to be won (a ratio of 2). One
+Kuhn poker in an environment that is slow as others are: each of its steps sleeps, so long that the
+games of a step take as long as the rest of it, where there is most to be won (a ratio of 2). One
 Ray worker plays; the learner is this process. Needs two cores to itself; on a busy machine,
 --elsewhere lets learning take so many seconds more without work, as on a device of its own.
 
@@ -78,14 +78,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         probe = steps_of(place / "probe", overrides, steps=steps, lag=0, pause=0.0)
-        learn, rollout, turns = (
+        total, rollout, turns = (
             statistics.median(line[name] for line in probe)
-            for name in ("seconds/learn", "seconds/rollout", "turns")
+            for name in ("seconds/total", "seconds/rollout", "turns")
         )
-        pause = max(0.0, learn - rollout) * THREADS / turns
+        rest = total - rollout
+        pause = max(0.0, rest - rollout) * THREADS / turns
         print(
-            f"learning takes {learn:.2f} s a step, {turns:.0f} moves without a slow environment "
-            f"{rollout:.2f} s: each of its steps sleeps {1000 * pause:.1f} ms, {THREADS} at once"
+            f"{turns:.0f} moves without a slow environment take {rollout:.2f} s, the rest of a step "
+            f"{rest:.2f} s: each step of it sleeps {1000 * pause:.1f} ms, {THREADS} at once"
         )
         seconds: dict[int, list[float]] = {0: [], options.lag: []}
         for number in range(options.rounds):
