@@ -85,8 +85,8 @@ def main() -> None:
         rest = total - rollout
         pause = max(0.0, rest - rollout) * THREADS / turns
         print(
-            f"{turns:.0f} moves without a slow environment take {rollout:.2f} s, the rest of a step "
-            f"{rest:.2f} s: each step of it sleeps {1000 * pause:.1f} ms, {THREADS} at once"
+            f"{turns:.0f} moves without a slow environment take {rollout:.2f} s, the rest of a "
+            f"step {rest:.2f} s: each step of it sleeps {1000 * pause:.1f} ms, {THREADS} at once"
         )
         seconds: dict[int, list[float]] = {0: [], options.lag: []}
         for number in range(options.rounds):
