@@ -131,8 +131,17 @@ def _steps(folder: Path) -> set[Path]:
 
 def before(folder: Path, step: int) -> Path | None:
     """The newest whole checkpoint from before a step, or None."""
-    found = sorted((p for p in folder.glob("*") if p.name.isdigit()), reverse=True)
+    found = sorted(_steps(folder), reverse=True)
     return next((p for p in found if int(p.name) < step and broken(p) is None), None)
+
+
+def at(folder: Path, step: int) -> Path:
+    """The whole checkpoint of a step; RunError, naming those that there are, where it has none."""
+    whole = {int(path.name): path for path in _steps(folder) if broken(path) is None}
+    if step not in whole:
+        steps = ", ".join(map(str, sorted(whole))) or "none"
+        raise RunError(f"run {folder.parent} kept no checkpoint of step {step}; it has {steps}")
+    return whole[step]
 
 
 def drop_after(folder: Path, step: int) -> None:

@@ -145,12 +145,7 @@ def _run(folder: Path, ask: Ask, step: int | None) -> Iterator[Table]:
     if place is None:
         raise RunError(f"run {folder} has no checkpoint yet; there is nobody to play against")
     if step is not None:
-        kept = [path for path in place.parent.iterdir() if path.name.isdigit()]
-        whole = {int(path.name): path for path in kept if checkpoint.broken(path) is None}
-        if step not in whole:
-            steps = ", ".join(map(str, sorted(whole)))
-            raise RunError(f"run {folder} kept no checkpoint of step {step}; it has {steps}")
-        place = whole[step]
+        place = checkpoint.at(place.parent, step)
     experiment = Experiment.resume(configs.at_home(run.config()), place)
     try:
         players = experiment.players

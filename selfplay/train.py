@@ -81,14 +81,15 @@ def begin(experiment: Experiment, run: Run, progress: Progress) -> None:
     clock = Clock()
     with clock("gather"):
         gather(experiment, progress)
+    gathered = experiment.service_figures()
     with clock("evaluation"):
         found = evaluate(experiment, progress, "before")
-    experiment.service_figures()  # what gathering cost is not the first step's
+    experiment.service_figures()  # what evaluating cost is not the first step's
     experiment.evaluations_before = found
     if not experiment.settings.steps:
         experiment.evaluations_after = found
     experiment.watch.observe(0, named(found))
-    run.record(0, {**named(found), **clock.figures()}, [], [])
+    run.record(0, {**gathered, **named(found), **clock.figures()}, [], [])
     save(experiment, run)
 
 

@@ -195,3 +195,9 @@ def test_runs_without_a_name_get_different_ones(tmp_path: Path) -> None:
         assert outcome.code == 0, outcome.err
     names = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert len(names) == 2 and all(name.startswith("smoke-seed0-") for name in names)
+
+
+def test_what_gathering_cost_is_the_first_line_s() -> None:
+    first, *later = metrics(finished())
+    assert first["step"] == 0 and first["service/executor/ok"] > 0
+    assert all(line["service/executor/ok"] > 0 for line in later)
