@@ -61,15 +61,21 @@ def chunks(data: bytes) -> Iterator[bytes]:
 
 
 def sent(folder: Path) -> list[dict[str, Any]]:
-    """The lines of history in W&B's offline files, in the order of the files."""
+    """The lines of history in W&B's offline files, in the order in which they were sent.
+
+    W&B's own process writes the files and may not be through when a run is finished; a training
+    waits for it as it exits. Runs of one second have folders whose names do not sort.
+    """
+    import_module("wandb").teardown()
     record_type = import_module("wandb.proto.wandb_internal_pb2").Record
-    files = sorted((folder / "trackers" / "wandb").glob("offline-run-*/run-*.wandb"))
+    files = (folder / "trackers" / "wandb").glob("offline-run-*/run-*.wandb")
     records = [record_type.FromString(data) for file in files for data in chunks(file.read_bytes())]
-    return [
+    lines = [
         {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
         for record in records
         if record.HasField("history")
     ]
+    return sorted(lines, key=lambda line: float(line["_timestamp"]))
 
 
 def recorded(tracker: Any, folder: Path) -> None:
