@@ -99,22 +99,28 @@ def test_waiting_for_a_batch_has_an_end_that_says_what_for() -> None:
 
 
 def test_waiting_for_rest_has_an_end_that_says_what_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Player()
+    play, taken, asleep, release = Player(), Event(), Event(), Event()
+
+    def hold(step: int) -> None:
+        if step == 2:
+            assert taken.wait(LONG)
+
+    play.gate = hold
     with ahead(play, 1) as source:
+        observe = source.batches.curriculum.observe
+
+        def sleep(groups: Sequence[Group], step: int) -> None:
+            if step == 2:
+                asleep.set()
+                assert release.wait(LONG)
+            observe(groups, step)
+
+        monkeypatch.setattr(source.batches.curriculum, "observe", sleep)
         source.take(1)
-        asleep, release = Event(), Event()
-
-        def observe(groups: Sequence[Group], step: int) -> None:
-            asleep.set()
-            release.wait(LONG)
-
-        source.learned(1)
-        source.take(2)
-        monkeypatch.setattr(source.batches.curriculum, "observe", observe)
-        source.learned(2)
+        taken.set()
         assert asleep.wait(LONG)
-        monkeypatch.setattr(batches, "REST", 0.05)
-        with pytest.raises(StalledError, match="what curriculum and sampler do between games"):
-            source.learned(3)
+        with monkeypatch.context() as patch:
+            patch.setattr(batches, "REST", 0.05)
+            with pytest.raises(StalledError, match="what curriculum and sampler do between games"):
+                source.learned(1)
         release.set()
-        monkeypatch.setattr(batches, "REST", LONG)

@@ -87,6 +87,7 @@ def test_every_wait_ends_when_ray_dies(
     asked = jobs(1, trouble="hang", mark=str(sleeps))
     waits = [Waiting(lambda: runtime.play(players)(asked))]
     while sleeps.exists():
+        assert waits[0].is_alive(), waits[0].error
         time.sleep(0.1)
 
     beside, crowded = (Cluster(address=None, cpus=1, timeout=600) for _ in range(2))

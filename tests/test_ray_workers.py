@@ -12,7 +12,7 @@ import pytest
 import torch
 from building import save_tiny
 from serving import teacher
-from smoke_run import finished
+from smoke_run import LONGEST, finished
 from troubled import jobs, settings
 
 from selfplay.checkpoint import MANIFEST
@@ -159,8 +159,9 @@ def test_a_worker_that_hangs_is_given_up(room: Room, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(room.workers, "_replace", patiently)
     room.workers.timeout = 1
-    played = room.play(jobs(2, trouble="hang", mark=str(mark)))
-    assert tasks(played) == ["t0", "t0", "t1", "t1"]
+    # Nobody else plays, who might be slow on a busy machine and be given up too.
+    played = room.play(jobs(1, trouble="hang", mark=str(mark)))
+    assert tasks(played) == ["t0", "t0"]
     assert room.runtime.counts()["runtime/resubmitted_jobs"] == 2
 
 
@@ -233,16 +234,24 @@ def test_new_weights_arrive_whole_and_snapshots_keep_theirs(room: Room) -> None:
 
 def test_weights_reach_workers_that_play(room: Room) -> None:
     """Held back until the games are over here, because this engine takes none in flight."""
-    task = Task(id="long", payload={"agents": ["thinker_0"], "rounds": 8, "seconds": 0.2})
+    mark = room.mark.with_name("waiting")
+    mark.touch()
+    payload = {"agents": ["thinker_0"], "rounds": 4, "trouble": "wait", "mark": str(mark)}
+    task = Task(id="long", payload=payload)
     room.publish(6)
     found: list[Episode] = []
     thread = threading.Thread(target=lambda: found.extend(room.play([Job(task=task, seed=0)])))
     thread.start()
-    time.sleep(0.8)
+    while mark.exists():  # until the first round is played
+        assert thread.is_alive()
+        time.sleep(0.02)
     room.change(0.3)
     room.publish(7)
-    thread.join()
-    assert [turn.version for turn in found[0].turns] == [6] * 8
+    workers = [member.actor for member in room.workers._members]
+    ray.get([each.steps.options(concurrency_group="listen").remote() for each in workers])  # heard
+    mark.with_suffix(".go").touch()
+    thread.join(LONGEST)
+    assert [turn.version for turn in found[0].turns] == [6] * 4
     assert {turn.version for turn in thought(room)} == {7}
 
 

@@ -1,4 +1,4 @@
-"""An arena and an engine that break on demand, in workers that import them from here."""
+"""An arena and an engine that break or wait on demand, in workers that import them from here."""
 
 import os
 import signal
@@ -46,8 +46,10 @@ class Talk(Arena):
                 os.kill(os.getpid(), signal.SIGKILL)
             if trouble == "hang":
                 time.sleep(3600)
-            raise ConfigError("the arena: a setting that only play finds wrong; change it")
-        time.sleep(payload.get("seconds", 0.0))
+            if trouble == "refuse":
+                raise ConfigError("the arena: a setting that only play finds wrong; change it")
+            while not taken(Path(payload["mark"]).with_suffix(".go")):
+                time.sleep(0.02)
         self.rounds += 1
         for agent in actions:
             self.pay(agent, self.number)
