@@ -21,7 +21,7 @@ from selfplay.runtime.ranked import RankedLearner
 from selfplay.types import Sample
 
 FORK = multiprocessing.get_context("fork")
-LONGEST = 60
+LONGEST = 600
 """Seconds after which a rank counts as hanging."""
 
 Make = Callable[[], Learner]

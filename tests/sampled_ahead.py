@@ -14,7 +14,7 @@ from selfplay.sampler.independent import Independent
 from selfplay.types import Episode, Group, Task
 
 STEPS = 6
-LONG = 20.0
+LONG = 120.0
 """Seconds after which what a test waits for will not come."""
 
 

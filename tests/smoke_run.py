@@ -32,7 +32,7 @@ CONTEXT.set_forkserver_preload(
     ]
 )
 OURS = ("roles", "arenas", "configs")
-LONGEST = 120
+LONGEST = 600
 """Seconds after which a command counts as hanging."""
 SMOKE = "+experiment=smoke"
 

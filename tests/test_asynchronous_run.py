@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from smoke_run import metrics, shared_cache
+from smoke_run import LONGEST, metrics, shared_cache
 
 import selfplay.train as training
 from selfplay import checkpoint, config
@@ -60,7 +60,10 @@ def train(experiment: Experiment, run: Run) -> str:
             training.train(experiment, run, progress)
     finally:
         experiment.close()
-        assert not [each for each in threading.enumerate() if each.name == "batches"]
+        for each in threading.enumerate():
+            if each.name == "batches":
+                each.join(LONGEST)
+                assert not each.is_alive()
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 

@@ -27,7 +27,7 @@ from selfplay.types import Completion, Message, Request, Status, StopReason, Tas
 
 pytestmark = pytest.mark.vllm
 
-STARTS = 180
+STARTS = 600
 """Seconds that the server may take to start."""
 
 
@@ -81,7 +81,7 @@ def listens(health: str) -> bool:
 
 
 def engine(url: str, **settings: Any) -> OpenAIEngine:
-    given = {"model": "tiny", "base_url": url, "key_variable": None, "timeout": 60.0, "retries": 1}
+    given = {"model": "tiny", "base_url": url, "key_variable": None, "timeout": 120.0, "retries": 1}
     return OpenAIEngine(**{**given, **settings})
 
 
@@ -101,7 +101,7 @@ def answers(asked: OpenAIEngine, *requests: Request) -> dict[int, Completion]:
     for each in requests:
         asked.add(each)
     found: list[Completion] = []
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while len(found) < len(requests):
         assert time.monotonic() < end, "the engine hangs"
         found += asked.step()

@@ -16,6 +16,13 @@ def executor() -> Iterator[Executor]:
         yield pool
 
 
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Executor]:
+    """Memory, and not time, is what ends a run, however slow the machine is."""
+    with isolated(workers=1, wall_seconds=60.0, cpu_seconds=20.0) as pool:
+        yield pool
+
+
 MEMORY = {
     "string": "return len('x' * 10**9)",
     "list": "return len([0] * 10**10)",
@@ -28,8 +35,8 @@ MEMORY = {
 
 
 @pytest.mark.parametrize("name", MEMORY)
-def test_memory_is_capped(executor: Executor, name: str) -> None:
-    assert attack(executor, MEMORY[name]).reason is Reason.MEMORY
+def test_memory_is_capped(patient: Executor, name: str) -> None:
+    assert attack(patient, MEMORY[name]).reason is Reason.MEMORY
 
 
 LOOPS = {
@@ -70,7 +77,7 @@ LOOPS = {
 def test_processor_time_is_capped(executor: Executor, name: str) -> None:
     began = time.monotonic()
     assert attack(executor, LOOPS[name]).reason is Reason.TIMEOUT
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120
 
 
 @pytest.mark.parametrize(
@@ -83,10 +90,10 @@ def test_processor_time_is_capped(executor: Executor, name: str) -> None:
     ],
 )
 def test_wall_time_is_capped(body: str) -> None:
-    with Executor(workers=1, wall_seconds=0.3) as impatient:
+    with Executor(workers=1, wall_seconds=1.0) as impatient:
         assert impatient.run([Call(program="def f(): pass", arguments="")])[0].value == "None"
         program = "def f():\n" + textwrap.indent(body, "    ")
         began = time.monotonic()
         outcome = impatient.run([Call(program=program, arguments="")])[0]
         assert outcome.reason is Reason.TIMEOUT
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 80

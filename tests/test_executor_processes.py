@@ -39,7 +39,7 @@ def _alive(pid: int) -> bool:
     return state != "Z"
 
 
-def _gone(pids: list[int], seconds: float = 20.0) -> bool:
+def _gone(pids: list[int], seconds: float = 120.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not any(_alive(pid) for pid in pids):
@@ -100,7 +100,7 @@ def test_a_run_whose_process_is_lost_twice_is_killed() -> None:
         caller.start()
         seen: set[int] = set()
         end = time.monotonic() + 60
-        while caller.is_alive() and time.monotonic() < end:
+        while len(seen) < 2 and time.monotonic() < end:
             for pid in set(_hosts(pool)) - seen:
                 inner = _children(pid) if _alive(pid) else []
                 if inner and _children(inner[0]):  # it is running something: the slow one
@@ -109,15 +109,15 @@ def test_a_run_whose_process_is_lost_twice_is_killed() -> None:
                         seen.add(pid)
                         os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
-        caller.join(1)
+        caller.join(60)
         assert outcomes[0].reason is Reason.KILLED, outcomes
         assert [o.value for o in outcomes[1:]] == [str(n) for n in range(6)]
-        assert len(seen) == 2
+        assert not seen & set(_hosts(pool))
 
 
 def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "GRACE_SECONDS", 0.5)
-    with Executor(workers=1, wall_seconds=0.5) as pool:
+    monkeypatch.setattr(worker_module, "GRACE_SECONDS", 1.0)
+    with Executor(workers=1, wall_seconds=2.0) as pool:
         run(pool, "def f(): return 1")
         for pid in _hosts(pool):
             for inner in _children(pid):
@@ -129,7 +129,7 @@ def test_closing_leaves_no_process_and_frees_those_who_wait() -> None:
     pool = Executor(workers=2, wall_seconds=60.0)
     run(pool, "def f(): return 1")
     pids = _hosts(pool)
-    pids += [inner for pid in pids for inner in _children(pid)]
+    inner = [inner for pid in pids for inner in _children(pid)]
     raised: list[BaseException] = []
 
     def ask() -> None:
@@ -140,10 +140,13 @@ def test_closing_leaves_no_process_and_frees_those_who_wait() -> None:
 
     caller = threading.Thread(target=ask)
     caller.start()
-    time.sleep(0.3)
+    end = time.monotonic() + 60
+    while not any(_children(pid) for pid in inner):  # one that runs
+        assert time.monotonic() < end
+        time.sleep(0.01)
     pool.close()
-    caller.join(30)
-    assert raised and _gone(pids)
+    caller.join(60)
+    assert raised and _gone([*pids, *inner])
 
 
 SCRIPT = """
@@ -167,7 +170,7 @@ def _script(text: str, **options: Any) -> tuple[subprocess.Popen, list[int]]:
 
 def test_nothing_outlives_an_interpreter_that_forgot_to_close(executor: Executor) -> None:
     process, pids = _script(SCRIPT)
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     assert _gone(pids)
 
 
@@ -191,5 +194,5 @@ def test_a_fork_of_the_parent_starts_its_own(executor: Executor) -> None:
         "sys.exit(0 if ok else 1)\n"
     )
     process, pids = _script(text)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     assert _gone(pids)

@@ -136,7 +136,7 @@ def test_a_run_outlives_a_machine_if_another_comes(site: Site, tmp_path: Path) -
     command = Command("train", SMOKE, *JOINED, "run.steps=6", "run.name=lost", cwd=tmp_path)
     wait(step(tmp_path / "runs/lost", 1))
     third.die()
-    _, said = command.process.communicate(timeout=300)
+    _, said = command.process.communicate(timeout=LONGEST)
     assert command.process.returncode == 2
     assert "no room for the actors of this run: 2 cores are needed, the cluster has 1; " in said
     Command("train", "resume=runs/lost", "runtime=local", cwd=tmp_path).end()

@@ -56,7 +56,7 @@ class Command:
 
     def end(self) -> str:
         """Wait for its end, which must be a good one; what it said."""
-        out, err = self.process.communicate(timeout=5 * LONGEST)
+        out, err = self.process.communicate(timeout=LONGEST)
         assert self.process.returncode == 0, err
         wait(lambda: not self.started())
         return out + err
@@ -71,7 +71,7 @@ def none_left() -> Iterator[None]:
 
 
 def wait(until: Callable[[], object]) -> None:
-    end = time.monotonic() + 5 * LONGEST
+    end = time.monotonic() + LONGEST
     while not until():
         assert time.monotonic() < end, "it does not come to that"
         time.sleep(0.1)

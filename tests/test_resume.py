@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from smoke_run import SMOKE, Outcome, Strike, assert_alike, finished, one_line, run
+from smoke_run import LONGEST, SMOKE, Outcome, Strike, assert_alike, finished, one_line, run
 
 KILLS = {
     "while the first checkpoint is written": Strike(at="selfplay.checkpoint.sync", call=3),
@@ -128,7 +128,7 @@ def test_two_processes_cannot_train_one_run(place: Path) -> None:
 def test_no_process_outlives_a_killed_run(place: Path) -> None:
     finished()
     train(place, Strike(at="selfplay.train.save", call=3))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LONGEST
     while (left := _processes_in(place.parent.parent)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left

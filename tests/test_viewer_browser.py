@@ -30,7 +30,7 @@ def seen(address: str, profile: Path, *, milliseconds: int) -> str:
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
     more = [f"--user-data-dir={profile}", f"--virtual-time-budget={milliseconds}", "--dump-dom"]
     command = ["chromium", *flags, *more, address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
 
 
 def test_a_real_browser_runs_nothing_that_a_model_wrote(made: Path, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def left_open(served: Any, made: Path) -> str:
             return seen(address, made.parent / "profile", milliseconds=30_000)
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(120)
 
 
 def test_a_page_that_is_left_open_shows_the_next_step(made: Path, tmp_path: Path) -> None:

@@ -77,4 +77,4 @@ def served(run: Path) -> Iterator[str]:
         yield address
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
