@@ -8,16 +8,19 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from selfplay.credit import Stateful
 from selfplay.errors import RunError
-from selfplay.learner import Sharded, Trainer
+from selfplay.learner import Sharded
 from selfplay.lora import BASES
 from selfplay.policy import Policy
 from selfplay.runs import reporting_disk, sync
+
+if TYPE_CHECKING:
+    from selfplay.learner.learner import Learner
 
 MANIFEST = "manifest.json"
 SHARDS = "learners"
@@ -188,11 +191,15 @@ def load(
         policy.version = state["versions"][name]
     learning = torch.load(place / "learners.pt", weights_only=True)
     for name, learner in learners.items():
-        shards = place / SHARDS / name
-        if shards.is_dir():
-            cast(Trainer, learner).load_shards(shards)
-        else:
+        written = place / SHARDS / name
+        if not written.is_dir():
             learner.load_state_dict(learning[name])
+        elif isinstance(learner, Sharded):
+            learner.load_shards(written)
+        else:
+            from selfplay.learner import shards  # much to import for what few runs need
+
+            shards.load(cast("Learner", learner), written)
     return state
 
 

@@ -79,6 +79,9 @@ RANK = {name: rank for rank, layer in enumerate(reversed(LAYERS)) for name in la
 HOME = selfplay._HOME
 
 
+FOLDERS = sorted((ROOT / "selfplay").glob("*/__init__.py"))
+
+
 class Import(NamedTuple):
     """One module that a source file imports, and where."""
 
@@ -170,6 +173,26 @@ def test_every_module_of_selfplay_stands_in_one_layer() -> None:
     assert len(named) == len(set(named)), "LAYERS names a module twice"
     assert not present - set(named), f"in no layer, add to LAYERS: {sorted(present - set(named))}"
     assert not set(named) - present, f"LAYERS names no module: {sorted(set(named) - present)}"
+
+
+@pytest.mark.parametrize("layer", sorted(path.parent.name for path in FOLDERS))
+def test_no_modules_of_a_layer_import_each_other(layer: str) -> None:
+    """In a circle none can be read or changed without the others."""
+    paths = {module_of(path): path for path in sources(f"selfplay/{layer}")}
+    left = {
+        module: {
+            name if name in paths else name.rpartition(".")[0]
+            for _, name in imports(path.read_text(), module, path.stem == "__init__")
+        }.intersection(paths)
+        - {module}
+        for module, path in paths.items()
+    }
+    # Those that import nothing of what is left are in no circle.
+    while free := [module for module, needed in left.items() if not needed & left.keys()]:
+        for module in free:
+            del left[module]
+    circles = {"study": {"selfplay.study.command", "selfplay.study.studies"}}  # one is of the rest
+    assert left.keys() == circles.get(layer, set())
 
 
 @pytest.mark.parametrize("name", ["types", "errors"])

@@ -13,6 +13,7 @@ from ranked import Forks, batch, forked, ranked
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from selfplay.errors import DivergedError, RunError
+from selfplay.learner import shards
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Objective, Surrogate
 from selfplay.learner.preference import DPO
@@ -208,7 +209,7 @@ def test_a_checkpoint_of_ranks_goes_on_with_any_number_of_them(
 
     one, others = make(), [ranked(forks, make) for forks in (two, three)]
     one.model.load_state_dict(together.policy.model.state_dict())
-    one.load_shards(tmp_path)
+    shards.load(one, tmp_path)
     assert one.update(given, step=2)["gradient_norm"] == pytest.approx(wanted["gradient_norm"])
     assert_close(one.model, alone.model, make)
     for other in others:
@@ -234,8 +235,8 @@ def test_before_the_first_update_there_is_a_checkpoint_too(two: Forks, tmp_path:
     make = Make()
     alone, together, one = make(), ranked(two, make), make()
     together.save_shards(tmp_path)
-    for learner in (together, one):
-        learner.load_shards(tmp_path)
+    together.load_shards(tmp_path)
+    shards.load(one, tmp_path)
     for learner in (alone, together, one):
         learner.update(batch(), step=1)
     assert_close(together.policy.model, alone.model, make)
@@ -249,10 +250,10 @@ def test_shards_that_cannot_be_used_are_one_line(two: Forks, tmp_path: Path) -> 
     with pytest.raises(RunError, match=r"does not see .*absent: let run.folder name"):
         together.save_shards(tmp_path / "absent")
     with pytest.raises(RunError, match=r"cannot read .*absent"):
-        make().load_shards(tmp_path / "absent")
+        shards.load(make(), tmp_path / "absent")
     together.save_shards(tmp_path)
     with pytest.raises(RunError, match=r"it has an optimizer of .* which does not learn here"):
-        Make(model="adapter")().load_shards(tmp_path)
+        shards.load(Make(model="adapter")(), tmp_path)
     (tmp_path / "__1_0.distcp").unlink()
     with pytest.raises(RunError, match="cannot read"):
-        make().load_shards(tmp_path)
+        shards.load(make(), tmp_path)

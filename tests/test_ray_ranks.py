@@ -14,6 +14,7 @@ from building import same, sample, save_tiny, weights
 from selfplay import config, members
 from selfplay.build import build
 from selfplay.errors import ConfigError, DivergedError, LearnersLost, RunError
+from selfplay.learner import shards
 from selfplay.learner.learner import Learner
 from selfplay.runtime.cluster import Cluster
 from selfplay.runtime.ranked import RankedLearner
@@ -125,7 +126,7 @@ def test_one_rank_is_the_learner_of_this_process_bit_for_bit(home: Home, tmp_pat
             assert trainer.update(SAMPLES, step=step) == alone.update(SAMPLES, step=step)
             assert same(weights(trainer.policy.model), weights(alone.model))
         trainer.save_shards(tmp_path)
-        alone.load_shards(tmp_path)
+        shards.load(alone, tmp_path)
         assert trainer.update(SAMPLES, step=3) == alone.update(SAMPLES, step=3)
         assert same(weights(trainer.policy.model), weights(alone.model))
         wrong = sample([1, 2], [3], float("nan"))

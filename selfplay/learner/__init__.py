@@ -35,15 +35,16 @@ class Trainer(Protocol):
         """Go on with the policy's weights of this process and what `state_dict` gave."""
         ...
 
-    def load_shards(self, folder: Path) -> None:
-        """Go on with the policy's weights of this process and what a `Sharded` trainer saved."""
-        ...
-
 
 @runtime_checkable
 class Sharded(Protocol):
-    """A trainer whose state no process holds whole: it writes files of its own."""
+    """A trainer whose state no process holds whole: it has files of its own, which a learner of one
+    process reads by `shards.load`."""
 
     def save_shards(self, folder: Path) -> Mapping[str, str]:
         """Write everything but the weights into a folder that is there; SHA-256 by file name."""
+        ...
+
+    def load_shards(self, folder: Path) -> None:
+        """Go on with the policy's weights of this process and what was written there."""
         ...

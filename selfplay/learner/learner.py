@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -214,12 +213,6 @@ class Learner(Updates):
         self.steps = state["steps"]
         if self.reference is not None and "magnet" in state:
             self.reference.load_state_dict(state["magnet"], strict=False)
-
-    def load_shards(self, folder: Path) -> None:
-        """Restore what learners elsewhere left in a folder, whatever their number was."""
-        from selfplay.learner import shards
-
-        shards.load(self, folder)
 
 
 def follow(average: PreTrainedModel, model: PreTrainedModel, rate: float) -> None:
