@@ -5,7 +5,6 @@ takes the tensors in place, the first ones as any later ones.
 """
 
 import copy
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from selfplay.engines import scratch
 from selfplay.engines.vllm_package import import_vllm, undisturbed, why
 from selfplay.errors import ConfigError, EngineFailed, RunError, one_line
 
@@ -79,7 +79,7 @@ class Host:
                 f"{where}: its model needs a second engine of vLLM, and a process can have one "
                 "that sleeps; set engine.sleep=false"
             )
-        self._folder = tempfile.TemporaryDirectory(prefix="selfplay-vllm-")
+        self._folder = scratch.folder()
         config = copy.deepcopy(model.config)
         config.architectures = [type(model).__name__]
         config.save_pretrained(self._folder.name)

@@ -1,7 +1,6 @@
 """The policies of one vLLM engine: whose weights it has, proved, and whose requests it runs."""
 
 import json
-import tempfile
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import count
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from selfplay.engines import proof
+from selfplay.engines import proof, scratch
 from selfplay.engines.vllm_host import Host
 from selfplay.errors import RunError
 from selfplay.lora import save_adapter
@@ -34,7 +33,7 @@ class Tenant:
         """Number and version of each load of weights that something in flight may have seen."""
         self.number, self.salt, self.adapter = next(_NUMBERS), "", None
         self.proof = proof.Proof(tolerance)
-        self.folder = tempfile.TemporaryDirectory(prefix="selfplay-adapter-")
+        self.folder = scratch.folder()
         self.waiting: deque[tuple[int, Request]] = deque()
         self.flying = 0
 
