@@ -52,6 +52,12 @@ def validate(config: Mapping[str, Any]) -> None:
         warmstart=config["warmstart"],
         here=runtime.device is None,
     )
+    members.refuse_crowded(
+        population,
+        seating.answers(sampling=config["sampling"], roles=config["roles"]),
+        warmstart=config["warmstart"],
+        longest=config["engine"].get("max_length"),
+    )
     wiring.validate(config["league"], population, config["roles"])
     known = (*population.policies(config["roles"]), *population.opponents)
     for name, node in config["evaluations"].items():

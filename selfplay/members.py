@@ -14,7 +14,7 @@ from selfplay.errors import ConfigError
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Surrogate
 from selfplay.lora import BASES, Lora, require_peft
-from selfplay.policy import Bases, Policy, device_of, load_policy, outline
+from selfplay.policy import Bases, Policy, device_of, load_policy, outline, positions
 from selfplay.population import Population
 from selfplay.seating import Seating
 from selfplay.seeds import derive
@@ -65,6 +65,40 @@ def validate(
             base = _outline(node.get("model"), warmstart, where=f"{where}.lora")
             if base is not None:
                 lora.layers(base, where=f"{where}.lora")
+
+
+def refuse_crowded(
+    population: Population,
+    answers: Mapping[str, tuple[str, int]],
+    *,
+    warmstart: Mapping[str, Any],
+    longest: int | None = None,
+) -> None:
+    """Raise ConfigError where an answer may be as long as all that its policy reads, so that no
+    prompt has room before it. Loads no weights.
+
+    Args:
+        population: Who answers.
+        answers: Of each role, where the config limits its answers and to how many tokens.
+        warmstart: Config of the model of those that name none.
+        longest: Tokens that the engine bounds a prompt and its answer to, if it does.
+    """
+    served = {**population.policies(answers), **population.saved()}
+    for role, (where, tokens) in answers.items():
+        name = population.policy_of(role)
+        if name not in served:  # what answers counts no tokens
+            continue
+        if longest is not None and tokens >= longest:
+            raise ConfigError(
+                f"{where}: {tokens} leaves no room for a prompt in engine.max_length={longest}; "
+                "lower the one, or raise the other"
+            )
+        limit = _reads(served[name], warmstart)
+        if limit is not None and tokens >= limit:
+            raise ConfigError(
+                f"{where}: {tokens} leaves no room for a prompt in the {limit} that the model of "
+                f"policy {name!r} reads; lower it"
+            )
 
 
 def load(
@@ -172,6 +206,14 @@ def _lora(node: Mapping[str, Any], *, where: str) -> Lora | None:
         raise ConfigError(f"{at}: {settings!r} does not fit: it holds settings, e.g. {{rank: 16}}")
     made: Lora = construct(Lora, fit(Lora, settings, where=at), where=at)
     return made
+
+
+def _reads(node: Mapping[str, Any], warmstart: Mapping[str, Any]) -> int | None:
+    """Most tokens that a policy's model will read; None if there is no limit, or none is known."""
+    if node.get("model"):
+        return positions(node["model"])
+    made = _outline(None, warmstart, where="warmstart") if TARGET in warmstart else None
+    return None if made is None else made.config.max_position_embeddings
 
 
 def _outline(

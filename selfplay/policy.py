@@ -221,6 +221,16 @@ def outline(model: str) -> PreTrainedModel | None:
     return made
 
 
+def positions(model: str) -> int | None:
+    """Most tokens that a model reads; None if it has no limit, or no config on this machine."""
+    try:
+        config = AutoConfig.from_pretrained(_expanded(model), local_files_only=True)
+    except (OSError, ValueError, StrictDataclassError):
+        return None
+    found: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return found
+
+
 def _looks_local(model: str) -> bool:
     return model.startswith((".", "/", "~")) or Path(model).exists()
 

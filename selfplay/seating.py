@@ -28,6 +28,17 @@ def validate(
         fit(Seat, node, where=f"sampling.{role}", reserved=SEAT)
 
 
+def answers(*, sampling: Mapping[str, Any], roles: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Of each role, where the config limits its answers and to how many tokens."""
+    found = {}
+    for role in roles:
+        name = role if "max_tokens" in sampling.get(role, {}) else "default"
+        limits = fit(Seat, sampling[name], where=f"sampling.{name}", reserved=SEAT)
+        tokens = limits.get("max_tokens", Seat.max_tokens)
+        found[role] = (f"sampling.{name}.max_tokens", tokens)
+    return found
+
+
 def refuse_unknown(names: Iterable[str], known: Iterable[str], *, where: str) -> None:
     """Raise ConfigError for the first name of nobody who can be seated."""
     everyone = list(known)

@@ -10,6 +10,7 @@ from building import same, save_tiny, weights
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from selfplay import config, members
+from selfplay.build import build
 from selfplay.errors import ConfigError
 from selfplay.experiment import validate
 from selfplay.learner.objective import Objective
@@ -58,6 +59,29 @@ def loaded(population: Population, **settings: Any) -> Any:
 )
 def test_one_key_chooses(overrides: list[str]) -> None:
     read(*overrides)
+
+
+def test_answers_that_leave_no_room_for_a_prompt_are_refused(folder: Path) -> None:
+    """`folder` is a model of 1024 positions, the warm start's has 512; answers have up to 64."""
+    read("sampling.default.max_tokens=511")
+    with pytest.raises(
+        ConfigError, match=r"^sampling\.default\.max_tokens: 512 .* in the 512 that"
+    ):
+        read("sampling.default.max_tokens=512")
+    with pytest.raises(ConfigError, match=r"^sampling\.solver\.max_tokens: 1024 .*policy 'base'"):
+        read(f"policy.model={folder}", "+sampling.solver.max_tokens=1024")
+    with pytest.raises(ConfigError, match=r"max_tokens: 64 .* in the 64 that the model of policy"):
+        read("warmstart.model.positions=64")
+
+    script = {
+        "_target_": "selfplay.engines.scripted.Scripted",
+        "script": "arenas.tic_tac_toe.minimax",
+    }
+    population = made(folder, roles={"proposer": "script"}, opponents={"script": build(script)})
+    answers = {"proposer": ("sampling.proposer.max_tokens", 900), "solver": ("there", 60)}
+    members.refuse_crowded(population, answers, warmstart={}, longest=61)
+    with pytest.raises(ConfigError, match=r"^there: 60 .* in engine\.max_length=60; lower the one"):
+        members.refuse_crowded(population, answers, warmstart={}, longest=60)
 
 
 @pytest.mark.parametrize(

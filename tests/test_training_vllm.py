@@ -59,7 +59,9 @@ def test_a_league_plays_its_snapshots_with_vllm(
     assert any("@" in name for name in met), "nobody met a snapshot"
 
 
-def test_a_wrong_setting_is_one_line_before_anything_is_done(tmp_path: Path) -> None:
-    outcome = run("train", SMOKE, "engine=vllm", "engine.sleep=true", cwd=tmp_path)
+@pytest.mark.parametrize("setting", ["engine.sleep=true", "engine.max_length=64"])
+def test_a_wrong_setting_is_one_line_before_anything_is_done(setting: str, tmp_path: Path) -> None:
+    outcome = run("train", SMOKE, "engine=vllm", setting, cwd=tmp_path, cache=tmp_path / "cache")
     assert outcome.code == 2
-    assert "engine.sleep" in one_line(outcome.err)
+    assert setting.partition("=")[0] in one_line(outcome.err)
+    assert not list(tmp_path.iterdir())
