@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from selfplay.arena import Arena
 from selfplay.engines import Engine
-from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, nearest
+from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, StalledError, nearest
 from selfplay.game import Game, Job
 from selfplay.role import Role
 from selfplay.seeds import derive
@@ -129,7 +129,10 @@ class Rollout:
                 idle += 1
                 if idle > self.patience:
                     lost = f"{len(in_flight)} request(s) in flight"
-                    raise RuntimeError(f"no answer to {lost} in {self.patience} engine steps")
+                    raise StalledError(
+                        f"rollout: no answer to {lost} in {self.patience} engine steps "
+                        "(rollout.patience)"
+                    )
                 for engine in engines:
                     for completion in engine.step():
                         idle = 0

@@ -1,8 +1,6 @@
 """The engine of remote endpoints against one on loopback: what is sent, what fails and how."""
 
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -259,25 +257,3 @@ def test_a_conversation_that_is_refused_after_others_were_answered_harms_only_it
 def test_a_count_without_bounds_is_a_malformed_answer(usage: Any) -> None:
     with serving(lambda number, body: words("yes", usage=usage)) as endpoint:
         assert answers(engine(endpoint.url), request())[0].text in ("yes", "")
-
-
-def test_what_is_in_flight_keeps_no_process_alive() -> None:
-    program = (
-        "import sys; sys.path.insert(0, 'tests');"
-        "from test_engine_openai import engine, request, silent;"
-        "asked = engine(silent(), timeout=3600.0, retries=0); asked.add(request());"
-        "asked.step(); asked.close()"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], timeout=600)
-    assert ran.returncode == 0
-
-
-def silent() -> str:
-    """The address of one that takes connections and says nothing."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    KEPT.append(listener)
-    return f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-
-
-KEPT: list[socket.socket] = []
-"""Listeners that nobody closes."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.02
 """Seconds that a step waits for an answer: other engines' steps wait with it."""
+PAUSE = 60.0
+"""Seconds that the client waits at most between two attempts, where an endpoint asks for it."""
 REFUSED = (400, 413, 422)
 """Statuses by which an endpoint refuses what it is asked."""
 RESERVED = ("model", "messages", "temperature", "seed", "stream", "n")
@@ -100,6 +102,8 @@ class OpenAIEngine:
         self._answered = False
         self._waiting: deque[Request] = deque()
         self._asked: dict[Future[_Answer], Request] = {}
+        self._begun: dict[int, float] = {}
+        """When the first attempt of each request began, by its id."""
         self._counts: Counter[str] = Counter()
         self._pace, self._next = Lock(), 0.0
 
@@ -132,7 +136,8 @@ class OpenAIEngine:
     def step(self) -> list[Completion]:
         """Send what may be sent, wait a little, return what was answered.
 
-        Raises RunError where the endpoint cannot be used, in one line.
+        Raises RunError where the endpoint cannot be used, in one line, and where it goes on
+        answering for longer than all attempts may take: the client's timeout is of each byte.
         """
         while self._waiting and len(self._asked) < self.concurrency:
             request = self._waiting.popleft()
@@ -141,10 +146,12 @@ class OpenAIEngine:
         # In the order of asking, whatever order the answers came in.
         finished = [future for future in self._asked if future in done]
         try:
-            return [self._completion(self._asked.pop(future), future) for future in finished]
+            found = [self._completion(self._asked.pop(future), future) for future in finished]
+            self._refuse_endless()
         except RunError:
             self.close()
             raise
+        return found
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         """It cannot be trained; raises ConfigError."""
@@ -162,6 +169,12 @@ class OpenAIEngine:
         self._asked.clear()
         self._client.close()
 
+    def _refuse_endless(self) -> None:
+        """Raise RunError for an answer that does not end."""
+        longest, now = (self.retries + 1) * (self.timeout + PAUSE), time.monotonic()
+        if any(now - self._begun.get(each.id, now) > longest for each in self._asked.values()):
+            raise RunError(f"endpoint {self.base_url}: no end of an answer in {longest:g} s")
+
     def _begin(self, request: Request) -> "Future[_Answer]":
         """Ask in a thread that keeps no process alive; those of an executor would."""
         future: Future[_Answer] = Future()
@@ -176,6 +189,7 @@ class OpenAIEngine:
         return future
 
     def _completion(self, request: Request, future: "Future[_Answer]") -> Completion:
+        self._begun.pop(request.id, None)
         answer = future.result()
         self._counts.update(answer.counts)
         ids = tuple(answer.text.encode("utf-8", "replace"))
@@ -192,6 +206,7 @@ class OpenAIEngine:
         from openai import APIError, APIResponseValidationError
 
         self._wait_turn()
+        self._begun[request.id] = time.monotonic()
         try:
             raw = self._client.chat.completions.with_raw_response.create(
                 model=self.model,
