@@ -172,29 +172,82 @@ def test_lost_places_are_waited_for_as_long_as_they_may_come(
     places.look()
 
 
-def test_a_head_that_is_away_for_a_moment_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as raylet:
-        with socket.create_server(("127.0.0.1", 0)) as head:
-            context = SimpleNamespace(
-                get_node_id=lambda: "here",
-                gcs_address="127.0.0.1:{1}".format(*head.getsockname()),
-            )
-            port = raylet.getsockname()[1]
-            here = {"NodeID": "here", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
-            nodes = [{"NodeID": "there"}, here]
-            fake = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: nodes)
-            found = Pulse(fake)
-            assert not found.due() and found.look()
-        away = pulse.time.monotonic() + 60  # in which nobody looked
-        for seconds in (0.0, 9.9):
-            monkeypatch.setattr(pulse.time, "monotonic", lambda: away + seconds)  # noqa: B023
-            assert not found.look() and found.dead is None
-        monkeypatch.setattr(pulse.time, "monotonic", lambda: away + 10.1)
-        with pytest.raises(RunError, match=r"its gcs_server at 127\.0\.0\.1:"):
-            found.look()
-    assert found.dead == "gcs_server"
-    with pytest.raises(RunError, match=f"its raylet at 127.0.0.1:{port} "):
+class Process:
+    """A process of Ray's, as far as it is looked at; the kernel takes connections for one that is
+    stopped."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.stopped = False
+
+
+@pytest.fixture
+def rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Process, Process, Pulse]]:
+    """A raylet, a head, and who looks at them."""
+    raylet, head = Process(), Process()
+    stopped = {each.port: each for each in (raylet, head)}
+    monkeypatch.setattr(pulse, "_answers", lambda to: not stopped[to.getpeername()[1]].stopped)
+    context = SimpleNamespace(get_node_id=lambda: "here", gcs_address=f"127.0.0.1:{head.port}")
+    here = {"NodeID": "here", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": raylet.port}
+    nodes = [{"NodeID": "there"}, here]
+    fake = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: nodes)
+    yield raylet, head, Pulse(fake)
+    raylet.listener.close()
+    head.listener.close()
+
+
+def test_a_head_that_is_away_for_a_moment_is_not_dead(
+    rays: tuple[Process, Process, Pulse], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raylet, head, found = rays
+    assert not found.due() and found.look()
+    head.listener.close()
+    away = pulse.time.monotonic() + 60  # in which nobody looked
+    for seconds in (0.0, 9.9):
+        monkeypatch.setattr(pulse.time, "monotonic", lambda: away + seconds)  # noqa: B023
+        assert not found.look() and found.dead is None
+    monkeypatch.setattr(pulse.time, "monotonic", lambda: away + 10.1)
+    with pytest.raises(RunError, match=r"its gcs_server at 127\.0\.0\.1:\d+ takes no connection; "):
         found.look()
+    assert found.dead == "gcs_server"
+    raylet.listener.close()
+    with pytest.raises(RunError, match=f"its raylet at 127.0.0.1:{raylet.port} takes no conn"):
+        found.look()
+
+
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+def test_what_takes_connections_and_answers_nothing_is_named(
+    name: str, rays: tuple[Process, Process, Pulse], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raylet, head, found = rays
+    silent = raylet if name == "raylet" else head
+    silent.stopped = True
+    now = pulse.time.monotonic()
+    for seconds in (0.0, 59.9):
+        monkeypatch.setattr(pulse.time, "monotonic", lambda: now + seconds)  # noqa: B023
+        assert found.look() == (name == "raylet")  # no call of Ray waits for a silent head
+    silent.stopped = False
+    assert found.look()
+    silent.stopped = True
+    monkeypatch.setattr(pulse.time, "monotonic", lambda: now + 100)
+    found.look()
+    monkeypatch.setattr(pulse.time, "monotonic", lambda: now + 160)
+    with pytest.raises(
+        RunError, match=rf"its {name} at \S+:{silent.port} has answered nothing for"
+    ):
+        found.look()
+
+
+def test_who_says_anything_answers() -> None:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(0.05)
+    assert not pulse._answers(ours)
+    theirs.sendall(b"x")
+    assert pulse._answers(ours)
+    theirs.close()
+    assert pulse._answers(ours)  # it is there: it does not want to
+    ours.close()
 
 
 def test_a_head_that_is_away_is_waited_for_before_it_is_called(

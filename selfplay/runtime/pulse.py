@@ -8,17 +8,21 @@ from typing import Any
 from selfplay.errors import RunError
 
 EVERY = 2.0
-"""Seconds between two looks, and in which a process takes a connection."""
+"""Seconds between two looks, and in which a process takes a connection and answers."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+"""How a client of gRPC begins; the kernel takes connections for a process that is stopped."""
 SILENCE = {"raylet": 0.0, "gcs_server": 10.0}
 """Seconds without a connection after which one of Ray's processes is dead. Nothing but death comes
 between this process and the raylet beside it; a head can be far away, or start again."""
+STOPPED = 60.0
+"""Seconds without an answer after which one is stopped, or hangs, and no longer has much to do."""
 LOST = 20.0
 """Seconds in which a machine that was lost may come back."""
 
 
 class Pulse:
     """Looks by connecting, because a call of Ray would wait for a dead head: after a minute of
-    that Ray ends the whole process."""
+    that Ray ends the whole process. For one that is stopped it would wait for ever."""
 
     def __init__(self, ray: Any) -> None:
         """Args:
@@ -33,7 +37,7 @@ class Pulse:
         }
         self._looked = time.monotonic()
         self._silent: dict[str, float] = {}
-        """Since which look each takes no connection: when nobody looked, nobody was silent."""
+        """Since which look each is silent: when nobody looked, nobody was."""
         self.dead: str | None = None
         """Which process, once it is known."""
 
@@ -42,29 +46,46 @@ class Pulse:
         return time.monotonic() - self._looked >= EVERY
 
     def look(self) -> bool:
-        """Whether the head takes connections; RunError where it or the raylet is dead."""
+        """Whether the head answers; RunError where it or the raylet is dead or stopped."""
         self._looked = time.monotonic()
         for name, place in self._places.items():
             try:
-                socket.create_connection(place, timeout=EVERY).close()
-                self._silent.pop(name, None)
+                connection = socket.create_connection(place, timeout=EVERY)
             except OSError as error:
                 # A raylet that does not refuse is there, and has much to do.
-                if name != "raylet" or isinstance(error, ConnectionRefusedError):
-                    self._judge(name)
+                refused = name != "raylet" or isinstance(error, ConnectionRefusedError)
+                self._judge(name, "takes no connection", SILENCE[name] if refused else STOPPED)
+                continue
+            with connection:
+                if _answers(connection):
+                    self._silent.pop(name, None)
+                else:
+                    self._judge(name, f"has answered nothing for {STOPPED:g} s", STOPPED)
         return "gcs_server" not in self._silent
 
-    def _judge(self, name: str) -> None:
-        """Raise RunError where a process took no connection for long enough."""
+    def _judge(self, name: str, how: str, patience: float) -> None:
+        """Raise RunError where a process was silent for long enough."""
         since = self._silent.setdefault(name, self._looked)
-        if self._looked - since < SILENCE[name]:
+        if self._looked - since < patience:
             return
         host, port = self._places[name]
         self.dead = name
         raise RunError(
-            f"runtime: Ray died under this run: its {name} at {host}:{port} takes no connection "
-            "any more; what was recorded is kept, go on with selfplay train resume=RUN"
+            f"runtime: Ray died under this run: its {name} at {host}:{port} {how}; what was "
+            "recorded is kept, go on with selfplay train resume=RUN"
         )
+
+
+def _answers(connection: socket.socket) -> bool:
+    """Whether who took a connection says anything, be it that it takes it back."""
+    try:
+        connection.sendall(GREETING)
+        connection.recv(1)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class Places:
