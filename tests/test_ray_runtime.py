@@ -10,9 +10,8 @@ import pytest
 import torch
 from building import llama
 from smoke_run import SMOKE, finished, metrics, run, summary
-from troubled import jobs, settings
+from troubled import jobs
 
-from selfplay.build import build
 from selfplay.config import load
 from selfplay.errors import ConfigError, EngineFailed, RunError, StalledError
 from selfplay.experiment import validate
@@ -32,7 +31,6 @@ from selfplay.runtime.changes import (
 from selfplay.runtime.cluster import reachable
 from selfplay.runtime.ray import RayRuntime
 from selfplay.runtime.serving import RemoteEngine
-from selfplay.runtime.worker import Brief, Worker, refuse_absent
 from selfplay.runtime.workers import cut
 from selfplay.types import Request
 
@@ -242,28 +240,6 @@ def test_a_gpu_that_is_not_there_is_told_of_before_anything_is_loaded() -> None:
 def test_a_machine_without_ray_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("selfplay.runtime.cluster.find_spec", lambda name: None)
     assert refused() == "runtime: needs the package ray (pip install 'selfplay[ray]')"
-
-
-def test_a_worker_makes_no_warm_start_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path))
-    config = load([SMOKE])
-    population = build(config["population"], where="population")
-    with pytest.raises(ConfigError, match=rf"^the warm start is not in {tmp_path}.*SELFPLAY_CACHE"):
-        refuse_absent(config, population)
-    population.policy["model"] = "somewhere"
-    refuse_absent(config, population)
-
-
-def test_a_worker_without_the_model_names_file_and_machine(tmp_path: Path) -> None:
-    config = settings(tmp_path / "absent", tmp_path / "mark")
-    worker = Worker()
-    brief = Brief(config=config, threads=1, saved=None, max_lag=0, timeout=1, host="elsewhere")
-    worker.begin(brief)
-    with pytest.raises(ConfigError, match=rf"^worker on \S+: .*no model in .*{tmp_path}/absent"):
-        worker.play([], None, 0)
-    worker.close()
 
 
 def same_but_for_the_runtime(place: Path, other: Path) -> None:

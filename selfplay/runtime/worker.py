@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.build import TARGET, build
+from selfplay.checkpoint import broken
 from selfplay.errors import ConfigError, SelfplayError
 from selfplay.game import Job
 from selfplay.league.snapshots import copy_of
@@ -52,6 +53,10 @@ class Played:
     """What services and engines counted meanwhile."""
 
 
+class Outdated(RuntimeError):
+    """What a worker was to begin with is there no more. Another is told of what is."""
+
+
 class Worker:
     """An actor with a thread that plays and one that listens, so that it hears while it plays."""
 
@@ -65,12 +70,8 @@ class Worker:
         self._timeout = brief.timeout
         try:
             self._begin(brief)
-        except SelfplayError as error:
-            host = socket.gethostname()
-            away = host != brief.host
-            self._fault = type(error)(f"worker on {host}: {error}") if away else error
         except Exception as error:
-            self._fault = error
+            self._fault = _told(error, brief)
 
     def _begin(self, brief: Brief) -> None:
         config = brief.config
@@ -137,6 +138,17 @@ class Worker:
         import ray
 
         return ray.get(reference, timeout=self._timeout)
+
+
+def _told(error: Exception, brief: Brief) -> Exception:
+    """What the driver is told of what went wrong as a worker began."""
+    host, saved = socket.gethostname(), brief.saved
+    if saved is not None and saved.parent.is_dir() and broken(saved):
+        # Training went on and dropped it; where nothing is seen of any, that is what is wrong.
+        return Outdated(f"checkpoint {saved} went while it was read")
+    if isinstance(error, SelfplayError) and host != brief.host:
+        return type(error)(f"worker on {host}: {error}")
+    return error
 
 
 def refuse_absent(
