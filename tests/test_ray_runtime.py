@@ -1,5 +1,6 @@
 """The parts of the Ray runtime that need no cluster, and whole runs from the command line."""
 
+import math
 import socket
 from collections.abc import Iterator
 from itertools import chain
@@ -192,6 +193,11 @@ def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -
         ({"max_lag": -1}, "max_lag is at least 0, not -1"),
         ({"worker_gpus": -0.5}, "worker_gpus is at least 0, not -0.5"),
         ({"timeout": 0}, "timeout is a number of seconds, not 0"),
+        ({"timeout": math.nan}, "timeout is a number of seconds, not nan"),
+        ({"timeout": math.inf}, "timeout is a number of seconds, not inf"),
+        ({"worker_cpus": math.nan}, "worker_cpus is at least 0, not nan"),
+        ({"learner_gpus": 1}, "learner_gpus and learner_precision are of ranks, .* at least 1, .*"),
+        ({"learner_precision": "bfloat16"}, "learner_gpus and learner_precision are of ranks, .*"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], line: str) -> None:

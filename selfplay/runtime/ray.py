@@ -1,5 +1,6 @@
 """Rollouts on Ray workers, learning on ranks of learners or in this process."""
 
+import math
 import os
 import pickle
 import socket
@@ -86,10 +87,15 @@ class RayRuntime:
             "max_restarts": max_restarts,
         }
         for name, value in given.items():
-            if value < least.get(name, 0):
+            if not value >= least.get(name, 0):  # nor where it is no number
                 raise ValueError(f"{name} is at least {least.get(name, 0)}, not {value}")
-        if timeout <= 0:
+        if not 0 < timeout < math.inf:
             raise ValueError(f"timeout is a number of seconds, not {timeout}")
+        if not learners and (learner_gpus or learner_precision != "float32"):
+            raise ValueError(
+                "learner_gpus and learner_precision are of ranks, and learners=0 has none; set "
+                "learners to at least 1, or policy.device and policy.dtype for this process"
+            )
         if learners > 1 and learner_gpus != int(learner_gpus):
             raise ValueError(
                 f"learner_gpus is a whole number for several ranks, not {learner_gpus}"
