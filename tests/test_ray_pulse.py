@@ -66,17 +66,26 @@ def started(parent: int) -> Iterator[tuple[int, str]]:
             yield int(place.name), Path(program).name
 
 
-def kill(name: str, parent: int) -> None:
-    """End a process of Ray's."""
+def kill(name: str, parent: int, signal_: int = signal.SIGKILL) -> None:
+    """End, or stop, a process of Ray's."""
     (found,) = (number for number, program in started(parent) if program == name)
-    os.kill(found, signal.SIGKILL)
+    os.kill(found, signal_)
 
 
-@pytest.mark.parametrize("name", ["raylet", pytest.param("gcs_server", marks=pytest.mark.slow)])
-def test_every_wait_ends_when_ray_dies(
-    name: str, a_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "signal_"),
+    [
+        ("raylet", signal.SIGKILL),
+        pytest.param("raylet", signal.SIGSTOP, marks=pytest.mark.slow),
+        pytest.param("gcs_server", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("gcs_server", signal.SIGSTOP, marks=pytest.mark.slow),
+    ],
+)
+def test_every_wait_ends_when_ray_dies_or_is_stopped(
+    name: str, signal_: int, a_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(pulse.SILENCE, "gcs_server", 3.0)
+    monkeypatch.setattr(pulse, "STOPPED", 10.0)
     model = save_tiny(tmp_path / "model", **SIZES)
     players = Players(settings(model, tmp_path / "mark"))
     runtime = RayRuntime(workers=1, worker_cpus=0.5, timeout=600)
@@ -103,15 +112,16 @@ def test_every_wait_ends_when_ray_dies(
     ]
     time.sleep(0.5)
     assert [wait.error for wait in waits] == [None] * 3
-    kill(name, os.getpid())
+    kill(name, os.getpid(), signal_)
     for wait in waits:
         wait.join(LONGEST)
         assert isinstance(wait.error, RunError)
         assert str(wait.error).startswith(f"runtime: Ray died under this run: its {name} at ")
         assert "selfplay train resume=RUN" in str(wait.error)
+    crowded.ours = True  # so that Ray ends with it
     closing = Waiting(lambda: [each.close() for each in (ranks, runtime, beside, crowded)])
     closing.join(LONGEST)
-    assert not closing.is_alive() and closing.error is None
+    assert not closing.is_alive() and closing.error is None and not ray.is_initialized()
     players.close()
 
 

@@ -183,7 +183,15 @@ class Cluster:
             remove_placement_group(self._group)
         self._group = None
         if self.ours:
+            if self.dead:
+                self._end_processes()
             self.ray.shutdown()
+
+    def _end_processes(self) -> None:
+        """End the Ray that was started here at once: it waits for one of it that is stopped."""
+        node = self.ray._private.worker._global_node
+        if node is not None:
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 def ours(error: Any) -> BaseException:
