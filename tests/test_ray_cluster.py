@@ -120,10 +120,12 @@ def test_a_cluster_is_joined_used_and_left_as_it_was(site: Site, tmp_path: Path)
 def test_a_run_outlives_a_machine_if_another_comes(site: Site, tmp_path: Path) -> None:
     second = site.join()
     place = tmp_path / "runs/hurt"
-    command = Command("train", SMOKE, *JOINED, "run.steps=6", "run.name=hurt", cwd=tmp_path)
+    longer = (SMOKE, *JOINED, "run.steps=6")
+    command = Command("train", *longer, "run.name=hurt", cwd=tmp_path, hold=4)
     wait(step(place, 1))
     second.die()
     third = site.join()
+    command.go()
     command.end()
     lines = metrics(place)
     assert [line["step"] for line in lines] == list(range(7))
@@ -133,9 +135,10 @@ def test_a_run_outlives_a_machine_if_another_comes(site: Site, tmp_path: Path) -
         found = [json.loads(line) for line in path.read_text().splitlines()]
         names = [(each["group"], each["member"]) for each in found]
         assert len(set(names)) == len(names) > 0
-    command = Command("train", SMOKE, *JOINED, "run.steps=6", "run.name=lost", cwd=tmp_path)
+    command = Command("train", *longer, "run.name=lost", cwd=tmp_path, hold=4)
     wait(step(tmp_path / "runs/lost", 1))
     third.die()
+    command.go()
     _, said = command.process.communicate(timeout=LONGEST)
     assert command.process.returncode == 2
     assert "no room for the actors of this run: 2 cores are needed, the cluster has 1; " in said

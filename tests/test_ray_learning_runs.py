@@ -24,10 +24,11 @@ def learned(line: Mapping[str, float]) -> dict[str, float]:
 
 def test_a_run_outlives_its_learner_and_learns_nothing_twice(tmp_path: Path) -> None:
     place = tmp_path / "runs/hurt"
-    command = Command("train", SMOKE, *RANKS, "run.name=hurt", cwd=tmp_path)
-    wait(step(place, 2))
+    command = Command("train", SMOKE, *RANKS, "run.name=hurt", cwd=tmp_path, hold=3)
+    wait(step(place, 1))
     (rank,) = command.started("ray::Rank")
     os.kill(rank, signal.SIGKILL)
+    command.go()
     words = command.end()
     assert "learner rank 0 died" in words
     assert_alike(place, finished(), counts=False)
@@ -45,7 +46,7 @@ def test_a_run_goes_on_elsewhere(
     begun: tuple[str, ...], gone_on: tuple[str, ...], tmp_path: Path
 ) -> None:
     place = tmp_path / "runs/moved"
-    command = Command("train", SMOKE, *begun, "run.name=moved", cwd=tmp_path)
+    command = Command("train", SMOKE, *begun, "run.name=moved", cwd=tmp_path, hold=3)
     wait(step(place, 2))
     wait(lambda: (place / "checkpoints/000001/manifest.json").exists())
     command.process.kill()

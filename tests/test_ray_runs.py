@@ -24,15 +24,37 @@ PAST = (
 )
 
 
+HELD = """
+import sys, time
+from pathlib import Path
+from selfplay.cli import main
+from selfplay.experiment import Experiment
+
+begin = Experiment.begin_step
+
+def held(self, step):
+    while step == {step} and not Path({go!r}).exists():
+        time.sleep(0.02)
+    begin(self, step)
+
+Experiment.begin_step = held
+sys.exit(main(sys.argv[1:]))
+"""
+"""`selfplay` that does not begin a step before a file is there."""
+
+
 class Command:
     """`selfplay` in a process of its own, with the processes that it starts."""
 
     running: ClassVar[list[subprocess.Popen[str]]] = []
 
-    def __init__(self, *arguments: str, cwd: Path) -> None:
+    def __init__(self, *arguments: str, cwd: Path, hold: int = 0) -> None:
+        """`hold`: A step that begins only after `go`, so that no run is over before its time."""
         self.mark = f"selfplay-test-{time.time_ns()}"
+        self._go = cwd / self.mark
+        held = ["-c", HELD.format(step=hold, go=str(self._go))]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "selfplay", *arguments],
+            [sys.executable, *(held if hold else ["-m", "selfplay"]), *arguments],
             cwd=cwd,
             env={**os.environ, "SELFPLAY_CACHE": str(shared_cache()), "MARK": self.mark},
             stdout=subprocess.PIPE,
@@ -53,6 +75,10 @@ class Command:
             if ours and words and name in words and int(place.name) != self.process.pid:
                 found.append(int(place.name))
         return found
+
+    def go(self) -> None:
+        """Begin the step that was held."""
+        self._go.touch()
 
     def end(self) -> str:
         """Wait for its end, which must be a good one; what it said."""
@@ -104,10 +130,11 @@ def test_a_league_on_workers_is_the_league_of_one_process(tmp_path: Path) -> Non
 
 def test_a_run_outlives_its_worker(tmp_path: Path) -> None:
     place = tmp_path / "runs/hurt"
-    command = Command("train", SMOKE, *ALONE, "run.name=hurt", cwd=tmp_path)
+    command = Command("train", SMOKE, *ALONE, "run.name=hurt", cwd=tmp_path, hold=3)
     wait(step(place, 1))
     (worker,) = command.started("ray::Worker")
     os.kill(worker, signal.SIGKILL)
+    command.go()
     command.end()
     assert_alike(place, finished(), counts=False)
     assert sum(line.get("runtime/worker_deaths", 0) for line in metrics(place)) == 1
@@ -115,7 +142,7 @@ def test_a_run_outlives_its_worker(tmp_path: Path) -> None:
 
 def test_a_killed_driver_leaves_nothing_behind_and_can_be_resumed(tmp_path: Path) -> None:
     place = tmp_path / "runs/hurt"
-    command = Command("train", SMOKE, *ALONE, "run.name=hurt", cwd=tmp_path)
+    command = Command("train", SMOKE, *ALONE, "run.name=hurt", cwd=tmp_path, hold=3)
     wait(step(place, 2))
     command.process.kill()
     command.process.communicate()

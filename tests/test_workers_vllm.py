@@ -42,16 +42,18 @@ def test_a_killed_worker_leaves_nothing_behind_and_is_replaced(tmp_path: Path) -
 
     place = tmp_path / "runs/hurt"
     ahead = ("runtime.max_lag=1", "objective.correction=truncated", "run.name=hurt")
-    command = Command(*VLLM, *ALONE, *ahead, cwd=tmp_path)
+    # Up to step 4 it may be sampled by then; what is sampled after that, somebody else samples.
+    command = Command(*VLLM, *ALONE, *ahead, "run.steps=6", cwd=tmp_path, hold=3)
     wait(step(place, 1))
     (worker,) = command.started("ray::Worker")
     below = psutil.Process(worker).children(recursive=True)
     psutil.Process(worker).kill()
+    command.go()
     _, alive = psutil.wait_procs(below, timeout=60)
     assert not alive
     command.end()
     lines = metrics(place)
-    assert lines[-1]["step"] == 3
+    assert lines[-1]["step"] == 6
     assert sum(line.get("runtime/worker_deaths", 0) for line in lines) == 1
     found = proved(place)
     assert found and 0 < max(found) < 1e-5
