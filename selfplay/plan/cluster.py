@@ -1,7 +1,8 @@
 """What a run is planned on: devices, the links between them, and how the work is laid out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +17,18 @@ Case: TypeAlias = Literal[0, 1, 2]
 SLOW: Case = 0
 LIKELY: Case = 1
 FAST: Case = 2
+
+
+def refuse_unreal(what: Any, prefix: str, above: Sequence[str] = ()) -> None:
+    """Raise ValueError for a figure that no machine has: those in `above` are above 0, all others
+    at least 0."""
+    for each in fields(what):
+        value = getattr(what, each.name)
+        if not isinstance(value, int | float):
+            continue
+        if not (0 < value < inf if each.name in above else 0 <= value < inf):
+            least = "above 0" if each.name in above else "at least 0"
+            raise ValueError(f"{prefix}{each.name} is a number {least}, not {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +70,10 @@ class Rates:
     """Seconds per call of a service, such as a program run."""
 
     def __post_init__(self) -> None:
+        refuse_unreal(self, "rates.")
         for name in ("train", "forward", "prefill", "bandwidth"):
             shares = getattr(self, name)
-            if len(shares) != 3 or not 0 < shares[0] <= shares[1] <= shares[2]:
+            if len(shares) != 3 or not 0 < shares[0] <= shares[1] <= shares[2] < inf:
                 raise ValueError(f"rates.{name} is [low, likely, high], not {list(shares)}")
 
 
@@ -81,6 +95,9 @@ class Device:
     """What it reaches."""
     basis: Literal["datasheet", "calibrated"] = "datasheet"
     """Where the figures come from."""
+
+    def __post_init__(self) -> None:
+        refuse_unreal(self, "device.", above=("memory", "bandwidth", "tflops", "link"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,10 +152,8 @@ class Cluster:
     """Factor on a synchronous step, for data movement, imbalance and logging."""
 
     def __post_init__(self) -> None:
-        positive = {"devices": self.devices, "node": self.node, "tensor": self.tensor}
-        for name, value in positive.items():
-            if value < 1:
-                raise ValueError(f"{name} is at least 1, not {value}")
+        rates = ("network", "pcie", "publish", "usable", "overhead")
+        refuse_unreal(self, "", above=("devices", "node", "tensor", "sequences", *rates))
         if not 0 <= self.rollout < self.devices:
             raise ValueError(f"rollout is 0 to {self.devices - 1} devices, not {self.rollout}")
         if self.generators % self.tensor:
@@ -148,8 +163,6 @@ class Cluster:
             )
         if self.shards and self.learners % self.shards:
             raise ValueError(f"{self.learners} devices that learn do not split by {self.shards}")
-        if self.lag < 0 or self.logits < 0:
-            raise ValueError("lag and logits are not negative")
         if self.lag and not self.rollout:
             raise ValueError("lag needs devices that only generate: set rollout")
 

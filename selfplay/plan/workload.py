@@ -10,8 +10,12 @@ from typing import Any, Literal
 
 from selfplay.build import TARGET, build, construct, fit, join, locate, signature
 from selfplay.errors import ConfigError
+from selfplay.plan.cluster import refuse_unreal
 from selfplay.plan.lengths import Lengths
 from selfplay.population import Population
+
+MOST_TURNS = 10_000
+"""Of an agent per episode: each of them is a stage of the plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,11 @@ class Assumptions:
     """Tasks per step; None: as the curriculum's own keys say."""
     calls: float = 0.0
     """Calls of services per turn, such as program runs."""
+
+    def __post_init__(self) -> None:
+        refuse_unreal(self, "", above=("prompt", "completion", "turns", "tasks"))
+        if self.turns > MOST_TURNS:
+            raise ValueError(f"turns is at most {MOST_TURNS}, not {self.turns}")
 
 
 @dataclass(frozen=True, kw_only=True)
