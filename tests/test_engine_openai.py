@@ -204,6 +204,9 @@ def test_attempts_keep_their_distance(monkeypatch: pytest.MonkeyPatch) -> None:
     ("settings", "complaint"),
     [
         ({"timeout": 0}, "timeout"),
+        ({"timeout": float("inf")}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"requests_per_minute": float("nan")}, "requests_per_minute"),
         ({"requests_per_minute": 0}, "requests_per_minute"),
         ({"base_url": "http://me:word@host/v1"}, "user or password"),
         ({"options": {"model": "x"}}, r"options\.model"),

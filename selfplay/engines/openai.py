@@ -5,6 +5,7 @@ config, record or message.
 """
 
 import json
+import math
 import os
 import time
 from collections import Counter, deque
@@ -81,9 +82,9 @@ class OpenAIEngine:
         Raises ValueError for settings that cannot be, and ConfigError without the client, or
         without the key.
         """
-        if timeout <= 0 or retries < 0 or concurrency < 1:
+        if not 0 < timeout < math.inf or retries < 0 or concurrency < 1:
             raise ValueError("timeout is above 0, retries at least 0, concurrency at least 1")
-        if requests_per_minute is not None and requests_per_minute <= 0:
+        if requests_per_minute is not None and not requests_per_minute > 0:
             raise ValueError("requests_per_minute is above 0")
         if "@" in base_url.split("?")[0]:
             raise ValueError("base_url holds a user or password, which would stand in records")
