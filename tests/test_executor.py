@@ -109,7 +109,7 @@ def test_three_runs(executor: Executor) -> None:
 
 
 def test_equal_calls_run_once_and_circumstance_is_not_remembered() -> None:
-    with Executor(workers=1, wall_seconds=20.0, cache_size=2) as pool:
+    with Executor(workers=1, wall_seconds=60.0, cache_size=2) as pool:
         one, two = (Call(program=f"def f(): return {n}", arguments="") for n in (1, 2))
         assert [o.value for o in pool.run([one, two, one, one])] == ["1", "2", "1", "1"]
         assert pool.drain_counts() == {"ok": 4, "cached": 2}
@@ -122,8 +122,8 @@ def test_equal_calls_run_once_and_circumstance_is_not_remembered() -> None:
         assert pool.drain_counts() == {"ok": 1, "raised": 1}
         pool.run([Call(program="def f(): return 1", arguments="x")])
         assert pool.drain_counts() == {"bad_arguments": 1}
+    slow = Call(program="import time\ndef f(): time.sleep(9)", arguments="")
     with Executor(workers=1, wall_seconds=0.3, cache_size=2) as pool:
-        slow = Call(program="import time\ndef f(): time.sleep(9)", arguments="")
         for _ in range(2):
             assert pool.run([slow])[0].reason is Reason.TIMEOUT
         assert pool.drain_counts() == {"timeout": 2}

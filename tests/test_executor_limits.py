@@ -1,7 +1,6 @@
 """Memory, processor time and wall-clock time end a run by the kernel's hand, whatever it does."""
 
 import textwrap
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,13 @@ from selfplay.executor import Call, Executor, Reason
 
 @pytest.fixture(scope="module")
 def executor() -> Iterator[Executor]:
-    with isolated(workers=1, wall_seconds=4.0, cpu_seconds=0.4, output_characters=2_000) as pool:
+    with isolated(workers=1, wall_seconds=60.0, cpu_seconds=0.4, output_characters=2_000) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Executor]:
+    with isolated(workers=1, wall_seconds=60.0, cpu_seconds=20.0, output_characters=2_000) as pool:
         yield pool
 
 
@@ -75,9 +80,8 @@ LOOPS = {
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_processor_time_is_capped(executor: Executor, name: str) -> None:
-    began = time.monotonic()
-    assert attack(executor, LOOPS[name]).reason is Reason.TIMEOUT
-    assert time.monotonic() - began < 120
+    outcome = attack(executor, LOOPS[name])
+    assert outcome.reason is Reason.TIMEOUT and outcome.detail == "more than 0.4 s of CPU time"
 
 
 @pytest.mark.parametrize(
@@ -90,10 +94,10 @@ def test_processor_time_is_capped(executor: Executor, name: str) -> None:
     ],
 )
 def test_wall_time_is_capped(body: str) -> None:
-    with Executor(workers=1, wall_seconds=1.0) as impatient:
-        assert impatient.run([Call(program="def f(): pass", arguments="")])[0].value == "None"
+    with Executor(workers=1, wall_seconds=0.3) as impatient:
+        # A busy machine may be slower than that, but not every time.
+        quick = (impatient.run([Call(program="def f(): pass", arguments="")]) for _ in range(50))
+        assert any(outcome.value == "None" for (outcome,) in quick)
         program = "def f():\n" + textwrap.indent(body, "    ")
-        began = time.monotonic()
         outcome = impatient.run([Call(program=program, arguments="")])[0]
-        assert outcome.reason is Reason.TIMEOUT
-        assert time.monotonic() - began < 80
+        assert outcome.reason is Reason.TIMEOUT and outcome.detail == "longer than 0.3 s"
