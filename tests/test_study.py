@@ -91,6 +91,13 @@ def test_a_study_leaves_a_page_pictures_and_the_command(folder: Path) -> None:
     assert json.loads((folder / "found/crossplay.json").read_text())["command"] == command
 
 
+def test_the_command_names_step_0(folder: Path) -> None:
+    outcome = run("study", "exploitability", "runs/hand", "--step=0", "--out=begun", cwd=folder)
+    assert outcome.code == 0, outcome.err
+    told = json.loads((folder / "begun/exploitability.json").read_text())
+    assert told["command"] == "selfplay study exploitability runs/hand --step 0 --out begun"
+
+
 def test_exploit_and_transfer_of_a_run(folder: Path) -> None:
     told = json_of(folder, "exploit", "runs/hand", "--episodes=6", "--budget=24")
     assert told["estimates"][-1]["direction"] == "lower_bound"

@@ -205,11 +205,13 @@ def command(options: argparse.Namespace) -> str:
     words += map(str, runs)
     for option in (*MEASURES[options.measure].options, "out"):
         value = getattr(options, option)
+        if value is None or value is False:  # and 0 is given: it is a step, and equal to False
+            continue
         if value is True:
             words.append(f"--{option}")
         elif isinstance(value, list):
             words += [word for each in value for word in (f"--{option}", each)]
-        elif value not in (None, False, OPTIONS.get(option, {}).get("default")):
+        elif value != OPTIONS.get(option, {}).get("default"):
             words += [f"--{option}", str(value)]
     return shlex.join(words)
 
