@@ -99,8 +99,10 @@ def table(target: str, *, ask: Ask, script: str) -> Iterator[Table]:
     Raises:
         ConfigError, RunError: Where there is no such run, arena or script.
     """
-    name, _, step = target.rpartition("@")
-    kept = step.isdecimal() and Path(name).is_dir() and not Path(target).exists()
+    name, at, step = target.rpartition("@")
+    kept = bool(at) and Path(name).is_dir() and not Path(target).exists()
+    if kept and not step.isdecimal():
+        raise ConfigError(f"{target}: {step!r} is no step; write RUN, or RUN@STEP")
     folder = Path(name if kept else target)
     if not folder.is_dir():
         opened = _arena(target, ask, script)
@@ -127,6 +129,8 @@ def play(
     Raises:
         ConfigError, RunError: Where there is no such run, arena or seat.
     """
+    if games < 1:
+        raise ConfigError(f"--games {games}: at least 1 is needed")
     with table(target, ask=ask, script=script) as found:
         found.check(agent)
         for number in range(games):
