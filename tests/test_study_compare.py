@@ -1,17 +1,19 @@
 """Comparing sets of runs: means, pairs, and what is left out, from values worked out by hand."""
 
+from dataclasses import replace
 from math import inf, isnan, nan, sqrt
 from pathlib import Path
 
 import pytest
 
 from selfplay.errors import ConfigError
-from selfplay.study.compare import Measured, parse_sets, study
+from selfplay.study.compare import Measured, study
 from selfplay.study.dots import Dots
-from selfplay.study.intervals import Estimate
+from selfplay.study.intervals import Direction, Estimate
 from selfplay.study.players import Reference
 from selfplay.study.plots import Curves, inline
 from selfplay.study.result import Result
+from selfplay.study.sets import parse_sets
 
 T = 4.302653  # Student's 97.5 % point with two degrees of freedom
 
@@ -54,6 +56,27 @@ def test_means_over_runs_and_differences_by_seed() -> None:
     gain = found["x: after less before"]
     assert gain.value == pytest.approx(0.3) and gain.null == 0 and gain.count == 3
     assert gain.high - gain.low == pytest.approx(0, abs=1e-9)
+
+
+def test_which_way_figures_err_is_told_of_their_means_and_differences() -> None:
+    """A mean of lower bounds is one; a difference of two of them bounds nothing."""
+
+    def of(run: str, seed: int, value: float, direction: Direction) -> Measured:
+        made = measured(run, seed)
+        (each,) = [Estimate(name="x", value=value, direction=direction)]
+        return replace(made, result=replace(made.result, estimates=[each]))
+
+    cases: list[tuple[Direction, str, str]] = [
+        ("exact", "unbiased", "unbiased"),
+        ("lower_bound", "lower_bound", "unknown"),
+        ("biased_down", "biased_down", "unknown"),
+    ]
+    for one, over, apart in cases:
+        sets = {s: [of(f"{s}{n}", n, n + 0.5, one) for n in (1, 2)] for s in ("a", "b")}
+        found = by_name(study("m", sets))
+        assert [found[n].direction for n in ("x: a", "x: b")] == [over, over]
+        assert found["x: b less a"].direction == apart
+        assert (over.replace("_", " ") in found["x: b less a"].notes) == (apart == "unknown")
 
 
 def test_what_a_set_lacks_is_left_out_and_told() -> None:

@@ -222,7 +222,7 @@ def _folder(options: argparse.Namespace) -> Path:
 
     first = options.run[0] if isinstance(options.run, list) else str(options.run)
     if options.measure == "compare":
-        from selfplay.study.compare import parse_sets
+        from selfplay.study.sets import parse_sets
 
         return next(iter(parse_sets([first]).values()))[0].run / "studies"
     return Reference.parse(first).run / "studies"

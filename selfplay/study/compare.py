@@ -19,15 +19,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from glob import glob, has_magic
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.runs import Run
 from selfplay.study.dots import Dots, undrawn
-from selfplay.study.intervals import Estimate, over_runs
+from selfplay.study.intervals import Direction, Estimate, over_runs
 from selfplay.study.players import Reference
 from selfplay.study.plots import Curves
 from selfplay.study.result import Cell, Result, Table
@@ -54,41 +53,17 @@ class Measured:
         """Its figures, by names that are the same for every run."""
         return {self._common(each.name): each.value for each in self.result.estimates}
 
+    def directions(self) -> dict[str, Direction]:
+        """Which way each of them errs; what is exact of a run is unbiased over runs."""
+        return {
+            self._common(each.name): "unbiased" if each.direction == "exact" else each.direction
+            for each in self.result.estimates
+        }
+
     def _common(self, name: str) -> str:
         run = re.escape(self.reference.run.resolve().name)
         own = "start" if self.reference.start else r"\d+"
         return re.sub(f"{run}@", "@", re.sub(rf"{run}@{own}(: )?", "", name))
-
-
-def parse_sets(texts: Sequence[str]) -> dict[str, list[Reference]]:
-    """The sets that `NAME=RUN` names, where RUN may have wildcards and may stand several times.
-
-    Raises ConfigError for what is no set, or names no run or one run twice.
-    """
-    found: dict[str, list[Reference]] = {}
-    for text in texts:
-        name, equals, runs = text.partition("=")
-        if not (equals and name and runs):
-            raise ConfigError(
-                f"{text}: no set of runs; write NAME=RUN, such as shared='runs/shared-*' or "
-                "before='runs/shared-*@start'"
-            )
-        known = found.setdefault(name, [])
-        for reference in _references(runs):
-            if reference in known:
-                raise ConfigError(f"{text}: {reference.run} is named twice in {name}")
-            known.append(reference)
-    return found
-
-
-def _references(text: str) -> list[Reference]:
-    if not has_magic(text):
-        return [Reference.parse(text)]
-    pattern, at, step = text.rpartition("@")
-    folders = sorted(place for place in glob(pattern if at else text) if Path(place).is_dir())
-    if not folders:
-        raise ConfigError(f"{text}: no such run folder")
-    return [Reference.parse(f"{folder}{at}{step if at else ''}") for folder in folders]
 
 
 def measure_all(
@@ -122,10 +97,17 @@ def study(
     curves = _curves(sets)
     chosen = choose([*everywhere, *(each.title for each in curves)], only)
     figures = [name for name in everywhere if name in chosen]
+    errs = {k: v for found in sets.values() for each in found for k, v in each.directions().items()}
     estimates = [
-        over_runs(f"{figure}: {name}", _known(runs, figure))
+        over_runs(
+            f"{figure}: {name}",
+            known,
+            direction=errs[figure],
+            notes="" if known else "not defined in any run of this set",
+        )
         for figure in figures
         for name, runs in values.items()
+        for known in [_known(runs, figure)]
     ]
     drawings: list[Dots | Curves] = [
         *_dots(figures, values),
@@ -149,7 +131,7 @@ def study(
         title=f"Sets of runs, by {measure}: {', '.join(sets)}",
         definition=f"{first.definition} Here: means over training runs, and differences between "
         "runs of one seed.",
-        estimates=[*estimates, *_differences(figures, sets, pairs)],
+        estimates=[*estimates, *_differences(errs, figures, sets, pairs)],
         tables=[_each_run(figures, sets)] if figures else [],
         drawings=drawings,
         params={
@@ -198,6 +180,7 @@ def _seeds(sets: Mapping[str, Sequence[Measured]], *names: str) -> list[int]:
 
 
 def _differences(
+    errs: Mapping[str, Direction],
     figures: Sequence[str],
     sets: Mapping[str, Sequence[Measured]],
     pairs: Sequence[tuple[str, str]],
@@ -212,8 +195,12 @@ def _differences(
             ]
             known = [value for value in values if np.isfinite(value)]
             if known:
-                name = f"{figure}: {b} less {a}"
-                found.append(over_runs(name, known, null=0.0, notes="paired by seed"))
+                name, notes, direction = f"{figure}: {b} less {a}", "paired by seed", errs[figure]
+                if direction != "unbiased":  # what both err by is not the same
+                    notes += f"; each of the two is {direction.replace('_', ' ')}"
+                    direction = "unknown"
+                more: dict[str, Any] = {"direction": direction, "notes": notes}
+                found.append(over_runs(name, known, null=0.0, **more))
     return found
 
 

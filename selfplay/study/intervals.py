@@ -18,7 +18,9 @@ from typing import Any, Literal
 import numpy as np
 
 Numbers = Sequence[float] | np.ndarray
-Direction = Literal["exact", "unbiased", "biased_up", "biased_down", "lower_bound", "upper_bound"]
+Direction = Literal[
+    "exact", "unbiased", "biased_up", "biased_down", "lower_bound", "upper_bound", "unknown"
+]
 
 RESAMPLES = 2000
 LEVEL = 0.95

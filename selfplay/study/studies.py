@@ -142,7 +142,8 @@ def exploit(options: argparse.Namespace) -> Result:
 def compare(options: argparse.Namespace) -> Result:
     """A measure of each run, over sets of runs."""
     from selfplay.study.command import MEASURES, OPTIONS
-    from selfplay.study.compare import measure_all, parse_sets, study
+    from selfplay.study.compare import measure_all, study
+    from selfplay.study.sets import parse_sets
 
     measure = MEASURES[options.of]
     for name in MEASURES["compare"].options:
