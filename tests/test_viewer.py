@@ -2,7 +2,9 @@
 
 import fcntl
 import json
+import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -224,6 +226,7 @@ def test_a_broken_record_is_told_on_the_list(made: Path, tmp_path: Path) -> None
         lambda run: (run / "episodes/000001.jsonl").write_text("[" * 100_000 + "\n"),
         lambda run: (run / ".lock").mkdir(),
         lambda run: (run.parent / "locked").mkdir(mode=0),
+        lambda run: shutil.copytree(run, os.fsdecode(os.fsencode(run.parent) + b"/\xff")),
     ],
 )
 def test_one_odd_run_spoils_no_page_of_another(runs: Path, tmp_path: Path, damage: Any) -> None:
@@ -265,15 +268,6 @@ def test_a_place_that_comes_later_is_shown_when_it_is_there(made: Path, tmp_path
     (tmp_path / "games").mkdir()
     (tmp_path / "games/first.jsonl").write_text("{}\n")
     assert {run.name: run.state for run in catalogue.runs()}["games"] == "games"
-
-
-def test_runs_of_one_name_and_of_a_sweep_are_told_apart(tmp_path: Path) -> None:
-    for place in ("a/same", "b/same", "a/sweep/one"):
-        (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "config.yaml").write_text("seed: 0\n")
-    (tmp_path / "a/sweep/sweep.json").write_text("{}")
-    catalogue = Catalogue([tmp_path / "a", tmp_path / "b"])
-    assert sorted(run.name for run in catalogue.runs()) == ["one", "same", "same~2"]
 
 
 def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_line(tmp_path: Path) -> None:

@@ -133,3 +133,20 @@ def test_several_viewers_may_index_one_run_at_once(made: Path, tmp_path: Path) -
     for thread in threads:
         thread.join(60)
     assert faults == []
+
+
+def test_runs_of_one_name_and_of_a_sweep_are_told_apart(tmp_path: Path) -> None:
+    for place in ("a/same", "b/same", "a/sweep/one"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "config.yaml").write_text("seed: 0\n")
+    (tmp_path / "a/sweep/sweep.json").write_text("{}")
+    catalogue = Catalogue([tmp_path / "a", tmp_path / "b"])
+    assert sorted(run.name for run in catalogue.runs()) == ["one", "same", "same~2"]
+    named = {run.name: run.folder for run in catalogue.runs()}
+    newest = tmp_path / "a/sweep/same/config.yaml"
+    newest.parent.mkdir()
+    newest.write_text("seed: 0\n")
+    os.utime(newest, (4e9, 4e9))
+    # A page that is open goes on showing the same run.
+    again = {run.name: run.folder for run in catalogue.runs()}
+    assert again == {**named, "same~3": newest.parent} and next(iter(again)) == "same~3"

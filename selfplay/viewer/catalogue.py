@@ -69,19 +69,21 @@ class Catalogue:
         self.places = (*places, *later)
 
     def runs(self) -> list[Shown]:
-        """All runs, the newest first; of equal names the later ones get a number."""
+        """All runs, the newest first; of equal names the later ones get a number, and keep it."""
         found: dict[Path, None] = {}
         for place in self.places:
             for folder in [place] if _is_one(place) else _runs_in(place):
                 found[folder.resolve()] = None
         shown, taken = [], set[str]()
-        for folder in sorted(found, key=lambda each: (-_made(each), each)):
-            name, count = folder.name, 2
+        for folder in sorted(found, key=lambda each: (_made(each), each)):
+            # A folder's name may be bytes that are no text, and an address is text.
+            plain = os.fsencode(folder.name).decode(errors="backslashreplace")
+            name, count = plain, 2
             while name in taken:
-                name, count = f"{folder.name}~{count}", count + 1
+                name, count = f"{plain}~{count}", count + 1
             taken.add(name)
             shown.append(Shown(name=name, folder=folder))
-        return shown
+        return shown[::-1]
 
     def run(self, name: str) -> Shown:
         """The run of a name; raises RunError if there is none."""
