@@ -187,6 +187,8 @@ def run(options: argparse.Namespace) -> None:
     episodes = getattr(options, "episodes", None)
     if episodes is not None and episodes < 1:
         raise ConfigError(f"--episodes {episodes}: at least 1 is needed")
+    if measure.runs == "run":
+        _refuse_step(options.measure, options.run)
     study: Callable[[argparse.Namespace], Result] = getattr(studies, measure.study)
     result = study(options)
     written = page.write(result, options.out or _folder(options), command=command(options))
@@ -195,6 +197,16 @@ def run(options: argparse.Namespace) -> None:
     else:
         # What agents said stands in some tables, and a terminal obeys control characters.
         print(f"{visible(result.to_text())}\n\npage  {written}")
+
+
+def _refuse_step(measure: str, run: Path) -> None:
+    """Raise ConfigError for RUN@STEP where a whole run is measured."""
+    folder, at, step = str(run).rpartition("@")
+    if at and Path(folder).is_dir() and not run.exists():
+        instead = (
+            f", or write {folder} --step {step}" if "step" in MEASURES[measure].options else ""
+        )
+        raise ConfigError(f"{run}: {measure} is of a whole run; drop the @{instead}")
 
 
 def command(options: argparse.Namespace) -> str:

@@ -148,7 +148,7 @@ def refuse_single(games: Games, played: Sequence[Rounds], cooperate: str) -> int
     length = max((len(each.moves) for each in played), default=0)
     if length < 2:
         raise ConfigError(
-            f"reciprocity: {name} is played for {length} round of simultaneous moves, so that no "
+            f"reciprocity: {name} has {length or 'no'} round of simultaneous moves, so that no "
             f"move answers another; measure a repeated one, {serve}"
         )
     if not any((each.moves == 1).any() for each in played):

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -171,7 +172,12 @@ def _of_one(options: argparse.Namespace, study: Callable[[Games, Player], Result
 
 
 def _references(options: argparse.Namespace) -> list[Reference]:
-    return [Reference.parse(text) for text in options.run]
+    found = [Reference.parse(text) for text in options.run]
+    places = [replace(each, run=each.run.resolve()) for each in found]
+    for number, reference in enumerate(found):
+        if places[number] in places[:number]:
+            raise ConfigError(f"{reference}: named twice; name different players")
+    return found
 
 
 @contextmanager
