@@ -1,9 +1,15 @@
 """Charts: how metrics are grouped, and that a drawing holds geometry and text alone."""
 
 import math
+from math import nan
+from pathlib import Path
+
+import pytest
 
 from selfplay.charts import MOST_SERIES, Chart, Series, arrange, draw
 from selfplay.curves import MOST_POINTS, running_mean, thinned
+from selfplay.study.intervals import Estimate
+from selfplay.study.plots import Intervals, Matrix, inline, save
 
 
 def test_curves_are_grouped_by_prefix_and_last_segment() -> None:
@@ -53,6 +59,18 @@ def test_drawing_leaves_colours_to_the_page_and_survives_values_that_are_not_fin
 def test_running_mean_by_hand() -> None:
     assert running_mean([1.0, 3.0, math.nan, 5.0], 2) == [1.0, 2.0, 3.0, 5.0]
     assert running_mean([1.0, 3.0, math.nan, 5.0], 2, [1, 3]) == [2.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>x</script>", "$\\frac{1$", "\x00\x1b", "\ud800", "\u202e", ""]
+)
+def test_a_picture_of_any_names_is_drawn(name: str, tmp_path: Path) -> None:
+    matrix = Matrix(title=name, rows=[name], columns=[name, "b"], values=[[1.0, nan]])
+    gain = Estimate(name=name, value=1.0, low=0.5, high=2.0)
+    for drawing in (matrix, Intervals(title=name, estimates=[gain], null=0.0)):
+        drawn = inline(drawing)
+        assert "<script" not in drawn and "\u202e" not in drawn
+        assert [path.suffix for path in save([drawing], tmp_path, "m")] == [".svg", ".png"]
 
 
 def test_a_long_curve_is_drawn_from_its_extremes() -> None:

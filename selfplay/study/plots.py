@@ -23,6 +23,7 @@ from matplotlib.ticker import MaxNLocator
 from selfplay import charts
 from selfplay.charts import GRID, INK, MOST_SERIES, SERIES, TEXT, bare
 from selfplay.figures import number
+from selfplay.pages import visible
 from selfplay.runs import reporting_disk
 from selfplay.study.intervals import Estimate
 
@@ -199,9 +200,9 @@ def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
         panels = figure.subplots(len(drawings), 1, squeeze=False, height_ratios=heights)[:, 0]
         for drawing, axes in zip(drawings, panels, strict=True):
             drawing.paint(axes)
-            axes.set_title(drawing.title, fontsize=9.5, loc="left", parse_math=False)
+            axes.set_title(str(visible(drawing.title)), fontsize=9.5, loc="left", parse_math=False)
             if len(drawing.legend) > 1:
-                names = drawing.legend
+                names = [str(visible(name)) for name in drawing.legend]
                 lines = [Line2D([], [], color=c) for c in SERIES[: len(names)]]
                 shown = axes.legend(lines, names, frameon=False, fontsize=8)
                 for text in shown.get_texts():
@@ -237,7 +238,10 @@ def _bare(axes: Axes) -> None:
 
 
 def labels(axes: Axes, *, x: Sequence[str] = (), y: Sequence[str] = ()) -> None:
-    """Names at the ticks, taken as they are written and never as mathematics."""
+    """Names at the ticks, taken as they are written and never as mathematics.
+
+    Characters that SVG cannot hold, such as an agent's or a folder's name may have, are shown.
+    """
     if x:
         axes.set_xticks(range(len(x)), [_short(name) for name in x], parse_math=False)
         for text in axes.get_xticklabels():
@@ -248,7 +252,8 @@ def labels(axes: Axes, *, x: Sequence[str] = (), y: Sequence[str] = ()) -> None:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 3]}..."
+    plain = str(visible(name))
+    return plain if len(plain) <= LONGEST_LABEL else f"{plain[: LONGEST_LABEL - 3]}..."
 
 
 def row(names: Sequence[str]) -> float:
@@ -258,4 +263,4 @@ def row(names: Sequence[str]) -> float:
 
 def _lines(name: str) -> str:
     """The name in as many lines as it may have."""
-    return "\n".join(wrap(name, LONGEST_LABEL, max_lines=LINES, placeholder=" ..."))
+    return "\n".join(wrap(str(visible(name)), LONGEST_LABEL, max_lines=LINES, placeholder=" ..."))
