@@ -25,6 +25,7 @@ from selfplay.types import Task
 from selfplay.viewer.catalogue import Catalogue
 from selfplay.viewer.paging import PAGE
 from selfplay.viewer.server import SHARE, SOONEST, Pace, application
+from selfplay.viewer.tasks import tasks_of
 from selfplay.viewer.web import listen
 
 LOCAL = "http://127.0.0.1"
@@ -97,6 +98,7 @@ def test_the_league_and_the_tasks_of_the_newest_checkpoint_are_shown(
     task = {"id": "def f", "type": "deduction", "payload": {"code": "return 7"}}
     entries = [
         {"number": 0, "task": task, "step": -1, "author": "seed", "parents": []},
+        {"number": 2, "task": task, "step": -3, "author": "base@0", "parents": [0]},
         {"number": 1, "task": task, "step": 3, "author": "base", "parents": [0, 99]},
     ]
     tried = [{**entry, "attempts": 4, "solved": 3} for entry in entries]
@@ -114,7 +116,9 @@ def test_the_league_and_the_tasks_of_the_newest_checkpoint_are_shown(
         rates = re.findall(r'<td class="(\S+)" title="8 games">(\d+)</td>', league)
         assert rates == [("beats-3", "88"), ("beaten-3", "12")]
         tasks = shown(client, "/run/made/tasks?task=1")
-        assert "3 of 4" in tasks and "return 7" in tasks and "2 tasks in the newest" in tasks
+        assert "3 of 4" in tasks and "return 7" in tasks and "3 tasks in the newest" in tasks
+        (curve,) = tasks_of(made)[""].charts[0].series
+        assert curve.steps == (0, 3)
         lineage = tasks.partition("All tasks")[0]
         assert "task=0" in lineage and "seed" in lineage
         (made / "checkpoints/000004/state.json").write_text('{"curriculum": {}}')

@@ -107,9 +107,12 @@ def _buffer(entries: list[dict[str, Any]]) -> Tasks:
     rates: dict[int, list[float]] = {}
     for entry in entries:
         if entry["attempts"]:
-            rates.setdefault(entry["step"], []).append(entry["solved"] / entry["attempts"])
+            # What was there before training has a step below 0, by which it was filled.
+            rates.setdefault(max(int(entry["step"]), 0), []).append(
+                entry["solved"] / entry["attempts"]
+            )
     means = [(step, sum(found) / len(found)) for step, found in sorted(rates.items())]
-    title = "Solve rate of tasks, by the step they came in"
+    title = "Solve rate of tasks, by the step they came in; 0 is before training"
     return Tasks(
         [
             _entry(
