@@ -12,6 +12,7 @@ from smoke_run import (
     Strike,
     assert_alike,
     contents,
+    copy_of_finished,
     finished,
     metrics,
     one_line,
@@ -116,6 +117,14 @@ def test_evaluate_needs_nothing_but_the_run_folder(tmp_path: Path) -> None:
     assert outcome.code == 0
     assert not (tmp_path / "empty").exists()
     assert "held_out_sampled/accuracy" in outcome.out
+
+
+def test_evaluate_says_that_there_is_nothing_to_evaluate(tmp_path: Path) -> None:
+    folder = copy_of_finished(tmp_path)
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**settings, "evaluations": {}}))
+    outcome = run("evaluate", str(folder), cwd=tmp_path)
+    assert outcome.code == 2 and "has no evaluations; train with some" in one_line(outcome.err)
 
 
 def test_a_runs_config_reproduces_it_under_a_new_name(tmp_path: Path) -> None:

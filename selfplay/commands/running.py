@@ -162,6 +162,11 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     if place is None:
         raise RunError(f"run {options.run} has no checkpoint yet; go on with it: train resume=...")
     settings = configs.load_changed(options.run, elsewhere) if elsewhere else run.config()
+    if not settings["evaluations"]:
+        raise RunError(
+            f"run {options.run} has no evaluations; train with some, such as evaluations=NAME (see "
+            "selfplay list evaluations)"
+        )
     chosen = {key: settings[key] for key in map(_place, elsewhere)}
     experiment = Experiment.resume({**configs.at_home(settings), **chosen}, place)
     try:
