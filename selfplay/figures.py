@@ -14,6 +14,7 @@ _SHARE = re.compile(
     r"(^|_)(accuracy|rate|share|fraction|valid|worked|solved|won|match|agreement|f1|distinct_created)$"
     r"|^valid_|^pass_at_"
 )
+_FAULT = re.compile(r"(^|_)(illegal|invalid|wrong|failed|error|timeout|lost|truncated)(_|$)")
 
 
 def is_share(key: str) -> bool:
@@ -23,6 +24,11 @@ def is_share(key: str) -> bool:
         return False
     named = rest.rpartition("/")[2] in ("verdict", "invalid")
     return named or _SHARE.search(last) is not None
+
+
+def is_fault(key: str) -> bool:
+    """Whether the metric `key` counts what should not happen, so that less of it is better."""
+    return any(_FAULT.search(part) for part in key.split("/")[-2:])
 
 
 def number(value: float | None) -> str:

@@ -15,7 +15,7 @@ from selfplay.charts import arrange, draw
 from selfplay.collapse.record import alarms
 from selfplay.curves import smoothing
 from selfplay.errors import RunError
-from selfplay.figures import change, figure, is_share, words
+from selfplay.figures import change, figure, is_fault, is_share, words
 from selfplay.pages import render, write_page
 from selfplay.recorded import Evaluations, Summary, read_metrics, read_summary
 from selfplay.transcripts import choose
@@ -34,7 +34,7 @@ class Compared:
     change: str
     """The signed difference."""
     direction: str
-    """"up", "down" or "same"."""
+    """"up" (for the better), "down" or "same"."""
     share: bool
     """Whether the change is in percentage points."""
     chief: bool
@@ -79,29 +79,32 @@ def write_report(run: Path) -> Path:
 def compare(figures: Mapping[str, Mapping[str, float | None] | None]) -> list[Compared]:
     """The lines of one evaluation's table: the whole first, then its parts."""
     before, after = figures.get("before") or {}, figures.get("after") or {}
-    names = sorted(
-        {*before, *after},
-        # What an evaluation asks for comes first, the distinctness that all of them count behind.
-        key=lambda name: ("/" in name, not is_share(name), name.startswith("distinct_"), name),
-    )
+    # In the order in which the evaluation asks for them; what all of them count, and parts, behind.
+    names = sorted(dict.fromkeys([*before, *after]), key=lambda name: ("/" in name, _counted(name)))
     lines = []
     for name in names:
         first, last = before.get(name), after.get(name)
         difference = change(name, first, last)
         # Which way is good is known of shares alone; a change that rounds to nothing is none.
         judged = is_share(name) and any(digit in "123456789" for digit in difference)
+        better = (difference[0] != "-") != is_fault(name)
         lines.append(
             Compared(
                 metric=words(name),
                 before=figure(name, first),
                 after=figure(name, last),
                 change=difference,
-                direction=("down" if difference[0] == "-" else "up") if judged else "same",
+                direction=("up" if better else "down") if judged else "same",
                 share=is_share(name),
                 chief="/" not in name,
             )
         )
     return lines
+
+
+def _counted(name: str) -> bool:
+    """Whether an evaluation counts it unasked."""
+    return name == "failed_episodes" or name.startswith("distinct_")
 
 
 def _evaluations(rows: Mapping[int, Mapping[str, float]]) -> Evaluations:

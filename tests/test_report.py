@@ -222,6 +222,20 @@ def test_comparison_puts_the_whole_first_and_signs_its_changes() -> None:
     assert compare({"before": None, "after": None}) == []
 
 
+def test_comparison_begins_with_what_was_asked_for_and_knows_faults() -> None:
+    before = {"payoff": 0.1, "a/payoff": 0.1, "illegal_rate": 0.163, "failed_episodes": 0.0}
+    after = {**before, "payoff": 0.2, "illegal_rate": 0.023}
+    lines = compare({"before": before, "after": after})
+    assert [(line.metric, line.change, line.direction) for line in lines] == [
+        ("payoff", "+0.100", "same"),
+        ("illegal rate", "-14.0", "up"),  # for the better
+        ("failed episodes", "+0", "same"),
+        ("a, payoff", "+0", "same"),
+    ]
+    worse = compare({"before": {"verdict/wrong": 0.1}, "after": {"verdict/wrong": 0.2}})
+    assert worse[0].direction == "down"
+
+
 def test_visible_leaves_ordinary_writing_alone() -> None:
     for text in ("plain\n\ttext", "\u00e9\u4e2d\u0639", "\U0001f469\u200d\U0001f52c"):
         assert visible(text) == text
