@@ -1,5 +1,6 @@
-"""What servers of one machine share: a browser's cookies."""
+"""What servers of one machine share, a browser's cookies; and what a page says of nothing."""
 
+import shutil
 from pathlib import Path
 
 from starlette.testclient import TestClient
@@ -21,3 +22,12 @@ def test_two_servers_of_one_host_do_not_log_each_other_out(tmp_path: Path) -> No
                 assert client.get(address).status_code == 200
                 cookies = dict(client.cookies)
     assert sorted(cookies.values()) == ["one", "two"]
+
+
+def test_a_run_that_recorded_no_episode_says_what_records_them(tmp_path: Path) -> None:
+    made = five_episodes(tmp_path / "made")
+    server = application(Catalogue([made]), cache=tmp_path)
+    with TestClient(server, base_url="http://127.0.0.1") as client:
+        assert "run.episodes_every" not in client.get("/run/made/episodes?text=nowhere").text
+        shutil.rmtree(made / "episodes")
+        assert "run.episodes_every" in client.get("/run/made/episodes").text

@@ -50,6 +50,7 @@ class EpisodePages:
             rows=rows,
             total=total,
             left=left,
+            nothing=not left and not total and asked == Filter(),
             roles=index.roles(),
             page=page,
             links=links(page, total, plain),
