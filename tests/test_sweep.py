@@ -202,9 +202,13 @@ def test_the_command_runs_reports_and_names_what_failed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", Runs("1"))
-    command = ["train", "-m", "+experiment=smoke", "credit=trr,grpo", "seed=0,1", "run.name=s"]
+    (tmp_path / "mine").mkdir()
+    made = ["+experiment=smoke", "credit=trr,grpo", "seed=0,1", "run.name=s"]
+    command = ["train", "-m", "--config-dir=mine", *made]
     assert main(command) == 2
     said = capsys.readouterr()
+    page = Path("runs/s/report.html").read_text()
+    assert f"selfplay train -m --config-dir=mine {' '.join(made)}" in page
     assert "2 of 4 runs did not end" in said.err and "report   runs/s/report.html" in said.out
     monkeypatch.setattr(subprocess, "Popen", Runs())
     assert main(command) == 0 and main(["report", "runs/s"]) == 0

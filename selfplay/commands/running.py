@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,16 +59,17 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     from selfplay.ablation import lines, text, write_ablation
     from selfplay.experiment import validate
 
-    wanted = sweep.plan(overrides)
+    flags = [f"--config-dir={folder}" for folder in options.config_dir]
+    if options.config_path:
+        flags.append(f"--config-path={options.config_path}")
+    planned = sweep.plan(overrides)
+    wanted = replace(planned, command=(*flags, *planned.command))
     for point in wanted.points:
         settings = load(options, point.overrides)
         validate(settings)
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
     named = run.get("name") or f"{run['experiment']}-sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = Path(run["folder"]) / str(named)
-    flags = [f"--config-dir={folder}" for folder in options.config_dir]
-    if options.config_path:
-        flags.append(f"--config-path={options.config_path}")
     failed = sweep.run(folder, wanted, arguments=flags, jobs=options.jobs)
     if len(failed) < len(wanted.points):
         print(f"\n{text(lines(folder))}\n\nreport   {write_ablation(folder)}")
