@@ -1,6 +1,7 @@
 """An experiment: everything that a config names, built and wired."""
 
 import platform
+import shlex
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -241,7 +242,9 @@ class Experiment:
                 "policy_versions": {name: p.version for name, p in self.policies.items()},
                 "parameters": {name: p.model.num_parameters() for name, p in self.policies.items()},
             },
-            "command": f"selfplay train --config-path {folder} run.name=NEW_NAME",
+            "command": shlex.join(
+                ["selfplay", "train", "--config-path", str(folder), "run.name=NEW_NAME"]
+            ),
             "versions": {
                 "python": platform.python_version(),
                 **{name: version(name) for name in packages},

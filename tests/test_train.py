@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -128,14 +129,16 @@ def test_evaluate_says_that_there_is_nothing_to_evaluate(tmp_path: Path) -> None
 
 
 def test_a_runs_config_reproduces_it_under_a_new_name(tmp_path: Path) -> None:
-    again = ("train", "--config-path", str(finished()), "run.name=again")
+    again = ("train", "--config-path", str(finished()), "run.name=once more")
     assert run(*again, cwd=tmp_path).code == 0
-    assert_alike(tmp_path / "runs/again", finished())
+    made = tmp_path / "runs/once more"
+    assert_alike(made, finished())
+    command = shlex.split(json.loads((made / "summary.json").read_text())["command"])
+    assert command == ["selfplay", *again[:2], "runs/once more", "run.name=NEW_NAME"]
     first, second = (
-        yaml.safe_load((place / "config.yaml").read_text())
-        for place in (finished(), tmp_path / "runs/again")
+        yaml.safe_load((place / "config.yaml").read_text()) for place in (finished(), made)
     )
-    assert second["run"].pop("name") == "again" and first["run"].pop("name") == "whole"
+    assert second["run"].pop("name") == "once more" and first["run"].pop("name") == "whole"
     assert first == second
 
 
