@@ -95,7 +95,7 @@ def test_the_weaker_mode_keeps_the_limits(
 
 @pytest.fixture(scope="module")
 def weak() -> Iterator[Executor]:
-    with Executor(workers=1, wall_seconds=3.0, cpu_seconds=0.3, isolation="rlimits") as pool:
+    with Executor(workers=1, wall_seconds=4.0, cpu_seconds=1.0, isolation="rlimits") as pool:
         yield pool
 
 
