@@ -223,8 +223,9 @@ def test_what_others_say_is_shown_and_never_run(visitor: Visitor) -> None:
     assert len(re.findall(r"<script\b", page)) == 1 and "<img" not in page
     assert "\u202e" not in page and "\x1b" not in page and len(page) < 300_000
     assert "Rules." in page and "more characters" in page
-    visitor.move("x", 1, game=0)
+    visitor.send("move", game=0, turn=1, text="x")  # no game goes on that could be waited for
     asked.join(20)
+    assert not asked.is_alive()
     again = [
         *said,
         {"role": "assistant", "content": "x"},
@@ -235,7 +236,7 @@ def test_what_others_say_is_shown_and_never_run(visitor: Visitor) -> None:
     asked.start()
     visitor.sitting.settle(20)
     assert visitor.page().count("Rules.") == 1  # what was said before is not repeated
-    visitor.move("y", 2, game=0)
+    visitor.send("move", game=0, turn=2, text="y")
     asked.join(20)
 
 
