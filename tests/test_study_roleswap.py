@@ -1,5 +1,9 @@
 """Who learned what: swap tables whose entries are worked out by hand."""
 
+from collections.abc import Callable
+from itertools import permutations, product
+
+import numpy as np
 import pytest
 from study_games import games, player
 
@@ -8,7 +12,9 @@ from selfplay.engines.scripted import constant
 from selfplay.errors import ConfigError
 from selfplay.study.intervals import Estimate
 from selfplay.study.result import Result
-from selfplay.study.roleswap import study
+from selfplay.study.roleswap import shapley, study
+
+ROLES = ("row", "column")
 
 
 def by_name(result: Result) -> dict[str, Estimate]:
@@ -39,6 +45,57 @@ def test_what_only_works_together_is_co_adaptation() -> None:
     assert found["joint gain, trained over base"].value == 0.75
     assert found["gain of row alone"].value == -0.25
     assert found["co-adaptation"].value == 1.25
+
+
+def shares(count: int, worth: Callable[[set[int]], float]) -> list[float]:
+    """Shapley values of the sides 1 to `count`, of the worth of the set that is trained."""
+    cells = {
+        cell: np.array(float(worth({n + 1 for n, who in enumerate(cell) if who == 0})))
+        for cell in product((0, 1), repeat=count)
+    }
+    return [float(value) for value in shapley(cells, count)]
+
+
+@pytest.mark.parametrize(
+    ("worth", "expected"),
+    [
+        (lambda s: 3 in s and bool(s & {1, 2}), [1 / 6, 1 / 6, 2 / 3]),  # a glove and its pair
+        (lambda s: s == {1, 2, 3}, [1 / 3, 1 / 3, 1 / 3]),
+        (lambda s: bool(s), [1 / 3, 1 / 3, 1 / 3]),
+        (lambda s: len(s) >= 2, [1 / 3, 1 / 3, 1 / 3]),
+        (lambda s: sum(s) + 2 * (s >= {1, 2}), [2, 3, 3]),
+        (lambda s: float(2 in s), [0, 1, 0]),
+    ],
+)
+def test_shapley_values_of_three(worth: Callable[[set[int]], float], expected: list[float]) -> None:
+    found = shares(3, worth)
+    assert found == pytest.approx(expected)
+    assert sum(found) == pytest.approx(worth({1, 2, 3}) - worth(set()))
+
+
+def test_shapley_values_are_the_mean_over_all_orders_and_linear() -> None:
+    draw = np.random.default_rng(0).standard_normal
+    one, other = ({cell: draw(5) for cell in product((0, 1), repeat=4)} for _ in range(2))
+    by_order = np.zeros((4, 5))
+    for order in permutations(range(4)):
+        trained = [1, 1, 1, 1]
+        for side in order:
+            before = one[tuple(trained)]
+            trained[side] = 0
+            by_order[side] += (one[tuple(trained)] - before) / 24
+    np.testing.assert_allclose(shapley(one, 4), by_order)
+    both = shapley({cell: one[cell] + 2 * other[cell] for cell in one}, 4)
+    np.testing.assert_allclose(both, by_order + 2 * np.array(shapley(other, 4)))
+
+
+def test_shares_sum_to_the_joint_gain_and_split_co_adaptation() -> None:
+    found = by_name(swap([[[5, 5], [3, 3]], [[2, 2], [1, 1]]]))
+    row, column = (found[f"share of {s} in the joint gain (Shapley value)"] for s in ROLES)
+    assert (row.value, column.value) == (2.5, 1.5)
+    assert row.value + column.value == found["joint gain, trained over base"].value == 4
+    half = found["co-adaptation"].value / 2
+    assert row.value == found["gain of row alone"].value + half
+    assert column.value == found["gain of column alone"].value + half
 
 
 def test_a_zero_sum_game_has_a_role_effect_and_skill_without_it() -> None:

@@ -4,23 +4,28 @@
 role) is taken by one of the players. Of two players, trained t and untrained 0: the gain of a side
 alone is J[t in it, 0 elsewhere] - J[all 0]; the co-adaptation is the joint gain J[all t] - J[all 0]
 less all gains of sides alone, for two sides J[t,t] - J[t,0] - J[0,t] + J[0,0]. It is 0 where what
-the sides learned adds up, above 0 where they learned to work with each other. In a zero-sum game of
-two sides, the role effect is the mean pay of the first over all ordered pairs of different players,
-and (J - J')/2 is skill without it.
+the sides learned adds up, above 0 where they learned to work with each other. A side's *share* of
+the joint gain is its Shapley value: what training it adds, in the mean over all orders in which the
+sides could become trained, the others as they are by then. The shares sum to the joint gain; of two
+sides a share is the gain alone and half of the co-adaptation, of more it also tells with whom. In a
+zero-sum game of two sides, the role effect is the mean pay of the first over all ordered pairs of
+different players, and (J - J')/2 is skill without it.
 
-**Source.** The decomposition of an antisymmetric game in 1806.02643 for skill; interaction
-contrasts of a two-way table for the rest.
+**Source.** Shapley 1953 (A Value for n-Person Games) for the shares; the decomposition of an
+antisymmetric game in 1806.02643 for skill; interaction contrasts of a two-way table for the rest.
 
 **Estimator.** Every assignment plays the same tasks with the same seeds; means of paired
 differences, bootstrapped over tasks, or over episodes within tasks where tasks are few. Unbiased.
 
 **Limits.** About these checkpoints: other training runs would move more than the interval says. An
 untrained policy is a partner that nobody meets in training; a low J[t,0] may be confusion rather
-than dependence.
+than dependence. Every share is against these untrained policies: with others in their place, such
+as random play, the same training has other shares.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import factorial
 
 import numpy as np
 
@@ -102,7 +107,7 @@ def contrasts(
     sides: Sequence[str],
     labels: Sequence[str],
 ) -> list[Estimate]:
-    """Gains alone, the joint gain and the co-adaptation of the first player over the second."""
+    """Gains of the first player over the second: joint, alone, together, and each side's share."""
     everyone = range(len(sides))
     trained, base = scores[(0,) * len(sides)], scores[(1,) * len(sides)]
     alone = [scores[tuple(0 if s == side else 1 for s in everyone)] - base for side in everyone]
@@ -121,7 +126,30 @@ def contrasts(
             for side, lost in zip(sides, without, strict=True)
         ),
     ]
-    return [*found, draws.mean("co-adaptation", trained - base - sum(alone), null=0.0)]
+    found.append(draws.mean("co-adaptation", trained - base - sum(alone), null=0.0))
+    shares = shapley(scores, len(sides))
+    return found + [
+        draws.mean(f"share of {side} in the joint gain (Shapley value)", share, null=0.0)
+        for side, share in zip(sides, shares, strict=True)
+    ]
+
+
+def shapley(worth: Mapping[Assignment, np.ndarray], count: int) -> list[np.ndarray]:
+    """The Shapley value of each of `count` sides, of the worth of who is trained (0) and not (1).
+
+    phi_i = sum over the sets S of others of |S|! (count - |S| - 1)! / count! times what i adds to
+    S. Linear in the worth, so that episodes keep their places: [N] each, where worth is [N].
+    """
+    found = []
+    for side in range(count):
+        value = np.zeros(())
+        for rest in product((0, 1), repeat=count - 1):
+            before, after = ((*rest[:side], who, *rest[side:]) for who in (1, 0))
+            size = rest.count(0)
+            weight = factorial(size) * factorial(count - size - 1) / factorial(count)
+            value = value + weight * (worth[after] - worth[before])
+        found.append(value)
+    return found
 
 
 def role_effect(returns: Sequence[Mapping[Assignment, np.ndarray]], draws: Draws) -> list[Estimate]:
