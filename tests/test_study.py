@@ -13,6 +13,10 @@ from selfplay.config import at_home
 from selfplay.study import studies
 from selfplay.study.result import Result, Table
 
+RANDOM = (
+    "+population.opponents.random="
+    "{_target_: selfplay.engines.scripted.Scripted, script: arenas.opponents.random_legal}"
+)
 SHORT = ("+experiment=kuhn", "run.steps=2", "run.checkpoint_every=1", "warmstart.steps=40")
 
 
@@ -98,6 +102,25 @@ def test_the_command_names_step_0(folder: Path) -> None:
     assert told["command"] == "selfplay study exploitability runs/hand --step 0 --out begun"
 
 
+def test_who_beats_whom_among_checkpoints_and_whom_the_run_seats(folder: Path) -> None:
+    pytest.importorskip("scipy")
+    arguments = ("payoffs", "runs/hand@0", "runs/hand@2", "--opponent=random", "--episodes=12")
+    told = json_of(folder, *arguments, "--set", RANDOM, "--out=beats")
+    matrix, standing = told["tables"][:2]
+    players = ["hand@0", "hand@2", "random"]
+    assert [row[""] for row in matrix["rows"]] == players
+    for one in matrix["rows"]:
+        for other in matrix["rows"]:
+            assert one[other[""]] == pytest.approx(-other[one[""]])
+    assert sum(row["Nash"] for row in standing["rows"]) == pytest.approx(1)
+    assert sum(row["alpha-rank"] for row in standing["rows"]) == pytest.approx(1)
+    assert sorted(row[""] for row in standing["rows"]) == players
+    assert {each["name"]: each for each in told["estimates"]}["effective diversity"]
+    assert (folder / "beats/payoffs.html").read_text().count("<svg") == 4
+    command = json.loads((folder / "beats/payoffs.json").read_text())["command"]
+    assert "runs/hand@0 runs/hand@2 --opponent random --episodes 12 --set" in command
+
+
 def test_exploit_and_transfer_of_a_run(folder: Path) -> None:
     told = json_of(folder, "exploit", "runs/hand", "--episodes=6", "--budget=24")
     assert told["estimates"][-1]["direction"] == "lower_bound"
@@ -170,6 +193,9 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["dynamics", "runs/hand@1"], "dynamics is of a whole run; drop the @"),
         (["roleswap", "runs/hand@1", "./runs/hand@1"], "runs/hand@1: named twice"),
         (["crossplay", "runs/hand"], "a single player has nobody to cross with; name runs"),
+        (["payoffs", "runs/hand"], "one player has nobody to beat; name several"),
+        (["payoffs", "runs/hand", "--opponent=ran"], "--opponent: nobody is called 'ran'"),
+        (["compare", "payoffs", "a=runs/hand"], "no command 'payoffs'"),
         (["ablate", "runs/hand"], "no move is words to others; measure a game that has them"),
         (["dynamics", "runs/hand", "--metric=role/player/valid"], "recorded no episodes; train"),
         (["dynamics", "runs/foot"], "no run folder"),

@@ -48,6 +48,12 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     },
     "budget": {"type": int, "default": 2000, "metavar": "N", "help": "games of training per seat"},
     "samples": {"type": int, "default": 16, "metavar": "N", "help": "samples per task"},
+    "opponent": {
+        "action": "append",
+        "metavar": "NAME",
+        "help": "whom the first run can seat, as a player too: an opponent of its population, or a "
+        "snapshot of its league; may be given several times",
+    },
     "seed": {"type": int, "default": 0, "metavar": "N", "help": "of luck and samples"},
     "only": {
         "action": "append",
@@ -120,6 +126,12 @@ MEASURES: Mapping[str, Measure] = {
         runs="players",
         options=PLAYING,
     ),
+    "payoffs": Measure(
+        help="who beats whom: Nash averaging, alpha-rank, and whether there is an order or cycles",
+        study="payoffs",
+        runs="players",
+        options=("opponent", "evaluation", "episodes", "seed", "set"),
+    ),
     "ablate": Measure(
         help="what is lost when words are dropped, shuffled or replaced",
         study="ablate",
@@ -145,7 +157,8 @@ MEASURES: Mapping[str, Measure] = {
         options=(*PLAYING, "cooperate", "default", "role", "samples", "budget", "only"),
     ),
 }
-SINGLE = tuple(name for name in MEASURES if name not in ("crossplay", "transfer", "compare"))
+SEVERAL = ("crossplay", "payoffs", "transfer", "compare")
+SINGLE = tuple(name for name in MEASURES if name not in SEVERAL)
 """Measures of one run, which `compare` makes of each."""
 
 

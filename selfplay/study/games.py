@@ -22,6 +22,7 @@ from selfplay.errors import ConfigError, nearest
 from selfplay.experiment import Experiment
 from selfplay.rollout import Job, Rollout, Seat
 from selfplay.runs import Run
+from selfplay.seating import refuse_unknown
 from selfplay.seeds import derive
 from selfplay.study.intervals import Draws
 from selfplay.study.players import Player, Reference, places, settings_that_differ
@@ -46,7 +47,7 @@ class Games:
     engines: dict[str, Engine] = field(default_factory=dict)
     """Policy to the engine that serves it."""
     renderers: dict[str, Renderer] = field(default_factory=dict)
-    """Policy to its token seam."""
+    """Policy, or opponent, to its token seam."""
     models: dict[str, PreTrainedModel] = field(default_factory=dict)
     """Policy to its model, where it has one."""
     metrics: Sequence[str] = (RETURN,)
@@ -168,6 +169,15 @@ class Games:
             for player, reference in zip(players, references, strict=True)
         ]
 
+    def seated(self, names: Sequence[str], *, option: str) -> list[Player]:
+        """Those whom the run itself can seat: an opponent of its population, a league's snapshot.
+
+        Raises ConfigError, with the option that named them, for a name of nobody.
+        """
+        refuse_unknown(names, self.renderers, where=option)
+        roles = list(self.arena().roles)
+        return [Player(label=name, policies=dict.fromkeys(roles, name)) for name in names]
+
     def _admit(self, reference: Reference, anyhow: bool) -> Player:
         player, policies = reference.load(list(self.arena().roles), anyhow=anyhow)
         differs = settings_that_differ(self._config, Run.open(reference.run).config())
@@ -250,7 +260,7 @@ def _games(
         seats=rollout.seats,
         tasks=tasks,
         engines=dict(rollout.engines),
-        renderers={n: policy.renderer for n, policy in experiment.policies.items()},
+        renderers=dict(rollout.renderers),
         models={n: policy.model for n, policy in experiment.policies.items()},
         metrics=metrics,
         episodes=episodes or count,

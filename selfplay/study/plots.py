@@ -175,7 +175,7 @@ class Curves:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         if self.logarithmic:
             axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter(lambda value, place: f"{value:g}")
+            axes.xaxis.set_major_formatter(lambda value, place: number(value))
         else:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
 

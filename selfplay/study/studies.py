@@ -61,6 +61,16 @@ def crossplay(options: argparse.Namespace) -> Result:
         return study(games, players, independent=len(runs) == len(references))
 
 
+def payoffs(options: argparse.Namespace) -> Result:
+    """Who beats whom."""
+    from selfplay.study.payoffs import study
+
+    references = _references(options)
+    with _games(options, references[0].run) as games:
+        opponents = games.seated(options.opponent or (), option="--opponent")
+        return study(games, [*games.admit(references), *opponents])
+
+
 def ablate(options: argparse.Namespace) -> Result:
     """What is lost when words are not heard as they were said."""
     from selfplay.study.ablate import study

@@ -1,0 +1,242 @@
+"""Payoffs: who beats whom in a population, and whether that is an order or goes in circles.
+
+**Definition.** A[i, j] is what player i gains on player j: half the difference of their pay, in the
+mean over who sits where. On it the *Nash mixture* and what each player gains on it (Nash
+averaging), *alpha-rank* over a range of alpha, the *transitive share* of A (what a rating could
+say; the rest is cycles), the *effective diversity* and the *3-cycles*.
+
+**Source.** 1806.02643 for Nash averaging and the split, 1903.01373 for alpha-rank, 1901.08106 for
+effective diversity.
+
+**Estimator.** Every ordered pair plays the same tasks with the same seeds; a bootstrap over tasks,
+or over episodes within tasks where tasks are few. Noise is never quite transitive and never quite
+cyclic (of N players, 2 / N of its squares are transitive), so what the resamples differ by is taken
+off both parts, in each resample twice. The Nash mixture jumps where the sign of an entry changes:
+in place of an interval, how often a player is in it.
+
+**Limits.** About these players: one more may change everybody's place but that on the Nash mixture,
+and nobody's strength against those who are absent is measured. In units of pay; the order by wins
+may be another. Noise makes cycles, so that those beyond it are counted too, pair by pair.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from selfplay.errors import ConfigError
+from selfplay.figures import number
+from selfplay.study.dots import undrawn
+from selfplay.study.games import Games
+from selfplay.study.intervals import Draws, Estimate
+from selfplay.study.matchups import ALPHAS, Matchups, Pays, shape
+from selfplay.study.metagame import alpha_rank, cycles, nash, solvers
+from selfplay.study.players import Player
+from selfplay.study.plots import Curves, Drawing, Intervals, Matrix
+from selfplay.study.result import Cell, Result, Table
+from selfplay.study.tally import RETURN
+
+NASH_RESAMPLES = 500
+"""Of the resamples, those of which the Nash mixture is worked out: each takes milliseconds."""
+PRESENT = 0.01
+"""The share by alpha-rank under which a player is one of the last."""
+ALPHA = "alpha x largest payoff"
+MOST_CYCLES = 20
+"""Cycles that are listed."""
+
+
+def study(games: Games, players: Sequence[Player]) -> Result:
+    """Play every ordered pair, and look at the matrix."""
+    sides = games.sides()
+    if len(sides) != 2:
+        raise ConfigError(
+            f"payoffs: {games.arena().name} has {len(sides)} seat(s), and who beats whom is "
+            "asked of two; measure roleswap, or crossplay where they are a team"
+        )
+    if len(players) < 2:
+        raise ConfigError(
+            "payoffs: one player has nobody to beat; name several: runs, checkpoints as RUN@STEP, "
+            "or with --opponent NAME whom the run can seat"
+        )
+    labels = [player.label for player in players]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(f"payoffs: {label} is named twice; name each player once")
+    if games.episodes < 2:
+        raise ConfigError("payoffs: of one game nothing tells what is noise; at least 2 are needed")
+    solvers()  # a missing package is told of before anything is played
+    pays, draws, notes = play(games, players)
+    found = Matchups.of(pays, draws, labels)
+    shares = np.array([alpha_rank(found.whole, alpha=alpha) for alpha in found.alphas()])
+    ranks = [found.ranked(place) for place in range(len(players))]
+    gains = [found.gain(place) for place in range(len(players))]
+    mixture = nash(found.whole)
+    order = sorted(range(len(players)), key=lambda n: (-round(ranks[n].value, 6), -gains[n].value))
+    sweep = Curves(
+        title="Alpha-rank by the strength of selection",
+        x=ALPHAS.tolist(),
+        series={found.labels[n]: shares[:, n].tolist() for n in order},
+        bands={},
+        xlabel=ALPHA,
+        logarithmic=True,
+    )
+    return Result(
+        measure="payoffs",
+        title=f"Who beats whom: {len(players)} players in {games.arena().name}",
+        definition="What each player (rows) gains on each other (columns): half the difference of "
+        "their pay, in the mean over who sits where. Whether that is an order or goes in circles, "
+        "and who is left where everybody may choose whom to be.",
+        estimates=[*(gains[place] for place in order), *shape(found, mixture)],
+        tables=[
+            _matrix_table(found),
+            _standing(found, gains, ranks, mixture, order),
+            Table(
+                title="Alpha-rank by the strength of selection",
+                columns=[ALPHA, *found.labels],
+                rows=[
+                    [float(a), *map(float, row)]
+                    for a, row in zip(ALPHAS, shares.round(6), strict=True)
+                ],
+            ),
+            *_cycles(found),
+        ],
+        drawings=[*_drawings(found, gains, ranks, mixture, order), sweep],
+        params={**games.record(), "metric": "half the difference of pay"},
+        notes=[*games.notes, *notes, settled(shares), *undrawn([sweep])],
+    )
+
+
+def play(games: Games, players: Sequence[Player]) -> tuple[Pays, Draws, list[str]]:
+    """What everybody gains on everybody in each game, how intervals are made, and what to know.
+
+    Raises ConfigError where a side never moves, or where the sides are a team.
+    """
+    (first, ones), (second, others) = games.sides().items()
+    pays, sums, draws = {}, [], None
+    for i, player in enumerate(players):
+        for j, opponent in enumerate(players):
+            if i == j:
+                continue
+            episodes = games.play({**player.seats(ones), **opponent.seats(others)})
+            draws = draws or games.draws(episodes)
+            one, other = (games.scores(episodes, f"{RETURN}/{side}") for side in (first, second))
+            pays[i, j] = (one - other) / 2
+            sums.append(one + other)
+    assert draws is not None
+    for side in games.idle():
+        raise ConfigError(
+            f"payoffs: {side} never moves in these games, so that nobody can beat it; name others "
+            "with --evaluation"
+        )
+    total = np.concatenate(sums).round(9)
+    total = total[np.isfinite(total)]
+    odd = 1 - np.unique(total, return_counts=True)[1].max(initial=0) / max(len(total), 1)
+    if odd and not any(np.nan_to_num(pay).any() for pay in pays.values()):
+        raise ConfigError(
+            "payoffs: both sides are always paid the same, so that nobody beats anybody; measure "
+            "crossplay"
+        )
+    notes = []
+    if odd:
+        notes.append(
+            f"in {100 * odd:.1f} % of the games what both are paid together is not what it is in "
+            "the others: this says who is paid more than the other, not who is paid much"
+        )
+    return pays, draws, notes
+
+
+def settled(shares: np.ndarray) -> str:
+    """From which alpha on the order is the one of the last, in words; [alphas, N] shares."""
+    kept = np.where(shares >= PRESENT, shares, 0.0).round(6)
+    order = np.sign(kept[:, :, None] - kept[:, None, :])
+    changed = np.flatnonzero((order != order[-1]).any(axis=(1, 2)))
+    first = int(changed[-1]) + 1 if len(changed) else 0
+    who = f"the order by alpha-rank, everybody under {100 * PRESENT:g} % being last,"
+    if first == len(shares) - 1:
+        return f"{who} still changes at the largest {ALPHA}"
+    return f"{who} is the same from {ALPHA} = {number(float(ALPHAS[first]))} on"
+
+
+def _matrix_table(found: Matchups) -> Table:
+    rows = zip(found.labels, found.whole, strict=True)
+    return Table(
+        title="What the rows gain on the columns",
+        columns=["", *found.labels],
+        rows=[[label, *map(float, row)] for label, row in rows],
+    )
+
+
+def _standing(
+    found: Matchups,
+    gains: Sequence[Estimate],
+    ranks: Sequence[Estimate],
+    mixture: np.ndarray,
+    order: Sequence[int],
+) -> Table:
+    # Of scripts that know no luck all resamples are the same matrix.
+    drawn, counts = np.unique(found.drawn[:NASH_RESAMPLES].round(9), axis=0, return_counts=True)
+    inside = counts @ np.array([nash(payoffs) > 0 for payoffs in drawn]) / counts.sum()
+    scores = (found.whole @ mixture).round(9) + 0.0  # and no -0
+    rows: list[list[Cell]] = [
+        [
+            found.labels[n],
+            *(float(x) for x in (gains[n].value, mixture[n], inside[n], scores[n])),
+            *(ranks[n].value, ranks[n].low, ranks[n].high),
+        ]
+        for n in order
+    ]
+    columns = ["", "gain", "Nash", "share of resamples in it", "gain on Nash"]
+    return Table(
+        title=f"Who is left; alpha-rank at {ALPHA} = {ALPHAS[-1]:g}",
+        columns=[*columns, "alpha-rank", "low", "high"],
+        rows=rows,
+    )
+
+
+def _cycles(found: Matchups) -> list[Table]:
+    clear = found.clear()
+    listed: list[tuple[float, float, str]] = []
+    for triple in cycles(found.whole > 0):
+        pairs = list(zip(triple, (*triple[1:], triple[0]), strict=True))
+        names = " > ".join(found.labels[n] for n in (*triple, triple[0]))
+        away, gain = (min(float(x[pair]) for pair in pairs) for x in (clear, found.whole))
+        listed.append((away, gain, names))
+    if not listed:
+        return []
+    listed.sort(key=lambda row: (-row[0], -row[1], row[2]))
+    return [
+        Table(
+            title=f"3-cycles, the clearest {min(len(listed), MOST_CYCLES)} of {len(listed)}",
+            columns=["", "least gain", "in standard deviations"],
+            rows=[[names, gain, away] for away, gain, names in listed[:MOST_CYCLES]],
+        )
+    ]
+
+
+def _drawings(
+    found: Matchups,
+    gains: Sequence[Estimate],
+    ranks: Sequence[Estimate],
+    mixture: np.ndarray,
+    order: Sequence[int],
+) -> list[Drawing]:
+    labels = [found.labels[n] for n in order]
+    points = [Estimate(name=f"{found.labels[n]}: Nash", value=float(mixture[n])) for n in order]
+    return [
+        Matrix(
+            title="What the rows gain on the columns",
+            rows=labels,
+            columns=labels,
+            values=found.whole[np.ix_(order, order)].tolist(),
+        ),
+        Intervals(
+            title="Gain on the others, with 95 % intervals",
+            estimates=[gains[n] for n in order],
+            null=0.0,
+        ),
+        Intervals(
+            title="Who is left: Nash mixture, and alpha-rank with 95 % intervals",
+            estimates=[
+                each for n, point in zip(order, points, strict=True) for each in (point, ranks[n])
+            ],
+        ),
+    ]
