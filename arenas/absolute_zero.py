@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
-from arenas.program_checks import fault, normal_form
+from arenas.program_checks import canonical_arguments, comparable, fault, normal_form
 from selfplay.arena import Arena
 from selfplay.curriculum.buffer import TaskBuffer
-from selfplay.executor import Call, Executor, Outcome, parse_arguments
+from selfplay.executor import Call, Executor, Outcome
 from selfplay.executor.literal import LiteralError, canonical, parse_literal
 from selfplay.rewards import composite, learnability
 from selfplay.types import Action, Observation, Task, well_formed
@@ -96,6 +96,10 @@ class AbsoluteZero(Arena):
         """The proposer alone, then all solvers at once."""
         return ["proposer_0"] if self.proposing else self.solvers
 
+    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+        """Outputs and inputs compare as literals; programs do not, nor do proposals."""
+        return comparable(task.type, action) if task.payload["mode"] == "solve" else None
+
     def view(self, agent: str) -> Observation:
         """A proposer sees references or a given program; a solver its side of the task."""
         if agent == "proposer_0":
@@ -142,7 +146,7 @@ class AbsoluteZero(Arena):
         if normal_form(program) in self.forbidden:
             return {}, "held_out"
         try:
-            inputs = [_arguments(text) for text in inputs]
+            inputs = [canonical_arguments(text) for text in inputs]
         except LiteralError:
             return {}, "bad_arguments"
         wanted = self.pairs if self.task.type == "induction" else 1
@@ -209,7 +213,7 @@ class AbsoluteZero(Arena):
 
     def _abduction_calls(self, answer: str) -> list[Call] | str:
         try:
-            return [Call(program=self.problem["program"], arguments=_arguments(answer))]
+            return [Call(program=self.problem["program"], arguments=canonical_arguments(answer))]
         except LiteralError:
             return "not_literal"
 
@@ -237,11 +241,6 @@ def _verdict(outcomes: Sequence[Outcome], wanted: Sequence[str]) -> str:
             return outcome.reason.value
     right = all(o.value == value for o, value in zip(outcomes, wanted, strict=True))
     return "correct" if right else "wrong"
-
-
-def _arguments(text: str) -> str:
-    """Comma-separated literals in canonical form; raises LiteralError."""
-    return ", ".join(canonical(value) for value in parse_arguments(text))
 
 
 def proposer_view(kind: str, payload: Mapping[str, Any], *, pairs: int) -> Observation:

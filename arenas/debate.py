@@ -18,7 +18,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.arithmetic import questions
 from arenas.debate_reward import Horizon, Incentives, Whose, debate_return, persuasion
-from arenas.verifier import Matches, Verifier, meaning, read_argued
+from arenas.verifier import Matches, Verifier, meaning, read_argued, vote
 from selfplay.arena import Arena
 from selfplay.rewards import majority, mean
 from selfplay.types import Action, Observation, Task
@@ -108,6 +108,12 @@ class Debate(Arena):
         """The debaters: the others hear answers and arguments."""
         return () if self.judging else self.debaters
 
+    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+        """What a debater answers, or a judge."""
+        said = self._read(action) or {}
+        answer = self._read_verdict(action) if agent == JUDGE else said.get("answer")
+        return vote(answer, self.verifier)
+
     def view(self, agent: str) -> Observation:
         """The question and the last round: a debater's own answer and those of the others."""
         last = self.said[-1] if self.said else []
@@ -179,8 +185,8 @@ class Debate(Arena):
                 self.pay(agent, worth, move=turn)
 
     def _judge(self, action: Action | None) -> None:
-        verdict = (action or "").strip()
-        if not verdict or len(verdict) > self.answer_length:
+        verdict = self._read_verdict(action)
+        if not verdict:
             self.note(JUDGE, verdict="none")
             self.pay(JUDGE, self.malformed)
             fallback = self._majority(-1) if self.no_verdict == "majority" else None
@@ -190,6 +196,11 @@ class Debate(Arena):
         self.note(JUDGE, verdict="correct" if score > 0.5 else "wrong")
         self.pay(JUDGE, score)
         self._end(score, verdict=True)
+
+    def _read_verdict(self, action: Action | None) -> str:
+        """A judge's answer; "" for none."""
+        verdict = (action or "").strip()
+        return verdict if len(verdict) <= self.answer_length else ""
 
     def _end(self, accuracy: float, **judged: bool) -> None:
         answers = [[meaning(e["answer"]) if e else None for e in row] for row in self.said]

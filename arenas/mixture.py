@@ -73,6 +73,11 @@ class Mixture(Arena):
         """The agents of the inner arena's stage."""
         return [self._outer(agent) for agent in self.inner.stage]
 
+    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+        """What the part says that it is."""
+        part, inner_task = unrouted(task)
+        return self.parts[part].ballot(inner_task, agent.removeprefix(f"{part}_"), action)
+
     def view(self, agent: str) -> Observation:
         """What the inner arena shows."""
         return self.inner.view(self._inner(agent))

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.arithmetic import questions
-from arenas.verifier import Matches, Verifier, read_argued
+from arenas.verifier import Matches, Verifier, read_argued, vote
 from selfplay.arena import Arena
 from selfplay.types import Action, Observation, Task
 
@@ -65,6 +65,11 @@ class Pipeline(Arena):
     def acting(self) -> Sequence[str]:
         """One after the other."""
         return [self.possible_agents[self.at]]
+
+    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+        """What the generator and the refiner answer; a critique is no answer."""
+        said = (self._read(action) or {}) if agent != VERIFIER else {}
+        return vote(said.get("answer"), self.verifier)
 
     def view(self, agent: str) -> Observation:
         """The question and all that was said before."""

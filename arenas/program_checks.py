@@ -6,6 +6,9 @@ These keep tasks well-formed and deterministic. They are no defence: that is the
 import ast
 from functools import lru_cache
 
+from selfplay.executor import parse_arguments
+from selfplay.executor.literal import LiteralError, canonical, parse_literal
+
 LONGEST_PROGRAM = 10_000
 """Characters."""
 
@@ -82,3 +85,21 @@ def fault(program: str, *, entry: str = "f") -> str | None:
 def normal_form(program: str) -> str:
     """The program without comments, spacing and quoting styles: equal for equal programs."""
     return ast.unparse(ast.parse(program))
+
+
+def canonical_arguments(text: str) -> str:
+    """Comma-separated literals in canonical form; raises LiteralError."""
+    return ", ".join(canonical(value) for value in parse_arguments(text))
+
+
+def comparable(kind: str, answer: str | None) -> str | None:
+    """An attempt at a task of this type in canonical form, "" for what is none; None of induction:
+    programs can be equal in every way but their text."""
+    if kind == "induction":
+        return None
+    try:
+        if kind == "deduction":
+            return canonical(parse_literal(answer or ""))
+        return canonical_arguments(answer or "")
+    except LiteralError:
+        return ""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, get_args
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.arithmetic import questions
-from arenas.verifier import Matches, Verifier, meaning, read_argued
+from arenas.verifier import Matches, Verifier, meaning, read_argued, vote
 from selfplay.arena import Arena
 from selfplay.rewards import learnability, majority, minority, uncertainty
 from selfplay.types import Action, Observation, Task
@@ -106,6 +106,12 @@ class Questions(Arena):
     def acting(self) -> Sequence[str]:
         """The proposer alone, then all who answer at once."""
         return [PROPOSER] if self.proposing else self.answering
+
+    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+        """What is answered to a given question; to proposed ones, each another, nothing."""
+        if task.payload.get("mode") == "propose":
+            return None
+        return vote(self._read(action), self.verifier)
 
     def view(self, agent: str) -> Observation:
         """A proposer sees earlier questions to differ from, or one to make easier."""

@@ -45,6 +45,14 @@ def meaning(answer: str) -> str:
     return f"={number}" if number is not None else normalized_answer(answer) or answer.strip()
 
 
+def vote(answer: str | None, verifier: Verifier) -> str | None:
+    """What a vote counts an answer as, "" for none; None where another verifier than `Matches`
+    says what is right: to it answers may be one that differ in meaning as text."""
+    if not isinstance(verifier, Matches):
+        return None
+    return meaning(answer) if answer else ""
+
+
 def number_in(text: str) -> Fraction | None:
     """The number that a text is, if it is one: "7", "-1.50", "3/4", "1,000"."""
     plain = text.strip().rstrip(".").replace(",", "")

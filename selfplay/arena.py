@@ -86,6 +86,12 @@ class Arena(AECEnv):
         heard. Nobody, unless an author says who."""
         return ()
 
+    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+        """What a move answers to its task, the same text where it means the same; "" is no answer.
+        Studies vote on it. None, unless an author says otherwise: no text compares the answers.
+        Follows from these arguments alone."""
+        return None
+
     # What an author calls ----------------------------------------------------------------------
 
     def pay(self, agent: str, reward: float, *, move: int | None = None) -> None:

@@ -14,6 +14,7 @@ from pettingzoo.test import api_test, seed_test
 
 from arenas.absolute_zero import (
     IDENTITY,
+    TYPES,
     AbsoluteZero,
     env,
     identity_seeds,
@@ -278,3 +279,18 @@ def test_registering_loads_nothing_heavy() -> None:
     loaded = set(run.stdout.split())
     assert "pettingzoo" in loaded
     assert not loaded & {"torch", "transformers", "arenas.absolute_zero", "selfplay.executor"}
+
+
+def test_what_votes_count_of_an_answer(executor: Executor) -> None:
+    """Literals in any writing; nothing where equal answers need not look alike."""
+    arena = AbsoluteZero(executor=executor)
+    kinds = {kind: Task(id=kind, type=kind, payload={"mode": "solve"}) for kind in TYPES}
+    output = {arena.ballot(kinds["deduction"], "solver_0", t) for t in ("[1,'a']", '[1, "a"]')}
+    given = [arena.ballot(kinds["abduction"], "solver_0", t) for t in ("1,2", "1, 2", "(1, 2)")]
+    assert len(output) == 1 and "" not in output and given[0] == given[1] != given[2]
+    for text in (None, "print(1)", "the answer is 3", "(" * 9999):
+        assert arena.ballot(kinds["deduction"], "solver_0", text) == ""
+        assert arena.ballot(kinds["abduction"], "solver_0", text) == ""
+    assert arena.ballot(kinds["induction"], "solver_0", "def f(a): return a") is None
+    proposing = Task(id="p", type="deduction", payload={"mode": "propose"})
+    assert arena.ballot(proposing, "solver_0", "1") is None

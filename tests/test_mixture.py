@@ -208,3 +208,12 @@ def test_tasks_and_demonstrations_of_a_part() -> None:
     assert set(parts["kuhn"].pieces()) <= set(shown.pieces())
     with pytest.raises(ValueError, match="same arenas"):
         MixtureDemonstrations(parts=parts, shares={"kuhn": 1})
+
+
+def test_a_ballot_is_the_parts() -> None:
+    sums = Task(id="sum", payload={"question": "1 + 1", "answer": "2"})
+    said = json.dumps({"answer": "2.0", "argument": "so"})
+    arena = mixture()
+    assert arena.ballot(routed("pipeline", sums), "pipeline_refiner_0", said) == "=2"
+    assert arena.ballot(routed("pipeline", sums), "pipeline_verifier_0", said) == ""
+    assert arena.ballot(routed("kuhn", GAME), "kuhn_player_0", "bet") is None

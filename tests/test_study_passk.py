@@ -1,6 +1,10 @@
-"""pass@k against enumeration."""
+"""pass@k and majority@k against enumeration."""
 
+import json
+from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
 from math import comb, isnan
 from random import Random
 from typing import Any
@@ -10,12 +14,15 @@ import pytest
 from building import episode, turn
 from study_games import games, lewis, lewis_tasks, player
 
+from arenas.debate import Debate
 from selfplay.engines.scripted import Script
 from selfplay.errors import ConfigError
 from selfplay.study.intervals import Estimate
+from selfplay.study.majority import Ballots, ballots, majority_at_k
 from selfplay.study.passk import (
     Counts,
     counts,
+    cover,
     discovered,
     first_crossing,
     fisher,
@@ -23,6 +30,7 @@ from selfplay.study.passk import (
     study,
 )
 from selfplay.study.result import Result
+from selfplay.types import Status, Task
 
 
 def test_the_estimate() -> None:
@@ -97,8 +105,14 @@ def test_sharpening_is_seen() -> None:
     found: dict[str, Estimate] = {each.name: each for each in result.estimates}
     assert found["gain at k = 8"].low <= 0.25 - (1 - 0.5**8) + 0.01
     assert found["gain at k = 8"].high >= 0.25 - (1 - 0.5**8)
-    assert "never solved" in result.tables[1].columns
-    assert result.tables[1].rows[0][:4] == ["trained", 4, 3, 1]
+    assert "never solved" in result.tables[2].columns
+    assert result.tables[2].rows[0] == ["trained", 4, 3, 1]
+    assert [row[:2] for row in result.tables[1].rows] == [
+        [tau, 0.25] for tau in (0.25, 0.5, 0.75, 1)
+    ]
+    # Moves are no answers that a text compares: a note in place of a figure.
+    assert len(result.drawings) == 1 and "no majority@k of 4 tasks" in result.notes[-1]
+    assert not any("majority" in name for name in found)
 
 
 def test_answers_of_a_role_and_what_is_no_answer() -> None:
@@ -135,3 +149,140 @@ def test_only_the_first_answer_of_an_agent_is_a_sample() -> None:
     made = games(lewis(), {"a": skilled(1.0)}, tasks=[debate.task])
     found = counts(made, [debate], role="debater")
     assert found.samples.tolist() == [2] and found.right.tolist() == [1]
+
+
+def enumerated(samples: list[tuple[str, bool]], k: int) -> Fraction:
+    """The mean over all subsets of k of the share of right answers among the most given ones."""
+    right, total = {text for text, good in samples if good}, Fraction(0)
+    for drawn in combinations(samples, k):
+        given = Counter(text for text, _ in drawn if text)
+        top = [text for text in given if given[text] == max(given.values())]
+        total += Fraction(sum(text in right for text in top), len(top)) if top else 0
+    return total / comb(len(samples), k)
+
+
+def test_majority_is_the_mean_over_all_subsets() -> None:
+    aabbc = Ballots(right=[2], wrong=[2, 1])
+    assert majority_at_k(aabbc, 5, 3) == pytest.approx(13 / 30)
+    assert isnan(majority_at_k(aabbc, 5, 6))
+    rng = Random(0)
+    for _ in range(60):
+        samples = [(rng.choice(["", *"abcd"]), False) for _ in range(rng.randint(1, 8))]
+        samples = [(text, text in ("a", "b")) for text, _ in samples]  # two are right, "" is none
+        voted = ballots(samples)
+        assert voted is not None
+        for k in range(1, len(samples) + 1):
+            found = majority_at_k(voted, len(samples), k)
+            assert found == pytest.approx(float(enumerated(samples, k)), abs=1e-12)
+
+
+def test_majority_is_unbiased() -> None:
+    """Over the multinomial of 7 samples, the vote of k independent ones: 0.4 right of three
+    answers can win with less than a half."""
+    wanted = {1: 0.4, 2: 0.4, 3: 0.424, 5: 0.44704, 7: 0.471232}
+    for k, truth in wanted.items():
+        mean = 0.0
+        for a in range(8):
+            for b in range(8 - a):
+                c = 7 - a - b
+                chance = comb(7, a) * comb(7 - a, b) * 0.4**a * 0.3 ** (b + c)
+                voted = Ballots(right=[a] if a else [], wrong=[n for n in (b, c) if n])
+                mean += chance * majority_at_k(voted, 7, k)
+        assert mean == pytest.approx(truth, abs=1e-12)
+
+
+def test_the_vote_of_many_samples_has_no_limit_of_numbers() -> None:
+    assert majority_at_k(Ballots(right=[300], wrong=[300]), 600, 599) == pytest.approx(0.5)
+    assert majority_at_k(Ballots(right=[1500], wrong=[900]), 2400, 1) == pytest.approx(0.625)
+
+
+def test_who_says_nothing_has_no_vote() -> None:
+    silent = Ballots(right=[1], wrong=[])
+    assert majority_at_k(silent, 4, 1) == pytest.approx(0.25)  # nobody wins where none votes
+    assert majority_at_k(silent, 4, 4) == pytest.approx(1)  # three silent ones outvote nobody
+
+
+def test_answers_whose_rightness_is_not_theirs_are_not_counted() -> None:
+    assert ballots([("a", True), ("a", False)]) is None  # right and wrong at once
+    assert ballots([("", True), ("a", False)]) is None  # right without an answer
+    assert ballots([(None, True), (None, False)]) is None
+    assert ballots([("", False)]) == Ballots(right=[], wrong=[])
+
+
+def test_cover() -> None:
+    counted = Counts(tasks=list("abcd"), samples=np.full(4, 20), right=np.array([18, 12, 6, 1]))
+    assert cover(counted, 0.5).mean() == 0.5
+    assert cover(counted, 0.3).sum() == 3  # at least: 6 of 20 is 0.3
+
+
+SUMS = [Task(id=str(n), payload={"question": f"{n} + 1", "answer": str(n + 1)}) for n in range(4)]
+
+
+def answerer(right: float) -> Script:
+    """Right with this chance, in different writing; else two wrong answers, or words."""
+
+    def script(agent: str, observation: Any, rng: Random) -> str:
+        if rng.random() < 0.1:
+            return "I do not know"
+        number = int(observation.fields["question"].split()[0]) + 1
+        wrong = number + rng.choice([1, 2])
+        answer = rng.choice([f"{number}", f"{number}.0"]) if rng.random() < right else wrong
+        return json.dumps({"answer": str(answer), "argument": ""})
+
+    return script
+
+
+def debated(**settings: Any) -> Result:
+    def arena() -> Debate:
+        return Debate(rounds=1, debaters=2, **settings)
+
+    scripts = {"trained": answerer(0.6), "base": answerer(0.2)}
+    made = games(arena, scripts, tasks=SUMS, metrics=["accuracy"])
+    players = [player(name, arena) for name in scripts]
+    return study(made, *players, samples=16, role="debater")
+
+
+def test_the_vote_of_a_roles_answers() -> None:
+    """Most are right at 0.54 against 0.18 twice; wrong at 0.18 against 0.36 twice."""
+    result = debated()
+    titles = [table.title for table in result.tables]
+    assert titles[:2] == ["pass@k", "majority@k"]
+    rows = {row[0]: row for row in result.tables[1].rows}
+    assert list(rows) == [1, 2, 4, 8, 16, 32]
+    once, all_of_them = rows[1], rows[32]
+    assert once[1] == pytest.approx(result.tables[0].rows[0][1])  # of one sample the same
+    assert all_of_them[1] == 1 and all_of_them[4] == 0
+    assert {each.name: each.value for each in result.estimates}["gain of majority@32"] == 1
+    assert [each.title for each in result.drawings] == [
+        "pass@k, with 95 % intervals",
+        "majority@k, with 95 % intervals",
+    ]
+    assert not any("majority" in note for note in result.notes)
+
+
+def test_answers_that_a_verifier_of_its_own_compares_have_no_vote() -> None:
+    def anything(answer: str, payload: Any) -> float:
+        return float(answer.startswith(payload["answer"]))
+
+    result = debated(verifier=anything)
+    assert "no majority@k of 4 tasks, whose answers cannot be compared as text" in result.notes
+    assert [each.title for each in result.drawings] == ["pass@k, with 95 % intervals"]
+
+
+def test_an_episodes_answer_is_its_last_word() -> None:
+    arena = Debate(aggregate="judge", rounds=1, debaters=1)
+    said = json.dumps({"answer": "9", "argument": ""})
+    played = [
+        episode(
+            turn("debater_0", stage=0, action=said),
+            turn("judge_0", stage=1, action=verdict),
+            task=SUMS[0],
+            status=status,
+            metrics={"accuracy": float(verdict == "1.0")},
+        )
+        for verdict, status in (("1.0", Status.FINISHED), ("7", Status.FINISHED))
+    ]
+    cut = episode(turn("debater_0", stage=0, action=said), task=SUMS[0], status=Status.TRUNCATED)
+    made = games(lambda: arena, {"a": answerer(1.0)}, tasks=SUMS[:1], metrics=["accuracy"])
+    found = counts(made, [*played, cut])
+    assert found.voted == [Ballots(right=[1], wrong=[1])] and found.samples.tolist() == [3]

@@ -4,37 +4,53 @@
 is reported for k = 1, 2, 4, ... up to the number of samples. Trained above untrained at small k and
 below at large k is sharpening; above at every k, with tasks that the untrained policy never solves,
 is a candidate for discovery. A task is newly solvable (or no longer) where all samples of one are
-wrong and Fisher's exact test tells the two apart at a false discovery rate of 5 %.
+wrong and Fisher's exact test tells the two apart at a false discovery rate of 5 %. majority@k is
+the chance that the answer which most of k samples give is right, ties split: what one gets of k
+samples without knowing which is right. Cover@tau is the share of tasks of which at least that share
+of the samples is right.
 
 **Source.** Chen et al. 2021, 2107.03374, for the estimator; Yue et al. 2025, 2504.13837, for the
-question.
+question; Wang et al. 2022, 2203.11171, for the vote; 2510.08325 for Cover@tau.
 
 **Estimator.** 1 - C(n - c, k) / C(n, k) of n samples with c right: unbiased for k <= n, and never
-extrapolated. Tasks are drawn again for the interval, all samples of one together.
+extrapolated. majority@k is the mean over all C(n, k) subsets, counted exactly. Tasks are drawn
+again for the interval, all samples of one together.
 
-**Limits.** "Not found in n samples" is not "cannot": with none of n right the chance may be as high
-as 1 - 0.05^(1/n). With few possible answers guessing alone makes pass@k rise. The same temperature
-is not the same diversity for both. A verifier that errs makes large k look good.
+**Limits.** Votes need answers that mean the same where they are the same text, and only then: the
+arena says which are (`Arena.ballot`), and other tasks have no majority@k, such as those whose
+answers are programs. A sample that holds no answer has no vote; where none votes nobody is right.
+Cover@tau is of n samples, and of more of them another figure. "Not found in n samples" is not
+"cannot": with none of n right the chance may be as high as 1 - 0.05^(1/n). With few possible
+answers guessing alone makes pass@k rise. The same temperature is not the same diversity for both. A
+verifier that errs makes large k look good.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from selfplay.errors import ConfigError, nearest
 from selfplay.study.games import Games
 from selfplay.study.intervals import Draws, Estimate, benjamini_hochberg
+from selfplay.study.majority import Ballots, ballots, majority_at_k
 from selfplay.study.players import Player
 from selfplay.study.plots import Curves
 from selfplay.study.result import Result, Table
-from selfplay.types import Episode, Status
+from selfplay.types import Episode, Status, Turn
 
 RIGHT = "correct"
 """The verdict of a right answer."""
 RATE = 0.05
 """False discovery rate."""
+TAUS = (0.25, 0.5, 0.75, 1.0)
+"""Shares of right samples for Cover@tau."""
+
+Places: TypeAlias = Sequence[float]
+Lines: TypeAlias = Mapping[str, Sequence[Estimate]]
+"""Player to its figure at each place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +63,8 @@ class Counts:
     """[T] n."""
     right: np.ndarray
     """[T] c."""
+    voted: Sequence[Ballots | None] = ()
+    """[T] what the samples answered; None where answers cannot be compared as text."""
 
 
 def study(
@@ -77,60 +95,45 @@ def study(
         raise ConfigError("passk: a task has no sample that was played to its end")
     ks = [2**power for power in range(most.bit_length()) if 2**power <= most]
     draws = Draws(tasks=after.tasks, seed=games.seed)
-    curves = {
-        label: [draws.mean(f"pass@{k}, {label}", per_task(each, k)) for k in ks]
-        for label, each in found.items()
-    }
+
+    def curves(name: str, values: Callable[[Counts, float], np.ndarray], at: Places) -> Lines:
+        return {
+            label: [draws.mean(f"{name}{x:g}, {label}", values(each, x)) for x in at]
+            for label, each in found.items()
+        }
+
+    passed, covered = curves("pass@", per_task, ks), curves("Cover@", cover, TAUS)
+    comparable = [None not in pair for pair in zip(after.voted, before.voted, strict=True)]
+    voted = curves("majority@", lambda each, k: votes(each, int(k), comparable), ks)
     gains = [
         draws.mean(f"gain at k = {k}", per_task(after, k) - per_task(before, k), null=0.0)
         for k in ks
     ]
+    if any(comparable):
+        gained = votes(after, ks[-1], comparable) - votes(before, ks[-1], comparable)
+        gains.append(draws.mean(f"gain of majority@{ks[-1]}", gained, null=0.0))
     new, lost = discovered(after, before), discovered(before, after)
-    crossing = first_crossing(
-        [e.value for e in curves[trained.label]], [e.value for e in curves[base.label]]
-    )
+    crossing = first_crossing(*([e.value for e in each] for each in passed.values()))
     crosses = f"at k = {ks[crossing]}" if crossing is not None else f"nowhere up to k = {ks[-1]}"
+    shown = {"pass@k": passed, **({"majority@k": voted} if any(comparable) else {})}
     return Result(
         measure="passk",
         title=f"pass@k of {trained.label} and {base.label} in {games.arena().name}",
-        definition="The chance that at least one of k samples is right. Better at small k alone is "
-        "sharpening; better at every k is more than that.",
+        definition="The chance that at least one of k samples is right, and that the answer of the "
+        "most of them is. Better at small k alone is sharpening; better at every k is more.",
         estimates=[*gains, _count("newly solvable tasks", new), _count("no longer solvable", lost)],
         tables=[
-            Table(
-                title="pass@k",
-                columns=[
-                    "k",
-                    *(f"{label}{end}" for label in curves for end in ("", " low", " high")),
-                ],
-                rows=[
-                    [
-                        k,
-                        *(
-                            v
-                            for each in curves.values()
-                            for v in (each[i].value, each[i].low, each[i].high)
-                        ),
-                    ]
-                    for i, k in enumerate(ks)
-                ],
-            ),
+            *(_table(title, "k", ks, lines) for title, lines in shown.items()),
+            _table("Cover@tau: tasks with this share of right samples", "tau", TAUS, covered),
             Table(
                 title="Tasks by what was found",
-                columns=[
-                    "",
-                    "tasks",
-                    "never solved",
-                    "always solved",
-                    "solved half the time or more",
-                ],
+                columns=["", "tasks", "never solved", "always solved"],
                 rows=[
                     [
                         label,
                         len(each.tasks),
                         int((each.right == 0).sum()),
                         int((each.right == each.samples).sum()),
-                        int((each.right * 2 >= each.samples).sum()),
                     ]
                     for label, each in found.items()
                 ],
@@ -138,16 +141,17 @@ def study(
         ],
         drawings=[
             Curves(
-                title="pass@k, with 95 % intervals",
+                title=f"{title}, with 95 % intervals",
                 x=ks,
-                series={label: [e.value for e in each] for label, each in curves.items()},
+                series={label: [e.value for e in each] for label, each in lines.items()},
                 bands={
                     label: ([e.low for e in each], [e.high for e in each])
-                    for label, each in curves.items()
+                    for label, each in lines.items()
                 },
                 xlabel="k",
                 logarithmic=True,
             )
+            for title, lines in shown.items()
         ],
         params={**games.record(), "samples_per_task": most, "role": role or "the whole episode"},
         notes=[
@@ -155,8 +159,27 @@ def study(
             f"the untrained curve reaches the trained one {crosses}",
             f"a task of which none of {most} samples is right may still be solved with a chance of "
             f"up to {1 - 0.05 ** (1 / most):.3g}",
+            *_incomparable(comparable),
         ],
     )
+
+
+def _table(title: str, head: str, at: Places, lines: Lines) -> Table:
+    ends = [f"{label}{end}" for label in lines for end in ("", " low", " high")]
+    rows = [
+        [x, *(v for e in each for v in (e.value, e.low, e.high))]
+        for x, *each in zip(at, *lines.values(), strict=True)
+    ]
+    return Table(title=title, columns=[head, *ends], rows=rows)
+
+
+def _incomparable(comparable: Sequence[bool]) -> list[str]:
+    """The note on tasks without majority@k."""
+    left = len(comparable) - sum(comparable)
+    if not left:
+        return []
+    of = "no" if left == len(comparable) else f"majority@k is of {sum(comparable)} tasks; no"
+    return [f"{of} majority@k of {left} tasks, whose answers cannot be compared as text"]
 
 
 def counts(games: Games, episodes: Sequence[Episode], *, role: str | None = None) -> Counts:
@@ -167,7 +190,12 @@ def counts(games: Games, episodes: Sequence[Episode], *, role: str | None = None
     known = {turn.role for episode in episodes for turn in episode.turns}
     if role is not None and role not in known:
         raise ConfigError(f"--role {role}: nobody of that role answers; {nearest(role, known)}")
-    samples: dict[str, list[bool]] = {task.id: [] for task in games.tasks}
+    samples: dict[str, list[tuple[str | None, bool]]] = {task.id: [] for task in games.tasks}
+    arena = games.arena()
+
+    def said(episode: Episode, turn: Turn) -> str | None:
+        return arena.ballot(episode.task, turn.agent, turn.action)
+
     scores = games.scores(episodes) if role is None else np.zeros(len(episodes))
     if role is None and not set(scores[np.isfinite(scores)].tolist()) <= {0.0, 1.0}:
         judged = {turn.role for e in episodes for turn in e.turns if "verdict" in turn.info}
@@ -179,17 +207,21 @@ def counts(games: Games, episodes: Sequence[Episode], *, role: str | None = None
     for episode, score in zip(episodes, scores, strict=True):
         if episode.status is Status.FAILED:
             continue
-        if role is None:
-            samples[episode.task.id].append(
-                bool(score == 1.0)
-            )  # cut off before it was measured: no
-        else:
+        found = samples[episode.task.id]
+        if role is not None:
             mine = {turn.agent: turn for turn in reversed(episode.turns) if turn.role == role}
-            samples[episode.task.id] += [t.info.get("verdict") == RIGHT for t in mine.values()]
+            found += [(said(episode, t), t.info.get("verdict") == RIGHT) for t in mine.values()]
+        elif episode.status is Status.TRUNCATED:  # cut off before it answered
+            found.append(("", score == 1.0))
+        else:  # its answer is the last word, where that is one agent's
+            end = max((turn.stage for turn in episode.turns), default=0)
+            last = [turn for turn in episode.turns if turn.stage == end]
+            found.append((said(episode, last[0]) if len(last) == 1 else None, score == 1.0))
     return Counts(
         tasks=list(samples),
         samples=np.array([len(each) for each in samples.values()]),
-        right=np.array([sum(each) for each in samples.values()]),
+        right=np.array([sum(good for _, good in each) for each in samples.values()]),
+        voted=[ballots(each) for each in samples.values()],
     )
 
 
@@ -202,10 +234,21 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
     return 1.0 - math.prod(1.0 - k / i for i in range(samples - right + 1, samples + 1))
 
 
-def per_task(counted: Counts, k: int) -> np.ndarray:
+def per_task(counted: Counts, k: float) -> np.ndarray:
     """[T] pass@k."""
     pairs = zip(counted.samples.tolist(), counted.right.tolist(), strict=True)
-    return np.array([pass_at_k(n, c, k) for n, c in pairs])
+    return np.array([pass_at_k(n, c, int(k)) for n, c in pairs])
+
+
+def votes(counted: Counts, k: int, comparable: Sequence[bool]) -> np.ndarray:
+    """[T] majority@k; NaN of tasks that are not comparable."""
+    rows = zip(counted.voted, counted.samples.tolist(), comparable, strict=True)
+    return np.array([majority_at_k(v, n, k) if v and ok else math.nan for v, n, ok in rows])
+
+
+def cover(counted: Counts, tau: float) -> np.ndarray:
+    """[T] 1 where at least this share of the samples is right."""
+    return (counted.right >= tau * counted.samples - 1e-9).astype(float)
 
 
 def first_crossing(trained: Sequence[float], base: Sequence[float]) -> int | None:
