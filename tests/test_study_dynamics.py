@@ -10,10 +10,19 @@ import torch
 from building import episode, llama, turn
 
 from selfplay.errors import ConfigError, RunError
+from selfplay.study.diversity import (
+    ARCHIVE,
+    likeness,
+    novelty,
+    self_bleu,
+    shingles,
+    similarities,
+    vendi,
+)
 from selfplay.study.dynamics import by_role, chief, recorded, study
 from selfplay.study.language import corrections, distinct, drift, effective_number, logprobs
 from selfplay.study.series import autocorrelation, circulation, oscillation, trend
-from selfplay.types import StopReason, to_json
+from selfplay.types import Episode, StopReason, to_json
 
 
 def spiral(steps: int, rate: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
@@ -71,6 +80,78 @@ def test_diversity() -> None:
     ) == pytest.approx(2 / 3)
     assert effective_number("aaab") == pytest.approx(1.754765, abs=1e-6)
     assert effective_number("abcd") == pytest.approx(4) and isnan(effective_number([]))
+
+
+def test_the_vendi_score() -> None:
+    clusters = np.array([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 1.0]])
+    assert vendi(np.eye(4)) == pytest.approx(4) and vendi(np.ones((4, 4))) == pytest.approx(1)
+    assert vendi(clusters) == pytest.approx(1.754765, abs=1e-6)  # as of 3 alike and 1 other
+    assert vendi(np.array([[1, 0.5], [0.5, 1]])) == pytest.approx(1.754765, abs=1e-6)
+    assert isnan(vendi(np.zeros((0, 0))))
+
+
+def test_similar_are_texts_that_share_words_in_their_order() -> None:
+    assert similarities([set("abc")], [set("bcd"), set("xyz")]).tolist() == [[0.5, 0]]
+    assert shingles("return a+1\\nend") == {
+        *(("return",), ("a",), ("+",), ("1",), ("end",)),
+        *(("return", "a"), ("a", "+"), ("+", "1"), ("1", "end")),
+    }
+    assert similarities([shingles("a b")], [shingles("b a")])[0, 0] == 0.5
+    assert similarities([shingles("...")], [shingles(""), shingles("a")]).tolist() == [[1, 0]]
+    rng = np.random.default_rng(0)
+    texts = [shingles(" ".join(rng.choice(list("abc"), size=n % 6))) for n in range(40)]
+    kernel = similarities(texts, texts)
+    assert np.linalg.eigvalsh(kernel).min() > -1e-9 and (np.diag(kernel) == 1).all()
+
+
+def test_self_bleu() -> None:
+    """The last two are those of nltk 3.10.4 (sentence_bleu, four equal weights, no smoothing)."""
+    assert self_bleu([list("abcd"), list("abcd"), list("efgh")]) == pytest.approx(2 / 3)
+    assert self_bleu([["a"], ["a"], []]) == pytest.approx(2 / 3) and isnan(self_bleu([["a"]]))
+    assert self_bleu([list("abcde"), list("abcd"), list("xabcd")]) == pytest.approx(
+        0.705427131008083, abs=1e-12
+    )
+    assert self_bleu([list("aaaab"), list("aaaa")]) == pytest.approx(0.7237705440239135, abs=1e-12)
+
+
+def test_novelty() -> None:
+    assert novelty([set("abc")], [set("bcd"), set("xyz")]) == 0.5
+    assert novelty([set("a"), set("b")], [set("a")]) == 0.5 and isnan(novelty([set("a")], []))
+
+
+def test_likeness_by_step_is_of_equally_much() -> None:
+    """Each step's four proposals are new, then one template, then the first step's again."""
+    first = [f"f{n} g{n} h{n} i{n}" for n in range(4)]
+    made = {1: first, 2: [f"u{n} v{n} w{n} x{n}" for n in range(4)], 3: ["t u v w"] * 4, 4: first}
+    found = likeness(made, most=4, proposals=True)
+    assert [round(row["Vendi score"], 9) for row in found.values()] == [4, 4, 1, 4]
+    assert [row["self-BLEU"] for row in found.values()] == [0, 0, 1, 0]
+    assert isnan(found[1]["novelty"]) and isnan(found[2]["novelty"])  # fewer than half of all
+    assert found[3]["novelty"] == 1  # of 8
+    assert likeness(made, most=2)[3]["Vendi score"] == pytest.approx(1)
+    assert all(isnan(row["novelty"]) for row in likeness(made, most=4).values())
+    moves = likeness({1: ["bet", "pass"], 2: ["bet", "bet"]}, most=4, proposals=True)
+    assert all(isnan(value) for row in moves.values() for value in row.values())
+    again = likeness(dict.fromkeys(range(40), first), most=4, proposals=True)
+    assert isnan(again[15]["novelty"]) and again[16]["novelty"] == 0  # from ARCHIVE = 64 on
+    assert ARCHIVE == 64
+
+
+def test_only_proposals_have_novelty() -> None:
+    def played(step: int) -> list[Episode]:
+        texts = [f"task {step} {n}" for n in range(4)]
+        return [
+            episode(
+                turn("proposer_0", action=text, text=text),
+                turn("solver_0", stage=1, action=f"answer {text}", text="x"),
+                metrics={"valid_proposal": 1.0},
+            )
+            for text in texts
+        ]
+
+    found = by_role([(step, played(step)) for step in range(4)], {})
+    assert 0 < found["proposer"][3]["novelty"] < 1 and isnan(found["solver"][3]["novelty"])
+    assert found["solver"][3]["Vendi score"] > 1
 
 
 def test_phrases_of_self_correction() -> None:

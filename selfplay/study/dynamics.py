@@ -4,20 +4,26 @@
 oscillates where its autocorrelation, a straight line taken out, has a peak behind a trough that
 AR(1) noise of the same persistence seldom has. *Trend*: the slope of a series per 100 steps.
 *Diversity*: distinct-2 of a role's words, and the effective number (exp of the entropy) of its
-different actions, both of equally much text at every step. *Drift*: k1 and k3 estimates of the KL
-divergence from the untrained policy, in nats per token, and the surprisal of the words under it.
-*Self-correction*: turns with a phrase such as "recheck". *Length*: tokens, and the share cut off.
+different actions, both of equally much text at every step; where actions have several words, also
+the Vendi score (an effective number to which alike actions are less than two) and self-BLEU.
+*Novelty*: of proposals, 1 - the similarity to the most similar of as many earlier ones at every
+step. *Drift*: k1 and k3 estimates of the KL divergence from the untrained policy, in nats per
+token, and the surprisal of the words under it. *Self-correction*: turns with a phrase such as
+"recheck". *Length*: tokens, and the share cut off.
 
-**Source.** Phrases and their control: 2503.20783; distinct-n: 1510.03055; k1 and k3: Schulman 2020.
+**Source.** Phrases and their control: 2503.20783; distinct-n: 1510.03055; Vendi score: 2210.02410;
+self-BLEU: 1802.01886; k1 and k3: Schulman 2020.
 
 **Estimator.** AR(1) surrogates for slopes and cycles; for a series that remembers for much of its
-length the interval of a slope is too narrow, and its note says so. The interval is about this run:
-another seed is another series.
+length the interval of a slope is too narrow, and its note says so. Similar are actions that share
+words and pairs of neighbouring words (Jaccard); self-BLEU is of up to four words and unsmoothed.
+The interval is about this run: another seed is another series.
 
 **Limits.** The solve rate of a proposer's tasks rises with the solver and falls with the proposer;
 a flat one may hide that both improve. Only a frozen panel separates them: `crossplay` of
-checkpoints. Base models correct themselves too: read the phrases against the first step. Drift is
-of the sampled tokens at the temperature they were sampled with.
+checkpoints. Base models correct themselves too: read the phrases against the first step. Words say
+little of meaning: those of an action's format make all actions similar, and the same said in other
+words is different. Drift is of the sampled tokens at the temperature they were sampled with.
 """
 
 import math
@@ -30,6 +36,8 @@ from transformers import PreTrainedModel
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.recorded import episodes_of, read_metrics, recorded_steps
 from selfplay.runs import Run
+from selfplay.study.diversity import ARCHIVE, likeness
+from selfplay.study.hacking import PROPOSED
 from selfplay.study.language import corrections, distinct, drift, effective_number
 from selfplay.study.plots import Curves
 from selfplay.study.result import Cell, Result, Table
@@ -39,10 +47,13 @@ from selfplay.types import Episode, Status, StopReason, Turn
 CHIEF = ("arena/proposed_solve_rate", "arena/solve_rate", "arena/accuracy", "arena/team_return")
 """What is looked at for cycles where nothing is named: the first that the run has."""
 MOST_TURNS = 32
-"""Turns of each step and role whose drift is computed."""
+"""Turns of each step and role whose drift, Vendi score, self-BLEU and novelty are computed."""
 KINDS = {
     "distinct-2": "Diversity: different pairs of words",
     "kinds of action": "Diversity: effective number of different actions",
+    "Vendi score": f"Diversity: Vendi score of actions, {MOST_TURNS} a step at the most",
+    "self-BLEU": "Likeness: self-BLEU of the same actions",
+    "novelty": "Novelty of proposals against those of earlier steps",
     "tokens": "Length, tokens",
     "cut off": "Turns that the limit cut off",
     "self-correction": "Turns with a phrase of self-correction",
@@ -91,7 +102,13 @@ def study(
             Curves(title=name, x=steps, series={name: values}, bands={}),
             *_curves(rows),
         ],
-        params={"run": str(run), "metric": name, "seed": seed, "turns_for_drift": MOST_TURNS},
+        params={
+            "run": str(run),
+            "metric": name,
+            "seed": seed,
+            "turns_for_drift_and_likeness": MOST_TURNS,
+            "most_earlier_proposals": ARCHIVE,
+        },
         notes=[
             "intervals are about this run's steps: other seeds are other series",
             "diversity is of equally many words, and equally many actions, at every step",
@@ -137,11 +154,14 @@ def by_role(
 ) -> dict[str, dict[int, dict[str, float]]]:
     """The figures of each role at each step, diversity of equally much at all of them."""
     turns: dict[str, dict[int, list[Turn]]] = {}
+    proposers = set()
     for step, episodes in steps:
         for episode in episodes:
             if episode.status is not Status.FAILED:
                 for turn in episode.turns[episode.stem :]:
                     turns.setdefault(turn.role, {}).setdefault(step, []).append(turn)
+                if PROPOSED in episode.metrics:
+                    proposers |= {turn.role for turn in episode.turns[:1]}
     found: dict[str, dict[int, dict[str, float]]] = {}
     for role, at in turns.items():
         count = min(len(each) for each in at.values())
@@ -153,6 +173,10 @@ def by_role(
         found[role] = {
             step: figures_of(at[step], drawn[step], base, count=count, words=budget) for step in at
         }
+        actions = {step: [t.action or "" for t in each[:count]] for step, each in drawn.items()}
+        alike = likeness(actions, most=MOST_TURNS, proposals=role in proposers, seed=seed)
+        for step, row in alike.items():
+            found[role][step] |= row
     return found
 
 
@@ -196,7 +220,8 @@ def _curves(rows: Rows) -> list[Curves]:
         series = {
             role: [found[step][kind] if step in found else math.nan for step in steps]
             for role, found in rows.items()
+            if any(math.isfinite(row[kind]) for row in found.values())
         }
-        if any(math.isfinite(value) for values in series.values() for value in values):
+        if series:
             drawings.append(Curves(title=title, x=steps, series=series, bands={}))
     return drawings

@@ -20,13 +20,13 @@ are all partners. Without hearing, an agent still sees its own answer. Verdicts 
 verifier that can be fooled fools these figures too.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from selfplay.errors import ConfigError
 from selfplay.study.crossplay import estimate, matrix, play
 from selfplay.study.deliberation import KINDS, deliberate
+from selfplay.study.diversity import words
 from selfplay.study.games import Games
 from selfplay.study.intervals import Draws, Estimate, share
 from selfplay.study.players import Player
@@ -171,9 +171,8 @@ def copied(turn: Turn) -> float:
 
 
 def _runs(text: str) -> list[tuple[str, ...]]:
-    # What an action quotes as JSON has its line breaks spelled out.
-    words = re.findall(r"\w+|[-+*/%<>=]+", text.replace("\\n", " "))
-    return [tuple(words[at : at + RUN_OF_WORDS]) for at in range(len(words) - RUN_OF_WORDS + 1)]
+    found = words(text)
+    return [tuple(found[at : at + RUN_OF_WORDS]) for at in range(len(found) - RUN_OF_WORDS + 1)]
 
 
 def _renamed(gap: Estimate) -> Estimate:
