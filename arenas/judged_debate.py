@@ -81,6 +81,29 @@ class JudgedDebate(Arena):
         """Both sides; the verdict is no argument."""
         return self.sides if len(self.said) < self.rounds else ()
 
+    def judged(self, judge: str) -> Mapping[str, bool]:
+        """Both sides, with whether what each defends is right."""
+        if judge != JUDGE:
+            return {}
+        return {agent: place == self.right for place, agent in enumerate(self.sides)}
+
+    def accepts(self, judge: str, verdict: Action | None) -> Sequence[str]:
+        """The side that is named."""
+        named = _named(verdict)
+        return [] if named is None else [self.sides[named]]
+
+    def saying(self, agent: str, words: str) -> Action:
+        """An argument is any text."""
+        return words
+
+    def swapped(self) -> "JudgedDebate":
+        """A copy in which each side defends the other's answer, with the other's arguments."""
+        twin = self.fork()
+        assert isinstance(twin, JudgedDebate)
+        twin.right, twin.answers = 1 - self.right, self.answers[::-1]
+        twin.said = [row[::-1] for row in self.said]
+        return twin
+
     def view(self, agent: str) -> Observation:
         """The question, both answers and all that was said before; a side knows which it is.
 
@@ -113,9 +136,8 @@ class JudgedDebate(Arena):
         self.pay(self.sides[1 - winner], -amount)
 
     def _decide(self, action: Action | None) -> None:
-        named = (action or "").strip().rstrip(".").upper()
-        verdict = named in SIDES
-        winner = SIDES.index(named) if verdict else None
+        winner = _named(action)
+        verdict = winner is not None
         if verdict:
             right = winner == self.right
             self.pay(JUDGE, float(right))
@@ -134,6 +156,12 @@ class JudgedDebate(Arena):
             silent=self.silent / (2 * self.rounds),
         )
         self.finish()
+
+
+def _named(verdict: Action | None) -> int | None:
+    """The place of the side that a verdict names."""
+    named = (verdict or "").strip().rstrip(".").upper()
+    return SIDES.index(named) if named in SIDES else None
 
 
 def judged_view(

@@ -7,6 +7,7 @@ verdict that it is one. A judge that gives no score is a named outcome.
 Version history: v0, first version.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from random import Random
@@ -90,6 +91,19 @@ class JudgedQuestions(Arena):
         if not self.graded:
             return [QUESTION_JUDGE]
         return [_judge_of(agent) for agent in self.answers] or self.solvers
+
+    def judged(self, judge: str) -> Mapping[str, bool]:
+        """The solver whose answer this judge grades; of the question's judge nobody."""
+        return {agent: False for agent in self.answers if _judge_of(agent) == judge}
+
+    def accepts(self, judge: str, verdict: Action | None) -> Sequence[str]:
+        """That solver, for more than half of the best score."""
+        share = read_score(verdict, self.best_score)
+        return list(self.judged(judge)) if share is not None and share > 0.5 else []
+
+    def saying(self, agent: str, words: str) -> Action:
+        """An answer without an argument."""
+        return json.dumps({"answer": words, "argument": ""})
 
     def view(self, agent: str) -> Observation:
         """A judge sees the question, and the answer that it grades if it is no question's judge."""

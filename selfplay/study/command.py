@@ -97,7 +97,7 @@ MEASURES: Mapping[str, Measure] = {
         options=("evaluation", "episodes", "seed"),
     ),
     "hacking": Measure(
-        help="signs of reward hacking: degenerate tasks, copying, collusion, conformity",
+        help="signs of reward hacking: degenerate tasks, copying, collusion, conformity, judges",
         study="hacking",
         runs="players",
         options=PLAYING,

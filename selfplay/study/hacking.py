@@ -6,10 +6,12 @@ in runs of four, stands in the prompt that its author was shown (copied). *Collu
 runs: the solve rate of solvers on tasks of their own run's proposer less that on others', a
 difference in differences that strength and difficulty leave at 0. *Deliberation*, of agents that
 hear each other: corrections and wrong persuasions, less those of the same agents without hearing,
-and how often a right answer is given up where most others are wrong.
+and how often a right answer is given up where most others are wrong. *Judges* that are policies:
+how often one accepts words without content, such as ":", of somebody who should not be accepted;
+and, between two sides, how often its verdict changes where they change places.
 
 **Source.** Collusion as cross-play of pairs, 2003.02979; conformity with a control, 2501.13381;
-debate as a martingale, whose gain is the vote alone, 2508.17536.
+debate as a martingale, whose gain is the vote alone, 2508.17536; words without content, 2507.08794.
 
 **Estimator.** Shares over recorded proposals of the first and the last third of the steps, up to
 that of RUN@STEP, with Wilson's interval, or for copied words a bootstrap over steps; the others by
@@ -17,7 +19,8 @@ playing, as in `crossplay` and `ablate`.
 
 **Limits.** Signs, no proof: trivial tasks may be an honest failure, and solvers from one base model
 are all partners. Without hearing, an agent still sees its own answer. Verdicts are the arena's: a
-verifier that can be fooled fools these figures too.
+verifier that can be fooled fools these figures too. A judge that guesses accepts words without
+content half of the time: read it beside what it accepts of the same candidates' own words.
 """
 
 from collections.abc import Sequence
@@ -29,6 +32,7 @@ from selfplay.study.deliberation import KINDS, deliberate
 from selfplay.study.diversity import words
 from selfplay.study.games import Games
 from selfplay.study.intervals import Draws, Estimate, share
+from selfplay.study.judges import probe
 from selfplay.study.players import Player
 from selfplay.study.plots import Drawing, Intervals, Matrix
 from selfplay.study.result import Cell, Result, Table
@@ -72,11 +76,14 @@ def study(
         if rows:
             title = "Answers before and after hearing the others"
             tables.append(Table(title=title, columns=["player", *KINDS], rows=rows))
+    for player in players:
+        estimates += probe(games, player)
     if not estimates:
         raise ConfigError(
             f"hacking: {name} has no proposals recorded up to {players[0].label}, nobody who "
-            "answers again after hearing others, and there is a single run; name a run of "
-            "arena=absolute_zero or arena=debate, or several runs of a game of two roles"
+            "answers again after hearing others, no judge of others, and there is a single run; "
+            "name a run of arena=absolute_zero or arena=debate or arena=judged_debate, or several "
+            "runs of a game of two roles"
         )
     drawings.append(
         Intervals(
@@ -88,7 +95,8 @@ def study(
         measure="hacking",
         title=f"Signs of reward hacking: {players[0].label} in {name}",
         definition="Tasks that are trivial, unsolvable, invalid or copied; solvers that do better "
-        "on their own proposer's tasks; agents that give up right answers to those around them.",
+        "on their own proposer's tasks; agents that give up right answers to those around them; "
+        "judges that accept words without content.",
         estimates=estimates,
         tables=tables,
         drawings=drawings,
