@@ -16,6 +16,7 @@ from bench_timing import Line, arguments, compared, interleaved, show
 from transformers import PreTrainedModel
 
 from selfplay.arena import Arena
+from selfplay.credit import Credit
 from selfplay.credit.grpo import GRPO
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.learner.learner import Learner
@@ -26,7 +27,7 @@ from selfplay.tiny import build_model, build_tokenizer
 from selfplay.tokens import ChatRenderer
 from selfplay.types import Action, Group, Observation, Task
 
-PROMPTS, SIBLINGS, NEW = 32, 8, 32
+PROMPTS, SIBLINGS, NEW, RATE = 32, 8, 32, 1e-6
 
 
 class OneTurn(Arena):
@@ -46,25 +47,38 @@ class OneTurn(Arena):
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         for agent, text in actions.items():
-            self.pay(agent, len(text or "") % 7)
+            self.pay(agent, earned(text or ""))
         self.finish()
+
+
+def earned(text: str) -> float:
+    """What an answer is paid: something that differs between siblings."""
+    return float(len(text) % 7)
 
 
 class Step:
     """One training step after another."""
 
-    def __init__(self, model: PreTrainedModel, renderer: ChatRenderer) -> None:
-        seat = Seat(role=Role(), policy="base", renderer=renderer, max_tokens=NEW)
+    def __init__(
+        self,
+        models: Mapping[str, PreTrainedModel],
+        renderer: ChatRenderer,
+        *,
+        arena: type[Arena] = OneTurn,
+        credit: Credit | None = None,
+    ) -> None:
+        """`models` has one for each role of `arena`; `credit` is GRPO where not given."""
         engine = TransformersEngine()
-        engine.serve("base", model, [])  # nothing ends a completion
-        self.rollout = Rollout(arena=OneTurn, seats={"solver": seat}, engines={"base": engine})
-        self.learner = Learner(model, objective=Objective(), lr=1e-6)
-        self.credit, self.step = GRPO(), 0
-        rng = Random(0)
-        letters = "abcdefghijklmnopqrstuvwxyz"
+        seats, self.learners = {}, {}
+        for role, model in models.items():
+            engine.serve(role, model, [])  # nothing ends a completion
+            seats[role] = Seat(role=Role(), policy=role, renderer=renderer, max_tokens=NEW)
+            self.learners[role] = Learner(model, objective=Objective(), lr=RATE)
+        self.rollout = Rollout(arena=arena, seats=seats, engines=dict.fromkeys(models, engine))
+        self.credit, self.step = credit or GRPO(), 0
         self.tasks = [
-            Task(id=str(n), payload={"question": "".join(rng.choices(letters, k=24))})
-            for n in range(PROMPTS)
+            Task(id=str(n), payload={"question": question})
+            for n, question in enumerate(questions())
         ]
 
     def __call__(self) -> list[Group]:
@@ -79,8 +93,16 @@ class Step:
             Group(id=str(n), episodes=tuple(episodes[n * SIBLINGS : (n + 1) * SIBLINGS]))
             for n in range(PROMPTS)
         ]
-        self.learner.update(self.credit.assign(groups), step=self.step)
+        samples = self.credit.assign(groups)
+        for policy, learner in self.learners.items():
+            learner.update([s for s in samples if s.turn.policy == policy], step=self.step)
         return groups
+
+
+def questions() -> list[str]:
+    """As many as there are prompts, all equally long."""
+    rng = Random(0)
+    return ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=24)) for _ in range(PROMPTS)]
 
 
 def main() -> None:
@@ -94,7 +116,7 @@ def measure(rounds: int) -> list[Line]:
     """The step beside its floor, and by parts."""
     tokenizer = build_tokenizer([])
     model = build_model(len(tokenizer), seed=0, intermediate=352)
-    step = Step(model, ChatRenderer(tokenizer, where="bench"))
+    step = Step({"solver": model}, ChatRenderer(tokenizer, where="bench"))
     turns = [t for group in step() for episode in group.episodes for t in episode.turns]
     assert all(len(turn.completion_ids) == NEW for turn in turns)
     prompts = torch.tensor([turn.prompt_ids for turn in turns])  # all of one length

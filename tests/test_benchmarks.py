@@ -37,4 +37,5 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
 
 def test_every_benchmark_is_tried() -> None:
     there = {path.stem.removeprefix("bench_") for path in SCRIPTS.glob("bench_*.py")}
-    assert there - {"table", "timing"} == set(SMALLEST)
+    shared, elsewhere = {"table", "timing"}, {"peers"}  # the last in an environment of its own
+    assert there - shared - elsewhere == set(SMALLEST)
