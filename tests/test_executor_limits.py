@@ -17,12 +17,6 @@ def executor() -> Iterator[Executor]:
 
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Executor]:
-    with isolated(workers=1, wall_seconds=60.0, cpu_seconds=20.0, output_characters=2_000) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def patient() -> Iterator[Executor]:
     """Memory, and not time, is what ends a run, however slow the machine is."""
     with isolated(workers=1, wall_seconds=60.0, cpu_seconds=20.0) as pool:
         yield pool

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from selfplay.errors import ConfigError
 from selfplay.study.games import Games, games_of
+from selfplay.study.measures import MEASURES, OPTIONS
 from selfplay.study.players import Player, Reference, untrained
 from selfplay.study.result import Result
 
@@ -152,7 +153,6 @@ def exploit(options: argparse.Namespace) -> Result:
 
 def compare(options: argparse.Namespace) -> Result:
     """A measure of each run, over sets of runs."""
-    from selfplay.study.command import MEASURES, OPTIONS
     from selfplay.study.compare import measure_all, study
     from selfplay.study.sets import parse_sets
 
