@@ -36,22 +36,25 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: Mapping[str, Any]) -> "Run":
-        """A new run folder with its resolved config; raises RunError if it exists."""
+        """A new run folder with its resolved config; raises RunError if it exists.
+
+        It has its name when it has all that a run begins with: a kill leaves the name free.
+        """
         cls.refuse_existing(folder)
-        run = cls(folder)
+        run, partial = cls(folder), folder.with_name(f".{folder.name}.{os.getpid()}.partial")
         with reporting_disk(folder):
-            try:
-                folder.mkdir(parents=True)
-            except FileExistsError:  # another process was faster
-                cls.refuse_existing(folder)
-                raise
+            shutil.rmtree(partial, ignore_errors=True)  # of a killed process of this number
             try:
                 for name in ("episodes", "checkpoints"):
-                    (folder / name).mkdir()
-                write_atomic(folder / "config.yaml", configs.to_yaml(config))
+                    (partial / name).mkdir(parents=True)
+                write_atomic(partial / "config.yaml", configs.to_yaml(config))
+                partial.rename(folder)
             except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(partial, ignore_errors=True)
+                if folder.exists():  # another process was faster
+                    cls.refuse_existing(folder)
                 raise
+            sync(folder.parent)
         run.lock()
         return run
 

@@ -2,6 +2,8 @@
 
 import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,42 @@ def test_a_run_that_could_not_be_made_leaves_its_name_free(
         with pytest.raises(RunError, match="free some space"):
             Run.create(tmp_path / "mine", CONFIG)
     Run.create(tmp_path / "mine", CONFIG)
+
+
+def test_a_run_that_another_process_made_meanwhile_is_refused_and_whole(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Path] = []
+
+    def once(folder: Path) -> None:
+        """The first look comes before the other process is there."""
+        looks.append(folder)
+        if len(looks) > 1:
+            refuse(folder)
+
+    refuse = Run.refuse_existing
+    monkeypatch.setattr(Run, "refuse_existing", once)
+    with pytest.raises(RunError, match="exists and is never overwritten"):
+        Run.create(run.folder, {"seed": 1})
+    assert Run.open(run.folder).config() == CONFIG and recorded(run.folder) == [0, 1, 2, 3]
+    assert list(run.folder.parent.iterdir()) == [run.folder]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from selfplay import runs
+
+runs.write_atomic = lambda path, text: os._exit(9)
+runs.Run.create(Path(sys.argv[1]), {})
+"""
+
+
+def test_a_kill_while_a_run_is_made_leaves_its_name_free(tmp_path: Path) -> None:
+    folder = tmp_path / "runs/mine"
+    assert subprocess.run([sys.executable, "-c", KILLED, folder]).returncode == 9
+    assert not folder.exists() and len(list(folder.parent.iterdir())) == 1
+    assert Run.create(folder, CONFIG).config() == CONFIG
 
 
 def test_only_a_run_folder_is_opened(tmp_path: Path) -> None:

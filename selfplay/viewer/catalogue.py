@@ -117,9 +117,10 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder; none in one that may not be looked into."""
+    """The folders in a folder, without hidden ones; none in one that may not be looked into."""
     try:
-        return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir())
+        found = [each for each in os.scandir(folder) if each.is_dir() and each.name[0] != "."]
+        return sorted(Path(each.path) for each in found)
     except OSError:
         return []
 
