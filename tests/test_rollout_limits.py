@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from selfplay.arena import Arena
 from selfplay.engines.scripted import ScriptedEngine, constant
-from selfplay.errors import CollapsedError, ConfigError, PromptTooLong, StalledError
+from selfplay.errors import CollapsedError, ConfigError, PromptTooLong
 from selfplay.metrics import of_episodes
 from selfplay.progress import Progress
 from selfplay.role import Role
@@ -72,20 +72,6 @@ def jobs(*lengths: int) -> list[Job]:
     return [
         Job(task=Task(id=f"{n}", payload={"long": long}), seed=n) for n, long in enumerate(lengths)
     ]
-
-
-class Mute(Short):
-    """Never answers."""
-
-    def step(self) -> list[Completion]:
-        return []
-
-
-def test_an_engine_that_never_answers_is_one_line(renderer: ChatRenderer) -> None:
-    playing = rollout(Mute(), renderer)
-    playing.patience = 5
-    with pytest.raises(StalledError, match=r"^rollout: no answer to 2 request\(s\) .* 5 engine"):
-        playing.play(jobs(1))
 
 
 def test_its_episode_fails_and_the_others_play_on(renderer: ChatRenderer) -> None:
