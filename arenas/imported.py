@@ -120,7 +120,7 @@ def _lacking(what: str, error: ImportError) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return (
             f"{what}: needs the package {error.name.split('.')[0]!r}, which is not installed; "
-            "pip install 'selfplay[games]' brings those of the classic games"
+            "pip install 'selfplay[games]' brings those of OpenSpiel and of the classic games"
         )
     return f"{what}: cannot be imported: {' '.join(str(error).split())[:200]}"
 

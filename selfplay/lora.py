@@ -66,7 +66,7 @@ class Lora:
 def require_peft(where: str) -> None:
     """Raise ConfigError if the package that adapters need is not installed."""
     if find_spec("peft") is None:
-        raise ConfigError(f"{where}: adapters need the package peft (pip install peft)")
+        raise ConfigError(f"{where}: adapters need the package peft (pip install 'selfplay[lora]')")
 
 
 def adapted(base: PreTrainedModel, lora: Lora, *, seed: int, where: str) -> PreTrainedModel:
