@@ -61,8 +61,10 @@ def _tied(
     """[T] the chance that t other answers have `most` votes and none has more, where `drawn`
     samples are theirs or silent."""
     found = np.zeros((drawn // most + 1, drawn + 1))
-    found[0] = [_chance(silent, x, of) for x in range(drawn + 1)]
-    for count in others:
+    # Those that cannot have as many are one crowd: so many different wrong answers cost nothing.
+    crowd = silent + sum(count for count in others if count < most)
+    found[0] = [_chance(crowd, x, of) for x in range(drawn + 1)]
+    for count in filter(most.__le__, others):
         after = np.zeros_like(found)
         for x in range(min(count, most, drawn) + 1):
             before = _chance(count, x, of) * found[:, : drawn + 1 - x]
