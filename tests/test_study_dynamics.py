@@ -108,6 +108,7 @@ def test_self_bleu() -> None:
     """The last two are those of nltk 3.10.4 (sentence_bleu, four equal weights, no smoothing)."""
     assert self_bleu([list("abcd"), list("abcd"), list("efgh")]) == pytest.approx(2 / 3)
     assert self_bleu([["a"], ["a"], []]) == pytest.approx(2 / 3) and isnan(self_bleu([["a"]]))
+    assert self_bleu([["a"], [], []]) == pytest.approx(2 / 3)
     assert self_bleu([list("abcde"), list("abcd"), list("xabcd")]) == pytest.approx(
         0.705427131008083, abs=1e-12
     )
@@ -135,6 +136,14 @@ def test_likeness_by_step_is_of_equally_much() -> None:
     again = likeness(dict.fromkeys(range(40), first), most=4, proposals=True)
     assert isnan(again[15]["novelty"]) and again[16]["novelty"] == 0  # from ARCHIVE = 64 on
     assert ARCHIVE == 64
+
+
+def test_what_holds_no_proposal_is_neither_new_nor_diverse() -> None:
+    first = [f"f{n} g{n} h{n} i{n}" for n in range(4)]
+    found = likeness({1: first, 2: first, 3: [*first[:2], "", ""]}, most=4, proposals=True)
+    assert found[3]["novelty"] == 0
+    assert found[3]["self-BLEU"] == 0.5 > found[2]["self-BLEU"]
+    assert found[3]["Vendi score"] < found[2]["Vendi score"]
 
 
 def test_only_proposals_have_novelty() -> None:

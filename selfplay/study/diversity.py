@@ -43,7 +43,8 @@ def likeness(
         new = math.nan
         if proposals and len(earlier) >= size:
             archive = Random(f"{seed}-{step}").sample(earlier, size)
-            new = novelty(texts, [shingles(text) for text in archive])
+            # With a text of no words: what holds no proposal is nothing new.
+            new = novelty(texts, [shingles(text) for text in ("", *archive)])
         earlier += made
         alike = self_bleu([words(text)[:MOST_WORDS] for text in made[:most]])
         values = (vendi(similarities(texts, texts)), alike, new)
@@ -96,8 +97,8 @@ def self_bleu(texts: Sequence[Sequence[Hashable]], *, order: int = ORDER) -> flo
     """The mean BLEU of each text against all others (1802.01886), texts given as words.
 
     Of n-grams up to `order`, or as long as the text, without smoothing: a text that shares none of
-    some length scores 0, and so does one without words. The brevity penalty is by the other text
-    of the nearest length. NaN of fewer than two texts.
+    some length scores 0. Texts without words are alike: one scores 1 where there is another, else
+    0. The brevity penalty is by the other text of the nearest length. NaN of fewer than two texts.
     """
     if len(texts) < 2:
         return math.nan
@@ -134,7 +135,7 @@ def _bleu(
             return 0.0
         logs.append(math.log(matched / counted.total()))
     if not logs:
-        return 0.0
+        return float(0 in lengths)
     nearest = min(lengths, key=lambda other: (abs(other - length), other))
     return math.exp(sum(logs) / len(logs) + min(0.0, 1 - nearest / length))
 
