@@ -159,6 +159,18 @@ def test_noise_is_called_noise() -> None:
     assert found["3-cycles beyond noise"].value == 0 < found["3-cycles"].value
 
 
+def test_a_player_of_whom_hardly_a_game_is_known_is_refused() -> None:
+    """The resamples that have its games all have the same ones: noise would look like none."""
+    rng = np.random.default_rng(0)
+    pays = {(i, j): rng.normal(size=30) for i in range(4) for j in range(4) if i != j}
+    for (i, j), pay in pays.items():
+        if 3 in (i, j):
+            pay[np.arange(30) != i + 5 * j] = np.nan
+    draws = Draws(tasks=[str(n) for n in range(30)])
+    with pytest.raises(RunError, match="too few games of p0 with p3 did not fail"):
+        Matchups.of(pays, draws, ["p0", "p1", "p2", "p3"])
+
+
 def zero_sum(payoffs: np.ndarray, names: Sequence[str], bonus: float = 0.0) -> Callable[[], Matrix]:
     """The game of a matrix, which pays the first player a bonus on top of it."""
     table = [[[float(x) + bonus, -float(x) - bonus] for x in row] for row in payoffs]

@@ -16,6 +16,8 @@ CLEAR = 2.0
 """Standard deviations of its noise from which on a pair counts as beyond it."""
 MOST_NOISE = 0.5
 """The share of the matrix that may be noise where its parts are still told apart."""
+LEAST_KNOWN = 0.5
+"""The share of resamples that need a game of every pair: those of the others are too much alike."""
 ALPHAS = 2.0 ** np.arange(-8, 8)
 """Of alpha-rank, times the largest payoff."""
 
@@ -38,13 +40,19 @@ class Matchups:
 
     @classmethod
     def of(cls, pays: Pays, draws: Draws, labels: Sequence[str]) -> "Matchups":
-        """Raises RunError where every game of a pair failed."""
+        """Raises RunError where of a pair too few games did not fail."""
         for (i, j), pay in pays.items():
             if not np.isfinite(pay).any():
                 raise RunError(f"payoffs: every game of {labels[i]} with {labels[j]} failed")
         whole = _matrix(pays, np.ones((1, len(draws.tasks))), len(labels))[0]
         drawn = _matrix(pays, draws.weights, len(labels))
         known = np.isfinite(drawn).all(axis=(1, 2))
+        if known.mean() < LEAST_KNOWN:
+            i, j = min(pays, key=lambda pair: np.isfinite(pays[pair]).sum())
+            raise RunError(
+                f"payoffs: too few games of {labels[i]} with {labels[j]} did not fail to know what "
+                "is noise; play more, or leave one of them out"
+            )
         return cls(labels=labels, whole=whole, drawn=drawn[known], draws=draws)
 
     def estimate(
