@@ -10,9 +10,9 @@ from study_games import games, player
 from arenas.matrix import raw_env
 from selfplay.engines.scripted import constant
 from selfplay.errors import ConfigError
-from selfplay.study.intervals import Estimate
+from selfplay.study.intervals import Draws, Estimate
 from selfplay.study.result import Result
-from selfplay.study.roleswap import shapley, study
+from selfplay.study.roleswap import contrasts, shapley, study
 
 ROLES = ("row", "column")
 
@@ -96,6 +96,19 @@ def test_shares_sum_to_the_joint_gain_and_split_co_adaptation() -> None:
     half = found["co-adaptation"].value / 2
     assert row.value == found["gain of row alone"].value + half
     assert column.value == found["gain of column alone"].value + half
+
+
+def test_shares_say_of_which_games_they_are_where_some_failed() -> None:
+    worth = {cell: np.arange(6.0) * cell.count(0) for cell in product((0, 1), repeat=2)}
+    worth[0, 1][:2] = np.nan
+    draws = Draws(tasks=[str(n) for n in range(6)])
+    joint, *_, row, column = contrasts(worth, draws, sides=ROLES, labels=["x", "y"])
+    assert joint.value == 5 and row.value + column.value == 7  # of the last four games
+    assert (
+        row.notes
+        == column.notes
+        == ("of 4 games that failed in no assignment, and of their joint gain")
+    )
 
 
 def test_a_zero_sum_game_has_a_role_effect_and_skill_without_it() -> None:

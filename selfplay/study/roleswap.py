@@ -26,6 +26,7 @@ as random play, the same training has other shares.
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import factorial
+from typing import Any
 
 import numpy as np
 
@@ -128,8 +129,12 @@ def contrasts(
     ]
     found.append(draws.mean("co-adaptation", trained - base - sum(alone), null=0.0))
     shares = shapley(scores, len(sides))
+    known = int(np.isfinite(shares[0]).sum())
+    failed = known < len(shares[0])
+    notes = f"of {known} games that failed in no assignment, and of their joint gain"
+    more: dict[str, Any] = {"null": 0.0, "notes": notes if failed else ""}
     return found + [
-        draws.mean(f"share of {side} in the joint gain (Shapley value)", share, null=0.0)
+        draws.mean(f"share of {side} in the joint gain (Shapley value)", share, **more)
         for side, share in zip(sides, shares, strict=True)
     ]
 
