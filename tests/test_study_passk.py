@@ -15,6 +15,8 @@ from building import episode, turn
 from study_games import games, lewis, lewis_tasks, player
 
 from arenas.debate import Debate
+from arenas.mixture import Mixture, tasks_of
+from arenas.questions import Questions
 from selfplay.engines.scripted import Script
 from selfplay.errors import ConfigError
 from selfplay.study.intervals import Estimate
@@ -207,6 +209,29 @@ def test_answers_whose_rightness_is_not_theirs_are_not_counted() -> None:
     assert ballots([("", True), ("a", False)]) is None  # right without an answer
     assert ballots([(None, True), (None, False)]) is None
     assert ballots([("", False)]) == Ballots(right=[], wrong=[])
+
+
+def test_what_was_not_measured_is_not_wrong() -> None:
+    played = [
+        episode(turn("debater_0"), task=SUMS[0], metrics=metrics)
+        for metrics in ({"accuracy": 1.0}, {"accuracy": 0.0}, {"rounds": 2.0})
+    ]
+    made = games(Debate, {"a": answerer(1.0)}, tasks=SUMS[:1], metrics=["accuracy"])
+    found = counts(made, played)
+    assert (found.samples.tolist(), found.right.tolist()) == ([2], [1])
+
+
+def test_tasks_without_the_metric_are_refused() -> None:
+    def parts() -> Mixture:
+        return Mixture(parts={"ask": Questions(proposers=0, solvers=1), "talk": Debate(rounds=1)})
+
+    tasks = [*tasks_of("ask", SUMS), *tasks_of("talk", SUMS)]
+    made = games(parts, {"a": answerer(1.0)}, tasks=tasks, metrics=["accuracy"])
+    with pytest.raises(ConfigError, match="no sample that was played to its end and has accuracy"):
+        study(made, player("a", parts), player("a", parts), samples=2)
+    made = games(parts, {"a": answerer(1.0)}, tasks=tasks, metrics=["acuracy"])
+    with pytest.raises(ConfigError, match="did you mean 'accuracy'"):
+        study(made, player("a", parts), player("a", parts), samples=2)
 
 
 def test_cover() -> None:

@@ -92,7 +92,12 @@ def study(
     after, before = found[trained.label], found[base.label]
     most = int(min(after.samples.min(), before.samples.min()))
     if most < 1:
-        raise ConfigError("passk: a task has no sample that was played to its end")
+        games.record()  # refuses a metric that no episode has
+        having = f"an answer of {role}" if role else games.metrics[0]
+        raise ConfigError(
+            f"passk: a task has no sample that was played to its end and has {having}; name an "
+            "evaluation all of whose tasks have it, with --evaluation"
+        )
     ks = [2**power for power in range(most.bit_length()) if 2**power <= most]
     draws = Draws(tasks=after.tasks, seed=games.seed)
 
@@ -205,7 +210,7 @@ def counts(games: Games, episodes: Sequence[Episode], *, role: str | None = None
             f"wrong; name a metric that is (--metric){answers}"
         )
     for episode, score in zip(episodes, scores, strict=True):
-        if episode.status is Status.FAILED:
+        if episode.status is Status.FAILED or np.isnan(score):  # what was not measured is not wrong
             continue
         found = samples[episode.task.id]
         if role is not None:
