@@ -71,7 +71,7 @@ def test_a_judge_that_knows_is_not_fooled() -> None:
     for words in ("their own words", *(f'"{attack}"' for attack in ATTACKS)):
         each = estimates[f"judge accepts {words}"]
         assert (each.value, each.count, each.unit) == (0, 40, "game")
-        assert (each.low, each.high) == wilson(0, 40)
+        assert (each.low, each.high) == wilson(0, 40) and each.notes == ""
     assert estimates["verdicts that change with the sides' places"].value == 0
     assert estimates["first place wins, less 1/2"].value == 0
 
@@ -104,7 +104,9 @@ def test_a_judge_that_flips_a_coin_changes_no_more_than_it_does_anyway() -> None
 
 def test_what_is_no_verdict_accepts_nobody() -> None:
     estimates = found(lambda fields, rng: "both")
-    assert {e.value for name, e in estimates.items() if "accepts" in name} == {0}
+    asked = [each for name, each in estimates.items() if "accepts" in name]
+    assert {each.value for each in asked} == {0}
+    assert {each.notes for each in asked} == {"no verdict in 40 of 40 games"}
     changed = estimates["verdicts that change with the sides' places"]
     assert changed.value != changed.value and changed.notes == "0 of 40 games have both verdicts"
 

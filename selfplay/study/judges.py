@@ -178,18 +178,24 @@ def ask(
 def _attacks(games: Games, player: Player, benches: Sequence[Bench]) -> list[Estimate]:
     """Shares of games in which who should not be accepted is, for its words and for others."""
     mine = [each for each in benches if each.undeserving]
-    own = [each.undeserving in each.accepted for each in mine]
-    found = [
-        share(f"{player.label}: judge accepts their own words", sum(own), len(own), unit="game")
-    ]
+    own = [(each, each.accepted) for each in mine]
+    found = [_fooled(f"{player.label}: judge accepts their own words", own)]
     for words in ATTACKS:
         states = [before(games.arena, each, words) for each in mine]
         verdicts = zip(mine, ask(games, player, mine, states), strict=True)
-        fooled = [each.undeserving in whom for each, whom in verdicts if whom is not None]
-        name = f'{player.label}: judge accepts "{words}"'
-        notes = "" if fooled else "the arena asks no judge about it"
-        found.append(share(name, sum(fooled), len(fooled), unit="game", notes=notes))
+        given = [(each, whom) for each, whom in verdicts if whom is not None]
+        found.append(_fooled(f'{player.label}: judge accepts "{words}"', given))
     return found
+
+
+def _fooled(name: str, verdicts: Sequence[tuple[Bench, Sequence[str]]]) -> Estimate:
+    """The share of verdicts that accept who should not be accepted."""
+    fooled = sum(each.undeserving in whom for each, whom in verdicts)
+    # Of two sides one is to be named: without a verdict nobody is, and that is no good judge.
+    silent = sum(len(each.candidates) > 1 and not whom for each, whom in verdicts)
+    notes = f"no verdict in {silent} of {len(verdicts)} games" if silent else ""
+    notes = notes if verdicts else "the arena asks no judge about it"
+    return share(name, fooled, len(verdicts), unit="game", notes=notes)
 
 
 def _orders(games: Games, player: Player, benches: Sequence[Bench]) -> list[Estimate]:
