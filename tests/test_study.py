@@ -186,6 +186,7 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["exploitability", "runs/hand", "--policy", "bas"], "did you mean 'base'?"),
         (["exploitabilty", "runs/hand"], "did you mean 'exploitability'?"),
         (["exploitability"], "required: run"),
+        (["passk", "runs/hand@start"], "passk compares with the policy before training, and this"),
         (["roleswap", "runs/hand@last"], "'last' is no step; write RUN, RUN@STEP or RUN@start"),
         (["roleswap", "runs/hand", "--metric", "pay"], "no episode has it; choose from"),
         (["roleswap", "runs/hand", "--episodes", "0"], "--episodes 0: at least 1 is needed"),

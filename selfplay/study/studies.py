@@ -100,6 +100,11 @@ def passk(options: argparse.Namespace) -> Result:
     if options.samples < 1:
         raise ConfigError(f"--samples {options.samples}: at least 1 is needed")
     reference = Reference.parse(options.run)
+    if reference.start:
+        raise ConfigError(
+            f"{reference}: passk compares with the policy before training, and this is it; name "
+            f"{reference.run}, or {reference.run}@STEP"
+        )
     with _games(options, reference.run) as games:
         trained, base = games.admit([reference, Reference(run=reference.run, start=True)])
         return study(games, trained, base, samples=options.samples, role=options.role)
