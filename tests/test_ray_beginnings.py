@@ -12,7 +12,7 @@ from troubled import settings
 from selfplay.build import build
 from selfplay.config import load
 from selfplay.errors import ConfigError
-from selfplay.runtime.worker import Brief, Outdated, Worker, refuse_absent
+from selfplay.runtime.worker import Brief, LostWorker, Worker, refuse_absent
 from selfplay.runtime.workers import Workers
 
 ray = pytest.importorskip("ray")
@@ -57,7 +57,7 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Pat
         worker.close()
         saved.parent.mkdir(exist_ok=True)
     nothing_seen, gone = faults
-    assert isinstance(nothing_seen, ConfigError) and isinstance(gone, Outdated)
+    assert isinstance(nothing_seen, ConfigError) and isinstance(gone, LostWorker)
 
     def answer(result: object, timeout: float) -> None:
         raise RayTaskError("play", "", gone)
@@ -67,3 +67,25 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Pat
     (member,) = workers._members
     member.chunk = 0
     assert workers._take(member, {}, None) == f"checkpoint {saved} went while it was read"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError("Broken pipe"), LostWorker),
+        (ray.exceptions.RaySystemError("no raylet"), LostWorker),
+        (ray.exceptions.GetTimeoutError("late"), ray.exceptions.GetTimeoutError),
+        (ray.exceptions.ObjectLostError("it", None, ""), ray.exceptions.ObjectLostError),
+    ],
+)
+def test_a_worker_whose_machine_goes_is_lost_and_not_its_run(
+    error: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(reference: object, timeout: float) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "get", get)
+    worker = Worker()
+    worker._timeout = 1
+    with pytest.raises(told):
+        worker._get("weights")

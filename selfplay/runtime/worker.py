@@ -9,7 +9,7 @@ from typing import Any
 
 from selfplay.build import TARGET, build
 from selfplay.checkpoint import broken
-from selfplay.errors import ConfigError, SelfplayError
+from selfplay.errors import ConfigError, SelfplayError, one_line
 from selfplay.game import Job
 from selfplay.league.snapshots import copy_of
 from selfplay.players import Players
@@ -53,8 +53,8 @@ class Played:
     """What services and engines counted meanwhile."""
 
 
-class Outdated(RuntimeError):
-    """What a worker was to begin with is there no more. Another is told of what is."""
+class LostWorker(RuntimeError):
+    """What ends a worker and not its run: another takes its place."""
 
 
 class Worker:
@@ -137,7 +137,13 @@ class Worker:
     def _get(self, reference: Any) -> Any:
         import ray
 
-        return ray.get(reference, timeout=self._timeout)
+        try:
+            return ray.get(reference, timeout=self._timeout)
+        except ray.exceptions.GetTimeoutError:
+            raise
+        except (OSError, ray.exceptions.RaySystemError) as error:
+            # A worker outlives the raylet beside it for a moment, as when its machine goes.
+            raise LostWorker(f"its machine was lost: {one_line(error)}") from error
 
 
 def _told(error: Exception, brief: Brief) -> Exception:
@@ -145,7 +151,7 @@ def _told(error: Exception, brief: Brief) -> Exception:
     host, saved = socket.gethostname(), brief.saved
     if saved is not None and saved.parent.is_dir() and broken(saved):
         # Training went on and dropped it; where nothing is seen of any, that is what is wrong.
-        return Outdated(f"checkpoint {saved} went while it was read")
+        return LostWorker(f"checkpoint {saved} went while it was read")
     if isinstance(error, SelfplayError) and host != brief.host:
         return type(error)(f"worker on {host}: {error}")
     return error

@@ -13,7 +13,7 @@ from selfplay.game import Job
 from selfplay.runtime.attentive import EngineDied
 from selfplay.runtime.changes import Change, Present
 from selfplay.runtime.cluster import TICK, Cluster, ours
-from selfplay.runtime.worker import Brief, Outdated, Played, Worker
+from selfplay.runtime.worker import Brief, LostWorker, Played, Worker
 from selfplay.types import Episode
 
 FAREWELL = 10.0
@@ -260,7 +260,7 @@ class Workers:
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, EngineDied):
                 return f"its engine broke: {error.cause}"
-            if isinstance(error.cause, Outdated):
+            if isinstance(error.cause, LostWorker):
                 return str(error.cause)
             raise ours(error) from None
         except exceptions.RayError as error:
