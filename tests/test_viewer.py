@@ -57,13 +57,6 @@ def shown(client: TestClient, address: str, code: int = 200) -> str:
     return answer.text
 
 
-def test_a_run_that_is_only_being_made_is_not_shown(made: Path) -> None:
-    partial = made.with_name(".new.7.partial")
-    partial.mkdir()
-    (partial / "config.yaml").write_text("seed: 0\n")
-    assert [each.name for each in Catalogue([made.parent]).runs()] == ["made"]
-
-
 def test_pages_of_a_list_are_cut_and_linked(made: Path, tmp_path: Path) -> None:
     write(made, 3, [episode(f"text{n}", n) for n in range(2 * PAGE)])
     with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:

@@ -1,4 +1,4 @@
-"""What servers of one machine share, a browser's cookies; and what a page says of nothing."""
+"""What servers of one machine share, a browser's cookies; what a page says of nothing."""
 
 import shutil
 from pathlib import Path
@@ -31,3 +31,11 @@ def test_a_run_that_recorded_no_episode_says_what_records_them(tmp_path: Path) -
         assert "run.episodes_every" not in client.get("/run/made/episodes?text=nowhere").text
         shutil.rmtree(made / "episodes")
         assert "run.episodes_every" in client.get("/run/made/episodes").text
+
+
+def test_a_run_that_is_only_being_made_is_not_shown(tmp_path: Path) -> None:
+    five_episodes(tmp_path / "made")
+    partial = tmp_path / ".new.7.partial"
+    partial.mkdir()
+    (partial / "config.yaml").write_text("seed: 0\n")
+    assert [each.name for each in Catalogue([tmp_path]).runs()] == ["made"]
