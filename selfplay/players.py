@@ -78,6 +78,7 @@ class Players:
             for name, each in self.evaluations.items()
         }
         """Those of the evaluations, by name."""
+        self.counts()  # loading is no part of what is played, here, on a worker or after a resume
 
     def counts(self) -> dict[str, float]:
         """What services and engines counted since they were last asked, by figure."""

@@ -79,7 +79,6 @@ def advance(experiment: Experiment, run: Run, progress: Progress) -> None:
 def begin(experiment: Experiment, run: Run, progress: Progress) -> None:
     """Step 0: gather the first tasks, evaluate, and keep both as the first checkpoint."""
     clock = Clock()
-    experiment.service_figures()  # what loading cost is not gathering's: a worker has loaded too
     with clock("gather"):
         gather(experiment, progress)
     gathered = experiment.service_figures()

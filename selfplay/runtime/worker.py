@@ -88,7 +88,6 @@ class Worker:
         attentive = AttentiveEngine(engine, self._inbox, self._follow, partial=partial)
         self.players.load(attentive, saved=brief.saved)
         self._engine = attentive
-        self.players.counts()
 
     def tell(self, number: int, change: Change) -> None:
         """Take a change in: it is followed before the next jobs, or between two steps."""
