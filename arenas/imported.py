@@ -15,7 +15,7 @@ from pettingzoo.env_registry.exceptions import (
 )
 from pettingzoo.env_registry.registration import aec_registry, parallel_registry
 
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, nearest, one_line
 
 Factory: TypeAlias = Callable[..., Any]
 """Makes an env from keyword arguments."""
@@ -65,8 +65,7 @@ def make_env(name: str | Factory, arguments: Mapping[str, Any]) -> Any:
         raise
     except Exception as error:  # whatever an author's constructor does wrong with the arguments
         shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ConfigError(f"{what}: cannot be made with ({shown}): {why}") from error
+        raise ConfigError(f"{what}: cannot be made with ({shown}): {one_line(error)}") from error
 
 
 def _registered(name: str, arguments: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from arenas.illegal import Illegal, check_rule
 from arenas.imported import function
 from arenas.private_random import PrivateRandom
 from arenas.wrapped import BrokenEnv, WrappedGame
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, nearest, one_line
 from selfplay.types import Action, Observation, Task
 
 
@@ -74,7 +74,7 @@ class TextArena(WrappedGame):
             with PrivateRandom(0).swapped():
                 return textarena.make(self.env, **self.arguments)
         except Exception as error:  # whatever a game's constructor lacks: a package, words, keys
-            why = " ".join(f"{type(error).__name__}: {error}".replace("*", "").split())[:200]
+            why = one_line(error).replace("*", "")
             raise ConfigError(f"game {self.env}: cannot be made: {why}") from error
 
     def _try_players(self) -> None:
@@ -83,9 +83,9 @@ class TextArena(WrappedGame):
             with PrivateRandom(0).swapped():
                 self.wrapped.reset(num_players=len(self._ours), seed=0)
         except Exception as error:  # games refuse by assertions and all kinds of errors
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise ConfigError(
-                f"game {self.env}: cannot be begun with players={len(self._ours)}: {why}"
+                f"game {self.env}: cannot be begun with players={len(self._ours)}: "
+                f"{one_line(error)}"
             ) from error
 
     # The game ----------------------------------------------------------------------------------
