@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError(f"--episodes {episodes}: at least 1 is needed")
     if measure.runs == "run":
         _refuse_step(options.measure, options.run)
-    study: Callable[[argparse.Namespace], Result] = getattr(studies, measure.study)
+    study: Callable[[argparse.Namespace], Result] = getattr(studies, options.measure)
     result = study(options)
     written = page.write(result, options.out or _folder(options), command=command(options))
     if options.json:

@@ -7,12 +7,11 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """What the command line knows of a measure; `selfplay.study.<module>` has the rest."""
+    """What the command line knows of a measure. The function of its name in
+    `selfplay.study.studies` makes it from the options."""
 
     help: str
     """What it says, in a line."""
-    study: str
-    """The function of `selfplay.study.studies` that makes it from the options."""
     runs: str
     """"run", one; "player", RUN, RUN@STEP or RUN@start; "players", several of these; or "sets", a
     measure and sets of them."""
@@ -65,85 +64,71 @@ PLAYING = ("evaluation", "episodes", "metric", "seed", "set")
 MEASURES: Mapping[str, Measure] = {
     "exploitability": Measure(
         help="what best responses gain, exactly, in a game that OpenSpiel knows",
-        study="exploitability",
         runs="run",
         options=("step", "all", "policy"),
     ),
     "passk": Measure(
         help="pass@k before and after training: sharper, or able to do more",
-        study="passk",
         runs="player",
         options=("evaluation", "metric", "role", "samples", "seed", "set"),
     ),
     "dynamics": Measure(
         help="what a run recorded, by step: cycles, diversity, drift of language, length",
-        study="dynamics",
         runs="run",
         options=("metric", "seed"),
     ),
     "transfer": Measure(
         help="policies of each run in the games of every other",
-        study="transfer",
         runs="players",
         options=("evaluation", "episodes", "seed"),
     ),
     "hacking": Measure(
         help="signs of reward hacking: degenerate tasks, copying, collusion, conformity, judges",
-        study="hacking",
         runs="players",
         options=PLAYING,
     ),
     "counterfactual": Measure(
         help="what actions were worth, by replay without them, and what was learned of them",
-        study="counterfactual",
         runs="players",
         options=(*PLAYING, "default", "role"),
     ),
     "exploit": Measure(
         help="what best responses gain that are trained against the frozen player: lower bounds",
-        study="exploit",
         runs="player",
         options=("evaluation", "episodes", "budget", "seed", "set"),
     ),
     "roleswap": Measure(
         help="trained and untrained policies in every combination of seats",
-        study="roleswap",
         runs="players",
         options=PLAYING,
     ),
     "crossplay": Measure(
         help="every player with every other: the gap of self-play to cross-play",
-        study="crossplay",
         runs="players",
         options=PLAYING,
     ),
     "payoffs": Measure(
         help="who beats whom: Nash averaging, alpha-rank, and whether there is an order or cycles",
-        study="payoffs",
         runs="players",
         options=("opponent", "evaluation", "episodes", "seed", "set"),
     ),
     "ablate": Measure(
         help="what is lost when words are dropped, shuffled or replaced",
-        study="ablate",
         runs="player",
         options=PLAYING,
     ),
     "influence": Measure(
         help="how far words move what others do: listening, signalling, causal influence",
-        study="influence",
         runs="player",
         options=PLAYING,
     ),
     "reciprocity": Measure(
         help="cooperation after cooperation and after defection, in repeated dilemmas",
-        study="reciprocity",
         runs="player",
         options=(*PLAYING, "cooperate"),
     ),
     "compare": Measure(
         help="any measure of one run, over sets of runs: means, and differences by seed",
-        study="compare",
         runs="sets",
         options=(*PLAYING, "cooperate", "default", "role", "samples", "budget", "only"),
     ),

@@ -166,7 +166,7 @@ def compare(options: argparse.Namespace) -> Result:
         given = getattr(options, name) != OPTIONS[name].get("default")
         if given and name not in (*measure.options, "only"):
             raise ConfigError(f"--{name}: {options.of} has no such option")
-    one: Callable[[argparse.Namespace], Result] = globals()[measure.study]
+    one: Callable[[argparse.Namespace], Result] = globals()[options.of]
 
     def of(reference: Reference) -> Result:
         run = {"run": reference.run, "player": str(reference), "players": [str(reference)]}
