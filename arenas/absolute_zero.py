@@ -21,7 +21,7 @@ from selfplay.curriculum.buffer import TaskBuffer
 from selfplay.executor import Call, Executor, Outcome
 from selfplay.executor.literal import LiteralError, canonical, parse_literal
 from selfplay.rewards import composite, learnability
-from selfplay.types import Action, Observation, Task, well_formed
+from selfplay.types import Action, Metric, Observation, Task, well_formed
 
 TYPES = ("deduction", "abduction", "induction")
 IDENTITY = "def f(a):\n    return a"
@@ -33,6 +33,16 @@ class AbsoluteZero(Arena):
     name = "absolute_zero_v0"
     services: ClassVar[tuple[str, ...]] = ("executor", "buffer")
     blocking = True
+    measures = {
+        "solve_rate": Metric(unit="fraction", better="higher"),
+        "valid_proposal": Metric(unit="fraction", better="higher"),
+        "new_proposal": Metric(unit="fraction", better="higher"),
+        "proposed_solve_rate": Metric(unit="fraction"),
+        "attempts": Metric(unit="count"),
+        "solved": Metric(unit="count", better="higher"),
+        "verdict/*": Metric(unit="fraction", better="lower"),
+    }
+    chief = ("solve_rate",)
 
     def __init__(
         self,
@@ -168,7 +178,7 @@ class AbsoluteZero(Arena):
     def _run(self, program: str, inputs: Sequence[str]) -> tuple[list[str], str | None]:
         """The outputs, each found alike by two processes, and the reason if one was not."""
         calls = [Call(program=program, arguments=arguments) for arguments in inputs]
-        outcomes = self.executor.run(calls, runs=2)
+        outcomes = self.executor.run(calls, runs=2, timeouts=1)
         failed = next((outcome for outcome in outcomes if not outcome.ok), None)
         reason = failed.reason.value if failed else None
         return [outcome.value or "" for outcome in outcomes], reason
@@ -228,7 +238,10 @@ class AbsoluteZero(Arena):
     ) -> list[str]:
         plans = [calls_of(answer) for answer in answers]
         calls = [call for plan in plans if isinstance(plan, list) for call in plan]
-        outcomes = iter(self.executor.run(calls) if calls else [])
+        # As with a proposal, two processes must agree. One induction answer is one program, and
+        # wrong after its first timeout; the inputs of an abduction are separate answers.
+        timeouts = 1 if self.task.type == "induction" else None
+        outcomes = iter(self.executor.run(calls, runs=2, timeouts=timeouts) if calls else [])
         return [
             plan if isinstance(plan, str) else _verdict([next(outcomes) for _ in plan], wanted)
             for plan in plans

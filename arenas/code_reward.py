@@ -3,21 +3,39 @@
 A helper writes `aux`, a main agent writes the function that the task names and should call `aux`.
 Levels: 0.4 for `aux` defined and returning something, 0.6 for the main function defined, 0.5 if the
 two together parse, 1 for the share of tests passed; and if at least one passes, 0.5 if the main
-function calls `aux`, 1 if it does more than that, -0.5 if it calls `aux` for nothing.
+agent's code uses the result of `aux`, and 1 more if it does more than call `aux`.
+
+The result is used if a test that passes would fail with another `aux` that gives results of the
+same types (`arenas.code_use`). A dead call, a caught one, and one whose result is thrown away earn
+nothing. The released code judges by the text alone: any call earns 0.5, and 1 more if the code
+does more than call it, less 0.5 if the text ignores the result. A result that is only compared with
+the right one counts as used, because the comparison can fail.
 """
 
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from arenas.code_use import replacements
 from arenas.program_checks import LONGEST_PROGRAM
-from selfplay.executor import Call, Executor, LiteralError, Reason, canonical, parse_literal
+from selfplay.executor import (
+    OUT_OF_TIME,
+    Call,
+    Executor,
+    LiteralError,
+    canonical,
+    parse_literal,
+    parse_program,
+)
+from selfplay.executor.outcome import CIRCUMSTANTIAL
 
 AUX = "aux"
 MOST = 4.0
 """The reward of a program that has everything."""
 TIMEOUTS = 3
-"""Tests that run out of time before the rest count as failed."""
+"""Number of tests that may run out of time before all others count as failed. Also the number of
+passed tests that are run again with another `aux`."""
+PASSED = "passed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +63,17 @@ class Grade:
     outcomes: tuple[str, ...] = ()
     """For every test "passed", "wrong", or the executor's reason; empty where none was run."""
     calls_aux: bool = False
-    """The main function calls the helper's `aux`: there is one, and the main agent's code has none
-    of its own in its place."""
+    """True if a test that passes needs the result of the helper's `aux`."""
     wrapper: bool = False
-    """The main function is nothing but that call."""
+    """True if the main function only calls `aux`."""
     ignores_aux: bool = False
-    """Every call of `aux` is made for nothing: its result is not used."""
+    """True if the main agent's code names `aux`, a test passes, and no test needs the result of
+    `aux`."""
 
     @property
     def passed(self) -> float:
         """Share of the tests."""
-        return self.outcomes.count("passed") / len(self.outcomes) if self.outcomes else 0.0
+        return self.outcomes.count(PASSED) / len(self.outcomes) if self.outcomes else 0.0
 
     @property
     def reward(self) -> float:
@@ -66,7 +84,7 @@ class Grade:
             return total
         total += 0.5 + self.passed
         if self.passed and self.calls_aux:
-            total += 0.5 + 1.0 * (not self.wrapper) - 0.5 * self.ignores_aux
+            total += 0.5 + 1.0 * (not self.wrapper)
         return total
 
 
@@ -82,16 +100,19 @@ def grade(
     program = joined(helper, main)
     if _tree(program) is None:
         return Grade(aux_defined=aux_defined, main_defined=True)
+    outcomes = tuple(_run(program, entry, tests, executor))
+    passed = [test for test, found in zip(tests, outcomes, strict=True) if found == PASSED]
     own = aux is None or _function(main_tree, AUX) is not None
-    calls = [] if own else [node for node in _inside(function) if _is_call(node)]
+    named = bool(passed) and not own and _names_aux(main_tree)
+    used = named and _needs_aux(helper, main, entry, passed[:TIMEOUTS], executor)
     return Grade(
         aux_defined=aux_defined,
         main_defined=True,
         parses=True,
-        outcomes=tuple(_run(program, entry, tests, executor)),
-        calls_aux=bool(calls),
+        outcomes=outcomes,
+        calls_aux=used,
         wrapper=_is_wrapper(function),
-        ignores_aux=bool(calls) and _used(function) == 0,
+        ignores_aux=named and not used,
     )
 
 
@@ -110,11 +131,33 @@ def _run(program: str, entry: str, tests: Sequence[Test], executor: Executor) ->
             continue
         calls = [Call(program=program, arguments=test.arguments, entry=entry) for test in some]
         for test, outcome in zip(some, executor.run(calls), strict=True):
-            timeouts += outcome.reason is Reason.TIMEOUT
+            timeouts += outcome.reason in OUT_OF_TIME
             if not outcome.ok:
                 yield outcome.reason.value
             else:
-                yield "passed" if _same(outcome.value or "", test.expected) else "wrong"
+                yield PASSED if _same(outcome.value or "", test.expected) else "wrong"
+
+
+def _needs_aux(
+    helper: str, main: str, entry: str, passed: Sequence[Test], executor: Executor
+) -> bool:
+    """Return True if one of the passed tests fails with another `aux`.
+
+    A test that runs out of time proves nothing, because a busy machine may be the cause.
+    """
+    for program in replacements(helper, AUX, main):
+        calls = [Call(program=program, arguments=test.arguments, entry=entry) for test in passed]
+        for test, outcome in zip(passed, executor.run(calls), strict=True):
+            if outcome.reason in OUT_OF_TIME | CIRCUMSTANTIAL:
+                continue
+            if not outcome.ok or not _same(outcome.value or "", test.expected):
+                return True
+    return False
+
+
+def _names_aux(tree: ast.Module | None) -> bool:
+    found = ast.walk(tree) if tree else ()
+    return any(isinstance(node, ast.Name) and node.id == AUX for node in found)
 
 
 def _same(value: str, expected: str) -> bool:
@@ -129,7 +172,7 @@ def _tree(code: str) -> ast.Module | None:
     if len(code) > 2 * LONGEST_PROGRAM + 3:
         return None
     try:
-        return ast.parse(code)
+        return parse_program(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -192,15 +235,3 @@ def _assigned(statement: ast.stmt) -> list[str]:
     if isinstance(statement, ast.AnnAssign) and _is_call(statement.value):
         return [statement.target.id] if isinstance(statement.target, ast.Name) else []
     return []
-
-
-def _used(function: ast.FunctionDef) -> int:
-    """How many calls of `aux` have a result that something is done with."""
-    nodes = list(_inside(function))
-    read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    total = sum(_is_call(node) for node in nodes)
-    for node in nodes:
-        dropped = isinstance(node, ast.Expr) and _is_call(node.value)
-        names = _assigned(node) if isinstance(node, ast.stmt) else []
-        total -= dropped or (bool(names) and not read.intersection(names))
-    return total

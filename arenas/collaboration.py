@@ -18,7 +18,7 @@ from arenas.code_reward import AUX, MOST, Grade, Test, grade
 from arenas.tiny_problems import problems
 from selfplay.arena import Arena
 from selfplay.executor import Executor
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task
 
 HELPER, MAIN = "helper_0", "main_0"
 
@@ -30,6 +30,22 @@ class Collaboration(Arena):
     roles = {"helper": 1, "main": 1}
     services: ClassVar[tuple[str, ...]] = ("executor",)
     blocking = True
+    measures = {
+        "team_return": Metric(unit="fraction", better="higher"),
+        "first_return": Metric(unit="fraction", better="higher"),
+        "passed": Metric(unit="fraction", better="higher"),
+        "solved": Metric(unit="fraction", better="higher"),
+        "aux_defined": Metric(unit="fraction", better="higher"),
+        "main_defined": Metric(unit="fraction", better="higher"),
+        "parses": Metric(unit="fraction", better="higher"),
+        "calls_aux": Metric(unit="fraction"),
+        "wrapper": Metric(unit="fraction"),
+        "ignores_aux": Metric(unit="fraction"),
+        "turns": Metric(unit="count"),
+        "verdict/passed": Metric(unit="fraction", better="higher"),
+        "verdict/*": Metric(unit="fraction", better="lower"),
+    }
+    chief = ("team_return",)
 
     def __init__(
         self,
@@ -42,7 +58,7 @@ class Collaboration(Arena):
         malformed: float = 0.0,
     ) -> None:
         """Args:
-        executor: Runs the tests. The paper gives each 10 s: `services.executor.wall_seconds`.
+        executor: Runs the tests. The paper allows 10 s per test: `services.executor.cpu_seconds`.
         turns: Programs that the two may write.
         shown_tests: Tests whose outcome they see after a turn; all of them count.
         stop_at: A reward that ends the episode: the most there is, unless told otherwise.

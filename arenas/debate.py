@@ -21,7 +21,7 @@ from arenas.debate_reward import Horizon, Incentives, Whose, debate_return, pers
 from arenas.verifier import Matches, Verifier, meaning, read_argued, vote
 from selfplay.arena import Arena
 from selfplay.rewards import majority, mean
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task
 
 JUDGE = "judge_0"
 Aggregate = Literal["majority", "judge"]
@@ -33,6 +33,21 @@ class Debate(Arena):
 
     name = "debate_v0"
     services: ClassVar[tuple[str, ...]] = ("verifier",)
+    measures = {
+        "accuracy": Metric(unit="fraction", better="higher"),
+        "first_accuracy": Metric(unit="fraction", better="higher"),
+        "last_accuracy": Metric(unit="fraction", better="higher"),
+        "first_majority": Metric(unit="fraction", better="higher"),
+        "last_majority": Metric(unit="fraction", better="higher"),
+        "consensus": Metric(unit="fraction"),
+        "corrections": Metric(unit="fraction", better="higher"),
+        "wrong_persuasions": Metric(unit="fraction", better="lower"),
+        "conformity": Metric(unit="fraction"),
+        "verdict": Metric(unit="fraction", better="higher"),
+        "rounds": Metric(unit="count"),
+        "verdict/none": Metric(unit="fraction", better="lower"),
+    }
+    chief = ("accuracy",)
 
     def __init__(
         self,

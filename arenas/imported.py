@@ -15,6 +15,7 @@ from pettingzoo.env_registry.exceptions import (
 )
 from pettingzoo.env_registry.registration import aec_registry, parallel_registry
 
+from selfplay import trust
 from selfplay.errors import ConfigError, nearest, one_line
 
 Factory: TypeAlias = Callable[..., Any]
@@ -22,6 +23,18 @@ Factory: TypeAlias = Callable[..., Any]
 
 MAKERS = ("env", "parallel_env", "raw_env")
 """What makes the env in a module that is one, the first that is there."""
+
+INSTALLS = {
+    **dict.fromkeys(
+        ("pyspiel", "open_spiel", "shimmy", "pygame", "chess", "rlcard"), "'selfplay[games]'"
+    ),
+    "multi_agent_ale_py": "'pettingzoo[atari]', and the ROMs with pip install AutoROM and AutoROM",
+    "Box2D": "'pettingzoo[sisl]'",
+    "scipy": "'pettingzoo[sisl]'",
+    "pymunk": "'pettingzoo[butterfly]'",
+    "textarena": "'selfplay[textarena]'",
+}
+"""Arguments of `pip install` for packages that games import, by import name."""
 
 
 def function(path: str, what: str) -> Callable[..., Any]:
@@ -52,6 +65,7 @@ def make_env(name: str | Factory, arguments: Mapping[str, Any]) -> Any:
         maker = next((getattr(found, key) for key in MAKERS if hasattr(found, key)), found)
         if not callable(maker):
             raise ConfigError(f"{what}: a module that has none of {', '.join(MAKERS)}")
+        trust.admit_found(maker, name, what)
         return maker(**arguments)
     except PettingZooRegistryError as error:
         cause = error.__cause__
@@ -82,6 +96,13 @@ def _object(path: str, what: str) -> Any:
     dotted = path.replace(":", ".")
     if not all(part.isidentifier() for part in dotted.split(".")):
         raise ConfigError(f"{what}: {path!r} is no import path, such as package.module.name")
+    trust.admit(dotted, what)
+    found = _resolved(dotted, what)
+    trust.admit_found(found, path, what)
+    return found
+
+
+def _resolved(dotted: str, what: str) -> Any:
     home, _, attribute = dotted.rpartition(".")
     if not home:
         return _module(dotted, what)
@@ -115,12 +136,13 @@ def _module(name: str, what: str) -> Any:
 
 
 def _lacking(what: str, error: ImportError) -> str:
-    """Which package is not there, or what else stands in the way of an import."""
+    """Return one line about a failed import: the missing package and its install command, or
+    the error."""
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return (
-            f"{what}: needs the package {error.name.split('.')[0]!r}, which is not installed; "
-            "pip install 'selfplay[games]' brings those of OpenSpiel and of the classic games"
-        )
+        missing = error.name.partition(".")[0]
+        install = INSTALLS.get(missing)
+        how = f"pip install {install}" if install else "install the package that provides it"
+        return f"{what}: needs the package {missing!r}, which is not installed; {how}"
     return f"{what}: cannot be imported: {' '.join(str(error).split())[:200]}"
 
 

@@ -1,19 +1,21 @@
 """Indefinite integrals: a verifier that checks an antiderivative by numbers (LADDER, 2503.00735).
 
 At a few random places the definite integral of the question over a short interval is compared with
-the difference of the answer's values at its ends. What is read is a small language of one variable;
-hostile text is neither evaluated as Python nor able to take long.
+the difference of the answer's values at its ends. The answer must have values there. Formulas are
+read in a small language of one variable: hostile text is never evaluated as Python, and cannot take
+long.
 """
 
 import ast
 import math
 import operator
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
 
 from arenas.questions import question_task
+from selfplay.executor import parse_expression
 from selfplay.seeds import derive
 from selfplay.types import Task
 
@@ -53,16 +55,18 @@ class NoFormula(ValueError):
 
 
 class Integrals:
-    """1 where the answer is an antiderivative of the payload's `question`, else 0.
+    """Scores 1 if the answer is an antiderivative of the payload's `question`, else 0.
 
-    A place where a side has no value, or both are too small to tell, is drawn again; an answer
-    without enough places is wrong.
+    The places depend only on the question: they are intervals on which the integrand is finite and
+    Simpson's rule is exact enough. On each of them the answer must be finite too, so that it cannot
+    exclude places where it is wrong, as `... + 0*asin(x)` tries to. If both sides are too small to
+    compare, another place is drawn; an answer without enough places is wrong.
     """
 
     def __init__(
         self, *, places: int = 5, width: float = 0.1, tolerance: float = 1e-2, reach: float = 10.0
     ) -> None:
-        """`places` intervals of `width` in [-reach, reach], `tolerance` relative."""
+        """`places` intervals of up to `width` in [-reach, reach], `tolerance` relative."""
         if places < 1 or min(width, tolerance, reach) <= 0:
             raise ValueError("places is at least 1; width, tolerance and reach are above 0")
         self.places, self.width, self.tolerance, self.reach = places, width, tolerance, reach
@@ -74,16 +78,11 @@ class Integrals:
             asked, said = formula(question), formula(answer)
         except NoFormula:
             return 0.0
-        rng, agreed = Random(derive("integral", question)), 0
-        for _ in range(20 * self.places):
-            start = rng.uniform(-self.reach, self.reach)
-            try:
-                wanted = simpson(asked, start, start + self.width)
-                given = said(start + self.width) - said(start)
-            except (ArithmeticError, ValueError):
-                continue
-            if not math.isfinite(wanted) or not math.isfinite(given):
-                continue
+        agreed = 0
+        for start, end, wanted in self._drawn(question, asked):
+            given = _finite(_risen, said, start, end)
+            if given is None:
+                return 0.0
             larger = max(abs(wanted), abs(given))
             if larger < SMALLEST:
                 continue
@@ -100,17 +99,40 @@ class Integrals:
             asked = formula(question)
         except NoFormula:
             return "no_formula"
-        rng, found = Random(derive("integral", question)), []
+        found = [abs(wanted) for _, _, wanted in self._drawn(question, asked)]
+        if len(found) < self.places:
+            return "no_values"
+        return "too_small" if sum(v >= SMALLEST for v in found) < self.places else None
+
+    def _drawn(self, question: str, asked: Function) -> Iterator[tuple[float, float, float]]:
+        """Yield places with their integrals: start, end, value. Equal questions have equal places.
+
+        Lengths differ, so that a wave of the length of an interval cannot hide an error.
+        """
+        rng = Random(derive("integral", question))
         for _ in range(20 * self.places):
             start = rng.uniform(-self.reach, self.reach)
-            try:
-                found.append(abs(simpson(asked, start, start + self.width)))
-            except (ArithmeticError, ValueError):
+            end = start + self.width * rng.uniform(0.5, 1.0)
+            coarse = _finite(simpson, asked, start, end)
+            fine = _finite(simpson, asked, start, end, parts=16)
+            if coarse is None or fine is None:
                 continue
-        values = [value for value in found if math.isfinite(value)]
-        if len(values) < self.places:
-            return "no_values"
-        return "too_small" if sum(v >= SMALLEST for v in values) < self.places else None
+            # A pole inside gives finite sums without meaning; they change with the number of parts.
+            if abs(coarse - fine) <= self.tolerance / 10 * max(abs(fine), SMALLEST):
+                yield start, end, fine
+
+
+def _risen(function: Function, start: float, end: float) -> float:
+    return function(end) - function(start)
+
+
+def _finite(value: Callable[..., float], *arguments: Any, **more: Any) -> float | None:
+    """The value at the arguments; None if there is no finite value."""
+    try:
+        number = value(*arguments, **more)
+    except (ArithmeticError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def formula(text: str) -> Function:
@@ -120,7 +142,7 @@ def formula(text: str) -> Function:
     try:
         with warnings.catch_warnings():  # "2(x)" parses, and warns that it calls a number
             warnings.simplefilter("ignore")
-            body = ast.parse(text.strip().replace("^", "**"), mode="eval").body
+            body = parse_expression(text.strip().replace("^", "**")).body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise NoFormula("does not parse") from error
     return _function(body, DEEPEST)
@@ -159,11 +181,11 @@ def _constant(value: float) -> Function:
     return lambda x: number
 
 
-def simpson(function: Function, start: float, end: float) -> float:
-    """The definite integral, by Simpson's rule over eight parts."""
-    step = (end - start) / 8
-    weights = (1, 4, 2, 4, 2, 4, 2, 4, 1)
-    return step / 3 * sum(w * function(start + n * step) for n, w in enumerate(weights))
+def simpson(function: Function, start: float, end: float, *, parts: int = 8) -> float:
+    """The definite integral, by Simpson's rule over an even number of parts."""
+    step = (end - start) / parts
+    inner = sum((4 if n % 2 else 2) * function(start + n * step) for n in range(1, parts))
+    return step / 3 * (function(start) + inner + function(end))
 
 
 def integrands() -> list[Task]:

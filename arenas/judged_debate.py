@@ -16,7 +16,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.arithmetic import questions
 from selfplay.arena import Arena
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task
 
 JUDGE = "judge_0"
 SIDES = ("A", "B")
@@ -28,6 +28,15 @@ class JudgedDebate(Arena):
 
     name = "judged_debate_v0"
     roles = {"debater": 2, "judge": 1}
+    measures = {
+        "accuracy": Metric(unit="fraction", better="higher"),
+        "verdict": Metric(unit="fraction", better="higher"),
+        "side_a_won": Metric(unit="fraction"),
+        "silent": Metric(unit="fraction", better="lower"),
+        "verdict/silent": Metric(unit="fraction", better="lower"),
+        "verdict/none": Metric(unit="fraction", better="lower"),
+    }
+    chief = ("accuracy",)
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from arenas.questions import PROPOSER, fault, proposer_view, question_task, seat
 from arenas.verifier import Verifier, number_in, read_argued
 from selfplay.arena import Arena
 from selfplay.rewards import mean
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task
 
 QUESTION_JUDGE = "judge_0"
 
@@ -30,6 +30,20 @@ class JudgedQuestions(Arena):
 
     name = "judged_questions_v0"
     services: ClassVar[tuple[str, ...]] = ("oracle",)
+    measures = {
+        "true_accuracy": Metric(unit="fraction", better="higher"),
+        "grade": Metric(unit="fraction"),
+        "judge_accuracy": Metric(unit="fraction", better="higher"),
+        "quality": Metric(unit="fraction"),
+        "played": Metric(unit="fraction", better="higher"),
+        "valid_proposal": Metric(unit="fraction", better="higher"),
+        "verdict": Metric(unit="fraction", better="higher"),
+        "attempts": Metric(unit="count"),
+        "solved": Metric(unit="count"),
+        "verdict/score": Metric(unit="fraction"),
+        "verdict/none": Metric(unit="fraction", better="lower"),
+    }
+    chief = ("true_accuracy", "grade")
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from selfplay.arena import Arena
-from selfplay.types import Action, InformationSet, Observation, Task
+from selfplay.types import Action, InformationSet, Metric, Observation, Task
 
 CARDS = ("J", "Q", "K")
 MOVES = ("pass", "bet")
@@ -34,6 +34,13 @@ class Kuhn(Arena):
 
     name = "kuhn_v0"
     roles = {"player": 2}
+    measures = {
+        "player_0_payoff": Metric(unit="reward"),
+        "bets": Metric(unit="count"),
+        "illegal": Metric(unit="fraction", better="lower"),
+        "illegal_fraction": Metric(unit="fraction", better="lower"),
+    }
+    chief = ("player_0_payoff",)
 
     def __init__(self, *, illegal: Illegal = "forfeit") -> None:
         """`illegal` says what any other text than a move is. forfeit: it loses two chips, the most
@@ -54,6 +61,7 @@ class Kuhn(Arena):
             raise ValueError(f"task {task.id}: cards are two different ones of J, Q, K: {dealt}")
         self.cards: list[str] = dealt
         self.moves: list[str] = []
+        self.asked = self.refused = 0
 
     def acting(self) -> Sequence[str]:
         """The players take turns."""
@@ -67,6 +75,7 @@ class Kuhn(Arena):
         """One move; the hand ends when both have passed or a bet has been answered."""
         ((agent, action),) = actions.items()
         legal = action in MOVES
+        self.asked, self.refused = self.asked + 1, self.refused + (not legal)
         if not legal:
             self.note(agent, verdict="illegal")
             if self.illegal == "forfeit":
@@ -83,6 +92,7 @@ class Kuhn(Arena):
         self.pay(first, won)
         self.pay(second, -won)
         self.measure(player_0_payoff=won, bets=self.moves.count("bet"), illegal=illegal)
+        self.measure(illegal_fraction=self.refused / self.asked)
         self.finish()
 
     def openspiel(self, pyspiel: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.turns import TurnGame, words_of
-from selfplay.types import InformationSet, Observation, Task
+from selfplay.types import InformationSet, Metric, Observation, Task
 
 CARDS = ("J", "Q", "K")
 MOVES = ("fold", "call", "raise")
@@ -35,6 +35,11 @@ class Leduc(TurnGame):
     """A single hand between player_0 and player_1."""
 
     name = "leduc_v0"
+    measures = {
+        **TurnGame.measures,
+        "raises": Metric(unit="count"),
+    }
+    chief = ("player_0_payoff",)
 
     def __init__(self, *, illegal_reward: float = -13.0, other_reward: float = 13.0, **rest: Any):
         """As `TurnGame`; who loses by an illegal move loses the most that can be lost."""

@@ -15,7 +15,7 @@ from typing import Any
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from selfplay.arena import Arena
-from selfplay.types import Action, InformationSet, Observation, Task
+from selfplay.types import Action, InformationSet, Metric, Observation, Task
 
 Pay = tuple[float, float]
 
@@ -24,6 +24,13 @@ class Matrix(Arena):
     """A normal-form game between two players, of one role or of a role each."""
 
     name = "matrix_v0"
+    measures = {
+        "team_return": Metric(unit="reward", better="higher"),
+        "illegal": Metric(unit="fraction", better="lower"),
+        "illegal_fraction": Metric(unit="fraction", better="lower"),
+        "share_*": Metric(unit="fraction"),
+    }
+    chief = ("team_return",)
 
     def __init__(
         self,
@@ -202,6 +209,7 @@ class Matrix(Arena):
             # A round's, the mean of the two players: what a team would share.
             team_return=sum(self.earned) / 2 / self.rounds,
             illegal=self.invalid / len(moves),
+            illegal_fraction=self.invalid / len(moves),
             **{f"share_{action}": moves.count(action) / len(moves) for action in known},
         )
         self.finish()

@@ -33,7 +33,7 @@ from arenas.retrieval import BM25, Retriever
 from arenas.tiny_dialogues import dialogue_task
 from selfplay.arena import Arena
 from selfplay.rewards import exact_match, mean, token_f1
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task
 
 MANAGER = "memory_manager_0"
 Outcome = Literal["exact_match", "f1"]
@@ -53,6 +53,17 @@ class Memory(Arena):
 
     name = "memory_v0"
     services: ClassVar[tuple[str, ...]] = ("retriever", "reader")
+    measures = {
+        "exact_match": Metric(unit="fraction", better="higher"),
+        "f1": Metric(unit="fraction", better="higher"),
+        "evidence_shown": Metric(unit="fraction", better="higher"),
+        "malformed_operations": Metric(unit="fraction", better="lower"),
+        "share_*": Metric(unit="fraction"),
+        "bank_size": Metric(unit="count"),
+        "memories_selected": Metric(unit="count"),
+        "memories_unknown": Metric(unit="count", better="lower"),
+    }
+    chief = ("exact_match", "f1")
 
     def __init__(
         self,

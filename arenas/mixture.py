@@ -19,7 +19,7 @@ from arenas.tic_tac_toe import TicTacToe
 from selfplay.arena import Arena
 from selfplay.curriculum.mixture import routed, unrouted
 from selfplay.errors import nearest
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task
 
 
 class Mixture(Arena):
@@ -36,6 +36,8 @@ class Mixture(Arena):
             {f"{n}_{role}": c for n, part in parts.items() for role, c in part.roles.items()}
         )
         self.parts = dict(parts)
+        self.measures = _declared(parts)
+        self.chief = tuple(f"{n}/{name}" for n, part in parts.items() for name in part.chief)
         self.blocking = any(part.blocking for part in parts.values())  # type: ignore[misc]
         self.inner = next(iter(self.parts.values()))
 
@@ -113,6 +115,19 @@ class Mixture(Arena):
 
     def _inner(self, agent: str) -> str:
         return agent.removeprefix(f"{self._part}_")
+
+
+def _declared(parts: Mapping[str, Arena]) -> dict[str, Metric]:
+    """Collect the declarations of the parts as `<part>/<name>`.
+
+    A name that all parts with this metric declare alike is also declared without the part.
+    """
+    found = {f"{n}/{name}": m for n, part in parts.items() for name, m in part.measures.items()}
+    for name in {name for part in parts.values() for name in part.measures}:
+        said = {part.measures[name] for part in parts.values() if name in part.measures}
+        if len(said) == 1 and "/" not in name:
+            found |= dict.fromkeys([name], *said)
+    return found
 
 
 def tasks_of(part: str, tasks: Sequence[Task]) -> list[Task]:

@@ -1,6 +1,6 @@
 """Demonstrations for a mixture of arenas: each part's own, under the part's role names."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Protocol
@@ -36,6 +36,12 @@ class MixtureDemonstrations:
             (name,) = rng.choices(list(self.shares), list(self.shares.values()))
             shown = next(streams[name])
             yield replace(shown, role=f"{name}_{shown.role}")
+
+    def prepare(self, report: Callable[[str], None]) -> None:
+        """Find the situations of the parts that look for them."""
+        for part in self.parts.values():
+            if prepare := getattr(part, "prepare", None):
+                prepare(report)
 
     def pieces(self) -> list[str]:
         """The pieces of all parts."""

@@ -22,7 +22,7 @@ from typing import Any
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.turns import TurnGame
-from selfplay.types import Observation, Task
+from selfplay.types import Metric, Observation, Task
 
 _ITEM = re.compile(r"([a-z]+)=([0-9]{1,3})")
 
@@ -31,6 +31,13 @@ class Negotiation(TurnGame):
     """One negotiation. The first player makes the first offer."""
 
     name = "negotiation_v0"
+    measures = {
+        **TurnGame.measures,
+        "agreed": Metric(unit="fraction", better="higher"),
+        "efficiency": Metric(unit="fraction", better="higher"),
+        "turns": Metric(unit="count"),
+    }
+    chief = ("efficiency",)
 
     def __init__(
         self,

@@ -6,17 +6,28 @@ ends where the game ends and pays what the game's returns have grown by. With `a
 `env=arenas.openspiel render=arenas.openspiel.show action_names=arenas.openspiel.name_move`.
 """
 
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+import pyspiel
 from shimmy.openspiel_compatibility import OpenSpielCompatibilityV0
+
+from arenas.openspiel_sets import information_sets
+from selfplay.arena import Arena
+from selfplay.errors import ConfigError
+from selfplay.types import InformationSet
 
 
 class OpenSpielEnv(OpenSpielCompatibilityV0):
     """A game of OpenSpiel, turn by turn, or all players at once where it is played so."""
 
     def __init__(self, *, game: str) -> None:
-        """`game` is what OpenSpiel loads it by: `connect_four`, `leduc_poker(players=3)`."""
+        """`game` is OpenSpiel's name of it: `connect_four`, `leduc_poker(players=3)`.
+
+        Raises ConfigError if OpenSpiel has no such game, and for a mean-field game.
+        """
+        _refuse(game)
         super().__init__(game_name=game)
         self.metadata: dict[str, Any] = {**self.metadata, "name": self.game_name}
         self.config = self._env.get_parameters()
@@ -34,6 +45,27 @@ class OpenSpielEnv(OpenSpielCompatibilityV0):
         else:
             super().step(action)
 
+    @property
+    def game(self) -> Any:
+        """The game in OpenSpiel."""
+        return self._env
+
+    def openspiel(self, pyspiel: Any) -> Any:
+        """The same game in OpenSpiel, for `selfplay study exploitability`."""
+        return self._env
+
+    def information_sets(self, arena: Arena) -> list[InformationSet]:
+        """List the game's information sets as `arena` shows them; empty if that is impossible."""
+        return information_sets(arena, self)
+
+    def stand(self, state: Any) -> None:
+        """Show a state of the game, in which a player is to move, in place of the present one."""
+        self.game_state = state
+        self.agents = list(self.possible_agents)
+        self.agent_selection = self.agent_id_name_mapping[state.current_player()]
+        self._update_action_masks()
+        self._update_observations()
+
     def _update_rewards(self) -> None:
         before, self._returns = self._returns, list(self.game_state.returns())
         self.rewards = {
@@ -44,6 +76,26 @@ class OpenSpielEnv(OpenSpielCompatibilityV0):
     def _update_termination_truncation(self) -> None:
         self.terminations = dict.fromkeys(self.agents, bool(self.game_state.is_terminal()))
         self.truncations = dict.fromkeys(self.agents, False)
+
+
+def _refuse(game: str) -> None:
+    """Raise ConfigError for an unknown game, and for a game in which no players take turns.
+
+    OpenSpiel's own error for an unknown name lists all its games.
+    """
+    known = {each.short_name: each for each in pyspiel.registered_games()}
+    name = game.partition("(")[0].strip()
+    if name not in known:
+        close = get_close_matches(name, known, n=3, cutoff=0.4) or ["tic_tac_toe", "kuhn_poker"]
+        raise ConfigError(
+            f"OpenSpiel has no game {name!r}; the nearest of its {len(known)} are "
+            f"{', '.join(close)}"
+        )
+    if known[name].dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
+        raise ConfigError(
+            f"OpenSpiel's {name} is a mean-field game: a whole population moves, and no single "
+            "player does, so it cannot be played here"
+        )
 
 
 def show(env: Any, agent: str, observation: Any) -> str:

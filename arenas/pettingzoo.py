@@ -9,6 +9,7 @@ Version history: v0, first version.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -17,12 +18,14 @@ from pettingzoo.utils.conversions import parallel_to_aec
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.boards import MASK, written
+from arenas.game_text import format_of
 from arenas.illegal import SHOWN, Illegal, check_rule
 from arenas.imported import Factory, function, make_env
 from arenas.moves import Moves, refuse_unwritten
+from arenas.private_random import PrivateRandom
 from arenas.wrapped import BrokenEnv, WrappedGame
 from selfplay.errors import ConfigError
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, InformationSet, Metric, Observation, Task
 
 MOST_NUMBERS = 20_000
 """Numbers of an observation that the default rendering writes; pictures need one of their own."""
@@ -30,6 +33,14 @@ MOST_NUMBERS = 20_000
 
 class PettingZoo(WrappedGame):
     """An env behind the interface of an arena. Its agents become `<role>_<n>`, in its order."""
+
+    measures = {
+        "*_return": Metric(unit="reward"),
+        "forfeit": Metric(unit="fraction", better="lower"),
+        "illegal": Metric(unit="count", better="lower"),
+        "illegal_fraction": Metric(unit="fraction", better="lower"),
+        "moves": Metric(unit="count"),
+    }
 
     def __init__(
         self,
@@ -52,9 +63,11 @@ class PettingZoo(WrappedGame):
         seats: The role of each of the env's agents; every one is a `player` where empty.
         rules: What a prompt says about the game.
         render: Function (or its import path) of the env, its agent and the observation, that
-            returns the text to show; `arenas.boards.written` of the observation where None.
+            returns the text to show. If None, the game's own in `arenas.game_text`, or else
+            `arenas.boards.written` of the observation.
         action_names: Names of a discrete space's actions in order, or a function (or its import
-            path) of the env, its agent and the action's number; the numbers themselves where None.
+            path) of the env, its agent and the action's number. If None, the game's own in
+            `arenas.game_text`, or else the numbers themselves.
         illegal: What follows a text that is no legal move: lose, retry or random_legal.
         retries: How often in a row a player is asked again before it loses.
         illegal_reward: The pay of one who loses by an illegal move.
@@ -72,20 +85,26 @@ class PettingZoo(WrappedGame):
         self.illegal, self.retries = illegal, retries
         self.illegal_reward, self.others_reward = illegal_reward, others_reward
         self.rules = rules
+        known = format_of(self.wrapped)
         self.show = function(render, "render") if isinstance(render, str) else render
         self.action_names: Any = action_names
+        if known is not None:
+            self.show = self.show or known.show
+            self.action_names = known.name_move if action_names is None else action_names
         if isinstance(action_names, str):
             self.action_names = function(action_names, "action_names")
         self._refuse_unwritten()
 
     def make_game(self) -> Any:
-        """The env, a parallel one converted."""
-        made = make_env(self.env, self.arguments)
+        """Make the env; convert a parallel one. Its constructor always has the same randomness."""
+        with PrivateRandom(0).swapped():
+            made = make_env(self.env, self.arguments)
         self.simultaneous = isinstance(made, ParallelEnv)
         if self.simultaneous:
             made = parallel_to_aec(made)
         if not isinstance(made, AECEnv):
             raise ConfigError(f"env {self.env}: a {type(made).__name__} is no PettingZoo env")
+        self._new = True
         return made
 
     def _refuse_unwritten(self) -> None:
@@ -97,6 +116,17 @@ class PettingZoo(WrappedGame):
                     f"env {self.env}: an observation has {size} numbers, too many to write; name a "
                     "function that shows it: render=package.module.name"
                 )
+
+    @property
+    def openspiel(self) -> Callable[[Any], Any]:
+        """The same game in OpenSpiel; AttributeError if the env is not a game of OpenSpiel."""
+        found: Callable[[Any], Any] = self.wrapped.unwrapped.openspiel
+        return found
+
+    @property
+    def information_sets(self) -> Callable[[], list[InformationSet]]:
+        """The function that lists the information sets; AttributeError if not an OpenSpiel game."""
+        return partial(self.wrapped.unwrapped.information_sets, self)
 
     # The game ----------------------------------------------------------------------------------
 
@@ -143,7 +173,12 @@ class PettingZoo(WrappedGame):
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Take legal moves, judge the others, and step the env when all that it needs are in."""
         losers = [agent for agent, action in actions.items() if not self._take(agent, action)]
-        self.measure(forfeit=bool(losers), illegal=self.illegal_moves)
+        self.asked += len(actions)
+        self.measure(
+            forfeit=bool(losers),
+            illegal=self.illegal_moves,
+            illegal_fraction=self.illegal_moves / self.asked,
+        )
         if losers:
             for agent in self.possible_agents:
                 self.pay(agent, self.illegal_reward if agent in losers else self.others_reward)
@@ -208,7 +243,14 @@ class PettingZoo(WrappedGame):
     # The env -----------------------------------------------------------------------------------
 
     def reset_game(self) -> None:
-        """PettingZoo's reset."""
+        """Reset a new env with PettingZoo's reset, because some envs keep state over a reset.
+
+        The env that the constructor made is used for the first episode, so that a rollout, which
+        makes an arena for each episode, makes each env once.
+        """
+        if not self._new:
+            self.wrapped = self.make_game()
+        self._new = False
         self.wrapped.reset(seed=self.env_seed, options=self.task.payload.get("options"))
         if not self.wrapped.agents:
             raise BrokenEnv("reset leaves no agents")

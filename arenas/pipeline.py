@@ -16,7 +16,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.arithmetic import questions
 from arenas.verifier import Matches, Verifier, read_argued, vote
 from selfplay.arena import Arena
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task
 
 GENERATOR, VERIFIER, REFINER = "generator_0", "verifier_0", "refiner_0"
 
@@ -27,6 +27,13 @@ class Pipeline(Arena):
     name = "pipeline_v0"
     roles = {"generator": 1, "verifier": 1, "refiner": 1}
     services: ClassVar[tuple[str, ...]] = ("verifier",)
+    measures = {
+        "accuracy": Metric(unit="fraction", better="higher"),
+        "first_accuracy": Metric(unit="fraction", better="higher"),
+        "corrections": Metric(unit="fraction", better="higher"),
+        "spoiled": Metric(unit="fraction", better="lower"),
+    }
+    chief = ("accuracy",)
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from arenas.arithmetic import questions
 from arenas.verifier import Matches, Verifier, meaning, read_argued, vote
 from selfplay.arena import Arena
 from selfplay.rewards import learnability, majority, minority, uncertainty
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task
 
 PROPOSER = "proposer_0"
 Label = Literal["majority", "verifier"]
@@ -32,6 +32,17 @@ class Questions(Arena):
 
     name = "questions_v0"
     services: ClassVar[tuple[str, ...]] = ("verifier", "oracle")
+    measures = {
+        "solve_rate": Metric(unit="fraction", better="higher"),
+        "true_accuracy": Metric(unit="fraction", better="higher"),
+        "majority_accuracy": Metric(unit="fraction", better="higher"),
+        "label_accuracy": Metric(unit="fraction", better="higher"),
+        "vote_share": Metric(unit="fraction"),
+        "valid_proposal": Metric(unit="fraction", better="higher"),
+        "attempts": Metric(unit="count"),
+        "solved": Metric(unit="count", better="higher"),
+    }
+    chief = ("solve_rate", "true_accuracy")
 
     def __init__(
         self,

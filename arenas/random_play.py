@@ -1,22 +1,57 @@
-"""Demonstrations of random play: a warm start that knows the rules of a small game and no more.
+"""Demonstrations of random play: a warm start that teaches the rules of a game and no more.
 
 A tiny model that is trained to move at random has no reason to tell one situation from another, and
 then learns slowly: whatever it is paid for in one, it does in all. So it also learns to give every
 situation a name, half of the time at first and seldom at the end. A name is no legal move, so that
 self-play drops it soon. In Kuhn poker the second eigenvalue of the moves' tangent kernel is 0.13 of
 the first with the names, and 0.00001 of it without.
+
+This is for games with few situations. If random play finds more than `most` situations, the
+demonstrations are the observations that it met, as often as it met them. Situations then have no
+names, and texts are read by their characters, so learning transfers to similar situations.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from random import Random
 
 from selfplay.arena import Arena
+from selfplay.errors import ConfigError, SelfplayError, one_line
 from selfplay.types import Demonstration, Observation
+
+Report = Callable[[str], None]
+Visit = tuple[str, Observation]
+"""(role, observation) of one agent at one stage."""
+
+SECONDS = 5.0
+"""Seconds between two lines of progress."""
+QUESTIONS = 200
+"""Number of situations in the test after the warm start, if not all were shown."""
+
+
+@dataclass(kw_only=True)
+class Found:
+    """The result of random play."""
+
+    different: dict[tuple[str, str, tuple[str, ...]], Observation] = field(default_factory=dict)
+    """Observation by role, text and legal moves, each situation once."""
+    visits: list[Visit] = field(default_factory=list)
+    """The first observations, in the order in which random play met them."""
+    games: int = 0
+    """Number of games that were begun."""
+    stages: int = 0
+    """Number of stages that were played in these games."""
+    cut: int = 0
+    """Number of games that were cut off."""
+    turns: int = 0
+    """Largest number of turns that one agent took in one game."""
 
 
 class RandomPlay:
-    """Every legal move of every situation, equally often, in all situations that play comes to."""
+    """Legal moves in the situations that random play reaches, all with the same frequency."""
 
     def __init__(
         self,
@@ -28,51 +63,161 @@ class RandomPlay:
         named_last: float = 0.06,
         first: float = 0.6,
         most: int = 256,
-        whole: bool = True,
+        shown: int = 3000,
+        longest: int = 1000,
+        work: int = 50_000,
+        whole: bool | None = None,
     ) -> None:
         """Args:
-        arena: Whose observations have the legal moves in the field `legal`.
-        messages: What is said where anything may be said, which is where `legal` is empty.
-        hands: Episodes of random play that look for situations.
-        named_first: Share of demonstrations that name their situation in the first part.
-        named_last: The same in the second part: about what is illegal when self-play begins.
-        first: Where the second part begins, as a share of the warm start.
-        most: Situations that are shown; the rest of a larger game is left to generalisation.
-        whole: Each situation is one token, so that all are alike to a model; else it is read by its
-            characters, so that what is learned of one situation bears on similar ones.
+        arena: Its observations list the legal moves in the field `legal`.
+        messages: Texts to say where `legal` is empty, because any text is allowed there.
+        hands: Number of games of random play, at most, that look for situations.
+        named_first: Fraction of demonstrations that name their situation in the first part.
+        named_last: The same in the second part: about the fraction of answers that are illegal
+            when self-play begins.
+        first: Fraction of the warm start after which the second part begins.
+        most: Number of situations up to which all are shown, equally often. A situation is a role,
+            an observation's text and its legal moves.
+        shown: Number of observations that are shown if there are more situations than `most`.
+            Random play ends when it has met so many.
+        longest: Number of stages after which a game of random play is cut off.
+        work: Number of stages of random play in all, at most.
+        whole: True: each situation's text is one token, so that all situations are alike to a
+            model. False: texts are read by their characters, so that learning
+            transfers to similar situations. None: True if all situations are shown.
         """
         if not 0 <= named_first < 1 or not 0 <= named_last < 1:
             raise ValueError("named_first and named_last lie in [0, 1)")
-        self.messages = list(messages)
+        if min(hands, most, shown, longest, work) < 1:
+            raise ValueError("hands, most, shown, longest and work must be at least 1")
+        self.arena, self.messages = arena, list(messages)
         self.named_first, self.named_last, self.first = named_first, named_last, first
-        self.whole = whole
-        self.situations = self._explore(arena, hands, most)
+        self.hands, self.most, self.shown = hands, most, shown
+        self.longest, self.work, self.asked_whole = longest, work, whole
+        self._report: Report = lambda text: None
 
-    def _explore(self, arena: Arena, hands: int, most: int) -> list[tuple[str, Observation]]:
-        """(role, observation) of the situations that random play comes to, in a fixed order."""
-        rng = Random(0)
-        found: dict[tuple[str, str], Observation] = {}
-        for hand in range(hands):
+    # What random play finds --------------------------------------------------------------------
+
+    def prepare(self, report: Report) -> None:
+        """Look for situations now, and report on it every few seconds."""
+        self._report = report
+        _ = self.found
+
+    @cached_property
+    def found(self) -> Found:
+        """The result of random play, which is played when it is first asked for."""
+        return self._explore(Random(0), games=range(self.hands), visits=self.shown)
+
+    @property
+    def complete(self) -> bool:
+        """True if there are so few situations that all are shown, equally often."""
+        return len(self.found.different) <= self.most
+
+    @property
+    def whole(self) -> bool:
+        """True where each situation's text is one token."""
+        return self.complete if self.asked_whole is None else self.asked_whole
+
+    @property
+    def turns(self) -> int:
+        """Largest number of turns that one agent took in one game."""
+        return self.found.turns
+
+    @cached_property
+    def situations(self) -> list[Visit]:
+        """The observations that are shown, each with its role: every situation once, or all that
+        random play met."""
+        found = self.found
+        if self.complete:
+            return [(key[0], found.different[key]) for key in sorted(found.different)]
+        return found.visits[: self.shown]
+
+    def summary(self) -> str:
+        """One line about the situations that were found and how they are shown."""
+        found, number = self.found, len(self.found.different)
+        cut = f" ({found.cut} cut off after {self.longest} stages)" if found.cut else ""
+        how = "all are shown, equally often"
+        if not self.complete:
+            how = (
+                f"more than most={self.most}, so {len(self.situations)} observations are shown as "
+                "random play met them"
+            )
+        return f"{found.games} games of random play{cut} found {number} situations; {how}"
+
+    def _explore(self, rng: Random, *, games: range, visits: int) -> Found:
+        """Play the games of these seeds at random.
+
+        Play ends when the games or the stages are used up, or when the situations are too many to
+        show all of them and `visits` observations have been met.
+        """
+        found, began = Found(), time.monotonic()
+        told = began
+        for hand in games:
+            self._play(found, rng, hand, visits)
+            if found.stages >= self.work:
+                break
+            if len(found.different) > self.most and len(found.visits) >= visits:
+                break
+            if time.monotonic() - told > SECONDS:
+                told = time.monotonic()
+                self._report(
+                    f"warm start: random play, game {found.games} of at most {len(games)}, "
+                    f"{found.stages} stages, {len(found.different)} situations, "
+                    f"{told - began:.0f} s"
+                )
+        return found
+
+    def _play(self, found: Found, rng: Random, hand: int, visits: int) -> None:
+        """Play one game, until `visits` observations are kept; ConfigError if the arena fails."""
+        arena, turns = self.arena, dict[str, int]()
+        found.games += 1
+        try:
             arena.begin(arena.default_task(rng), hand)
-            while not arena.finished:
+            for stage in count():
+                if arena.finished:
+                    break
+                if stage >= self.longest or found.stages >= self.work:
+                    found.cut += 1
+                    break
                 moves = {}
                 for agent in arena.stage:
-                    seen = arena.view(agent)
-                    if len(found) < most:
-                        found.setdefault((agent.rpartition("_")[0], seen.text), seen)
-                    moves[agent] = rng.choice(self.legal(seen))
+                    seen, role = arena.view(agent), agent.rpartition("_")[0]
+                    legal = self.legal(seen)
+                    found.different.setdefault((role, seen.text, tuple(legal)), seen)
+                    if len(found.visits) < visits:
+                        found.visits.append((role, seen))
+                    turns[agent] = turns.get(agent, 0) + 1
+                    moves[agent] = rng.choice(legal)
                 arena.play(moves)
-        return [(role, found[role, text]) for role, text in sorted(found)]
+                found.stages += 1
+        except SelfplayError:
+            raise
+        except Exception as error:  # the arena's code may raise any error
+            raise ConfigError(
+                f"warmstart.demonstrations: random play of {arena.name} failed: {one_line(error)}"
+            ) from error
+        found.turns = max([found.turns, *turns.values()])
 
     def legal(self, seen: Observation) -> list[str]:
-        """What may be done or said; raises ValueError where that is nothing."""
+        """Return the legal moves, or the messages if none are listed; ConfigError without both."""
         legal = list(seen.fields.get("legal", ())) or self.messages
         if not legal:
-            raise ValueError(f"nothing to say at {seen.text!r}; set messages")
+            raise ConfigError(
+                f"warmstart.demonstrations: nothing to say at {seen.text[:80]!r}, which lists no "
+                "legal moves; set messages to a few texts, such as [hello]"
+            )
         return legal
 
+    # Demonstrations ----------------------------------------------------------------------------
+
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """All situations in turn, in a new order each time, each with its moves and its name."""
+        """All situations in turn, in a new order each time, each with its moves and its name. If
+        there are too many: the observations that random play met, each with a legal move."""
+        if not self.complete:
+            while True:
+                role, seen = rng.choice(self.situations)
+                completion = self.move(seen, rng.randrange(2**16), rng)
+                yield Demonstration(role=role, observation=seen, completion=completion)
         share = self.named_first if progress < self.first else self.named_last
         for lap in count(rng.randrange(1000)):
             for number in rng.sample(range(len(self.situations)), len(self.situations)):
@@ -90,10 +235,21 @@ class RandomPlay:
         """Moves and messages, names where they are used, and what is seen if `whole`: one token
         each."""
         moves = [move for _, seen in self.situations for move in self.legal(seen)]
-        named = max(self.named_first, self.named_last) > 0
+        named = self.complete and max(self.named_first, self.named_last) > 0
         names = [_name(number) for number in range(len(self.situations)) if named]
         texts = [seen.text for _, seen in self.situations if self.whole]
         return list(dict.fromkeys([*moves, *names, *texts]))
+
+    def questions(self) -> list[tuple[str, Observation, list[str]]]:
+        """(role, observation, legal moves) to test the model on: all situations that list legal
+        moves or, if not all are shown, some of new games."""
+        asked = self.situations
+        if not self.complete:
+            games = range(self.hands, self.hands + QUESTIONS)
+            asked = self._explore(Random("new games"), games=games, visits=QUESTIONS).visits
+        listed = [(role, seen) for role, seen in asked if seen.fields.get("legal")]
+        chosen = Random(0).sample(listed, min(len(listed), max(QUESTIONS, self.most)))
+        return [(role, seen, self.legal(seen)) for role, seen in chosen]
 
 
 def _name(number: int) -> str:

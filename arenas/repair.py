@@ -18,7 +18,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.pipeline import Pipeline
 from selfplay.arena import Arena
 from selfplay.errors import nearest
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task
 
 MENTOR = "mentor_0"
 
@@ -60,6 +60,16 @@ class Repair(Arena):
             raise ValueError("advice_length is at least 1")
         self.arena, self.measured, self.above = arena, measure, above
         self.truth, self.advice_length = list(truth), advice_length
+        fraction = Metric(unit="fraction", better="higher")
+        self.measures = {
+            **arena.measures,
+            f"unaided_{measure}": arena.measures.get(measure, Metric()),
+            "repaired": fraction,
+            "attempt": Metric(unit="count"),
+            "place": Metric(unit="count"),
+            "advised": Metric(unit="fraction"),
+        }
+        self.chief = (measure, *arena.chief)
         self.blocking = arena.blocking  # type: ignore[misc]
         self.inner = arena
 

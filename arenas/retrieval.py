@@ -66,7 +66,7 @@ class Embeddings:
             "sentence_transformers", extra="embeddings", purpose="retrieval by embeddings"
         )
         try:
-            self._model = library.SentenceTransformer(model, device=device)
+            self._model = library.SentenceTransformer(model, device=device, trust_remote_code=False)
         except (OSError, ValueError) as error:
             line = " ".join(str(error).split())[:200]
             raise ConfigError(f"retriever: cannot load {model!r}: {line}") from error

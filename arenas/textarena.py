@@ -18,11 +18,19 @@ from arenas.imported import function
 from arenas.private_random import PrivateRandom
 from arenas.wrapped import BrokenEnv, WrappedGame
 from selfplay.errors import ConfigError, nearest, one_line
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task
 
 
 class TextArena(WrappedGame):
     """A game of TextArena behind the interface of an arena. Its player n is the n-th agent."""
+
+    measures = {
+        "*_return": Metric(unit="reward"),
+        "forfeit": Metric(unit="fraction", better="lower"),
+        "illegal": Metric(unit="count", better="lower"),
+        "illegal_fraction": Metric(unit="fraction", better="lower"),
+        "moves": Metric(unit="count"),
+    }
 
     def __init__(
         self,
@@ -93,7 +101,7 @@ class TextArena(WrappedGame):
     def setup(self, task: Task, rng: Random) -> None:
         """Reset the game with the task's `seed`, or one of the episode's own."""
         self.restart()
-        self.measure(illegal=0, moves=0)
+        self.measure(illegal=0, illegal_fraction=0, moves=0)
 
     def acting(self) -> Sequence[str]:
         """The game's current player."""
@@ -123,7 +131,8 @@ class TextArena(WrappedGame):
             self.illegal_moves += 1
             self.note(agent, verdict="illegal")
         self.moves_made += 1
-        self.measure(illegal=self.illegal_moves, moves=self.moves_made)
+        fraction = self.illegal_moves / self.moves_made
+        self.measure(illegal=self.illegal_moves, illegal_fraction=fraction, moves=self.moves_made)
         if self.over:
             self._pay_all()
 

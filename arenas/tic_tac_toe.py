@@ -12,7 +12,7 @@ from typing import Any
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.turns import TurnGame, words_of
-from selfplay.types import Observation, Task
+from selfplay.types import Metric, Observation, Task
 
 FREE = "."
 MARKS = "XO"
@@ -23,6 +23,11 @@ class TicTacToe(TurnGame):
     """One game; a win pays 1, a loss -1, a draw 0."""
 
     name = "tic_tac_toe_v0"
+    measures = {
+        **TurnGame.measures,
+        "drawn": Metric(unit="fraction"),
+        "moves": Metric(unit="count"),
+    }
 
     def start(self, task: Task, rng: Random) -> None:
         """An empty board, or the task's `board`: nine characters X, O and '.', X to move first."""

@@ -5,11 +5,18 @@ from random import Random
 
 from arenas.illegal import SHOWN, Illegal, check_rule
 from selfplay.arena import Arena
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task
 
 
 class TurnGame(Arena):
     """Two players in turn. A subclass writes the five methods of the second part."""
+
+    measures = {
+        "*_payoff": Metric(unit="reward"),
+        "illegal": Metric(unit="count", better="lower"),
+        "illegal_fraction": Metric(unit="fraction", better="lower"),
+        "forfeit": Metric(unit="fraction", better="lower"),
+    }
 
     def __init__(
         self,
@@ -67,7 +74,7 @@ class TurnGame(Arena):
 
     def setup(self, task: Task, rng: Random) -> None:
         """Begin, with no move refused."""
-        self.refused, self.times_refused, self.illegal_moves = "", 0, 0
+        self.refused, self.times_refused, self.illegal_moves, self.asked = "", 0, 0, 0
         self.start(task, rng)
 
     def acting(self) -> Sequence[str]:
@@ -83,6 +90,7 @@ class TurnGame(Arena):
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Play the move, or follow the rule for what is none."""
         ((agent, action),) = actions.items()
+        self.asked += 1
         move = None if action is None else self.read(action)
         if move is None:
             self.illegal_moves += 1
@@ -106,7 +114,9 @@ class TurnGame(Arena):
         for agent, reward in zip(self.possible_agents, pay, strict=True):
             self.pay(agent, reward)
             self.measure(**{f"{agent}_payoff": reward})
-        self.measure(**{"illegal": self.illegal_moves, "forfeit": 0, **metrics})
+        fraction = self.illegal_moves / max(self.asked, 1)
+        self.measure(illegal=self.illegal_moves, illegal_fraction=fraction)
+        self.measure(**{"forfeit": 0, **metrics})
         self.finish()
 
 

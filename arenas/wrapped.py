@@ -54,7 +54,7 @@ class WrappedGame(Arena):
         """Reset the game with the task's `seed`, or one of the episode's own."""
         given = self.task.payload.get("seed")
         self.env_seed = derive(self.seed, "env") % 2**31 if given is None else int(given)
-        self.illegal_moves = self.moves_made = 0
+        self.illegal_moves = self.moves_made = self.asked = 0
         self._begin_again()
 
     def apply(self, move: Any) -> None:

@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -13,10 +13,12 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from selfplay import sweep
 from selfplay.charts import SERIES, bare, svg
+from selfplay.declared import Declared, read_declared
 from selfplay.errors import RunError
-from selfplay.figures import figure, is_share, words
+from selfplay.figures import figure, words
 from selfplay.pages import render, write_page
 from selfplay.recorded import Summary, read_metrics, read_summary
+from selfplay.types import Metric
 
 SEED = "seed"
 """The swept key that is no choice: runs that differ in it alone are one line."""
@@ -36,14 +38,17 @@ class Line:
     """Runs that did not."""
     values: Mapping[str, tuple[float, ...]]
     """Metric to its value at the end of every run."""
+    read: Mapping[str, Metric] = field(default_factory=dict)
+    """Unit and direction of each metric, as the runs declare them."""
 
     def shown(self, metric: str) -> str:
         """Mean, and standard deviation over seeds (n - 1) where there are several."""
         found = self.values.get(metric, ())
         if not found:
             return "-"
-        middle = figure(metric, mean(found))
-        return f"{middle} \u00b1 {figure(metric, stdev(found))}" if len(found) > 1 else middle
+        read = self.read.get(metric, Metric())
+        middle = figure(read, mean(found))
+        return f"{middle} \u00b1 {figure(read, stdev(found))}" if len(found) > 1 else middle
 
 
 def lines(folder: Path) -> list[Line]:
@@ -55,20 +60,24 @@ def lines(folder: Path) -> list[Line]:
     found = []
     for key, members in together.items():
         values: dict[str, list[float]] = {}
+        read: dict[str, Metric] = {}
         ended = 0
         for point in members:
             summary = read_summary(folder / point.name / "summary.json")
             if summary is None:
                 continue
             ended += 1
-            for metric, value in _outcome(folder / point.name, summary).items():
+            declared = read_declared(folder / point.name)
+            for metric, value in _outcome(folder / point.name, summary, declared).items():
                 values.setdefault(metric, []).append(value)
+                read.setdefault(metric, _read(metric, declared))
         found.append(
             Line(
                 choices=dict(key),
                 runs=ended,
                 missing=len(members) - ended,
                 values={metric: tuple(each) for metric, each in values.items()},
+                read=read,
             )
         )
     if not any(line.runs for line in found):
@@ -79,6 +88,14 @@ def lines(folder: Path) -> list[Line]:
 def metrics(table: Sequence[Line]) -> list[str]:
     """The columns, in the order of their first appearance."""
     return list(dict.fromkeys(metric for line in table for metric in line.values))
+
+
+def readings(table: Sequence[Line]) -> dict[str, Metric]:
+    """Unit and direction of every column, from the first line that has the column."""
+    found: dict[str, Metric] = {}
+    for line in table:
+        found = {**line.read, **found}
+    return found
 
 
 def text(table: Sequence[Line]) -> str:
@@ -98,33 +115,43 @@ def text(table: Sequence[Line]) -> str:
 def write_ablation(folder: Path) -> Path:
     """Write the sweep's `report.html` and return its path."""
     table = lines(folder)
-    columns = metrics(table)
+    columns, read = metrics(table), readings(table)
     page = render(
         "ablation.html.jinja",
         name=folder.resolve().name,
         keys=list(table[0].choices),
         columns=columns,
+        better={name: metric.better for name, metric in read.items()},
         lines=table,
         charts=[
-            (
-                name,
-                Markup(_dots([each.values.get(name, ()) for each in table], share=is_share(name))),
-            )
+            (name, Markup(_dots(rows, share=read[name].unit == "fraction")))
             for name in columns
+            for rows in [[each.values.get(name, ()) for each in table]]
         ],
         seeds=max(line.runs + line.missing for line in table),
         command=shlex.join(["selfplay", "train", "-m", *sweep.read(folder).command]),
     )
-    return write_page(folder / "report.html", page)
+    return write_page(folder / "report.html", page, root=folder)
 
 
-def _outcome(run: Path, summary: Summary) -> dict[str, float]:
-    """The evaluations' chief figures after training; without any, the last steps' rewards."""
+def _read(metric: str, declared: Declared) -> Metric:
+    """Return the unit and the direction of a column's metric."""
+    return declared.of(metric if metric.startswith("role/") else f"evaluation/{metric}")
+
+
+def _outcome(run: Path, summary: Summary, declared: Declared) -> dict[str, float]:
+    """The evaluations' metrics after training, the chief metrics of each first; without an
+    evaluation, the rewards of the last steps."""
     found = {
         f"{name}/{metric}": float(value)
         for name, figures in summary.evaluations.items()
-        for metric, value in (figures.get("after") or {}).items()
-        if value is not None and "/" not in metric and metric != "failed_episodes"
+        for metric, value in sorted(
+            (figures.get("after") or {}).items(),
+            key=lambda each: declared.rank(name, each[0]),
+        )
+        if value is not None
+        and metric != "failed_episodes"
+        and ("/" not in metric or declared.is_chief(name, metric))
     }
     if found:
         return found

@@ -8,7 +8,9 @@ sees the move of another before all have moved. To PettingZoo they take turns.
 import copy
 from collections.abc import Mapping, MutableMapping, Sequence
 from functools import cached_property
+from math import isfinite
 from random import Random
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from gymnasium import spaces
@@ -16,7 +18,7 @@ from pettingzoo import AECEnv
 
 from selfplay.errors import nearest
 from selfplay.seeds import derive
-from selfplay.types import Action, Observation, Status, Task, well_formed
+from selfplay.types import Action, Metric, Observation, Status, Task, well_formed
 
 LONGEST_TEXT = 1_000_000
 """Characters that an observation or an action may have; a longer action is an invalid one."""
@@ -46,6 +48,16 @@ class Arena(AECEnv):
     """How many agents of each role sit in this arena."""
     services: ClassVar[tuple[str, ...]] = ()
     """Attributes that reach outside (an executor, a buffer): shared by forks, never pickled."""
+    measures: Mapping[str, Metric] = MappingProxyType({})
+    """Unit and direction of each metric and note of this arena, by name.
+
+    A name may hold `*` ("*_return"). "verdict/<name>" declares a verdict: pages show a green badge
+    if a higher fraction is better, and a red badge if a lower fraction is better. A metric that is
+    not declared here is shown as a plain number.
+    """
+    chief: tuple[str, ...] = ()
+    """The chief metrics of an episode, the most important first; pages show them before all
+    others."""
     blocking: ClassVar[bool] = False
     """Whether `advance` waits for a service, so that many arenas should advance at once."""
 
@@ -97,12 +109,20 @@ class Arena(AECEnv):
     def pay(self, agent: str, reward: float, *, move: int | None = None) -> None:
         """Give `agent` a reward for what has happened so far.
 
+        Raises KeyError if `agent` is unknown, and ValueError for a reward that is not finite or a
+        `move` that was not made. In a run, the episode then counts as failed.
+
         With `move`, it is for the agent's move of that number, from 0, whose worth has only now
         come out: records book it there and not on the latest move.
         """
         if agent not in self.paid:
             raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
-        self.paid[agent] += float(reward)
+        paid = self.paid[agent] + float(reward)
+        if not isfinite(paid):
+            raise ValueError(
+                f"{self.name}: pay({agent!r}, {reward}): pay and its sum must be finite numbers"
+            )
+        self.paid[agent] = paid
         if move is not None:
             made = sum(agent in moves for moves in self.history)
             if not 0 <= move < made:
@@ -114,7 +134,13 @@ class Arena(AECEnv):
         self.notes.setdefault(agent, {}).update(facts)
 
     def measure(self, **values: float) -> None:
-        """Record episode metrics."""
+        """Record episode metrics; raises ValueError for a value that is not finite."""
+        for name, value in values.items():
+            if not isfinite(value):
+                raise ValueError(
+                    f"{self.name}: measure({name}={value}): a metric must be a finite number; "
+                    "leave out a metric that the episode cannot measure"
+                )
         self.metrics.update({name: float(value) for name, value in values.items()})
 
     def create(self, task: Task) -> None:
@@ -269,7 +295,7 @@ class Arena(AECEnv):
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         for name, value in self.__dict__.items():
-            shared = name in self.services or name == "_spaces"
+            shared = name in self.services or name in ("_spaces", "measures")
             setattr(twin, name, value if shared else copy.deepcopy(value, memo))
         return twin
 

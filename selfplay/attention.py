@@ -178,7 +178,7 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
-def _exact(model: PreTrainedModel) -> PreTrainedModel:
+def exact(model: PreTrainedModel) -> PreTrainedModel:
     """The model, or of one in 16 bits its first two layers in float32: rounding hides mistakes."""
     if model.dtype not in (torch.bfloat16, torch.float16):
         return model
@@ -188,9 +188,39 @@ def _exact(model: PreTrainedModel) -> PreTrainedModel:
         return copy.deepcopy(model).float()
     try:
         decoder.layers = layers[:2]
-        return copy.deepcopy(model).float()
+        made = copy.deepcopy(model).float()
     finally:
         decoder.layers = layers
+    config = made.config.get_text_config()
+    config.num_hidden_layers = min(2, len(layers))  # a cache has as many
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:2]
+    return made
+
+
+def refuses_rows(model: PreTrainedModel) -> str:
+    """Return the reason why the model cannot learn to continue a text; empty if it can.
+
+    Tokens after a row must not change the row. This is tested with a few tokens: the change must be
+    rounding, or much smaller than the change that another first token makes.
+    """
+    model = exact(model)
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    row = torch.tensor([[5, 6, 7, 5, 8, 9, 0, 0]]) % vocabulary
+    other = torch.cat([torch.tensor([[4]]) % vocabulary, row[:, 1:]], dim=1)
+    try:
+        with evaluating(model):
+            alone, longer, moved = (
+                model(input_ids=ids.to(model.device), use_cache=False).logits[:, :6].double()
+                for ids in (row[:, :6], row, other)
+            )
+    except Exception:  # reported when its logits are tested
+        return ""
+    apart = float((longer - alone).abs().max())
+    least = ROUNDING * torch.finfo(model.dtype).eps * float(alone.abs().max())
+    if apart <= max(least, float((moved - longer).abs().max()) / CLEARLY_NEARER):
+        return ""
+    return "attention to tokens that come later"
 
 
 def refuses_trees(model: PreTrainedModel) -> str:
@@ -203,7 +233,7 @@ def refuses_trees(model: PreTrainedModel) -> str:
     """
     if reason := unordinary(model, FLEX):
         return reason
-    model = _exact(model)
+    model = exact(model)
     stem, branches = [5, 6, 7, 5], [[8, 9, 6], [7, 5, 9]]
     vocabulary = int(model.config.get_text_config().vocab_size)
     rows = torch.tensor([stem + branch for branch in branches]) % vocabulary

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
+from selfplay import trust
 from selfplay.errors import ConfigError, nearest
 
 TARGET = "_target_"
@@ -45,6 +46,7 @@ def prepare(
 ) -> tuple[Any, dict[str, Any]]:
     """The target of a node and its checked arguments, inner nodes built."""
     target = locate(node[TARGET], where)
+    trust.admit_settings(str(node[TARGET]), node, where)
     inner = {key: value for key, value in node.items() if key != TARGET}
     values = {k: build(v, where=join(where, k), provided=provided) for k, v in inner.items()}
     known = signature(target, where).known
@@ -64,6 +66,7 @@ def check(node: Any, *, where: str = "", provided: Collection[str] = ()) -> None
     """Raise ConfigError for the first thing in a node that could not be built; builds nothing."""
     for path, inner in _targets(node, where):
         target = locate(inner[TARGET], path)
+        trust.admit_settings(str(inner[TARGET]), inner, path)
         given = {key: value for key, value in inner.items() if key != TARGET}
         pending = {key for key, value in given.items() if any(_targets(value, ""))}
         fit(target, given, where=path, pending=pending, provided=provided)
@@ -139,11 +142,15 @@ _LENIENT = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True)
 
 
 def locate(name: Any, where: str, *, key: str = TARGET) -> Any:
-    """The class or function of a dotted name, which a config has under `key`."""
+    """The class or function of a dotted name, which a config has under `key`.
+
+    Raises ConfigError if there is none, or if `selfplay.trust` does not allow it.
+    """
     module, _, attribute = str(name).rpartition(".")
     at = join(where, key)
     if not module or not attribute or module.startswith("."):
         raise ConfigError(f"{at}: {name!r} is no dotted name, such as package.module.Class")
+    trust.admit(str(name), at)
     try:
         home = import_module(module)
     except ModuleNotFoundError as error:
@@ -163,6 +170,7 @@ def locate(name: Any, where: str, *, key: str = TARGET) -> Any:
     target = getattr(home, attribute)
     if not callable(target):
         raise ConfigError(f"{at}: {name} is neither a class nor a function")
+    trust.admit_found(target, str(name), at)
     return target
 
 

@@ -7,7 +7,7 @@ the page's style sheet decides, in light and in dark, and a strict Content-Secur
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, PercentFormatter
 
 from selfplay.curves import running_mean, smoothing, thinned
-from selfplay.figures import figure, is_share, words
+from selfplay.declared import Declared
+from selfplay.figures import as_of, figure, words
 
 MOST_SERIES = 8
 """Curves that one chart can tell apart."""
@@ -66,7 +67,7 @@ class Series:
     values: tuple[float, ...]
     """[N] values, finite or not."""
     latest: str
-    """The last value in words."""
+    """The last value in words, with its step if that is not the run's newest step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class Chart:
     omitted: int
     """Curves left out beyond those."""
     share: bool
-    """Whether the values are shares between 0 and 1."""
+    """True if the values are fractions; the axis then shows per cent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,28 +94,47 @@ class Section:
     """In reading order."""
 
 
-def arrange(rows: Mapping[int, Mapping[str, float]]) -> list[Section]:
-    """All metrics of `rows` (step to metrics), as charts grouped by prefix."""
-    keys = sorted({key for row in rows.values() for key in row if key != "step"})
-    found: dict[str, dict[str, list[tuple[str, str]]]] = {}
-    for key in keys:
-        section, chart, label = _place(key)
-        found.setdefault(section, {}).setdefault(chart, []).append((label, key))
-    order = [*_SECTIONS, *sorted(set(found) - set(_SECTIONS))]
+def arrange(
+    rows: Mapping[int, Mapping[str, float]], declared: Declared | None = None
+) -> list[Section]:
+    """All metrics of `rows` (step to metrics), as charts grouped by prefix.
+
+    `declared` has their units and directions; by default only those of the library's own.
+    """
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for step in sorted(rows):
+        for key, value in rows[step].items():
+            if key != "step":
+                curves.setdefault(key, []).append((step, value))
+    for key in sorted(curves):
+        section, chart, label = place(key)
+        found.setdefault(section, {}).setdefault(chart, {})[label] = key
+    reading = _Reading(curves=curves, newest=max(rows, default=0), declared=declared or Declared())
     return [
         Section(
-            title=_SECTIONS.get(section, words(section).capitalize()),
+            title=section_title(section),
             charts=tuple(
-                _chart(chart, found[section][chart], rows)
+                reading.chart(chart, found[section][chart])
                 for chart in sorted(found[section], key=_reading_order)
             ),
         )
-        for section in order
-        if section in found
+        for section in section_order(found)
     ]
 
 
-def _place(key: str) -> tuple[str, str, str]:
+def section_order(found: Iterable[str]) -> list[str]:
+    """Prefixes of metrics in reading order, each once."""
+    given = set(found)
+    return [*(each for each in _SECTIONS if each in given), *sorted(given - set(_SECTIONS))]
+
+
+def section_title(prefix: str) -> str:
+    """The heading of the charts of a prefix."""
+    return _SECTIONS.get(prefix, words(prefix).capitalize())
+
+
+def place(key: str) -> tuple[str, str, str]:
     """(section, chart, curve) of a metric: one chart per last segment, one curve per the rest."""
     section, *rest = key.split("/")
     if not rest:
@@ -136,37 +156,56 @@ def _reading_order(name: str) -> tuple[int, int, str]:
     return name.count("/"), _FIRST.index(last) if last in _FIRST else len(_FIRST), name
 
 
-def _chart(
-    name: str, curves: Sequence[tuple[str, str]], rows: Mapping[int, Mapping[str, float]]
-) -> Chart:
-    def first(curve: tuple[str, str]) -> tuple[bool, str]:
-        return curve[0] not in ("all", "total"), curve[0]
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """The curves of a run, and the declarations of its metrics."""
 
-    def size(curve: tuple[str, str]) -> tuple[float, str]:
-        values = [abs(row.get(curve[1], 0.0)) for row in rows.values()]
-        return -sum(value for value in values if math.isfinite(value)), curve[0]
+    curves: Mapping[str, Sequence[tuple[int, float]]]
+    newest: int
+    declared: Declared
 
-    shown = sorted(sorted(curves, key=size)[:MOST_SERIES], key=first)
-    _, *rest = name.split("/")
+    def chart(self, name: str, keys: Mapping[str, str]) -> Chart:
+        """The chart of some curves: label to metric."""
+
+        def first(label: str) -> tuple[bool, str]:
+            return label not in ("all", "total"), label
+
+        def size(label: str) -> tuple[float, str]:
+            values = [abs(value) for _, value in self.curves[keys[label]]]
+            return -sum(value for value in values if math.isfinite(value)), label
+
+        shown = sorted(sorted(keys, key=size)[:MOST_SERIES], key=first)
+        units = {self.declared.of(keys[label]).unit for label in shown}
+        return Chart(
+            title=_title(name, units),
+            series=tuple(self.series(label, keys[label]) for label in shown),
+            omitted=len(keys) - len(shown),
+            share=units == {"fraction"},
+        )
+
+    def series(self, label: str, key: str) -> Series:
+        """One curve."""
+        points = self.curves[key]
+        step, value = points[-1]
+        return Series(
+            label=words(label),
+            steps=tuple(step for step, _ in points),
+            values=tuple(value for _, value in points),
+            latest=as_of(figure(self.declared.of(key), value), step, self.newest),
+        )
+
+
+def _title(name: str, units: Collection[str]) -> str:
+    """A chart's title, with the unit of its values if the title does not name it."""
+    section, *rest = name.split("/")
     title = _TITLES.get(name) or words(rest[-1] if rest else name).capitalize()
     if len(rest) > 1:
         title += ": " + words("/".join(rest[:-1]))
-    return Chart(
-        title=title,
-        series=tuple(_curve(label, key, rows) for label, key in shown),
-        omitted=len(curves) - len(shown),
-        share=all(is_share(key) for _, key in shown),
-    )
-
-
-def _curve(label: str, key: str, rows: Mapping[int, Mapping[str, float]]) -> Series:
-    points = [(step, rows[step][key]) for step in sorted(rows) if key in rows[step]]
-    return Series(
-        label=words(label),
-        steps=tuple(step for step, _ in points),
-        values=tuple(value for _, value in points),
-        latest=figure(key, points[-1][1]),
-    )
+    if section == "collapse" and units == {"alarm"}:
+        title = f"Rule {title.lower()}: 1 where it fired"
+    (unit,) = units if len(units) == 1 else ("",)
+    named = unit in ("tokens", "seconds", "nats") and unit not in title.lower()
+    return f"{title}, {unit}" if named else title
 
 
 def draw(chart: Chart) -> str:
@@ -233,9 +272,11 @@ def _style(axes: Axes, chart: Chart) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
     if chart.share:
-        axes.set_ylim(-0.03, 1.03)
-        axes.yaxis.set_major_locator(FixedLocator([0.0, 0.25, 0.5, 0.75, 1.0]))
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+        values = [v for series in chart.series for v in series.values if math.isfinite(v)]
+        if all(0 <= value <= 1 for value in values):  # a return as a fraction may lie outside
+            axes.set_ylim(-0.03, 1.03)
+            axes.yaxis.set_major_locator(FixedLocator([0.0, 0.25, 0.5, 0.75, 1.0]))
 
 
 def _inline(svg: bytes) -> str:

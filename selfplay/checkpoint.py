@@ -4,16 +4,19 @@ import hashlib
 import io
 import json
 import os
+import pickle
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from selfplay.confined import is_confined
 from selfplay.credit import Stateful
-from selfplay.errors import RunError
+from selfplay.errors import DivergedError, RunError, one_line
 from selfplay.learner import Sharded
 from selfplay.lora import BASES
 from selfplay.policy import Policy
@@ -61,7 +64,11 @@ def save(
     Everything is written beside its place and renamed into it, so that a kill leaves either the old
     state or the new one; a checkpoint that stands there already is set aside before that, and gone
     only after it. The manifest with every file's hash is written last.
+
+    Raises DivergedError, and writes nothing, if a weight that is trained (of a policy or of a
+    credit method) is not finite: a run cannot continue from such weights.
     """
+    _refuse_broken(folder, step, policies, learners)
     place = folder / f"{step:06d}"
     aside = folder / f".{place.name}{ASIDE}"
     partial = folder / f".{place.name}.partial"
@@ -100,12 +107,59 @@ def save(
         finally:
             recover(folder)
     # A later one can only be a damaged one that the run fell back from: it counts for nothing.
-    done = [path for path in folder.iterdir() if path.name.isdigit() and int(path.name) <= step]
+    done = [path for path in folder.iterdir() if _numbered(path) and int(path.name) <= step]
     spared = [path for path in done if spare is not None and int(path.name) <= spare]
-    for old in sorted(done)[:-keep]:
-        if not spared or old < max(spared):
+    for old in sorted(done, key=_step)[:-keep]:
+        if not spared or _step(old) < max(map(_step, spared)):
             shutil.rmtree(old)
     return place
+
+
+def _refuse_broken(
+    folder: Path, step: int, policies: Mapping[str, Policy], learners: Mapping[str, Stateful]
+) -> None:
+    """Raise DivergedError for weights that hold NaN or an infinity."""
+    broken_at = next(_broken(policies, learners), None)
+    if broken_at is None:
+        return
+    good = before(folder, step + 1)
+    then = f"the last good checkpoint is {good}" if good else "there is no good checkpoint"
+    raise DivergedError(
+        f"step {step}: {broken_at} is not finite, so no checkpoint was written; {then}: begin "
+        "again with a lower learning rate"
+    )
+
+
+def _broken(policies: Mapping[str, Policy], learners: Mapping[str, Stateful]) -> Iterator[str]:
+    """Names of tensors that are not finite, among the trained weights of policies and of credit
+    methods. Weights that other ranks train are checked in this process's policies."""
+    for name, policy in policies.items():
+        for path, tensor in policy.model.named_parameters():
+            if tensor.requires_grad and not _finite(tensor):
+                yield f"policy {name!r}: weight {path}"
+    for name, learner in learners.items():
+        if name not in policies and not isinstance(learner, Sharded):
+            for path, value in _tensors(learner.state_dict(), ""):
+                if not _finite(value):
+                    yield f"{name}: {path}"
+
+
+def _tensors(state: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """All tensors of nested mappings and sequences, with their paths, except an optimizer's:
+    its squares of large gradients may be infinite although the weights are finite."""
+    if isinstance(state, torch.Tensor):
+        yield path, state
+    elif isinstance(state, Mapping):
+        for key, value in state.items():
+            if key != "optimizer":
+                yield from _tensors(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(state, list | tuple):
+        for place, value in enumerate(state):
+            yield from _tensors(value, f"{path}.{place}")
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
 
 
 def latest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -114,10 +168,11 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
     None if the run has not come as far as its first. Raises RunError, naming what is wrong, if
     there are checkpoints but no whole one. Nothing is written: the run may be at work.
     """
-    found = _steps(folder) | {folder / path.stem[1:] for path in folder.glob(f".*{ASIDE}")}
-    found |= _steps(folder)  # a save may have ended between the two looks
+    aside = (folder / path.stem[1:] for path in folder.glob(f".[0-9]*{ASIDE}"))
+    found = {*kept(folder), *(place for place in aside if place.name.isdecimal())}
+    found |= {*kept(folder)}  # a save may have ended between the two listings
     faults: list[str] = []
-    for place in sorted(found, reverse=True):
+    for place in sorted(found, key=_step, reverse=True):
         fault = broken(place) if place.exists() else REPLACED
         if fault is None:
             return place, faults
@@ -128,19 +183,36 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
     return None, []
 
 
-def _steps(folder: Path) -> set[Path]:
-    return {path for path in folder.glob("*") if path.name.isdigit()}
+def kept(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first, whole or damaged; an empty folder is none."""
+    found = [path for path in folder.glob("[0-9]*") if _numbered(path) and _holds_something(path)]
+    return sorted(found, key=_step, reverse=True)
+
+
+def _step(place: Path) -> int:
+    return int(place.name)
+
+
+def _numbered(path: Path) -> bool:
+    """Return True if `path` is a folder with a name that `save` gives a checkpoint."""
+    return re.fullmatch(r"[0-9]{6}|[1-9][0-9]{6,17}", path.name) is not None and path.is_dir()
+
+
+def _holds_something(path: Path) -> bool:
+    try:
+        return any(path.iterdir())
+    except OSError:  # removed in the meantime by a run in progress
+        return False
 
 
 def before(folder: Path, step: int) -> Path | None:
     """The newest whole checkpoint from before a step, or None."""
-    found = sorted(_steps(folder), reverse=True)
-    return next((p for p in found if int(p.name) < step and broken(p) is None), None)
+    return next((p for p in kept(folder) if int(p.name) < step and broken(p) is None), None)
 
 
 def at(folder: Path, step: int) -> Path:
     """The whole checkpoint of a step; RunError, naming those that there are, where it has none."""
-    whole = {int(path.name): path for path in _steps(folder) if broken(path) is None}
+    whole = {int(path.name): path for path in kept(folder) if broken(path) is None}
     if step not in whole:
         steps = ", ".join(map(str, sorted(whole))) or "none"
         raise RunError(f"run {folder.parent} kept no checkpoint of step {step}; it has {steps}")
@@ -149,9 +221,9 @@ def at(folder: Path, step: int) -> Path:
 
 def drop_after(folder: Path, step: int) -> None:
     """Drop the checkpoints from behind a step, the newest first."""
-    found = sorted((p for p in folder.glob("*") if p.name.isdigit()), reverse=True)
+    found = [path for path in folder.glob("[0-9]*") if _numbered(path)]
     with reporting_disk(folder):
-        for place in found:
+        for place in sorted(found, key=_step, reverse=True):
             if int(place.name) > step:
                 shutil.rmtree(place)
 
@@ -166,6 +238,8 @@ def broken(place: Path) -> str | None:
         return "its manifest is damaged"
     for name, expected in hashes.items():
         path = place / name
+        if not is_confined(place, path):
+            return "its manifest names a file outside it"
         if not path.is_file():
             return f"{name} is missing"
         if _hash(path) != expected:
@@ -174,9 +248,12 @@ def broken(place: Path) -> str | None:
 
 
 def load(
-    place: Path, *, policies: Mapping[str, Policy], learners: Mapping[str, Stateful]
+    place: Path, *, policies: Mapping[str, Policy], learners: Mapping[str, Stateful] | None
 ) -> dict[str, Any]:
-    """Restore policies and learners from a whole checkpoint; returns the rest of the state."""
+    """Restore policies and learners from a whole checkpoint; returns the rest of the state.
+
+    With `learners` None the state of learners is not read, because nothing will be trained.
+    """
     fault = broken(place)
     if fault:
         raise RunError(f"checkpoint {place}: {fault}; resume from an older one")
@@ -189,7 +266,9 @@ def load(
     for name, policy in policies.items():
         policy.load_weights(place / "policies" / name)
         policy.version = state["versions"][name]
-    learning = torch.load(place / "learners.pt", weights_only=True)
+    if learners is None:
+        return state
+    learning = _read_learners(place / "learners.pt")
     for name, learner in learners.items():
         written = place / SHARDS / name
         if not written.is_dir():
@@ -203,9 +282,29 @@ def load(
     return state
 
 
+def _read_learners(path: Path) -> dict[str, Any]:
+    """The state of learners, as tensors and plain values; RunError if it holds anything else."""
+    try:
+        found: dict[str, Any] = torch.load(path, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise RunError(
+            f"{path} cannot be read: it holds more than tensors and plain values; resume from "
+            "another checkpoint"
+        ) from error
+    except (EOFError, RuntimeError) as error:
+        raise RunError(f"{path} cannot be read: {one_line(error)}") from error
+    return found
+
+
 def read_state(place: Path) -> dict[str, Any]:
-    """What a whole checkpoint keeps beside weights and optimizers."""
-    state: dict[str, Any] = json.loads((place / "state.json").read_text(encoding="utf-8"))
+    """Return the state beside weights and optimizers of a whole checkpoint; else raise RunError."""
+    path = place / "state.json"
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read: {one_line(error)}") from error
+    if not isinstance(state, dict):
+        raise RunError(f"{path} cannot be read: it holds no values by name")
     return state
 
 

@@ -1,21 +1,22 @@
-"""The command line: train, evaluate, warmstart, report, replay, study, plan, list."""
+"""The command line: train, check, evaluate, warmstart, report, replay, play, study, plan, list."""
 
 import argparse
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from selfplay import __version__, commands
-from selfplay.commands.arguments import HOST, PLAY_PORT
+from selfplay import __version__, commands, signals
+from selfplay.commands.arguments import HOST, PLAY_PORT, Steps
+from selfplay.commands.limits import limit_of, search_current_folder, takes_trust
 from selfplay.errors import ConfigError, SelfplayError, nearest
 from selfplay.plan import command as plan
 from selfplay.study import command as study
+from selfplay.trust import limited
 
-INTERRUPTED = 130
+INTERRUPTED = signals.EXIT_CODE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,33 +26,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    # As `python -m selfplay` does: a user's own arenas and roles may lie in the current folder.
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    signal.signal(signal.SIGTERM, _interrupt)
+    signals.install()
     try:
-        options, rest = _parser().parse_known_args(arguments)
-        command: Callable[[argparse.Namespace, list[str]], int | None] = options.command
-        return command(options, rest) or 0
-    except SelfplayError as error:
-        return _complain(str(error))
-    except KeyboardInterrupt:
+        return _run(arguments)
+    except BaseException as error:
+        # After an interrupt every error counts as one: pydantic's C code makes a SchemaError of it.
+        interrupted = isinstance(error, KeyboardInterrupt) or signals.raised()
+        if isinstance(error, SystemExit) or not interrupted:
+            raise
         _complain("interrupted; what was recorded is kept, and train resume=RUN goes on with a run")
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        options, rest = _parser().parse_known_args(arguments)
+        limit = limit_of(options, rest, sys.argv[1:] if arguments is None else arguments)
+        search_current_folder(limit)
+        command: Callable[[argparse.Namespace, list[str]], int | None] = options.command
+        with limited(limit):
+            return command(options, rest) or 0
+    except (SelfplayError, OSError) as error:
+        if signals.raised():
+            raise
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        if isinstance(error, SelfplayError):
+            return _complain(str(error))
         return _complain(f"{error.filename or 'the system'}: {error.strerror or error}")
 
 
 def _complain(problem: str) -> int:
     print(f"selfplay: {' '.join(problem.split())}", file=sys.stderr)
     return 2
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 class _Parser(argparse.ArgumentParser):
@@ -75,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, command: Callable[..., int | None], **text: Any) -> argparse.ArgumentParser:
         made = subparsers.add_parser(name, allow_abbrev=False, **text)
-        made.set_defaults(command=command)
+        made.set_defaults(command=command, name=name)
         return made
 
     def takes_folders(command: argparse.ArgumentParser) -> None:
@@ -114,10 +122,26 @@ def _parser() -> argparse.ArgumentParser:
         help="a run for every combination of values that are listed, such as seed=0,1,2",
     )
     train.add_argument("--jobs", type=int, default=1, help="runs of -m side by side (default 1)")
+    takes_trust(train)
     train.add_argument("--cfg", action="store_true", help="print the composed config and stop")
+    check = add(
+        "check",
+        commands.check,
+        help="try a config without a model: selfplay check +experiment=NAME [key=value ...]",
+        description="Validate a config, then play one game of its arena and one of each evaluation "
+        "with random moves and without any model. Prints what the agents saw and were paid, and a "
+        "line for each fault; the exit code is 2 if there is a fault.",
+    )
+    check.add_argument(
+        "--config-path", type=Path, metavar="FOLDER", help="a run, or a folder with a train.yaml"
+    )
+    check.add_argument("--seed", type=int, default=0, help="seed of the games (default 0)")
+    takes_folders(check)
+    takes_trust(check)
     evaluate = add("evaluate", commands.evaluate, help="evaluate the newest checkpoint of a run")
     evaluate.add_argument("run", type=Path)
     evaluate.add_argument("--json", action="store_true", help="print the figures as JSON")
+    takes_trust(evaluate)
     takes_folders(
         add("warmstart", commands.warmstart, help="make or find a config's warm-started model")
     )
@@ -137,9 +161,10 @@ def _parser() -> argparse.ArgumentParser:
     play = add(
         "play",
         commands.play,
-        help="take a seat yourself: selfplay play RUN --as player_1",
+        help="take a seat yourself: selfplay play RUN --as player_1 [key=value ...]",
         description="Play against the newest policies of a run, or in an arena of `selfplay list "
         "arena` against a script, at the terminal or in a browser. Games are saved as episodes. "
+        "key=value changes the run's or the arena's config, such as arena.rounds=2. "
         "\\n in a line of the terminal begins a new one.",
     )
     play.add_argument("target", metavar="RUN or ARENA", help="RUN@STEP: of another checkpoint")
@@ -151,10 +176,13 @@ def _parser() -> argparse.ArgumentParser:
         "--against",
         default="",
         metavar="SCRIPT",
-        help="who plays the rest in an arena without a run (default: random legal moves)",
+        help="who plays the rest in an arena without a run: the dotted name of a function (agent, "
+        "observation, rng) (default: random legal moves)",
     )
+    takes_folders(play)
     play.add_argument("--games", type=int, help="how many, at the terminal (default 1)")
     play.add_argument("--seed", type=int, default=0)
+    takes_trust(play)
     listens(play, port=PLAY_PORT)
     play.set_defaults(host=None, port=None)  # what only the page takes is refused without it
     replay = add(
@@ -166,8 +194,12 @@ def _parser() -> argparse.ArgumentParser:
         "credited, such as credit=rloo or arena.incentives.corrected=0.5.",
     )
     replay.add_argument("run", type=Path)
-    replay.add_argument("--steps", type=int, nargs="+", default=[], metavar="N", help="these alone")
+    replay.add_argument(
+        "--steps", action=Steps, nargs="+", default=[], metavar="N", help="these alone"
+    )
+    replay.set_defaults(behind=[])
     replay.add_argument("--json", action="store_true", help="print all differences as JSON")
+    takes_trust(replay)
     study.add_arguments(
         add("study", commands.study, help="measure a run: study exploitability RUN")
     )
@@ -180,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
         "code 3 where it does not fit.",
     )
     plan.add_arguments(planned)
+    takes_trust(planned)
     takes_folders(planned)
     names = add(
         "list",
@@ -188,4 +221,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     names.add_argument("group", nargs="?", help="such as arena; all of them without it")
     takes_folders(names)
+    completion = add(
+        "completion",
+        commands.completion,
+        help="print the tab completion of a shell: selfplay completion bash|zsh|fish",
+        description="Print a script that completes commands, flags, config groups and keys. "
+        "bash: source <(selfplay completion bash). fish: selfplay completion fish | source. zsh: "
+        "write it to a file _selfplay in a folder of fpath.",
+    )
+    completion.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
+    completion.set_defaults(parser=parser)
+    takes_folders(completion)
     return parser

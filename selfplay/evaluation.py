@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from selfplay import versus
 from selfplay.arena import Arena
 from selfplay.errors import nearest
-from selfplay.rollout import Job
+from selfplay.rollout import Job, refuse_limits
 from selfplay.sampler import Play
 from selfplay.seeds import derive
 from selfplay.types import Episode, Status, Task
@@ -42,6 +42,7 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.samples < 1 or self.temperature < 0 or self.every < 0:
             raise ValueError("samples is at least 1, temperature and every are not negative")
+        refuse_limits(temperature=self.temperature)
         if not (self.seats or self.seatings):
             return
         known = self.arena().possible_agents

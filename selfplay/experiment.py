@@ -5,29 +5,48 @@ import shlex
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
+from inspect import isclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from selfplay import batches, checkpoint, collapse, members, seating
+from selfplay import batches, checkpoint, collapse, members, metrics, seating, trust
 from selfplay import config as configs
+from selfplay.arena import Arena
 from selfplay.batches import Asynchronous, Batches, Synchronous
-from selfplay.build import TARGET, build, construct, fit
+from selfplay.build import TARGET, build, construct, fit, locate
 from selfplay.credit import Credit, Stateful
 from selfplay.credit.needs import refuse_strangers, refuse_unfed
 from selfplay.credit.shaping import Shaping
+from selfplay.credit.silence import Silence
 from selfplay.curriculum import Curriculum
+from selfplay.declared import Declared, measured_by, reported
+from selfplay.errors import ConfigError, RunError, one_line
 from selfplay.evaluation import Evaluation
 from selfplay.league import wiring
 from selfplay.learner import Trainer
 from selfplay.learner.objective import Surrogate
+from selfplay.metrics import Outcomes
 from selfplay.players import Players
 from selfplay.population import Population
+from selfplay.recorded import read_metrics
+from selfplay.rollout import refuse_limits
 from selfplay.runtime import Runtime
 from selfplay.sampler import Sampler
 from selfplay.seeds import derive
 from selfplay.settings import Settings, set_up_torch
+
+METHODS = {
+    "run": "keeps_checkpoint",
+    "curriculum": "tasks",
+    "population": "policy_of",
+    "sampler": "sample",
+    "credit": "assign",
+    "collapse": "seed",
+    "runtime": "check",
+}
+"""Name of the method that the class under each key must have."""
 
 
 def validate(config: Mapping[str, Any]) -> None:
@@ -36,6 +55,7 @@ def validate(config: Mapping[str, Any]) -> None:
     Builds nothing that costs: no model is loaded and no process is started.
     """
     configs.validate(config)
+    _refuse_other_kinds(config)
     refuse_unfed(config["credit"], config["sampler"])
     refuse_strangers(config["credit"], config["shaping"], config["roles"])
     collapse.validate(config)
@@ -65,6 +85,51 @@ def validate(config: Mapping[str, Any]) -> None:
         where = f"evaluations.{name}"
         fitted = fit(Evaluation, node, where=where, pending=("arena", "tasks"))
         seating.refuse_unknown(fitted.get("seatings", ()), known, where=f"{where}.seatings")
+        try:
+            refuse_limits(temperature=fitted.get("temperature", 1.0))
+        except ValueError as error:
+            raise ConfigError(f"{where}.{error}") from error
+
+
+def _refuse_other_kinds(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a class without the method that its config key needs."""
+    for key, method in METHODS.items():
+        target = locate(config[key][TARGET], key)
+        if isclass(target) and not hasattr(target, method):
+            raise ConfigError(
+                f"{key}.{TARGET}: {config[key][TARGET]} has no method {method!r}, so it is not "
+                f"a valid {key}; see selfplay list {key}"
+            )
+
+
+def notes(config: Mapping[str, Any]) -> list[str]:
+    """Yield a line for each valid setting that does not do what its value suggests."""
+    steps = int(config["run"]["steps"])
+    updates = steps * int(config["learner"].get("mini_batches", 1))
+    warmup = int(config["learner"].get("warmup_steps", 0))
+    if updates and warmup > updates:
+        return [
+            f"learner.warmup_steps: {warmup} is more than the {updates} optimizer steps of "
+            f"run.steps={steps}, so that the learning rate ends at {updates / warmup:.2g} of "
+            "learner.lr"
+        ]
+    return []
+
+
+def declared_by(arena: Arena, evaluations: Mapping[str, Evaluation]) -> Declared:
+    """Collect the declarations of metrics by the arenas of training and of the evaluations."""
+    return Declared(
+        arena=measured_by(arena),
+        evaluations={
+            name: reported(
+                measured_by(each.arena()),
+                each.metrics,
+                type=each.tasks[0].type if each.tasks else "",
+                opponents=each.seatings,
+            )
+            for name, each in evaluations.items()
+        },
+    )
 
 
 class Experiment:
@@ -85,6 +150,7 @@ class Experiment:
         set_up_torch(self.settings, self.seed)
         self.evaluations_before: dict[str, dict[str, float]] | None = None
         self.evaluations_after: dict[str, dict[str, float]] | None = None
+        self.outcomes = Outcomes()
         self.seconds_before = 0.0
         self.step = 0
         self.runtime: Runtime = build(config["runtime"], where="runtime")
@@ -104,9 +170,11 @@ class Experiment:
         self.shaping = Shaping([*self.world.build("shaping").values()])
         arena = self.world.arena
         self.credit: Credit = self.world.build("credit", arena=arena)
+        self.silence = Silence(self.credit)
         # What a sampler drops for want of signal is for the credit to say.
         within = getattr(self.credit, "within", "role")
         self.sampler: Sampler = self.world.build("sampler", within=within)
+        self.declared = declared_by(arena(), players.evaluations)
         plan = wiring.Plan(config["league"], arena=arena(), population=self.population)
         # The policies come last: a warm start, or a large model, costs minutes.
         self.engine = self.runtime.engine(config, players)
@@ -147,26 +215,39 @@ class Experiment:
             )
 
     @classmethod
-    def resume(cls, config: Mapping[str, Any], place: Path) -> "Experiment":
-        """The experiment as a checkpoint left it."""
+    def resume(
+        cls, config: Mapping[str, Any], place: Path, *, learning: bool = True
+    ) -> "Experiment":
+        """The experiment in the state of a checkpoint; without `learning` it can only play."""
         experiment = cls(config, saved=place)
         try:
-            experiment.restore(place)
+            try:
+                experiment.restore(place, learning=learning)
+            except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+                raise RunError(
+                    f"checkpoint {place}: its state does not fit the config of the run: "
+                    f"{one_line(error)}; resume from an older one"
+                ) from error
         except BaseException:
             experiment.close()
             raise
         return experiment
 
-    def restore(self, place: Path) -> None:
-        """Take over a checkpoint's state; what was sampled and not learned from is forgotten."""
+    def restore(self, place: Path, *, learning: bool = True) -> None:
+        """Restore a checkpoint's state; episodes that were sampled but not learned from are lost.
+
+        Without `learning` the state of the learners is left unread.
+        """
         self.batches.stop()
-        state = checkpoint.load(place, policies=self.policies, learners=self.trained())
+        learners = self.trained() if learning else None
+        state = checkpoint.load(place, policies=self.policies, learners=learners)
         self.step = state["step"]
         self.curriculum.load_state_dict(state["curriculum"])
         self.credit.load_state_dict(state["credit"])
         self.watch.load_state_dict(state["collapse"])
         self.evaluations_before = state["evaluations_before"]
         self.evaluations_after = state["evaluations_after"]
+        self.outcomes.load_state_dict(state.get("outcomes", ()))  # older runs have none
         self.seconds_before = state["seconds"]
         for name, policy in self.policies.items():
             self.engine.publish(name, policy.model.state_dict(), policy.version)
@@ -179,6 +260,7 @@ class Experiment:
             "credit": self.credit.state_dict(),
             "league": self.league.state_dict(),
             "collapse": self.watch.state_dict(),
+            "outcomes": self.outcomes.state_dict(),
             "evaluations_before": self.evaluations_before,
             "evaluations_after": self.evaluations_after,
             "seconds": self.seconds(),
@@ -242,8 +324,14 @@ class Experiment:
                 "policy_versions": {name: p.version for name, p in self.policies.items()},
                 "parameters": {name: p.model.num_parameters() for name, p in self.policies.items()},
             },
+            "troubles": metrics.of_troubles(
+                read_metrics(folder / "metrics.jsonl").values(),
+            ),
             "command": shlex.join(
-                ["selfplay", "train", "--config-path", str(folder), "run.name=NEW_NAME"]
+                [
+                    *("selfplay", "train", "--config-path", str(folder), "run.name=NEW_NAME"),
+                    *trust.flags(trust.foreign(self.config)),
+                ]
             ),
             "versions": {
                 "python": platform.python_version(),

@@ -1,34 +1,15 @@
 """How figures read in the terminal and in the report."""
 
 import math
-import re
 from collections.abc import Sequence
 from itertools import pairwise
+
+from selfplay.types import Metric
 
 BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 """Bars of a sparkline, low to high."""
 ASCII_BARS = "_.-=+*%#"
 """The same for a terminal that knows ASCII alone."""
-
-_SHARE = re.compile(
-    r"(^|_)(accuracy|rate|share|fraction|valid|worked|solved|won|match|agreement|f1|distinct_created)$"
-    r"|^valid_|^pass_at_"
-)
-_FAULT = re.compile(r"(^|_)(illegal|invalid|wrong|failed|error|timeout|lost|truncated)(_|$)")
-
-
-def is_share(key: str) -> bool:
-    """Whether the metric `key` is a share between 0 and 1: its last segments tell."""
-    rest, _, last = key.rpartition("/")
-    if (rest.partition("/")[0], last) == ("curriculum", "solved"):  # tasks of a ladder
-        return False
-    named = rest.rpartition("/")[2] in ("verdict", "invalid")
-    return named or _SHARE.search(last) is not None
-
-
-def is_fault(key: str) -> bool:
-    """Whether the metric `key` counts what should not happen, so that less of it is better."""
-    return any(_FAULT.search(part) for part in key.split("/")[-2:])
 
 
 def number(value: float | None) -> str:
@@ -47,21 +28,38 @@ def number(value: float | None) -> str:
     return f"{value:.3f}" if size >= 0.001 else f"{value:.1e}"
 
 
-def figure(key: str, value: float | None) -> str:
-    """The value of the metric `key`: a share as per cent, anything else as a number."""
+def figure(metric: Metric, value: float | None) -> str:
+    """A value of a metric: a fraction as per cent, an alarm in words, anything else as a number."""
     if value is None or not math.isfinite(value):
         return "-"
-    return f"{100 * value:.1f}%" if is_share(key) else number(value)
+    if metric.unit == "alarm":
+        return "fired" if value else "not fired"
+    return f"{100 * value:.1f}%" if metric.unit == "fraction" else number(value)
 
 
-def change(key: str, before: float | None, after: float | None) -> str:
-    """The signed difference; of shares, in percentage points."""
+def change(metric: Metric, before: float | None, after: float | None) -> str:
+    """The signed difference; of fractions, in percentage points."""
     if before is None or after is None or not math.isfinite(after - before):
         return "-"
     difference = after - before
-    if is_share(key):
+    if metric.unit == "fraction":
         return f"{100 * difference:+.1f}"
     return ("+" if difference >= 0 else "") + number(difference)
+
+
+def direction(metric: Metric, difference: str) -> str:
+    """Return "up" if a `change` is an improvement, "down" if it is the opposite, else "same".
+
+    It is "same" if the change rounds to 0 or the metric has no direction.
+    """
+    if metric.better == "neither" or not any(digit in "123456789" for digit in difference):
+        return "same"
+    return "up" if (difference[0] != "-") == (metric.better == "higher") else "down"
+
+
+def as_of(text: str, step: int, newest: int) -> str:
+    """A value in words, with its step if that is not the newest step."""
+    return text if step == newest or text == "-" else f"{text} (step {step:,})"
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,7 @@
 """A game: one episode while it is being played, from its task or from a sibling's record."""
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -68,11 +68,18 @@ class Game:
         """Index of each agent's latest turn."""
         self._early: dict[str, float] = {}
         """Paid to agents before their first turn."""
+        self._other_pay: dict[str, list[tuple[int, float]]] = {}
+        """`Episode.other_pay` up to now."""
         self._created_before = 0
         self._begun = False
 
     def advance(self) -> None:
-        """Begin, or play the stage whose moves are all in, and book the rewards."""
+        """Begin, or play the stage whose moves are complete, and record the rewards.
+
+        A game that has failed does not change.
+        """
+        if self.error:
+            return
         try:
             if self._begun:
                 self._play_stage()
@@ -120,6 +127,7 @@ class Game:
             parent=self.job.parent,
             stem=min(len(self.job.prefix), len(self.turns)),
             seating=dict(self.job.seating),
+            other_pay={agent: tuple(pay) for agent, pay in self._other_pay.items()},
         )
 
     def _begin(self) -> None:
@@ -131,7 +139,8 @@ class Game:
                     f"task {self.job.task.id}: {agent} cannot be seated, because it takes no part: "
                     "a league cannot seat a mixture; an evaluation of one part names its seats"
                 )
-        self._book(self.arena.paid)
+        self._other_pay = {agent: [] for agent in self.arena.paid}
+        self._book(self.arena.paid, moved=())
         for _, turns in groupby(self._prefix, key=lambda turn: turn.stage):
             self._replay(list(turns))
         if self._prefix:
@@ -163,17 +172,23 @@ class Game:
             actions[agent] = turn.action
         self.moves = {}
         self.stage += 1
-        self._book(self.arena.play(actions))
+        self._book(self.arena.play(actions), moved=actions)
 
-    def _book(self, paid: Mapping[str, float]) -> None:
-        """Rewards and notes belong to each agent's latest turn, but for what was paid belatedly."""
-        left = dict(paid)
+    def _book(self, paid: Mapping[str, float], *, moved: Collection[str]) -> None:
+        """Add rewards and notes to each agent's latest turn; late pay goes to the turn it names.
+
+        `moved` are the agents that moved in the stage that paid this.
+        """
+        left, rounding = dict(paid), dict.fromkeys(paid, 0.0)
         for agent, move, reward in self.arena.belated:
             places = [n for n, turn in enumerate(self.turns) if turn.agent == agent]
             self._paid[places[move]] += reward
             left[agent] -= reward
+            rounding[agent] += 1e-9 * abs(reward)
         self.arena.belated.clear()
         for agent, reward in left.items():
+            if abs(reward) > rounding[agent] and agent not in moved:
+                self._other_pay.setdefault(agent, []).append((self.stage - 1, reward))
             place = self._places.get(agent)
             if place is not None:
                 self._paid[place] += reward

@@ -6,7 +6,7 @@ adapter is switched on and off: what takes a model, an engine or a learner, take
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
@@ -119,6 +119,7 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, where: str) -> None:
 
     if not is_adapter(folder):
         raise RunError(f"{where}: no adapter in {folder} ({CONFIG} is missing)")
+    _settings(folder, where=where)
     saved = load_peft_weights(str(folder), device="cpu")
     saved = {name.removeprefix("base_model.model."): tensor for name, tensor in saved.items()}
     mine = get_peft_model_state_dict(model)
@@ -142,14 +143,29 @@ def merged(folder: Path, load: Callable[[str], PreTrainedModel], *, where: str) 
     require_peft(where)
     from peft import PeftModel
 
-    named = str(
-        json.loads((folder / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
-    )
+    settings = _settings(folder, where=where)
+    named = str(settings["base_model_name_or_path"])
     # In a checkpoint that was moved, the base is still beside the policies.
     beside = folder.parent.parent / BASES / Path(named).name
     model: Any = load(str(beside) if beside.is_dir() else named)
     whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     return whole.requires_grad_(True)
+
+
+def _settings(folder: Path, *, where: str) -> Mapping[str, Any]:
+    """Read the config of an adapter; raise ConfigError if peft would import a module for it."""
+    path = folder / CONFIG
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        kind = settings["peft_type"], settings["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{where}: {path} is not the config of an adapter") from error
+    if kind[0] != "LORA" or settings.get("megatron_config") or settings.get("auto_mapping"):
+        raise ConfigError(
+            f"{where}: {path} describes no plain LoRA adapter; only peft_type LORA without "
+            "megatron_config and auto_mapping is loaded"
+        )
+    return dict(settings)
 
 
 def _over(base: PreTrainedModel) -> PreTrainedModel:

@@ -11,7 +11,7 @@ from selfplay.attention import refuses_device
 from selfplay.build import TARGET, construct, fit, join, locate
 from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError
-from selfplay.learner.learner import Learner
+from selfplay.learner.learner import Learner, refuse_settings
 from selfplay.learner.objective import Surrogate
 from selfplay.lora import BASES, Lora, require_peft
 from selfplay.policy import Bases, Policy, device_of, load_policy, outline, positions
@@ -38,21 +38,19 @@ def validate(
 
     `here`: whether policies learn in this process, on the devices that they name.
     """
-    fit(Learner, learner, where="learner", reserved=LEARNER)
+    refuse_settings(fit(Learner, learner, where="learner", reserved=LEARNER), where="learner")
     policies = population.policies(roles)
     for name, node in population.saved().items():
         fit(load_policy, node, where=f"population.opponents.{name}", reserved=POLICY)
+        _refuse_model(node, where=f"population.opponents.{name}")
     for name, node in policies.items():
         place = f"population.special.{name}"
         where = place if name in population.special else "policy"
         fit(load_policy, node, where=where, pending=("model", "lora"), reserved=POLICY)
+        _refuse_model(node, where=where)
         own = population.learner_of(name)
-        fit(Learner, {**learner, **own}, where=f"{place}.learner", reserved=LEARNER)
-        for key, value in own.items():
-            if isinstance(value, int | float) and value < 0:
-                raise ConfigError(
-                    f"{place}.learner.{key}: {value} does not fit: at least 0 is needed"
-                )
+        both = fit(Learner, {**learner, **own}, where=f"{place}.learner", reserved=LEARNER)
+        refuse_settings({key: both[key] for key in own}, where=f"{place}.learner")
         kernel = {**learner, **own}.get("attention")
         if here and kernel and node.get("learn", True):
             device = device_of(str(node.get("device", "auto")), where)
@@ -196,6 +194,13 @@ def learners(
     return found
 
 
+def _refuse_model(node: Mapping[str, Any], *, where: str) -> None:
+    """Raise ConfigError if a model is neither a name nor a folder."""
+    model = node.get("model")
+    if model is not None and not isinstance(model, str):
+        raise ConfigError(f"{where}.model: {model!r} does not fit: a name or a folder is needed")
+
+
 def _lora(node: Mapping[str, Any], *, where: str) -> Lora | None:
     """The adapter that a policy's settings ask for."""
     settings = node.get("lora")
@@ -211,9 +216,13 @@ def _lora(node: Mapping[str, Any], *, where: str) -> Lora | None:
 def _reads(node: Mapping[str, Any], warmstart: Mapping[str, Any]) -> int | None:
     """Most tokens that a policy's model will read; None if there is no limit, or none is known."""
     if node.get("model"):
-        return positions(node["model"])
-    made = _outline(None, warmstart, where="warmstart") if TARGET in warmstart else None
-    return None if made is None else made.config.max_position_embeddings
+        return positions(str(node["model"]))
+    if TARGET not in warmstart:
+        return None
+    made = _outline(None, warmstart, where="warmstart")  # refuses sizes that no model has
+    if made is None or "positions" not in (warmstart.get("model") or {}):
+        return None  # a warm start chooses the size of its model from its demonstrations
+    return int(made.config.max_position_embeddings)
 
 
 def _outline(
@@ -231,4 +240,7 @@ def _outline(
     sizes = warmstart.get("model") or {}
     fitted = fit(build_model, sizes, where="warmstart.model", reserved=("vocabulary", "seed"))
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        return build_model(8, seed=0, **fitted)
+        made: PreTrainedModel = construct(
+            build_model, {"vocabulary": 8, "seed": 0, **fitted}, where="warmstart.model"
+        )
+    return made

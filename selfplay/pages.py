@@ -8,7 +8,6 @@ would stop whatever got past that.
 import base64
 import hashlib
 import json
-import os
 import unicodedata
 from functools import cache
 from importlib import resources
@@ -18,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from selfplay.confined import write_text_confined
 from selfplay.errors import RunError
 from selfplay.figures import duration, number, words
 
@@ -36,25 +36,31 @@ def template_text(name: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def write_page(target: Path, page: str) -> Path:
-    """Write a page so that it is either whole or as it was; RunError if that cannot be."""
-    draft = target.with_name(f"{target.name}.part")
+def write_page(target: Path, page: str, *, root: Path | None = None) -> Path:
+    """Write a page completely or leave the file unchanged; return `target`.
+
+    Nothing is written outside `root`, whatever links it holds: `root` is the run folder or, if
+    None, the folder of `target`. Raises RunError, in one line, if the page cannot be written.
+    """
     try:
-        # A lone surrogate, which JSON can smuggle in, must not cost the whole page.
-        draft.write_text(page, encoding="utf-8", errors="replace", newline="\n")
-        os.replace(draft, target)
+        # A lone surrogate, which JSON can contain, must not prevent the whole page.
+        return write_text_confined(root or target.parent, target, page)
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror})") from error
-    return target
 
 
 def visible(value: Any) -> Any:
-    """Text with every character shown that would hide or reorder others; else the value itself."""
-    if not isinstance(value, str) or isinstance(value, Markup):
+    """Return text in which characters that would hide or reorder others are made visible.
+
+    Numbers and our own markup are returned unchanged. Any other value that a page shows, such as a
+    path, is converted to text.
+    """
+    if isinstance(value, Markup | int | float) or value is None:
         return value
-    if value.isascii() and value.isprintable():
-        return value
-    return "".join(_shown(character) for character in value)
+    text = str(value)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_shown(character) for character in text)
 
 
 def _shown(character: str) -> str:
@@ -86,4 +92,7 @@ def _fact(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return number(value)
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    try:
+        return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    except RecursionError:
+        return "nested too deeply"

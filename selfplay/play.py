@@ -88,7 +88,14 @@ class Table:
 
 
 @contextmanager
-def table(target: str, *, ask: Ask, script: str) -> Iterator[Table]:
+def table(
+    target: str,
+    *,
+    ask: Ask,
+    script: str,
+    overrides: Sequence[str] = (),
+    search: Sequence[str] = (),
+) -> Iterator[Table]:
     """A table that is open as long as the context.
 
     Args:
@@ -96,6 +103,8 @@ def table(target: str, *, ask: Ask, script: str) -> Iterator[Table]:
             checkpoint that it kept, or an arena of `selfplay list`.
         ask: Shows and asks.
         script: Who plays the rest where `target` is an arena: a dotted name, or "" for chance.
+        overrides: Changes to the run's or the arena's config, such as arena.rounds=2.
+        search: More folders of config groups, if `target` is an arena.
     Raises:
         ConfigError, RunError: Where there is no such run, arena or script.
     """
@@ -105,24 +114,36 @@ def table(target: str, *, ask: Ask, script: str) -> Iterator[Table]:
         raise ConfigError(f"{target}: {step!r} is no step; write RUN, or RUN@STEP")
     folder = Path(name if kept else target)
     if not folder.is_dir():
-        opened = _arena(target, ask, script)
+        opened = _arena(_config(target, overrides, search), ask, script)
     elif script:
         raise ConfigError(
             f"--against {script}: in games of {folder} its own policies play the rest"
         )
     else:
-        opened = _run(folder, ask, int(step) if kept else None)
+        if search:
+            raise ConfigError(
+                f"--config-dir {search[0]}: {folder} has its own config; change it with key=value"
+            )
+        opened = _run(folder, ask, int(step) if kept else None, overrides)
     with opened as found:
         yield found
 
 
 def play(
-    target: str, *, agent: str, ask: Ask, script: str, games: int, seed: int
+    target: str,
+    *,
+    agent: str,
+    ask: Ask,
+    script: str,
+    games: int,
+    seed: int,
+    overrides: Sequence[str] = (),
+    search: Sequence[str] = (),
 ) -> Iterator[tuple[Episode, Path]]:
     """Games of a person, each with the file it was saved in.
 
     Args:
-        target: As of `table`, and so are `ask` and `script`.
+        target: As in `table`, and so are `ask`, `script`, `overrides` and `search`.
         agent: The person's seat.
         games: How many.
         seed: Of the arena's chance and of the others' sampling.
@@ -131,7 +152,7 @@ def play(
     """
     if games < 1:
         raise ConfigError(f"--games {games}: at least 1 is needed")
-    with table(target, ask=ask, script=script) as found:
+    with table(target, ask=ask, script=script, overrides=overrides, search=search) as found:
         found.check(agent)
         for number in range(games):
             episode = found.game(agent, seed=seed, number=number)
@@ -139,7 +160,7 @@ def play(
 
 
 @contextmanager
-def _run(folder: Path, ask: Ask, step: int | None) -> Iterator[Table]:
+def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> Iterator[Table]:
     from selfplay import checkpoint
     from selfplay.experiment import Experiment
     from selfplay.runs import Run
@@ -150,7 +171,11 @@ def _run(folder: Path, ask: Ask, step: int | None) -> Iterator[Table]:
         raise RunError(f"run {folder} has no checkpoint yet; there is nobody to play against")
     if step is not None:
         place = checkpoint.at(place.parent, step)
-    experiment = Experiment.resume(configs.at_home(run.config()), place)
+    config = configs.load_changed(folder, overrides) if overrides else run.config()
+    asked = {override.partition("=")[0].partition(".")[0] for override in overrides}
+    elsewhere = {key: config[key] for key in configs.HOME if key in asked}
+    config = {**configs.at_home(config), **elsewhere}
+    experiment = Experiment.resume(config, place, learning=False)
     try:
         players = experiment.players
         players.seating.add(YOU, Person(ask))
@@ -160,8 +185,8 @@ def _run(folder: Path, ask: Ask, step: int | None) -> Iterator[Table]:
 
 
 @contextmanager
-def _arena(name: str, ask: Ask, script: str) -> Iterator[Table]:
-    world = World(_config(name))
+def _arena(config: Mapping[str, Any], ask: Ask, script: str) -> Iterator[Table]:
+    world = World(config)
     try:
         seating = Seating(
             roles=world.roles,
@@ -180,18 +205,23 @@ def _arena(name: str, ask: Ask, script: str) -> Iterator[Table]:
         world.close()
 
 
-def _config(name: str) -> Mapping[str, Any]:
+def _config(name: str, overrides: Sequence[str], search: Sequence[str]) -> dict[str, Any]:
     """The config of an arena: the shipped one with whatever is named like it."""
-    known = configs.choices("arena")
+    known = configs.choices("arena", search)
     if name not in known:
         raise ConfigError(f"no run folder and no arena {name!r}; {nearest(name, known)}")
-    roles = name if name in configs.choices("roles") else "player"
+    chosen = {override.partition("=")[0] for override in overrides}
+    roles = name if name in configs.choices("roles", search) else "player"
+    given = [f"arena={name}", *overrides]
+    given += [] if "roles" in chosen else [f"roles={roles}"]
+    if "services" in chosen:
+        return configs.load(given, search=search)
     for services in (name, "none", "executor"):
-        if services in configs.choices("services"):
-            config = configs.load([f"arena={name}", f"roles={roles}", f"services={services}"])
+        if services in configs.choices("services", search):
+            config = configs.load([*given, f"services={services}"], search=search)
             needed = signature(locate(config["arena"][TARGET], "arena")).needed
-            given = (*config["services"], *config["arena"])
-            if all(each in given for each in needed):
+            provided = (*config["services"], *config["arena"])
+            if all(each in provided for each in needed):
                 break
     return config
 

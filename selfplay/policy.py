@@ -3,11 +3,10 @@
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeAlias
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from selfplay import lora as adapters
@@ -158,8 +157,8 @@ def _load(
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"{where}: device {device!r}: {_first_line(error)}") from error
     try:
-        tokenizer = AutoTokenizer.from_pretrained(_expanded(model))
-    except (OSError, ValueError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(_expanded(model), trust_remote_code=False)
+    except Exception as error:  # the files of the folder can make transformers fail in any way
         raise ConfigError(f"{where}: no tokenizer in {model!r}: {_first_line(error)}") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what is made of a folder without one
         raise ConfigError(
@@ -196,9 +195,18 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
             )
     try:
         loading: Any = AutoModelForCausalLM.from_pretrained(
-            _expanded(model), dtype=kind, output_loading_info=True
+            _expanded(model),
+            dtype=kind,
+            output_loading_info=True,
+            weights_only=True,
+            trust_remote_code=False,
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+    except UnpicklingError as error:
+        raise ConfigError(
+            f"{where}: cannot load model {model!r}: its weights are a pickle that holds more than "
+            "tensors; use weights in safetensors"
+        ) from error
+    except Exception as error:  # the files of the folder can make transformers fail in any way
         raise ConfigError(f"{where}: cannot load model {model!r}: {_first_line(error)}") from error
     loaded: PreTrainedModel = loading[0]
     absent = sorted(loading[1]["missing_keys"])
@@ -213,10 +221,14 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
 def outline(model: str) -> PreTrainedModel | None:
     """The modules of a model without any weights; None if its config is not on this machine."""
     try:
-        config = AutoConfig.from_pretrained(_expanded(model), local_files_only=True)
+        config = AutoConfig.from_pretrained(
+            _expanded(model), local_files_only=True, trust_remote_code=False
+        )
         with torch.device("meta"):
-            made: PreTrainedModel = AutoModelForCausalLM.from_config(config)
-    except (OSError, ValueError, RuntimeError, StrictDataclassError):
+            made: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, trust_remote_code=False
+            )
+    except Exception:  # the file can make transformers fail in any way
         return None  # what is wrong with it is said when it is loaded
     return made
 
@@ -224,8 +236,10 @@ def outline(model: str) -> PreTrainedModel | None:
 def positions(model: str) -> int | None:
     """Most tokens that a model reads; None if it has no limit, or no config on this machine."""
     try:
-        config = AutoConfig.from_pretrained(_expanded(model), local_files_only=True)
-    except (OSError, ValueError, StrictDataclassError):
+        config = AutoConfig.from_pretrained(
+            _expanded(model), local_files_only=True, trust_remote_code=False
+        )
+    except Exception:  # the file can make transformers fail in any way
         return None
     found: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
     return found

@@ -15,13 +15,15 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from selfplay.declared import Declared
 from selfplay.figures import (
     ASCII_BARS,
     BARS,
+    as_of,
     change,
+    direction,
     duration,
     figure,
-    is_share,
     number,
     sparkline,
     words,
@@ -72,11 +74,14 @@ class Progress:
         self.live = live and terminal and (console is not None or sys.stdout.isatty())
         self.total_steps, self.name = total_steps, name
         self.every = every or max(1, total_steps // 20)
+        self.declared = Declared()
+        """Declarations of the metrics; training replaces them by those of the run's arenas."""
         self.done = 0
         self._clock = clock
         self._started = clock()
         self._pace: deque[float] = deque(maxlen=20)
         self._history: dict[str, deque[float]] = {}
+        self._latest: dict[str, int] = {}
         self._evaluations: dict[str, tuple[Mapping[str, float], Mapping[str, float], str]] = {}
         self._phase = "starting"
         self._spinner = Spinner("dots" if self._unicode else "line", style="cyan")
@@ -121,6 +126,7 @@ class Progress:
                 if isinstance(value, int | float):
                     history = self._history.setdefault(key, deque(maxlen=HISTORY))
                     history.append(float(value))
+                    self._latest[key] = self.done
         last = self.done >= self.total_steps
         if not self.live and (len(self._pace) == 1 or last or self.done % self.every == 0):
             self._line(self._plain_step())
@@ -140,7 +146,9 @@ class Progress:
             self._evaluations[name] = (dict(before), dict(figures), when)
         if not self.live:
             shown = "  ".join(
-                f"{key} {figure(key, value)}" for key, value in figures.items() if "/" not in key
+                f"{key} {self._read(f'evaluation/{name}/{key}', figures[key])}"
+                for key in self._chief_first(name, figures)
+                if "/" not in key or self.declared.is_chief(name, key)
             )
             self._line(f"{self.name}: evaluation {name} ({when})  {shown}")
 
@@ -181,6 +189,16 @@ class Progress:
         others = sorted(set(metrics) - set(known))
         return sorted(rows), [*known, *others][:MOST_COLUMNS]
 
+    def _read(self, key: str, value: float | None) -> str:
+        return figure(self.declared.of(key), value)
+
+    def _newest(self, key: str) -> str:
+        """The latest value, with its step if that is not the latest step."""
+        return as_of(self._read(key, self._history[key][-1]), self._latest[key], self.done)
+
+    def _chief_first(self, evaluation: str, figures: Mapping[str, float]) -> list[str]:
+        return sorted(figures, key=lambda each: self.declared.rank(evaluation, each))
+
     # Plain lines ---------------------------------------------------------------------------------
 
     def _plain_step(self) -> str:
@@ -192,7 +210,7 @@ class Progress:
             rows, metrics = self._rows(prefix)
             for row in rows:
                 shown = [
-                    f"{metric} {figure(metric, self._history[key][-1])}"
+                    f"{metric} {self._newest(key)}"
                     for metric in metrics[:most]
                     if (key := f"{prefix}/{row}/{metric}") in self._history
                 ]
@@ -269,7 +287,7 @@ class Progress:
         history = self._history.get(key)
         if not history:
             return Text("")
-        cell = Text(f"{figure(key, history[-1]):>6}")
+        cell = Text(f"{self._newest(key):>6}")
         if bars >= 4:
             glyphs = BARS if self._unicode else ASCII_BARS
             cell.append(" " + sparkline(list(history), bars, bars=glyphs), style="cyan")
@@ -282,15 +300,20 @@ class Progress:
             table.add_column(column, justify="right", no_wrap=True)
         table.add_column("", no_wrap=True, style="dim")
         for name, (before, now, when) in self._evaluations.items():
-            for key in [key for key in now if "/" not in key][:2]:
-                difference = change(key, before.get(key), now[key])
-                unit = " pts" if is_share(key) and difference != "-" else ""
-                up = difference.startswith("+") and any(d in "123456789" for d in difference)
+            chief = self.declared.is_chief
+            shown = [
+                key for key in self._chief_first(name, now) if "/" not in key or chief(name, key)
+            ]
+            for key in shown[:2]:
+                metric = self.declared.of(f"evaluation/{name}/{key}")
+                difference = change(metric, before.get(key), now[key])
+                unit = " pts" if metric.unit == "fraction" and difference != "-" else ""
+                way = direction(metric, difference)
                 table.add_row(
                     Text(words(name) if key == "accuracy" else f"{words(name)} {words(key)}"),
-                    figure(key, before.get(key)),
-                    Text(figure(key, now[key]), style="bold"),
-                    Text(difference + unit, style="green" if up and unit else ""),
+                    figure(metric, before.get(key)),
+                    Text(figure(metric, now[key]), style="bold"),
+                    Text(difference + unit, style={"up": "green", "down": "red"}.get(way, "")),
                     Text(when if width >= 64 else ""),
                 )
         return table

@@ -6,19 +6,25 @@ Content-Security-Policy would stop whatever got past that.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from markupsafe import Markup
 
 from selfplay.charts import arrange, draw
 from selfplay.collapse.record import alarms
+from selfplay.confined import open_regular
 from selfplay.curves import smoothing
+from selfplay.declared import Declared, read_declared
 from selfplay.errors import RunError
-from selfplay.figures import change, figure, is_fault, is_share, words
+from selfplay.figures import change, direction, figure, words
 from selfplay.pages import render, write_page
-from selfplay.recorded import Evaluations, Summary, read_metrics, read_summary
+from selfplay.recorded import Summary, read_metrics, read_summary
+from selfplay.runs import spans
 from selfplay.transcripts import choose
+
+MOST_CHARTS = 100
+"""Largest number of charts of a section in the report; each takes about 0.1 s to draw."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +43,24 @@ class Compared:
     """"up" (for the better), "down" or "same"."""
     share: bool
     """Whether the change is in percentage points."""
-    chief: bool
+    whole: bool
     """Whether it is about the whole evaluation and not a part of it."""
+    chief: bool
+    """True for a chief metric of the evaluation; it is also shown above the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The table of one evaluation."""
+
+    name: str
+    """The evaluation."""
+    first: int
+    """Step of the values before training."""
+    last: int | None
+    """Step of the values after training; None if the evaluation ran once."""
+    lines: list[Compared]
+    """Its metrics."""
 
 
 def write_report(run: Path) -> Path:
@@ -52,8 +74,8 @@ def write_report(run: Path) -> Path:
     config = _read(config_file)
     rows = read_metrics(run / "metrics.jsonl")
     summary = read_summary(run / "summary.json")
-    evaluations = summary.evaluations if summary and summary.evaluations else _evaluations(rows)
-    choices = choose(run)
+    declared = read_declared(run)
+    choices = choose(run, declared)
     curves = _with_ends(rows, summary) if summary else rows
     page = render(
         "report.html.jinja",
@@ -64,41 +86,53 @@ def write_report(run: Path) -> Path:
         seconds=(summary.seconds if summary else 0.0)
         or sum(row.get("seconds/total", 0.0) for row in rows.values()),
         alarms=alarms(run, rows),
-        evaluations={name: compare(figures) for name, figures in evaluations.items()},
+        tables=_tables(rows, summary, declared),
         sections=[
-            (section.title, [(chart, Markup(draw(chart))) for chart in section.charts])
-            for section in arrange(curves)
+            (
+                section.title,
+                [(chart, Markup(draw(chart))) for chart in section.charts[:MOST_CHARTS]],
+                max(len(section.charts) - MOST_CHARTS, 0),
+            )
+            for section in arrange(curves, declared)
         ],
         window=smoothing(len(rows)),
         choices=choices,
         config=config,
+        missing=spans([step for step in range(max(rows, default=0)) if step not in rows]),
     )
-    return write_page(run / "report.html", page)
+    return write_page(run / "report.html", page, root=run)
 
 
-def compare(figures: Mapping[str, Mapping[str, float | None] | None]) -> list[Compared]:
-    """The lines of one evaluation's table: the whole first, then its parts."""
+def compare(
+    name: str, figures: Mapping[str, Mapping[str, float | None] | None], declared: Declared
+) -> list[Compared]:
+    """The rows of the table of evaluation `name`: the chief metrics first, then metrics of the
+    whole evaluation, then metrics of its parts."""
     before, after = figures.get("before") or {}, figures.get("after") or {}
+
     # In the order in which the evaluation asks for them; what all of them count, and parts, behind.
-    names = sorted(dict.fromkeys([*before, *after]), key=lambda name: ("/" in name, _counted(name)))
+    def order(metric: str) -> tuple[int, bool, bool]:
+        return declared.rank(name, metric), "/" in metric, _counted(metric)
+
     lines = []
-    for name in names:
-        first, last = before.get(name), after.get(name)
-        difference = change(name, first, last)
-        # Which way is good is known of shares alone; a change that rounds to nothing is none.
-        judged = is_share(name) and any(digit in "123456789" for digit in difference)
-        better = (difference[0] != "-") != is_fault(name)
+    for metric in sorted(dict.fromkeys([*before, *after]), key=order):
+        first, last = before.get(metric), after.get(metric)
+        read = declared.of(f"evaluation/{name}/{metric}")
+        difference = change(read, first, last)
         lines.append(
             Compared(
-                metric=words(name),
-                before=figure(name, first),
-                after=figure(name, last),
+                metric=words(metric),
+                before=figure(read, first),
+                after=figure(read, last),
                 change=difference,
-                direction=("up" if better else "down") if judged else "same",
-                share=is_share(name),
-                chief="/" not in name,
+                direction=direction(read, difference),
+                share=read.unit == "fraction",
+                whole="/" not in metric,
+                chief=declared.is_chief(name, metric),
             )
         )
+    if lines and lines[0].whole and not any(line.chief for line in lines):
+        lines[0] = replace(lines[0], chief=True)
     return lines
 
 
@@ -107,20 +141,32 @@ def _counted(name: str) -> bool:
     return name == "failed_episodes" or name.startswith("distinct_")
 
 
-def _evaluations(rows: Mapping[int, Mapping[str, float]]) -> Evaluations:
-    """The first and the latest figures of each evaluation on record, while there is no summary."""
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
-    for row in rows.values():
-        at_step: dict[str, dict[str, float | None]] = {}
+def _tables(
+    rows: Mapping[int, Mapping[str, float]], summary: Summary | None, declared: Declared
+) -> list[Table]:
+    """The evaluations before and after training; without a summary, the first and the latest in
+    the record."""
+    if summary and summary.evaluations:
+        return [
+            Table(name=name, first=0, last=summary.steps, lines=compare(name, figures, declared))
+            for name, figures in summary.evaluations.items()
+        ]
+    found: dict[str, dict[int, dict[str, float | None]]] = {}
+    for step, row in rows.items():
         for key, value in row.items():
             prefix, _, rest = key.partition("/")
             name, slash, metric = rest.partition("/")
             if prefix == "evaluation" and slash:
-                at_step.setdefault(name, {})[metric] = value
-        for name, figures in at_step.items():
-            when = "after" if name in found else "before"
-            found.setdefault(name, {})[when] = figures
-    return found
+                found.setdefault(name, {}).setdefault(step, {})[metric] = value
+    tables = []
+    for name, at in found.items():
+        first, last = min(at), max(at)
+        ends = {"before": at[first], "after": at[last] if last > first else None}
+        lines = compare(name, ends, declared)
+        tables.append(
+            Table(name=name, first=first, last=last if last > first else None, lines=lines)
+        )
+    return tables
 
 
 def _with_ends(
@@ -139,7 +185,8 @@ def _with_ends(
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with open_regular(path, root=path.parent) as file:
+            return file.read().decode("utf-8")
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:

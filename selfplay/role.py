@@ -6,12 +6,20 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from jinja2 import StrictUndefined, TemplateError
-from jinja2.sandbox import SandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from selfplay.errors import ConfigError
+from selfplay.bounded import bounded, check_template
+from selfplay.errors import ConfigError, SelfplayError, one_line
 from selfplay.types import Action, InvalidAction, Message, Observation, well_formed
 
 Memory = Literal["conversation", "none"]
+
+
+class BrokenRole(RuntimeError):
+    """A role raised something other than `InvalidAction`: its episode fails, counted by this name.
+
+    The message names the role, the method and the error that was raised.
+    """
 
 
 class Role:
@@ -39,9 +47,10 @@ class Role:
 
     @cached_property
     def _compiled(self) -> Any:
-        environment = SandboxedEnvironment(
+        environment = ImmutableSandboxedEnvironment(
             undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
+        check_template(self._template, where=type(self).__name__)
         try:
             return environment.from_string(self._template)
         except TemplateError as error:
@@ -50,9 +59,18 @@ class Role:
     def prompt(self, observation: Observation) -> list[Message]:
         """The chat messages that show `observation`; raises ConfigError if a field is missing."""
         fields: Mapping[str, Any] = observation.fields
+        shown = {**fields, "fields": fields, "text": observation.text}
         try:
-            text = self._compiled.render({**fields, "fields": fields, "text": observation.text})
-        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+            text = bounded(lambda: self._compiled.render(shown))
+        except (
+            TemplateError,
+            TypeError,
+            ValueError,
+            LookupError,
+            ArithmeticError,
+            RecursionError,
+            MemoryError,
+        ) as error:
             raise ConfigError(f"{type(self).__name__}: template cannot render: {error}") from error
         system = [{"role": "system", "content": self._system}] if self._system else []
         return [*system, {"role": "user", "content": well_formed(text.strip("\n"))}]
@@ -66,12 +84,27 @@ class Role:
         return {}
 
     def read(self, text: str) -> tuple[Action | None, dict[str, Any]]:
-        """The action in a completion's text, if there is one, and what there is to note of it."""
-        noted: dict[str, Any] = dict(self.facts(text))
+        """Return the action in a completion's text, or None, and the facts to note about it.
+
+        Raises `BrokenRole` if `facts` or `parse` raises an error other than `InvalidAction`.
+        """
+        method = "facts"
         try:
+            noted: dict[str, Any] = dict(self.facts(text))
+            method = "parse"
             return self.parse(text), noted
+        except SelfplayError:
+            raise
         except InvalidAction as reason:
-            return None, {**noted, "invalid": str(reason)}
+            if method == "parse":
+                return None, {**noted, "invalid": str(reason)}
+            raise self.broken(method, reason) from reason
+        except Exception as error:  # the author's code may raise any error
+            raise self.broken(method, error) from error
+
+    def broken(self, method: str, error: Exception) -> BrokenRole:
+        """Return the error that names the method of this role that raised `error`."""
+        return BrokenRole(f"{type(self).__name__}.{method} raised {one_line(error)}")
 
 
 class TaggedRole(Role):

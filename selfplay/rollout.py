@@ -11,7 +11,7 @@ from selfplay.arena import Arena
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, StalledError, nearest
 from selfplay.game import Game, Job
-from selfplay.role import Role
+from selfplay.role import BrokenRole, Role
 from selfplay.seeds import derive
 from selfplay.tokens import Renderer
 from selfplay.types import (
@@ -23,7 +23,12 @@ from selfplay.types import (
     well_formed,
 )
 
-__all__ = ["Job", "Rollout", "Seat"]
+__all__ = ["Job", "Rollout", "Seat", "refuse_limits"]
+
+COOLEST, HOTTEST = 1e-6, 1e6
+"""Range of temperatures above 0 by which float32 logits can be divided."""
+MOST_THREADS = 1024
+"""Largest number of arenas that advance at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,25 @@ class Seat:
     """Longest completion."""
     temperature: float = 1.0
     """0 is greedy."""
+
+    def __post_init__(self) -> None:
+        refuse_limits(max_tokens=self.max_tokens, temperature=self.temperature)
+
+
+def refuse_limits(*, max_tokens: int = 1, temperature: float = 1.0) -> None:
+    """Raise ValueError for limits under which nothing can be sampled.
+
+    Args:
+        max_tokens: Largest number of tokens of a completion.
+        temperature: 0 is greedy. Between 0 and `COOLEST` float32 logits overflow.
+    """
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens: {max_tokens} does not fit: at least 1 is needed")
+    if temperature != 0 and not COOLEST <= temperature <= HOTTEST:
+        raise ValueError(
+            f"temperature: {temperature} does not fit: 0 is greedy, and others lie between "
+            f"{COOLEST:g} and {HOTTEST:g}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +161,9 @@ class Rollout:
                     for completion in engine.step():
                         idle = 0
                         game = self._receive(completion, in_flight)
-                        if game in places and len(game.moves) == len(game.arena.stage):
+                        complete = len(game.moves) == len(game.arena.stage)
+                        failed = game.error and game not in ready
+                        if game in places and (complete or failed):
                             ready.append(game)
         return [episodes[place] for place in range(len(jobs))]
 
@@ -173,7 +199,13 @@ class Rollout:
             return
         for agent, observation in views.items():
             seat = self._seat(agent, game.job)
-            messages = seat.role.prompt(observation)
+            try:
+                messages = seat.role.prompt(observation)
+            except SelfplayError:
+                raise
+            except Exception as error:  # the role's code may raise anything
+                game.fail(self._named(agent, seat.role.broken("prompt", error)))
+                return
             if seat.role.memory == "conversation" and agent in game.latest:
                 messages = [message for message in messages if message["role"] != "system"]
             request = Request(
@@ -194,6 +226,11 @@ class Rollout:
             in_flight[request.id] = _Asked(
                 game=game, agent=agent, seat=seat, request=request, messages=tuple(messages)
             )
+
+    @staticmethod
+    def _named(agent: str, error: BrokenRole) -> BrokenRole:
+        """Return `error` with the name of the role whose code must be corrected."""
+        return BrokenRole(f"roles.{agent.rpartition('_')[0]}: {error}")
 
     @staticmethod
     def _prompt_ids(
@@ -239,7 +276,11 @@ class Rollout:
         if text is None:
             text = seat.renderer.text(completion.completion_ids)
         text = well_formed(text)
-        action, info = seat.role.read(text)
+        try:
+            action, info = seat.role.read(text)
+        except BrokenRole as error:
+            game.fail(self._named(asked.agent, error))
+            return game
         game.moves[asked.agent] = Turn(
             agent=asked.agent,
             role=asked.agent.rpartition("_")[0],

@@ -8,6 +8,8 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,11 +17,16 @@ from typing import Any
 from safetensors import SafetensorError
 
 from selfplay import config as configs
+from selfplay import leftovers
+from selfplay.confined import is_confined
 from selfplay.errors import RunError
-from selfplay.types import Group, Sample, to_json
+from selfplay.types import Group, Sample, Status, to_json
 
 ROLLED_BACK = "rolled_back"
 """Folder of the run for what it recorded and then went back from."""
+
+EPISODES, FAILED = "episodes", "failed"
+"""Folders of the run for the episodes of recorded steps, and for the failed ones of all steps."""
 
 LOCK_ATTEMPTS = 10
 """How often the lock of a run is asked for before somebody else is said to have it."""
@@ -44,11 +51,13 @@ class Run:
         run, partial = cls(folder), folder.with_name(f".{folder.name}.{os.getpid()}.partial")
         with reporting_disk(folder):
             shutil.rmtree(partial, ignore_errors=True)  # of a killed process of this number
+            leftovers.sweep(folder.parent, ".*.[0-9]*.partial")
             try:
-                for name in ("episodes", "checkpoints"):
+                for name in (EPISODES, "checkpoints"):
                     (partial / name).mkdir(parents=True)
-                write_atomic(partial / "config.yaml", configs.to_yaml(config))
-                partial.rename(folder)
+                with leftovers.held(partial):
+                    write_atomic(partial / "config.yaml", configs.to_yaml(config))
+                    partial.rename(folder)
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
                 if folder.exists():  # another process was faster
@@ -75,9 +84,14 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
-        """A run folder that exists; raises RunError if it is none."""
+        """Open an existing run folder.
+
+        Raises RunError if `folder` is not a run folder, or holds links that lead out of it: the
+        run may be from somebody else. The folder itself may be a link.
+        """
         if not (folder / "config.yaml").is_file():
             raise RunError(f"{folder} is no run folder (config.yaml is missing)")
+        refuse_links(folder)
         return cls(folder)
 
     def lock(self) -> None:
@@ -104,18 +118,30 @@ class Run:
         metrics: Mapping[str, float],
         groups: Sequence[Group],
         samples: Sequence[Sample],
+        *,
+        whole: bool = True,
+        evaluated: Sequence[Group] = (),
     ) -> None:
-        """Write a step's episodes, then its line of metrics."""
+        """Write a step's episodes, then its line of metrics.
+
+        `groups`: the groups of the step. If `whole` is False, only failed episodes are written.
+        `evaluated`: the episodes of the step's evaluations. Only failed ones are written.
+        Failed episodes are always written to `failed/`, so that no error is lost.
+        """
         credited = {id(sample.turn): sample.advantage for sample in samples}
-        lines = [
-            json.dumps(record_line(group, member, credited))
-            for group in groups
-            for member in range(len(group.episodes))
-        ]
         with reporting_disk(self.folder):
-            if lines:
-                text = "".join(line + "\n" for line in lines)
-                write_atomic(self.folder / "episodes" / f"{step:06d}.jsonl", text)
+            kept = {EPISODES: groups if whole else (), FAILED: (*groups, *evaluated)}
+            for folder, played in kept.items():
+                lines = [
+                    json.dumps(record_line(group, member, credited))
+                    for group in played
+                    for member, episode in enumerate(group.episodes)
+                    if folder == EPISODES or episode.status is Status.FAILED
+                ]
+                if lines:
+                    (self.folder / folder).mkdir(exist_ok=True)
+                    text = "".join(line + "\n" for line in lines)
+                    write_atomic(self.folder / folder / f"{step:06d}.jsonl", text)
             with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": step, **metrics}) + "\n")
                 file.flush()
@@ -123,62 +149,154 @@ class Run:
         for listener in self.listeners:
             listener(step, metrics)
 
-    def rewind(self, step: int) -> None:
-        """Forget what was recorded after `step`: a resumed run records it again. -1 forgets all."""
+    def rewind(self, step: int) -> list[str]:
+        """Remove the record after `step`: a resumed run writes it again. -1 removes all of it.
+
+        Returns a line for each fault of metrics.jsonl: lines that cannot be read, steps that are
+        missing. Such lines are left out, and all others are kept.
+        """
         path = self.folder / "metrics.jsonl"
+        notes: list[str] = []
         with reporting_disk(self.folder):
             if path.exists():
-                kept, _ = self._lines(step)
-                write_atomic(path, "".join(kept))
+                found = self._lines(step)
+                write_atomic(path, "".join(found.kept))
+                if found.damaged:
+                    lines = f"line{'s' * (len(found.damaged) > 1)} {spans(found.damaged)}"
+                    notes.append(f"{path}: {lines} cannot be read; left out")
+            if lost := self.missing(step):
+                steps = f"step{'s' * (len(lost) > 1)} {spans(lost)}"
+                notes.append(f"{path}: {steps} missing; the run goes on, with a gap in its record")
             for episodes in self._episodes(step):
                 episodes.unlink()
             # They tell of an end that this run has not reached again yet.
             for name in ("summary.json", "report.html"):
                 (self.folder / name).unlink(missing_ok=True)
+        return notes
+
+    def missing(self, step: int) -> list[int]:
+        """Return the steps from 0 to `step` without a line in metrics.jsonl."""
+        path = self.folder / "metrics.jsonl"
+        known = self._lines(step).steps if path.exists() else set()
+        return [each for each in range(step + 1) if each not in known]
+
+    def refuse_lost(self) -> None:
+        """Raise RunError if steps are recorded: then the run had checkpoints, which are missing."""
+        path = self.folder / "metrics.jsonl"
+        last = max(self._lines(0).later, default=0) if path.exists() else 0
+        if last:
+            raise RunError(
+                f"run {self.folder} has a record up to step {last} and no checkpoint to continue "
+                "from; put its checkpoints back, or begin a new run with --config-path "
+                f"{self.folder} run.name=NEW"
+            )
 
     def set_aside(self, step: int, number: int, why: Mapping[str, Any]) -> None:
         """Copy what was recorded after `step` to `rolled_back/<number>`, whole or not at all.
 
-        The folder has metrics.jsonl and episodes/ as they were, and `why.json`. Of a number that is
-        there already, as after a kill, the copy is made anew.
+        The copy has metrics.jsonl, episodes/ and failed/ as they were, and `why.json`. An existing
+        copy with this number, as after a kill, is replaced.
         """
         place = self.folder / ROLLED_BACK / str(number)
         partial = place.with_name(f".{number}.partial")
         with reporting_disk(self.folder):
             for old in (partial, place):
                 shutil.rmtree(old, ignore_errors=True)
-            (partial / "episodes").mkdir(parents=True)
-            _, left = self._lines(step)
-            write_atomic(partial / "metrics.jsonl", "".join(left))
+            (partial / EPISODES).mkdir(parents=True)
+            write_atomic(partial / "metrics.jsonl", "".join(self._lines(step).left))
             for episodes in self._episodes(step):
-                shutil.copy2(episodes, partial / "episodes" / episodes.name)
+                (partial / episodes.parent.name).mkdir(exist_ok=True)
+                shutil.copy2(episodes, partial / episodes.parent.name / episodes.name)
             write_atomic(partial / "why.json", json.dumps(dict(why), indent=2) + "\n")
             for path in (*partial.rglob("*"), partial):
                 sync(path)
             partial.rename(place)
 
-    def _lines(self, step: int) -> tuple[list[str], list[str]]:
-        """The lines of metrics.jsonl up to a step, and the whole ones behind it."""
-        kept: list[str] = []
-        left: list[str] = []
+    def _lines(self, step: int) -> "_Lines":
+        """Sort the lines of metrics.jsonl into those up to a step and those after it."""
+        found = _Lines()
         text = (self.folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
-        for line in text.splitlines():
+        lines = text.split("\n")
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
             try:
                 recorded = json.loads(line)["step"]
-            except (ValueError, KeyError, TypeError):
-                break  # the line that a kill cut short; nothing valid comes behind it
-            (left if left or recorded > step else kept).append(line + "\n")
-        return kept, left
+                if not isinstance(recorded, int) or isinstance(recorded, bool):
+                    raise TypeError
+            except (ValueError, KeyError, TypeError, RecursionError):
+                found.damaged.append(number)
+                continue
+            behind = bool(found.left) or recorded > step
+            (found.left if behind else found.kept).append(line + "\n")
+            (found.later if behind else found.steps).add(recorded)
+        if found.damaged and not any(line.strip() for line in lines[found.damaged[-1] :]):
+            found.damaged.pop()  # a kill cut the last line short, before its checkpoint
+        return found
 
     def _episodes(self, step: int) -> list[Path]:
         """The records of episodes from behind a step."""
-        found = (self.folder / "episodes").glob("*.jsonl")
-        return sorted(path for path in found if path.stem.isdigit() and int(path.stem) > step)
+        return [
+            path
+            for folder in (EPISODES, FAILED)
+            for path in sorted((self.folder / folder).glob("*.jsonl"))
+            if path.stem.isdigit() and int(path.stem) > step
+        ]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
         with reporting_disk(self.folder):
             write_atomic(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+@dataclass(kw_only=True)
+class _Lines:
+    """The lines of metrics.jsonl."""
+
+    kept: list[str] = field(default_factory=list)
+    """Lines up to a given step."""
+    left: list[str] = field(default_factory=list)
+    """Lines after that step."""
+    steps: set[int] = field(default_factory=set)
+    """The steps of `kept`."""
+    later: set[int] = field(default_factory=set)
+    """The steps of `left`."""
+    damaged: list[int] = field(default_factory=list)
+    """Numbers of the lines that are not records, from 1."""
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Write increasing numbers in short form: `3, 6 to 8`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1] = [found[-1][0], number]
+        else:
+            found.append([number])
+    return ", ".join(" to ".join(map(str, each)) for each in found)
+
+
+def refuse_links(root: Path) -> None:
+    """Raise RunError for the first link out of a run folder, or the first pipe or device in it.
+
+    After this check, reading and writing in the folder stays in it. A folder that disappears during
+    the walk, because the run is in progress, is not an error.
+    """
+    waiting = [root]
+    while waiting:
+        with suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                if entry.is_symlink():
+                    if not is_confined(root, path):
+                        raise RunError(
+                            f"{path} is a link that leads out of the run; put a copy in its place "
+                            "(the whole run folder may be a link)"
+                        )
+                elif entry.is_dir(follow_symlinks=False):
+                    waiting.append(path)
+                elif not entry.is_file(follow_symlinks=False) and path.exists():
+                    raise RunError(f"{path} is not a regular file; remove it")
 
 
 def record_line(group: Group, member: int, credited: Mapping[int, Any]) -> dict[str, Any]:
@@ -201,10 +319,11 @@ def cache_folder() -> Path:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a file so that it is either whole or as it was before."""
+    """Write a file completely or leave it unchanged; follow no link."""
     partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
     try:
-        with partial.open("w", encoding="utf-8") as file:
+        with partial.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

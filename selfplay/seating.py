@@ -8,7 +8,7 @@ from selfplay.build import fit
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, nearest
 from selfplay.role import Role
-from selfplay.rollout import Rollout, Seat
+from selfplay.rollout import MOST_THREADS, Rollout, Seat, refuse_limits
 from selfplay.tokens import ByteRenderer, Renderer
 
 # What the program fills in, and a config therefore may not.
@@ -20,12 +20,22 @@ def validate(
     *, sampling: Mapping[str, Any], rollout: Mapping[str, Any], roles: Mapping[str, Any]
 ) -> None:
     """Raise ConfigError for the first setting that no seat or rollout could have."""
-    fit(Rollout, rollout, where="rollout", reserved=ROLLOUT)
+    fitted = fit(Rollout, rollout, where="rollout", reserved=ROLLOUT)
+    if fitted.get("threads", 1) > MOST_THREADS:
+        raise ConfigError(
+            f"rollout.threads: {fitted['threads']} does not fit: {MOST_THREADS} is the maximum"
+        )
+    if "default" not in sampling:
+        raise ConfigError("sampling.default: missing; it limits the answers of all other roles")
     known = ("default", *roles)
     for role, node in sampling.items():
         if role not in known:
             raise ConfigError(f"sampling.{role}: no such role; {nearest(role, known)}")
-        fit(Seat, node, where=f"sampling.{role}", reserved=SEAT)
+        limits = fit(Seat, node, where=f"sampling.{role}", reserved=SEAT)
+        try:
+            refuse_limits(**limits)
+        except ValueError as error:
+            raise ConfigError(f"sampling.{role}.{error}") from error
 
 
 def answers(*, sampling: Mapping[str, Any], roles: Iterable[str]) -> dict[str, tuple[str, int]]:

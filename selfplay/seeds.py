@@ -12,3 +12,15 @@ def derive(*parts: object) -> int:
     return (
         int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 1
     )
+
+
+LEAST, MOST = -(2**63), 2**64 - 1
+"""Least and largest seed of torch's random numbers."""
+
+
+def refuse_seed(seed: int) -> None:
+    """Raise ValueError for a number that torch does not accept as a seed."""
+    if not LEAST <= seed <= MOST:
+        raise ValueError(
+            f"{str(seed)[:24]} does not fit: a seed has at most 64 bits; choose 0 to 2**64 - 1"
+        )

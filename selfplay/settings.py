@@ -1,8 +1,19 @@
 """Settings of the run itself, and torch as they want it."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+
+from selfplay.errors import ConfigError
+
+MOST_THREADS = 1024
+"""Largest number of threads. Far more would crash the operating system's thread library."""
+LONGEST_NAME = 200
+"""Largest number of bytes of a run's name: a file name has at most 255, and the names of files
+next to the run are longer than its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +33,7 @@ class Settings:
     keep_checkpoints: int = 2
     """Newest checkpoints that stay."""
     episodes_every: int = 1
-    """Steps between records of all episodes; 0 records none."""
+    """Steps between records of all episodes; 0 records none. Failed ones are always recorded."""
     threads: int = 0
     """Torch threads; 0 leaves torch's own choice."""
     deterministic: bool = True
@@ -37,8 +48,14 @@ class Settings:
             raise ValueError(
                 "steps is at least 0, checkpoint_every and keep_checkpoints at least 1"
             )
-        if self.episodes_every < 0 or self.threads < 0:
-            raise ValueError("episodes_every and threads are not negative")
+        if self.episodes_every < 0 or not 0 <= self.threads <= MOST_THREADS:
+            raise ValueError(
+                f"episodes_every is at least 0, threads between 0 and {MOST_THREADS}, not "
+                f"{self.episodes_every} and {self.threads}"
+            )
+        for name, least in self.minimum.items():
+            if not isfinite(least):
+                raise ValueError(f"minimum.{name}: {least} is not a finite number")
         if not 0.0 <= self.max_failed_share <= 1.0:
             raise ValueError(f"max_failed_share lies in [0, 1], not {self.max_failed_share}")
 
@@ -49,6 +66,45 @@ class Settings:
     def keeps_episodes(self, step: int) -> bool:
         """Whether the episodes of this step are recorded."""
         return bool(self.episodes_every) and step % self.episodes_every == 0
+
+
+def run_folder(run: Mapping[str, object], name: str | None = None) -> Path:
+    """The folder of a new run: `run.folder`/`run.name`.
+
+    A name is one folder and never a path, so that it cannot lead out of `run.folder`. It is made of
+    letters, digits and `_`, and after the first character also of `-`, `.`, `+`, `,` and `=`, so
+    that shells and the notation RUN@STEP read it as one word. `run.folder` may be any absolute
+    path, or a relative one that stays in the current folder.
+
+    Args:
+        run: The config's settings of the run.
+        name: The run's name; by default `run.name`.
+    Raises:
+        ConfigError: For a folder or a name that does not fit.
+    """
+    folder = str(run.get("folder", "runs"))
+    if not folder or folder.startswith("~"):
+        raise ConfigError(f"run.folder: {folder!r} does not fit: write the folder's path in full")
+    if not Path(folder).is_absolute() and ".." in Path(folder).parts:
+        raise ConfigError(
+            f"run.folder: {folder!r} leads out of the current folder: write the path in full"
+        )
+    if not name:
+        _refuse_name(str(run.get("experiment", "train")), where="run.experiment")
+    found = name or run.get("name")
+    if found is None:
+        return Path(folder)
+    _refuse_name(str(found), where="run.name")
+    return Path(folder) / str(found)
+
+
+def _refuse_name(name: str, *, where: str) -> None:
+    if not re.fullmatch(r"\w[\w.+,=-]*", name) or len(name.encode()) > LONGEST_NAME:
+        shown = ascii(name if len(name) <= 60 else f"{name[:60]}...")
+        raise ConfigError(
+            f"{where}: {shown} does not fit: a name has at most {LONGEST_NAME} letters, digits and "
+            "_ - . + , = and begins with a letter, a digit or _"
+        )
 
 
 def set_up_torch(settings: Settings, seed: int) -> None:

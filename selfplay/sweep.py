@@ -14,19 +14,23 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
+from math import prod
 from pathlib import Path
 from threading import Event
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import OverrideParseException
 from pydantic import TypeAdapter
 
+from selfplay.composition import parse
+from selfplay.confined import open_regular
 from selfplay.errors import ConfigError, RunError
 from selfplay.runs import reporting_disk, write_atomic
+from selfplay.trust import flags
 from selfplay.types import to_json
 
 FILE = "sweep.json"
+MOST_RUNS = 10_000
+"""Largest number of runs of a sweep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +60,20 @@ def plan(overrides: Sequence[str]) -> Sweep:
     fixed: list[str] = []
     swept: dict[str, list[str]] = {}
     for text in overrides:
-        try:
-            (parsed,) = OverridesParser.create().parse_overrides([text])
-        except OverrideParseException as error:
-            raise ConfigError(f"cannot read {text!r}: {str(error).splitlines()[0]}") from error
+        parsed = parse(text)
         if parsed.is_sweep_override():
-            swept[parsed.get_key_element()] = list(parsed.sweep_string_iterator())
+            listed = list(islice(parsed.sweep_string_iterator(), MOST_RUNS + 1))
+            if len(listed) > MOST_RUNS:
+                raise ConfigError(f"-m: {text[:60]} lists more than {MOST_RUNS:,} values")
+            swept[parsed.get_key_element()] = listed
         else:
             fixed.append(text)
     if not swept:
         raise ConfigError(
             "-m: no argument lists several values, such as seed=0,1,2; drop -m for a single run"
         )
+    if prod(map(len, swept.values())) > MOST_RUNS:
+        raise ConfigError(f"-m: the values combine to more than {MOST_RUNS:,} runs; list fewer")
     points = []
     for number, values in enumerate(product(*swept.values())):
         choices = {key.lstrip("+~"): value for key, value in zip(swept, values, strict=True)}
@@ -87,6 +93,7 @@ def run(
     sweep: Sweep,
     *,
     arguments: Sequence[str] = (),
+    trusted: Sequence[str] = (),
     jobs: int = 1,
     tell: Callable[[str], None] = print,
 ) -> list[str]:
@@ -96,6 +103,7 @@ def run(
         folder: Where the run folders go.
         sweep: What to run.
         arguments: Further arguments of `selfplay train`, such as --config-dir.
+        trusted: Packages whose code the configs name, for runs that are resumed.
         jobs: Runs side by side.
         tell: Shows a line of progress.
     """
@@ -113,7 +121,7 @@ def run(
             tell(f"{title} is done")
             return None
         if (place / "config.yaml").is_file():
-            what = [f"resume={place}"]
+            what = [f"resume={place}", *flags(trusted)]
         else:
             what = [*arguments, *point.overrides, f"run.folder={folder}", f"run.name={point.name}"]
         tell(title)
@@ -145,7 +153,8 @@ def read(folder: Path) -> Sweep:
     """The sweep of a folder; RunError if there is none."""
     path = folder / FILE
     try:
-        return TypeAdapter(Sweep).validate_json(path.read_bytes())
+        with open_regular(path, root=folder) as file:
+            return TypeAdapter(Sweep).validate_json(file.read())
     except (OSError, ValueError) as error:
         problem = str(error).splitlines()[0]
         raise RunError(f"{path}: not the record of a sweep ({problem})") from error

@@ -15,6 +15,15 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
+LARGEST = {
+    "hidden": 16_384,
+    "layers": 256,
+    "heads": 1024,
+    "intermediate": 65_536,
+    "positions": 1_048_576,
+}
+"""Largest sizes of a model with random weights."""
+
 
 def build_tokenizer(pieces: Sequence[str]) -> PreTrainedTokenizerFast:
     """A tokenizer of bytes, plus one token for each of `pieces`.
@@ -59,7 +68,34 @@ def build_model(
     intermediate: int = 384,
     positions: int = 1024,
 ) -> Qwen3ForCausalLM:
-    """A Qwen3 model with random weights; `hidden` is split evenly among the heads."""
+    """A Qwen3 model with random weights.
+
+    Args:
+        vocabulary: Number of tokens that it knows.
+        seed: Seed of the weights.
+        hidden: Width per token; an even width for each head.
+        layers: Number of blocks of attention and feed-forward.
+        heads: Number of attention heads of a block.
+        intermediate: Width of a feed-forward part.
+        positions: Largest number of tokens of a text.
+    Raises:
+        ValueError: For impossible sizes.
+    """
+    sizes = {
+        "hidden": hidden,
+        "layers": layers,
+        "heads": heads,
+        "intermediate": intermediate,
+        "positions": positions,
+    }
+    for name, size in sizes.items():
+        if not 1 <= size <= LARGEST[name]:
+            raise ValueError(f"{name}: {size} does not fit: 1 to {LARGEST[name]} is possible")
+    if hidden % (2 * heads):
+        raise ValueError(
+            f"hidden: {hidden} does not fit: {heads} heads need an even width each, so choose "
+            f"a multiple of {2 * heads}"
+        )
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=vocabulary,

@@ -6,12 +6,13 @@ the policy wrote is encoded with the control tokens taken apart into ordinary ch
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
+from selfplay.bounded import bounded, check_template
 from selfplay.errors import ConfigError
 from selfplay.types import Message, well_formed
 
@@ -73,6 +74,9 @@ class ChatRenderer:
                 f"{where}: its tokenizer has no chat template; set tokenizer.chat_template in the "
                 "model folder (chat_template.jinja) or choose an instruct model"
             )
+        templates = tokenizer.chat_template
+        for source in templates.values() if isinstance(templates, Mapping) else [templates]:
+            check_template(str(source), where=where)
         self.tokenizer, self.where = tokenizer, where
         if tokenizer.eos_token_id is None:
             raise ConfigError(f"{where}: its tokenizer has no end-of-sequence token")
@@ -163,12 +167,14 @@ class ChatRenderer:
 
     def _apply(self, messages: Sequence[Message], *, generate: bool) -> str:
         try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=generate, tokenize=False
+            return bounded(
+                lambda: str(
+                    self.tokenizer.apply_chat_template(
+                        messages, add_generation_prompt=generate, tokenize=False
+                    )
                 )
             )
-        except TemplateError as error:
+        except (TemplateError, RecursionError, MemoryError) as error:
             roles = ", ".join(message["role"] for message in messages)
             raise ConfigError(
                 f"{self.where}: its chat template refuses messages of {roles}: {error}"

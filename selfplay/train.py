@@ -4,17 +4,22 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from selfplay import checkpoint, metrics
+from selfplay import checkpoint, metrics, signals
 from selfplay.clock import Clock
+from selfplay.credit import silence
+from selfplay.declared import write_declared
 from selfplay.errors import CollapsedError, LearnersLost, nearest
 from selfplay.experiment import Experiment
 from selfplay.progress import Progress
-from selfplay.runs import Run
-from selfplay.types import Status
+from selfplay.runs import Run, reporting_disk
+from selfplay.types import Group, Sample, Status
 
 
 def train(experiment: Experiment, run: Run, progress: Progress) -> None:
     """Train to the configured step, from where `experiment` stands; the run folder has the rest."""
+    with reporting_disk(run.folder):
+        write_declared(run.folder, experiment.declared)
+    progress.declared = experiment.declared
     for note in experiment.runtime.notes:
         progress.note(note)
     for name, learner in experiment.learners.items():
@@ -37,6 +42,7 @@ def train(experiment: Experiment, run: Run, progress: Progress) -> None:
 
 def advance(experiment: Experiment, run: Run, progress: Progress) -> None:
     """One step: play, credit, learn, publish, measure, record."""
+    signals.check()
     step, clock, settings = experiment.step + 1, Clock(), experiment.settings
     experiment.begin_step(step)
     with clock("rollout"):
@@ -47,6 +53,8 @@ def advance(experiment: Experiment, run: Run, progress: Progress) -> None:
         samples = experiment.credit.assign(groups)
     figures = metrics.of_episodes(episode for group in played for episode in group.episodes)
     figures |= prefixed("credit", experiment.credit.metrics())
+    figures["credit/zero_advantages"] = silence.zero_fraction(samples)
+    warn(experiment, progress, step, played=played, groups=groups, samples=samples)
     with clock("learn"):
         experiment.rest_engine()
         learning = experiment.learning(step)
@@ -62,18 +70,40 @@ def advance(experiment: Experiment, run: Run, progress: Progress) -> None:
     figures |= batch.figures
     figures |= prefixed("league", experiment.league.end_step())
     figures |= experiment.service_figures()
+    figures = experiment.outcomes.complete(figures)
     experiment.step = step
     with clock("evaluation"):
-        figures |= evaluate_due(experiment, progress, step)
+        due, evaluated = evaluate_due(experiment, progress, step)
+        figures |= due
     figures |= experiment.watch.observe(step, figures)
     with clock("record"):
-        kept = played if settings.keeps_episodes(step) else []
-        run.record(step, {**figures, **clock.figures()}, kept, samples)
+        whole = settings.keeps_episodes(step)
+        row = {**figures, **clock.figures()}
+        run.record(step, row, played, samples, whole=whole, evaluated=evaluated)
     progress.step({"step": step, **figures, **clock.figures()})
-    guard(experiment, figures, step, progress)
+    said = metrics.commonest_error(episode for group in played for episode in group.episodes)
+    guard(experiment, figures, step, progress, error=said)
     went_back = heed(experiment, run, progress, figures)
     if settings.keeps_checkpoint(step) and not went_back:
         save(experiment, run)
+
+
+def warn(
+    experiment: Experiment,
+    progress: Progress,
+    step: int,
+    *,
+    played: Sequence[Group],
+    groups: Sequence[Group],
+    samples: Sequence[Sample],
+) -> None:
+    """Print a line if nothing can be learned from the step, or if a setting names no metric."""
+    if line := experiment.silence.line(step, groups, samples):
+        progress.note(line)
+    if step == 1:
+        parts = {"credit": experiment.credit, "sampler": experiment.sampler}
+        for line in silence.unmeasured(parts, played):
+            progress.note(line)
 
 
 def begin(experiment: Experiment, run: Run, progress: Progress) -> None:
@@ -81,15 +111,16 @@ def begin(experiment: Experiment, run: Run, progress: Progress) -> None:
     clock = Clock()
     with clock("gather"):
         gather(experiment, progress)
-    gathered = experiment.service_figures()
+    gathered = experiment.outcomes.complete(experiment.service_figures())
     with clock("evaluation"):
-        found = evaluate(experiment, progress, "before")
+        found, evaluated = evaluate(experiment, progress, "before")
     experiment.service_figures()  # what evaluating cost is not the first step's
     experiment.evaluations_before = found
     if not experiment.settings.steps:
         experiment.evaluations_after = found
     experiment.watch.observe(0, named(found))
-    run.record(0, {**gathered, **named(found), **clock.figures()}, [], [])
+    figures = {**gathered, **named(found), **clock.figures()}
+    run.record(0, figures, [], [], evaluated=evaluated)
     save(experiment, run)
 
 
@@ -106,33 +137,38 @@ def gather(experiment: Experiment, progress: Progress) -> None:
 
 def evaluate(
     experiment: Experiment, progress: Progress, when: str, names: Mapping[str, object] | None = None
-) -> dict[str, dict[str, float]]:
-    """The evaluations, or those of `names`."""
-    found = {}
+) -> tuple[dict[str, dict[str, float]], list[Group]]:
+    """Play the evaluations, or those of `names`: metrics by name, and a group of episodes each."""
+    found, groups = {}, []
     for name in experiment.evaluations if names is None else names:
         evaluation, play = experiment.evaluations[name]
         progress.phase(f"evaluating {name}")
         with experiment.batches.at_rest():  # it plays with the same services
             found[name], episodes = evaluation.run(name, play, seed=experiment.seed)
+        groups.append(Group(id=f"evaluation/{name}", episodes=tuple(episodes)))
         if when == "before":
             for line in evaluation.unmeasured(name, episodes):
                 progress.note(line)
         progress.evaluation(name, when, found[name])
     experiment.players.counts()  # what evaluating cost here is not the next step's
-    return found
+    return found, groups
 
 
-def evaluate_due(experiment: Experiment, progress: Progress, step: int) -> dict[str, float]:
-    """The evaluations that this step is due for, as figures of the step; all on the last."""
+def evaluate_due(
+    experiment: Experiment, progress: Progress, step: int
+) -> tuple[dict[str, float], list[Group]]:
+    """Play the evaluations that are due at this step (all on the last): metrics, and episodes."""
     if step == experiment.settings.steps:
-        experiment.evaluations_after = evaluate(experiment, progress, "after")
-        return named(experiment.evaluations_after)
+        found, groups = evaluate(experiment, progress, "after")
+        experiment.evaluations_after = found
+        return named(found), groups
     due = {
         name: evaluation
         for name, (evaluation, _) in experiment.evaluations.items()
         if evaluation.every and step % evaluation.every == 0
     }
-    return named(evaluate(experiment, progress, "now", due))
+    found, groups = evaluate(experiment, progress, "now", due)
+    return named(found), groups
 
 
 def save(experiment: Experiment, run: Run) -> None:
@@ -204,15 +240,24 @@ def roll_back(experiment: Experiment, run: Run, place: Path, alarms: Sequence[st
 
 
 def guard(
-    experiment: Experiment, figures: Mapping[str, float], step: int, progress: Progress
+    experiment: Experiment,
+    figures: Mapping[str, float],
+    step: int,
+    progress: Progress,
+    *,
+    error: str = "",
 ) -> None:
-    """Stop, with the diagnosis, when figures fall below what the config demands."""
+    """Stop, with the diagnosis, when metrics fall below the minimum of the config.
+
+    `error` is the most common error of the step's failed episodes; the diagnosis quotes it.
+    """
     settings = experiment.settings
     failed = figures[f"episodes/{Status.FAILED}"] / max(figures["episodes/count"], 1)
     if failed > settings.max_failed_share:
         raise CollapsedError(
             f"step {step}: {failed:.0%} of the episodes failed (max_failed_share is "
-            f"{settings.max_failed_share:.0%}); the newest file in episodes/ has the errors"
+            f"{settings.max_failed_share:.0%}), {error or 'with no error on record'}; "
+            "the newest file in failed/ has all errors"
         )
     for name, least in settings.minimum.items():
         if name not in figures and step == 1:

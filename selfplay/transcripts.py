@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from selfplay.declared import Declared
 from selfplay.figures import number
 from selfplay.recorded import Advantage, Recorded, episodes_of, file_of, recorded_steps
 from selfplay.types import Episode, Message, Status, StopReason, Turn
@@ -55,6 +56,8 @@ class Shown:
     """Why there is no action; empty where there is one."""
     verdict: str
     """What the arena said of the action, if it named it; empty otherwise."""
+    judged: str
+    """"good" or "bad" for a verdict whose direction is declared; empty otherwise."""
     facts: tuple[tuple[str, str], ...]
     """(name, value) of whatever else was noted."""
     reward: str
@@ -78,19 +81,22 @@ class Choice(Recorded):
     marked: set[int] = field(default_factory=set)
     """Indices of the turns it was chosen for."""
 
+    declared: Declared = field(default_factory=Declared)
+    """Declarations of the run, which say which verdicts are good and which are bad."""
+
     def turns(self) -> list[Shown]:
         """The turns to show, in time order."""
         # Fewer advantages than turns: some roles do not learn, and which is whose is not on record.
         whole = len(self.advantages) == len(self.episode.turns)
         credited = dict(enumerate(self.advantages if whole else ()))
         return [
-            show(turn, credited.get(index), index in self.marked)
+            show(turn, credited.get(index), index in self.marked, self.declared)
             for index, turn in enumerate(self.episode.turns)
             if index < MOST_TURNS or index in self.marked
         ]
 
 
-def choose(run: Path) -> list[Choice]:
+def choose(run: Path, declared: Declared | None = None) -> list[Choice]:
     """Episodes of the first, middle and last recorded step; empty if none was recorded.
 
     Of each step: for every role the first turn on file that was paid and the first that was not,
@@ -98,14 +104,15 @@ def choose(run: Path) -> list[Choice]:
     """
     steps = recorded_steps(run)
     chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
-    return [choice for step in chosen for choice in _of_step(run, step)]
+    return [choice for step in chosen for choice in _of_step(run, step, declared or Declared())]
 
 
-def _of_step(run: Path, step: int) -> list[Choice]:
+def _of_step(run: Path, step: int, declared: Declared) -> list[Choice]:
     choices: dict[int, Choice] = {}
     seen: set[tuple[str, bool]] = set()
     for record in episodes_of(run, step):
-        choice = Choice(**vars(record), file=file_of(run, step).relative_to(run).as_posix())
+        file = file_of(run, step).relative_to(run).as_posix()
+        choice = Choice(**vars(record), file=file, declared=declared)
         for kind, index, reason in _kinds(record.episode):
             if kind not in seen:
                 seen.add(kind)
@@ -130,8 +137,9 @@ def _kinds(episode: Episode) -> Iterator[tuple[tuple[str, bool], int | None, str
         yield (turn.role, paid), index, f"the first {what} ({turn.agent})"
 
 
-def show(turn: Turn, advantage: Advantage, marked: bool) -> Shown:
-    """How a turn reads."""
+def show(turn: Turn, advantage: Advantage, marked: bool, declared: Declared | None = None) -> Shown:
+    """Prepare a turn for display; `declared` says which verdicts are good and which are bad."""
+    verdict = str(turn.info.get("verdict", ""))
     parts = split(turn.text)
     action = turn.action or ""
     if any(part.kind == "answer" and part.text.strip() == action.strip() for part in parts):
@@ -145,7 +153,8 @@ def show(turn: Turn, advantage: Advantage, marked: bool) -> Shown:
         ),
         action="" if action.strip() == turn.text.strip() else shorten(action),
         invalid="" if turn.action is not None and not reason else str(reason or "no reason noted"),
-        verdict=str(turn.info.get("verdict", "")),
+        verdict=verdict,
+        judged=(declared or Declared()).verdict(turn.role, verdict) if verdict else "",
         facts=tuple(
             (name, _fact(fact))
             for name, fact in turn.info.items()
@@ -198,7 +207,10 @@ def shorten(text: str, longest: int = LONGEST_TEXT) -> str:
 def _fact(value: Any) -> str:
     if isinstance(value, float):
         return number(value)
-    return shorten(value if isinstance(value, str) else json.dumps(value, sort_keys=True))
+    try:
+        return shorten(value if isinstance(value, str) else json.dumps(value, sort_keys=True))
+    except RecursionError:
+        return "nested too deeply"
 
 
 def _advantage(value: Advantage) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -27,6 +27,15 @@ Versions: TypeAlias = tuple[tuple[int, int], ...]
 Value = TypeVar("Value")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+Unit: TypeAlias = Literal[
+    "", "fraction", "count", "reward", "tokens", "seconds", "nats", "rating", "alarm"
+]
+"""The unit of a metric. "": a plain number. fraction: of 1, shown as per cent. alarm: 1 if a rule
+fired, else 0."""
+Better: TypeAlias = Literal["higher", "lower", "neither"]
+"""Direction of a metric: whether higher or lower values are better, or neither."""
 
 
 class InvalidAction(ValueError):
@@ -63,6 +72,19 @@ class Status(StrEnum):
     """The rollout's limit on turns cut it off."""
     FAILED = "failed"
     """The arena itself broke; the error is in `Episode.error`. Never learned from."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """Unit and direction of a metric. An arena declares one for every metric that it measures.
+
+    A metric without a declaration is a plain number, and neither direction is better.
+    """
+
+    unit: Unit = ""
+    """Unit of the values."""
+    better: Better = "neither"
+    """Direction in which the values are better."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,6 +250,10 @@ class Episode:
     `created` are of what came after them."""
     seating: Mapping[str, str] = field(default_factory=dict)
     """Agent to policy, as `Job.seating` had it."""
+    other_pay: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    """Pay of every agent of the arena, ((stage, reward), ...), in stages in which it did not move;
+    stage -1 is before the first. The same pay is in `Turn.reward` if the agent has a turn. Empty
+    in old records, which do not have it."""
 
     def agents(self) -> tuple[str, ...]:
         """The agents that took a turn, in order of their first."""

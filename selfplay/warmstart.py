@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -17,17 +18,19 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
-from selfplay import __version__
-from selfplay.build import TARGET, build
+from selfplay import __version__, leftovers
+from selfplay.build import TARGET, build, construct
 from selfplay.errors import ConfigError, DivergedError, nearest
-from selfplay.role import Role
+from selfplay.role import BrokenRole, Role
 from selfplay.runs import cache_folder, reporting_disk, sync
-from selfplay.seeds import derive
+from selfplay.seeds import derive, refuse_seed
 from selfplay.tiny import build_model, build_tokenizer
 from selfplay.tokens import ChatRenderer
-from selfplay.types import Demonstration, Message
+from selfplay.types import Demonstration, Message, Observation
 
 Report = Callable[[str], None]
+SECONDS_BETWEEN_REPORTS = 5.0
+"""Seconds between two lines about the progress of a warm start."""
 
 
 class Demonstrations(Protocol):
@@ -39,6 +42,25 @@ class Demonstrations(Protocol):
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
         """Endless demonstrations; `progress` in [0, 1] is how far the warm start has come."""
+        ...
+
+
+class Situations(Protocol):
+    """Demonstrations that know their situations; all members are optional."""
+
+    turns: int
+    """Largest number of turns that one agent takes in one episode."""
+
+    def prepare(self, report: Report) -> None:
+        """Find the situations, and report the progress if it takes long."""
+        ...
+
+    def summary(self) -> str:
+        """One line about the situations."""
+        ...
+
+    def questions(self) -> Sequence[tuple[str, Observation, Sequence[str]]]:
+        """(role, observation, legal moves) to try the trained model on."""
         ...
 
 
@@ -73,7 +95,8 @@ class WarmStart:
         warmup: Steps until the full learning rates.
         final: Share of the learning rates that is left at the end of their linear decay.
         micro_batch: Demonstrations per forward pass.
-        model: Sizes for `selfplay.tiny.build_model`.
+        model: Sizes for `selfplay.tiny.build_model`. The default of `positions` is
+            1024, or more if the demonstrations are longer.
         """
         if (
             min(steps, batch, micro_batch) < 1
@@ -83,6 +106,10 @@ class WarmStart:
                 "steps, batch and micro_batch are at least 1, rates, decay, warmup and final at "
                 "least 0"
             )
+        for name, rate in {"matrix_lr": matrix_lr, "lr": lr, "weight_decay": weight_decay}.items():
+            if not isfinite(rate):
+                raise ValueError(f"{name}: {rate} does not fit: a finite number is needed")
+        refuse_seed(seed)
         self.demonstrations, self.roles, self.seed = demonstrations, roles, seed
         self.steps, self.batch, self.micro_batch = steps, batch, micro_batch
         self.matrix_lr, self.lr, self.weight_decay = matrix_lr, lr, weight_decay
@@ -92,10 +119,19 @@ class WarmStart:
         """(model, tokenizer) after the warm start."""
         tokenizer = build_tokenizer(self.demonstrations.pieces())
         renderer = ChatRenderer(tokenizer, where="warm start")
-        model = build_model(len(tokenizer), seed=self.seed, **self.model_sizes)
+        sizes = {"vocabulary": len(tokenizer), "seed": self.seed, **self.model_sizes}
+        if "positions" not in sizes:
+            sizes["positions"] = self.positions(renderer)
+        if summary := getattr(self.demonstrations, "summary", None):
+            report(f"warm start: {summary()}")
+        model = construct(build_model, sizes, where="warmstart.model")
         optimizers = self._optimizers(model)
         rng = Random(derive(self.seed, "demonstrations"))
-        started = time.perf_counter()
+        report(
+            f"warm start: training a model of {model.num_parameters():,} parameters for "
+            f"{self.steps} steps of {self.batch} demonstrations; it is made once and then kept"
+        )
+        started = told = time.perf_counter()
         model.train()
         for step in range(self.steps):
             progress = step / self.steps
@@ -114,12 +150,64 @@ class WarmStart:
                     group["lr"] = rate * scale
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-            if step % 20 == 19:
-                seconds = time.perf_counter() - started
+            now = time.perf_counter()
+            if now - told >= SECONDS_BETWEEN_REPORTS or step + 1 == self.steps:
+                told, seconds = now, now - started
+                left = seconds / (step + 1) * (self.steps - step - 1)
                 report(
-                    f"warm start: step {step + 1}/{self.steps}, loss {loss:.3f}, {seconds:.0f} s"
+                    f"warm start: step {step + 1}/{self.steps}, loss {loss:.3f}, {seconds:.0f} s, "
+                    f"about {left:.0f} s left"
                 )
+        if said := self.try_out(model.eval(), renderer):
+            report(f"warm start: {said}")
         return model.eval(), tokenizer
+
+    def positions(self, renderer: ChatRenderer) -> int:
+        """The number of tokens that the model must be able to read.
+
+        It is 1.5 times the longest of 512 demonstrations, plus 256 for the run's own answers, and
+        at least 1024. If a role remembers the conversation, a demonstration counts once for every
+        turn that an agent takes.
+        """
+        rows: list[int] = []
+        turns = int(getattr(self.demonstrations, "turns", 1))
+        for progress in (0.0, 1.0):
+            rng = Random(derive(self.seed, "lengths"))
+            for shown in islice(self.demonstrations.stream(rng, progress), 256):
+                length = sum(map(len, self.encode(shown, renderer)))
+                remembers = self.roles[shown.role].memory == "conversation"
+                rows.append(length * turns if remembers else length)
+        return max(1024, -(-(3 * max(rows) // 2 + 256) // 64) * 64)
+
+    def try_out(self, model: Any, renderer: ChatRenderer) -> str:
+        """One line with the fraction of the model's answers that are legal moves; empty if the
+        demonstrations do not list legal moves."""
+        ask = getattr(self.demonstrations, "questions", None)
+        questions = ask() if ask is not None else []
+        if not questions:
+            return ""
+        right = 0
+        for first in range(0, len(questions), self.micro_batch):
+            part = questions[first : first + self.micro_batch]
+            prompts = [
+                renderer.start(self.roles[role].prompt(observation))
+                for role, observation, _ in part
+            ]
+            longest = max(
+                len(renderer.tokenizer(move, add_special_tokens=False)["input_ids"])
+                for *_, legal in part
+                for move in legal
+            )
+            for (role, _, legal), ids in zip(
+                part, sampled(model, prompts, longest + 1, seed=self.seed), strict=True
+            ):
+                try:
+                    action, _ = self.roles[role].read(renderer.text(ids))
+                except BrokenRole as error:
+                    raise ConfigError(f"warmstart.roles.{role}: {error}") from error
+                right += action in legal
+        fraction = right / len(questions)
+        return f"{fraction:.0%} of {len(questions)} sampled answers are legal moves"
 
     def encode(
         self, demonstration: Demonstration, renderer: ChatRenderer
@@ -182,6 +270,28 @@ class WarmStart:
         return json.dumps([list(self.demonstrations.pieces()), shown])
 
 
+@torch.no_grad()
+def sampled(
+    model: Any, prompts: Sequence[Sequence[int]], longest: int, *, seed: int
+) -> list[list[int]]:
+    """An answer of at most `longest` tokens to each prompt, at temperature 1."""
+    width = max(map(len, prompts))
+    pad, end = model.config.pad_token_id, model.config.eos_token_id
+    ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(longest):
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        hidden = model.model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
+        ).last_hidden_state[:, -1]
+        chances = torch.softmax(model.lm_head(hidden).float(), dim=-1)
+        ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], dim=-1)
+        mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=-1)
+    answers = [row[width:] for row in ids.tolist()]
+    return [row[: row.index(end) + 1] if end in row else row for row in answers]
+
+
 def place_of(config: Mapping[str, Any]) -> Path:
     """The folder where the warm start that `config` describes is, or will be."""
     return _place(build(config, where="warmstart"), config)
@@ -197,6 +307,8 @@ def _place(warm: WarmStart, config: Mapping[str, Any]) -> Path:
 def make(config: Mapping[str, Any], report: Report = lambda text: None) -> Path:
     """The folder of the warm start that `config` describes; trained now if it is not cached."""
     warm: WarmStart = build(config, where="warmstart")
+    if prepare := getattr(warm.demonstrations, "prepare", None):
+        prepare(report)
     place = _place(warm, config)
     if (place / "config.json").is_file():
         return place
@@ -204,7 +316,11 @@ def make(config: Mapping[str, Any], report: Report = lambda text: None) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         # Made beside its place and renamed into it: a kill leaves nothing half made. The folder is
         # this process's own, because two may make the same warm start at once.
-        with TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as folder:
+        leftovers.sweep(place.parent, ".*-*")
+        with (
+            TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as folder,
+            leftovers.held(Path(folder)),
+        ):
             partial = Path(folder) / "model"
             model, tokenizer = warm.train(report)
             model.save_pretrained(partial)

@@ -43,7 +43,10 @@ class World:
 
         for role in make().roles:
             if role not in self.roles:
-                raise ConfigError(f"{where}: no role {role!r}; {nearest(role, self.roles)}")
+                raise ConfigError(
+                    f"roles: none is called {role!r}, which {where} needs; choose roles=NAME for "
+                    f"this arena, or add roles.{role} ({nearest(role, self.roles)})"
+                )
         return make
 
     def close(self) -> None:

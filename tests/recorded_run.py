@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from selfplay.types import Episode, Status, StopReason, Task, Turn, to_json
+from selfplay.declared import Declared, Measured, write_declared
+from selfplay.types import Episode, Metric, Status, StopReason, Task, Turn, to_json
 
 TYPES = ("deduction", "abduction", "induction")
 HOSTILE = (
@@ -83,6 +84,20 @@ def episodes(hostile: str = "") -> list[Episode]:
     ]
 
 
+ACCURACY = Metric(unit="fraction", better="higher")
+REPORTED = Measured(metrics={"accuracy": ACCURACY}, chief=("accuracy",))
+DECLARED = Declared(
+    arena=Measured(
+        metrics={
+            **dict.fromkeys(("solve_rate", "valid_proposal", "worked"), ACCURACY),
+            "verdict/timeout": Metric(unit="fraction", better="lower"),
+        },
+        chief=("solve_rate",),
+    ),
+    evaluations=dict.fromkeys(("held_out_sampled", "held_out_greedy"), REPORTED),
+)
+
+
 def write_episodes(run: Path, step: int, hostile: str = "") -> None:
     folder = run / "episodes"
     folder.mkdir(exist_ok=True)
@@ -145,6 +160,7 @@ def make_run(run: Path, *, steps: int = 60, hostile: str = "", summary: bool = T
         f"name: {run.name}\nseed: 0\narena:\n  _target_: arenas.absolute_zero.AbsoluteZero\n"
         f"  solvers: 8\nnote: {json.dumps(hostile)}\n"
     )
+    write_declared(run, DECLARED)
     for step in (1, 2, steps // 2, steps - 1, steps):
         write_episodes(run, step, hostile)
     (run / "episodes" / f"{steps + 1:06d}.jsonl").write_text("\n")  # a step that kept none

@@ -174,10 +174,18 @@ def copy_of_finished(folder: Path) -> Path:
 
 
 def metrics(run_folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without what was measured by the clock."""
+    """Return the lines of metrics.jsonl without the metrics that depend on the process.
+
+    These are the seconds, and how many program runs were answered from the executor's memory, which
+    a resumed run begins without.
+    """
     lines = (run_folder / "metrics.jsonl").read_text().splitlines()
     return [
-        {key: value for key, value in json.loads(line).items() if not key.startswith("seconds/")}
+        {
+            key: value
+            for key, value in json.loads(line).items()
+            if not key.startswith("seconds/") and not key.endswith("/executor/cached")
+        }
         for line in lines
     ]
 

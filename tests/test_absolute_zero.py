@@ -103,6 +103,54 @@ def test_an_induction_is_judged_on_hidden_pairs(executor: Executor) -> None:
     assert arena.notes["solver_2"]["verdict"] == "no_entry"
 
 
+ORDER = "def f(a):\n    return list(set(a))[0]"
+
+
+def test_an_answer_is_tried_under_two_hash_seeds() -> None:
+    """Verdicts do not depend on randomness, the cache or the position among other answers."""
+    answers = ["'x'", "'xa'", "'xab'", "'xabc'", "'xabcd'", "'xabcdefgh'", "'xyz'", "'zyx'"]
+    verdicts = []
+    for order in (answers, answers[::-1], answers[3:] + answers[:3]):
+        with Executor(workers=1) as fresh:
+            arena = begun(AbsoluteZero(executor=fresh), "abduction")
+            assert propose(arena, proposal("'x'", program=ORDER)) == "valid"
+            attempt(arena, *order)
+            found = [arena.notes[agent]["verdict"] for agent in arena.solvers]
+            verdicts.append(dict(zip(order, found, strict=True)))
+    assert verdicts[0] == verdicts[1] == verdicts[2]
+    assert verdicts[0]["'x'"] == "correct" and "nondeterministic" in verdicts[0].values()
+
+
+def test_an_induction_by_the_order_of_a_set_is_not_paid(executor: Executor) -> None:
+    arena = begun(
+        AbsoluteZero(executor=executor, solvers=1, pairs=4),
+        "induction",
+        given={"program": "def f(a):\n    return a[0]"},
+    )
+    inputs = ["'ba'", "'abcdefgh'", "'abcdefghi'", "'abcdefghij'"]
+    assert propose(arena, json.dumps({"inputs": inputs, "message": "first"})) == "valid"
+    assert attempt(arena, ORDER) == [-0.5]
+    assert arena.notes["solver_0"]["verdict"] == "nondeterministic"
+
+
+def test_an_answer_that_loops_costs_one_timeout() -> None:
+    """An induction answer that loops is tried only on the first hidden input, in one process."""
+    loop = "def f(a):\n    while True: pass\n    return a"
+    with Executor(workers=1, cpu_seconds=0.2) as strict:
+        arena = begun(
+            AbsoluteZero(executor=strict, solvers=3, pairs=10),
+            "induction",
+            given={"program": DOUBLE},
+        )
+        inputs = [str(n) for n in range(10)]
+        assert propose(arena, json.dumps({"inputs": inputs, "message": "twice"})) == "valid"
+        strict.drain_counts()
+        answers = [loop, loop + " # again", "def f(a):\n    return a + a"]
+        assert attempt(arena, *answers) == [-0.5, -0.5, 1.0]
+        assert strict.drain_counts() == {"timeout": 2, "not_run": 8, "ok": 5}
+    assert arena.notes["solver_0"]["verdict"] == "timeout"
+
+
 @pytest.mark.parametrize("kind", ["deduction", "abduction"])
 def test_a_solver_does_not_see_what_it_is_asked_for(executor: Executor, kind: str) -> None:
     arena = begun(AbsoluteZero(executor=executor, solvers=1), kind)
@@ -141,7 +189,8 @@ def test_a_solver_does_not_see_what_it_is_asked_for(executor: Executor, kind: st
         (proposal("open('x')"), "bad_arguments"),
         (proposal("1", program="def f(a):\n    return a / 0"), "raised"),
         (proposal("1", program="def f(a):\n    while True: pass\n    return 1"), "timeout"),
-        (proposal("1", program="def f(a):\n    return hash('x')"), "nondeterministic"),
+        (proposal("1", program="def f(a):\n    return hash('x')"), "banned"),
+        (proposal("'abcdefgh'", program="def f(a):\n    return list(set(a))"), "nondeterministic"),
         (proposal("1", program="def f(a):\n    return f"), "not_plain_data"),
         (proposal("1", program="def f(a):\n    return " + "-" * 9000 + "1"), "syntax"),
     ],

@@ -21,7 +21,7 @@ LAYERS = (
     ("cli",),
     ("commands",),
     ("train", "study", "replay", "viewer", "plan"),
-    ("play",),
+    ("play", "check"),
     ("experiment",),
     ("runtime",),
     ("players",),
@@ -31,7 +31,7 @@ LAYERS = (
     ("report", "progress"),
     ("charts", "transcripts", "replayed"),
     ("pages",),
-    ("curves", "figures", "recorded"),
+    ("curves", "declared", "figures", "recorded"),
     ("collapse",),
     ("league",),
     ("warmstart", "evaluation", "checkpoint", "batches"),
@@ -46,13 +46,18 @@ LAYERS = (
     ("policy",),
     ("lora",),
     ("tokens", "tiny", "attention"),
-    ("mask", "metrics"),
+    ("mask", "metrics", "reach"),
     ("runs",),
     ("config",),
+    ("choices",),
+    ("composition",),
+    ("plain",),
     ("build", "settings", "trackers"),
     ("rewards",),
     ("executor", "seeds"),
-    ("errors", "types", "clock"),
+    ("trust", "leftovers", "bounded"),
+    ("confined",),
+    ("errors", "types", "clock", "signals"),
 )
 """The modules and packages of `selfplay` from top to bottom.
 
@@ -61,7 +66,17 @@ Each may import what stands lower, and a package its own modules, but nothing be
 
 AUTHORS = {
     "roles": {"arena", "role", "types", "errors", "rewards", "seeds", "executor"},
-    "arenas": {"arena", "role", "types", "errors", "rewards", "seeds", "executor", "curriculum"},
+    "arenas": {
+        "arena",
+        "role",
+        "types",
+        "errors",
+        "rewards",
+        "seeds",
+        "executor",
+        "curriculum",
+        "trust",
+    },
 }
 """What the packages that users add to may import from `selfplay`; from each other, nothing."""
 
@@ -69,9 +84,18 @@ FRONT_DOOR = {"__init__", "__main__"}
 """The public names, which load on first use, and the command line's other entry."""
 
 HEAVY = {"torch", "transformers", "vllm", "ray", "pettingzoo"}
-LONGEST_FILE = 300
+LONGEST_FILE = 450
 LONGEST_CREDIT_METHOD = 80
-CREDIT_MACHINERY = {"__init__", "branches", "comparison", "joint", "replay", "shaping"}
+CREDIT_MACHINERY = {
+    "__init__",
+    "branches",
+    "comparison",
+    "joint",
+    "replay",
+    "shaping",
+    "silence",
+    "team",
+}
 LONG_FILES: dict[str, str] = {}
 """Files that may be longer, each with the reason."""
 

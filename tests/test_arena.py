@@ -1,16 +1,20 @@
 """The arena: PettingZoo's contract, stages, forks, replays."""
 
 import copy
+import math
 import pickle
 import random
 import threading
 from collections.abc import Mapping, Sequence
 
 import pytest
+from building import turn
 from pettingzoo.test import api_test, seed_test
 
 from selfplay.arena import LONGEST_TEXT, Arena
-from selfplay.types import Action, Observation, Task, well_formed
+from selfplay.game import Game, Job
+from selfplay.metrics import of_episodes
+from selfplay.types import Action, Observation, Status, Task, well_formed
 
 
 class Guess(Arena):
@@ -233,3 +237,33 @@ def test_the_end_comes_to_every_agent_once_with_what_it_was_paid() -> None:
         paid[agent] += reward
         arena.step(None if done or cut else "4")
     assert arena.agents == [] and paid == pytest.approx(arena.paid)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_pay_and_metrics_are_finite(value: float) -> None:
+    arena = started()
+    with pytest.raises(ValueError, match=r"guess_v0: pay\('guesser_0', .*finite"):
+        arena.pay("guesser_0", value)
+    with pytest.raises(ValueError, match=r"guess_v0: measure\(score=.*finite"):
+        arena.measure(score=value, other=1.0)
+    assert arena.paid["guesser_0"] == 0.0 and arena.metrics == {}
+    arena.pay("guesser_0", 1e308)
+    with pytest.raises(ValueError, match="its sum"):
+        arena.pay("guesser_0", 1e308)
+
+
+@pytest.mark.parametrize("what", ["pay", "measure"])
+def test_an_arena_that_pays_no_number_is_a_counted_failed_episode(what: str) -> None:
+    class Odd(Guess):
+        def advance(self, actions: Mapping[str, Action | None]) -> None:
+            if what == "pay":
+                self.pay("guesser_0", math.inf)
+            self.measure(score=math.nan)
+
+    game = Game(Job(task=Task(id="t"), seed=0), Odd())
+    game.advance()
+    game.moves = {agent: turn(agent, stage=0) for agent in game.arena.stage}
+    game.advance()
+    assert game.status(max_turns=9) is Status.FAILED
+    figures = of_episodes([game.episode(Status.FAILED)])
+    assert figures["episodes/failed/ValueError"] == 1.0

@@ -45,7 +45,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(*changes: str, lag: int = LAG) -> dict[str, Any]:
-    tiny = ["warmstart.steps=2", "warmstart.batch=8", "+warmstart.demonstrations.hands=50"]
+    tiny = ["warmstart.steps=2", "warmstart.batch=8", "warmstart.demonstrations.hands=50"]
     tiny += ["sampler.group_size=3", "run.threads=1", "objective.correction=truncated"]
     often = ["run.checkpoint_every=2", "run.episodes_every=1", "evaluations=none"]
     composed = config.load(["+experiment=kuhn", f"run.steps={STEPS}", *tiny, *often, *changes])

@@ -8,8 +8,10 @@ import pytest
 
 from selfplay.charts import MOST_SERIES, Chart, Series, arrange, draw
 from selfplay.curves import MOST_POINTS, running_mean, thinned
+from selfplay.declared import Declared, Measured
 from selfplay.study.intervals import Estimate
 from selfplay.study.plots import Intervals, Matrix, inline, save
+from selfplay.types import Metric
 
 
 def test_curves_are_grouped_by_prefix_and_last_segment() -> None:
@@ -31,7 +33,9 @@ def test_curves_are_grouped_by_prefix_and_last_segment() -> None:
             **{f"policy/p{i}/loss": 0.1 for i in range(MOST_SERIES + 2)},
         }
     }
-    charts = {chart.title: chart for section in arrange(rows) for chart in section.charts}
+    fraction = Measured(metrics={"accuracy": Metric(unit="fraction")})
+    declared = Declared(evaluations={"held": fraction})
+    charts = {chart.title: chart for section in arrange(rows, declared) for chart in section.charts}
     labels = {title: [series.label for series in chart.series] for title, chart in charts.items()}
     assert labels["Reward per role"] == ["a", "b"]
     assert labels["Solve rate by task type"] == ["all", "abduction"]

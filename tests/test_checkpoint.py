@@ -1,12 +1,17 @@
 """Checkpoints are whole or not there, and a damaged one is never gone on from."""
 
 import json
+import math
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from building import llama
 from smoke_run import (
     CONTEXT,
     SMOKE,
@@ -20,7 +25,13 @@ from smoke_run import (
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from selfplay import checkpoint
-from selfplay.errors import RunError
+from selfplay.errors import DivergedError, RunError
+from selfplay.learner import Sharded
+from selfplay.learner.critic import TransformerCritic
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import Objective
+from selfplay.lora import Lora, adapted
+from selfplay.policy import Policy
 
 
 def cut(place: Path) -> None:
@@ -86,6 +97,28 @@ def test_no_whole_checkpoint_is_an_error_that_names_them_all(place: Path) -> Non
 
 def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path) == (None, [])
+
+
+@pytest.mark.parametrize("name", ["000009", "9", "1000000", "\u00b2", "000010"])
+def test_an_empty_folder_or_another_name_is_no_checkpoint(name: str, place: Path) -> None:
+    stray = place / "checkpoints" / name
+    stray.mkdir()
+    if name == "9":
+        (stray / "notes").touch()
+    assert checkpoint.latest(place / "checkpoints") == (place / "checkpoints/000003", [])
+
+
+def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
+    for name in ("999999", "1000000"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.json").touch()
+    assert [path.name for path in checkpoint.kept(tmp_path)] == ["1000000", "999999"]
+
+
+def test_a_manifest_that_names_files_elsewhere_is_damaged(place: Path) -> None:
+    path = place / "checkpoints/000003/manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "../../config.yaml": "0"}))
+    assert checkpoint.broken(path.parent) == "its manifest names a file outside it"
 
 
 def test_resume_falls_back_says_so_and_comes_to_the_same_end(place: Path, tmp_path: Path) -> None:
@@ -206,3 +239,97 @@ def test_a_policy_folder_loads_into_transformers_as_it_is() -> None:
     assert generated.shape[1] > ids.shape[1]
     state = json.loads((finished() / "checkpoints/000003/state.json").read_text())
     assert state["versions"] == {"base": 3}
+
+
+def saved(folder: Path, step: int, learners: Mapping[str, Any], **policies: Any) -> Path:
+    """A checkpoint of these models."""
+    tokenizer = SimpleNamespace(save_pretrained=lambda place: None)
+    renderer: Any = SimpleNamespace(tokenizer=tokenizer)
+    known = {
+        name: Policy(name=name, model=each, renderer=renderer) for name, each in policies.items()
+    }
+    return checkpoint.save(folder, step=step, policies=known, learners=learners, state={}, keep=3)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_not_saved(broken: float, tmp_path: Path) -> None:
+    model, fixed = llama(), llama().requires_grad_(False)
+    learners = {"player": Learner(model, objective=Objective())}
+    saved(tmp_path, 1, learners, player=model, fixed=fixed)
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[2, 3] = broken
+    said = (
+        "step 2: policy 'player': weight model.layers.1.mlp.up_proj.weight is not finite, so no "
+        f"checkpoint was written; the last good checkpoint is {tmp_path}/000001"
+    )
+    with pytest.raises(DivergedError, match=re.escape(said)):
+        saved(tmp_path, 2, learners, player=model, fixed=fixed)
+    assert [path.name for path in tmp_path.iterdir()] == ["000001"]
+    with pytest.raises(DivergedError, match="there is no good checkpoint"):
+        saved(tmp_path / "new", 1, learners, player=model)
+
+
+def test_ranks_are_not_asked_to_save_weights_that_are_not_finite(tmp_path: Path) -> None:
+    """The policy in this process has the weights that the ranks learn."""
+
+    class Ranks:
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: Mapping[str, Any]) -> None:
+            raise AssertionError
+
+        def save_shards(self, folder: Path) -> Mapping[str, str]:
+            raise AssertionError("asked")
+
+        def load_shards(self, folder: Path) -> None:
+            raise AssertionError
+
+    model = llama()
+    assert isinstance(Ranks(), Sharded)
+    with pytest.raises(AssertionError, match="asked"):
+        saved(tmp_path, 1, {"base": Ranks()}, base=model)
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] = math.nan
+    with pytest.raises(DivergedError, match=r"step 1: policy 'base': weight lm_head.weight is not"):
+        saved(tmp_path, 1, {"base": Ranks()}, base=model)
+
+
+def test_an_adapter_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
+    base = llama().requires_grad_(False)
+    model = adapted(base, Lora(rank=2), seed=0, where="policy")
+    with torch.no_grad():
+        next(p for p in model.parameters() if p.requires_grad)[0, 0] = math.nan
+    with pytest.raises(DivergedError, match=r"step 4: policy 'base': weight .*lora_A.* not finite"):
+        saved(tmp_path, 4, {}, base=model)
+
+
+def test_a_critic_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
+    critic = TransformerCritic(vocabulary=16, hidden=16, layers=1, positions=8, device="cpu")
+    saved(tmp_path, 1, {"credit/critic": critic}, base=llama())
+    with torch.no_grad():
+        critic.head.bias.fill_(math.nan)
+    with pytest.raises(DivergedError, match=r"step 2: credit/critic: network.1.bias is not finite"):
+        saved(tmp_path, 2, {"credit/critic": critic}, base=llama())
+
+
+def test_a_run_whose_weights_become_infinite_ends_before_it_saves_them(tmp_path: Path) -> None:
+    """The decay of one step multiplies the weights by -3.3e38."""
+    hot = ("learner.lr=1e30", "learner.weight_decay=3.3e8")
+    outcome = run("train", SMOKE, "run.name=hot", *hot, cwd=tmp_path)
+    assert outcome.code == 2
+    said = one_line(outcome.err)
+    assert "step 1: policy 'base': weight " in said and "runs/hot/checkpoints/000000" in said
+    folder = tmp_path / "runs/hot/checkpoints"
+    assert [path.name for path in folder.iterdir()] == ["000000"]
+
+
+@pytest.mark.parametrize("setting", ["learner.lr=inf", "learner.clip_norm=nan"])
+def test_a_learner_of_numbers_that_are_not_finite_makes_no_run(
+    setting: str, tmp_path: Path
+) -> None:
+    outcome = run("train", SMOKE, "run.name=hot", setting, cwd=tmp_path)
+    assert outcome.code == 2
+    key, value = setting.split("=")
+    assert f"{key}: {value} does not fit: a finite number" in one_line(outcome.err)
+    assert not (tmp_path / "runs/hot").exists()

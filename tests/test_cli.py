@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import selfplay
-from selfplay.cli import main
+from selfplay.cli import _parser, main
 from selfplay.tiny import build_model, build_tokenizer
 
 
@@ -79,6 +79,17 @@ BAD = [
     (["train", "evaluations.proposals.every=often"], "evaluations.proposals.every: 'often'"),
     (["train", "+run.minimum={a: low}"], "run.minimum.a: 'low' does not fit"),
     (["train", "roles.solver.style=nonsense"], "nonsense"),
+    (["train", "experiment=kuhn"], "+experiment=kuhn"),
+    (["train", "seed=0,1"], "add -m"),
+    (["train", "--cfg", "learner.lr=-1"], "learner.lr: -1 does not fit"),
+    (["train", "--cfg", "roles.solver.style=nonsense"], "nonsense"),
+    (["train", "--cfg", "run.name=../x"], "run.name: '../x' does not fit"),
+    (["check", "--config-path", "/nowhere"], "/nowhere"),
+    (["check", "kuhn"], "key=value"),
+    (["replay", "/nowhere", "--steps", "20", "credit=rloo"], "/nowhere is no run folder"),
+    (["replay", "/nowhere", "--steps", "x"], "argument --steps: 'x' is no step"),
+    (["replay", "/nowhere", "--steps", "credit=rloo"], "expected at least one step"),
+    (["completion"], "required: SHELL"),
 ]
 
 
@@ -121,6 +132,25 @@ def test_help_and_version_say_what_there_is(capsys: pytest.CaptureFixture[str]) 
 def test_a_composed_config_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "+experiment=smoke", "--cfg"]) == 0
     assert json.loads(capsys.readouterr().out)["run"]["experiment"] == "smoke"
+
+
+def test_steps_of_a_replay_may_stand_before_its_overrides() -> None:
+    for line in ("r --steps 20 3 credit=rloo", "r credit=rloo --steps 20 3"):
+        options, rest = _parser().parse_known_args(["replay", *line.split()])
+        assert [*options.behind, *rest] == ["credit=rloo"]
+        assert options.steps == [20, 3] and str(options.run) == "r"
+    options, _ = _parser().parse_known_args(["replay", "r", "--steps", "1", "~a.b", "--steps", "2"])
+    assert options.steps == [1, 2] and options.behind == ["~a.b"]
+
+
+def test_a_setting_that_does_not_do_what_it_says_is_noted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", "--cfg", "learner.warmup_steps=1e9", "run.steps=1"]) == 0
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("note: learner.warmup_steps: 1000000000 is more than the 1 optimizer")
+    assert main(["train", "--cfg", "learner.warmup_steps=60", "run.steps=60"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_tokenizer_that_cannot_chat_is_one_line(

@@ -183,7 +183,8 @@ def test_the_shipped_rules_stay_silent_where_learning_goes_well() -> None:
             "role/solver/completion_tokens": 20 + 40 * gone,
             "role/solver/valid": 0.9 + (-1) ** step * 0.08,
             "role/proposer/verdict/duplicate": 0.1 + 0.1 * gone,
-            "arena/illegal": 0.1,
+            "arena/illegal_fraction": 0.1,
+            "arena/illegal": 0.1 * step,  # a count, of ever longer games
         }
         assert not any(watching.observe(step, figures).values())
 
@@ -206,7 +207,7 @@ def test_each_of_the_shipped_rules_fires_at_what_it_is_for() -> None:
         "role/solver/completion_tokens": 60.0,
         "role/solver/valid": 0.95,
         "role/solver/verdict/duplicate": 0.0,
-        "arena/illegal": 0.02,
+        "arena/illegal_fraction": 0.02,
     }
     sick = dict(zip(healthy, (0.0, 5.0, 0.5, 0.9, 0.6), strict=True))
     for figure, value in sick.items():

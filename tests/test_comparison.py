@@ -9,7 +9,7 @@ import pytest
 from building import advantages, episode, group, solos, turn
 
 from selfplay.credit import Credit
-from selfplay.credit.comparison import own_return_to_go, rounds_of
+from selfplay.credit.comparison import own_return_to_go
 from selfplay.credit.dr_grpo import DrGRPO
 from selfplay.credit.gae import GAE
 from selfplay.credit.gigpo import GiGPO
@@ -19,6 +19,7 @@ from selfplay.credit.pass_at_k import PassAtK
 from selfplay.credit.rae import RoleConditioned
 from selfplay.credit.reinforce_pp import ReinforcePlusPlus
 from selfplay.credit.rloo import RLOO
+from selfplay.credit.team import rounds_of
 from selfplay.credit.trr import TaskRelative
 from selfplay.credit.turn import TurnLevel
 from selfplay.types import Episode, Status

@@ -1,5 +1,6 @@
 """Rollout correction: weights by hand, and what a learner does with them."""
 
+import math
 from dataclasses import replace
 from math import exp, log
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from building import llama, sample
 from test_learner import close, gradient, on_policy, samples
 
+from selfplay.errors import DivergedError
 from selfplay.learner.correction import Correction, correct
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Objective
@@ -98,3 +100,19 @@ def test_the_mismatch_is_of_the_first_mini_batch_alone() -> None:
     given = on_policy(llama(), samples() * 4)
     figures = Learner(llama(), objective=Objective(), lr=1e-2, mini_batches=4).update(given, step=1)
     assert abs(figures["mismatch_kl"]) < 1e-9 < 1e-4 < figures["policy_kl"]
+
+
+@pytest.mark.parametrize("mode", ["truncated", "masked"])
+@pytest.mark.parametrize("broken", [math.nan, -math.inf])
+def test_a_token_without_a_probability_has_no_weight(mode: Correction, broken: float) -> None:
+    one = sample([1], [5, 6], 1.0, logprobs=(-1.0, broken))
+    said = f"sample 1.0.0/0/solver_0: the sampler gave token 1 .* {broken}"
+    with pytest.raises(DivergedError, match=said):
+        correct([one], [[-1.0, -1.0]], mode=mode, low=0.5, high=2.0)
+    fine = replace(one, turn=replace(one.turn, logprobs=(-1.0, -1.0)))
+    with pytest.raises(DivergedError, match="the learner gave token 1"):
+        correct([fine], [[-1.0, broken]], mode=mode, low=0.5, high=2.0)
+    masked = replace(one, turn=replace(one.turn, trainable=(1, 0)))
+    (found,), figures = correct([masked], [[-1.0, 0.0]], mode=mode, low=0.5, high=2.0)
+    assert found.advantage == (1.0, 0.0)
+    assert figures == {"mismatch_kl": 0.0, "corrected_share": 0.0}

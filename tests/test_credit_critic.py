@@ -141,7 +141,18 @@ def test_the_runs_random_stream_goes_on_unmoved() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"lr": 0.0}, {"epochs": 0}, {"clip": -1.0}, {"hidden": 15}, {"vocabulary": 0}]
+    "settings",
+    [
+        {"lr": 0.0},
+        {"lr": float("inf")},
+        {"lr": float("nan")},
+        {"clip_norm": float("nan")},
+        {"clip": float("inf")},
+        {"epochs": 0},
+        {"clip": -1.0},
+        {"hidden": 15},
+        {"vocabulary": 0},
+    ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"at least 1|above 0|does not split"):

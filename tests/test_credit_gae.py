@@ -155,3 +155,30 @@ def test_whitening_bends_the_gradient() -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="lie in"):
         GAE(critic=Table({}), **settings)  # type: ignore[arg-type]
+
+
+class Forgetful(Game):
+    """The second round's prompt does not show the first."""
+
+    def state(self, history: Any, round_number: int) -> int:
+        return self.actions**2 if round_number == 0 else 0
+
+
+def test_where_prompts_show_no_history_a_smaller_lambda_is_biased_with_a_perfect_critic() -> None:
+    def late(history: Any) -> tuple[float, float]:
+        """Pay in the second round for the moves of the first."""
+        (a, b), paid = history[0], float(len(history) == 2)
+        return (paid * (2 * a + history[-1][0]), paid * (b - 3 * a * b))
+
+    game = Forgetful(actions=2, pay=late, over=TWO_ROUNDS.over)
+    logits = game.table(seed=1)
+    exact, critic = game.exact(logits), by_state(game.values(logits))
+    trusting = GAE(critic=critic, gae_lambda=1.0, whiten=False)
+    assert game.expected(trusting, logits, size=1) == pytest.approx(exact, rel=1e-10, abs=1e-14)
+    credit = GAE(critic=by_state(game.values(logits)), gae_lambda=0.0, whiten=False)
+    found = game.expected(credit, logits, size=1)
+    assert found[:, -1] == pytest.approx(0.0, abs=1e-14), (
+        "the credit of the first round ignores the second"
+    )
+    assert np.abs(exact[:, -1]).max() > 0.1
+    assert found[:, 0] == pytest.approx(exact[:, 0], rel=1e-10, abs=1e-14)

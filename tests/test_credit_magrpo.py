@@ -4,8 +4,8 @@ import pytest
 from building import advantages, episode, group, solos, turn
 from enumerated_game import MIXED, TWO_ROUNDS, Game
 
-from selfplay.credit.comparison import team_return_to_go
 from selfplay.credit.magrpo import MAGRPO
+from selfplay.credit.team import rounds_of, team_return_to_go
 
 
 def test_the_golden_group() -> None:
@@ -58,12 +58,35 @@ def test_what_was_paid_before_a_round_is_not_to_go() -> None:
     assert team_return_to_go(episode(*turns)) == [6, 6, 1, 1]
 
 
-def test_a_round_that_one_sibling_alone_reaches_has_no_signal() -> None:
+def test_a_round_that_one_sibling_alone_reaches_is_compared_with_their_end() -> None:
+    # 9 against 0, which the ended sibling is paid from there on; half of it as for G = 2.
     long = episode(turn("a_0", 0), turn("a_0", 9))
     found = advantages(MAGRPO().assign([group(long, episode(turn("a_0", 3)))]))
-    assert found == [3.0, 0.0, -3.0]
+    assert found == [3.0, 4.5, -3.0]
+    assert advantages(MAGRPO().assign([group(long)])) == [0.0, 0.0]
+
+
+def test_pay_counts_when_it_was_paid_and_for_agents_without_a_turn() -> None:
+    # Stage 0: a moves, c is paid 3. Stage 1: b moves, a is paid 6. c never moves; d is not paid.
+    other_pay = {"a_0": ((1, 6.0),), "b_0": (), "c_0": ((-1, 5.0), (0, 3.0)), "d_0": ()}
+    turns = [turn("a_0", 2 + 6, stage=0), turn("b_0", 1, stage=1), turn("a_0", 4, stage=2)]
+    played = episode(*turns, other_pay=other_pay)
+    assert team_return_to_go(played) == [(2 + 3 + 1 + 6 + 4) / 4, (1 + 6 + 4) / 4, 1.0]
+    # The second round begins with a's second move.
+    assert team_return_to_go(played, discount=0.5) == [(2 + 3 + 1 + 6 + 2) / 4, (7 + 2) / 4, 1.0]
+
+
+def test_agents_of_one_stage_are_of_one_round() -> None:
+    turns = [turn("a_0", stage=0), turn("b_0", stage=1), turn("a_0", stage=1)]
+    assert rounds_of(episode(*turns)) == [0, 1, 1]
+
+
+def test_without_a_record_of_times_pay_counts_as_late_as_possible() -> None:
+    # a's 8 may have been paid in stage 1, in which only b moved.
+    turns = [turn("a_0", 8, stage=0), turn("b_0", 0, stage=1), turn("a_0", 2, stage=2)]
+    assert team_return_to_go(episode(*turns)) == [5.0, 5.0, 1.0]
 
 
 def test_a_discount_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match="discount lies in"):
+    with pytest.raises(ValueError, match="discount must be in"):
         MAGRPO(discount=1.5)

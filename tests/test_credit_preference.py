@@ -39,6 +39,16 @@ def test_what_cannot_be_told_apart_makes_no_pair(rewards: tuple[float, ...]) -> 
         assert not Preference(pairs=pairs).assign(solos(*rewards))
 
 
+@pytest.mark.parametrize("pairs", ["best_worst", "all"])
+def test_returns_that_differ_by_rounding_make_no_pair(pairs: Any) -> None:
+    assert not Preference(pairs=pairs).assign(solos(0.1 + 0.2, 0.3))
+    assert not Preference(pairs=pairs).assign(solos(0.1 + 0.2 - 0.3, 0.0))
+    assert not Preference(pairs=pairs, margin=0.5).assign(solos(0.8, 0.3)), "0.8 - 0.3 > 0.5"
+    assert 0.8 - 0.3 > 0.5 or 1.1 - 0.6 > 0.5
+    assert not Preference(pairs=pairs, margin=0.5).assign(solos(1.1, 0.6))
+    assert len(Preference(pairs=pairs).assign(solos(1e-6, 0.0))) == 2
+
+
 def test_a_negative_margin_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 0"):
         Preference(margin=-1.0)

@@ -1,5 +1,6 @@
 """The walk-throughs do what they say: the code that they print is written down and run."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -7,19 +8,29 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
+from types import ModuleType
 
 import pytest
 import yaml
 
+from selfplay.arena import Arena
 from selfplay.build import build
 from selfplay.cli import main
 from selfplay.config import load
 from selfplay.experiment import validate
+from selfplay.role import Role
 from selfplay.sweep import plan
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = ["new_arena.md", "new_role.md"]
+PAGES = {
+    "new_arena.md": [".yaml", ".py", ".py"],
+    "new_role.md": [".yaml", ".py", ".py"],
+    "new_credit.md": [".yaml", ".py", ".py"],
+    "new_measure.md": [".py", ".py"],
+}
+"""The walk-throughs, each with the kinds of files that it prints."""
 FILE = re.compile(r"^\*\*`([^`\n]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -37,7 +48,7 @@ def commands(page: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a reader of both pages has written, in a folder outside of the repository."""
+    """The files that a reader of these pages has written, in a folder outside of the repository."""
     made = tmp_path_factory.mktemp("reader")
     for page in PAGES:
         for name, text in files(page).items():
@@ -47,9 +58,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_prints_one_module_one_config_and_one_test(page: str) -> None:
+def test_a_page_prints_one_module_its_test_and_its_config(page: str) -> None:
     names = sorted(files(page))
-    assert len(names) == 3 and [Path(name).suffix for name in names] == [".yaml", ".py", ".py"]
+    assert [Path(name).suffix for name in names] == PAGES[page]
     (module,) = [name for name in names if name.endswith(".py") and "test_" not in name]
     assert len(files(page)[module].splitlines()) < 60
     listed = (DOCS / page).read_text(encoding="utf-8").split("```\n")[1].split()
@@ -62,10 +73,36 @@ def test_the_printed_tests_pass(folder: Path) -> None:
     command = [sys.executable, *ran[0][1:], "-q", "-p", "no:cacheprovider", "-W", "ignore"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^18 passed", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^22 passed", done.stdout, re.MULTILINE), done.stdout
 
 
-@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_of_the_reference_hold() -> None:
+    text = (DOCS / "reference.md").read_text(encoding="utf-8")
+    blocks = PYTHON.findall(text)
+    assert len(blocks) > 8
+    # Classes that are pickled are looked up in their module.
+    sys.modules["reference"] = module = ModuleType("reference")
+    try:
+        for number, block in enumerate(blocks):
+            exec(compile(block, f"reference.md, example {number}", "exec"), module.__dict__)
+    finally:
+        del sys.modules["reference"]
+
+
+@pytest.mark.parametrize("kind", [Arena, Role])
+def test_the_reference_names_all_that_an_author_writes_or_calls(kind: type) -> None:
+    text = (DOCS / "reference.md").read_text(encoding="utf-8")
+    public = [name for name in vars(kind) if not name.startswith("_")]
+    assert len(public) > 5
+    lacking = [name for name in public if not re.search(rf"`(self\.)?{name}\b", text)]
+    lacking = [name for name in lacking if not re.search(rf"\*\*`{name}\(", text)]
+    assert not lacking, f"reference.md does not name {lacking}"
+
+
+TRAINED = [page for page in PAGES if page != "new_measure.md"]
+
+
+@pytest.mark.parametrize("page", TRAINED)
 def test_the_printed_commands_compose(
     page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +115,8 @@ def test_the_printed_commands_compose(
         config = yaml.safe_load(capsys.readouterr().out)
         mine = "--config-dir" in arguments
         target = "my_games.rock_paper_scissors.RockPaperScissors"
+        credit = "my_games.median.Median"
+        assert (config["credit"]["_target_"] == credit) == (page == "new_credit.md")
         assert (config["arena"]["_target_"] == target) == mine
         overrides = [each for each in arguments[1:] if each not in ("--config-dir", "my_configs")]
         loaded = load(overrides, search=["my_configs"] if mine else [])
@@ -92,12 +131,34 @@ def test_the_printed_commands_compose(
 def test_the_printed_arena_is_trained(folder: Path) -> None:
     from smoke_run import metrics, run
 
-    (command,) = [line for line in commands("new_arena.md") if "--config-dir" in line]
+    lines = commands("new_arena.md")
+    (command,) = [line for line in lines if line[1] == "train" and "--config-dir" in line]
     outcome = run(*command[1:], "run.name=mine", "run.steps=2", "run.threads=1", cwd=folder)
     assert outcome.code == 0, outcome.err
     line = metrics(folder / "runs/mine")[-1]
     assert line["episodes/count"] == 64 and line["episodes/failed"] == 0
     assert line["policy/base/gradient_norm"] > 0
+    (command,) = [line for line in commands("new_measure.md") if "my_games.words" in line]
+    done = subprocess.run(
+        [sys.executable, *command[1:]],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{folder}:{DOCS.parent}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "words per turn, " in done.stdout and "95 % interval" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_printed_credit_method_is_trained_with(folder: Path) -> None:
+    from smoke_run import metrics, run
+
+    (command,) = [line for line in commands("new_credit.md") if "--config-dir" in line]
+    outcome = run(*command[1:], "run.name=median", "run.steps=1", "run.threads=1", cwd=folder)
+    assert outcome.code == 0, outcome.err
+    assert metrics(folder / "runs/median")[-1]["policy/base/gradient_norm"] > 0
 
 
 def printed(command: str) -> list[list[str]]:

@@ -1,5 +1,7 @@
 """The embedded engine: what it samples is what the model says, whatever else is in the batch."""
 
+import copy
+import math
 from collections import Counter
 from typing import Any
 
@@ -9,7 +11,7 @@ from serving import END, answer, ask, engine, teacher
 from transformers import PreTrainedModel
 
 from selfplay.engines.rows import inverse
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, DivergedError
 from selfplay.types import Completion, Request, StopReason
 
 
@@ -110,11 +112,12 @@ def test_one_prefill_per_distinct_prompt(
             rows.append(given["input_ids"].shape[0])
         return forward(self, **given)
 
+    serves = engine(model)  # which tries the model with prompts of its own
     monkeypatch.setattr(type(model), "forward", counting)
     same = [
         Request(id=n, policy="p", prompt_ids=(5, 6, 7), seed=n, max_tokens=3) for n in range(50)
     ]
-    answer(engine(model), same)
+    answer(serves, same)
     assert rows == [1]
 
 
@@ -154,3 +157,15 @@ def test_rows_of_a_large_vocabulary_are_drawn_as_the_distribution_says() -> None
     alone[:, 650] = 1.0
     ends = torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64)
     assert inverse(alone, ends).tolist() == [650] * 3  # never a token without a chance
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_one_line_that_names_the_policy(
+    model: PreTrainedModel, broken: float
+) -> None:
+    twin: Any = copy.deepcopy(model)
+    serves = engine(twin)
+    with torch.no_grad():
+        twin.get_output_embeddings().weight[3] = broken
+    with pytest.raises(DivergedError, match="policy 'p': its weights give probabilities that are"):
+        answer(serves, ask(3))

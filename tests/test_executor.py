@@ -125,8 +125,8 @@ def test_equal_calls_run_once_and_circumstance_is_not_remembered() -> None:
     slow = Call(program="import time\ndef f(): time.sleep(9)", arguments="")
     with Executor(workers=1, wall_seconds=0.3, cache_size=2) as pool:
         for _ in range(2):
-            assert pool.run([slow])[0].reason is Reason.TIMEOUT
-        assert pool.drain_counts() == {"timeout": 2}
+            assert pool.run([slow])[0].reason is Reason.STALLED
+        assert pool.drain_counts() == {"stalled": 2}
 
 
 def test_no_cache() -> None:

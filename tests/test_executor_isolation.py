@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hostile import isolated, run
 
+from selfplay.errors import ConfigError
 from selfplay.executor import Executor, IsolationError
 from selfplay.executor import worker as worker_module
 from selfplay.executor.seccomp import SeccompMissingError
@@ -75,7 +76,7 @@ def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("def f(): return 1", "ok"),
         ("def f(): return list(set('abcdefghijklmnop'))", "nondeterministic"),
         ("def f():\n    while True: pass", "timeout"),
-        ("import time\ndef f(): time.sleep(9)", "timeout"),
+        ("import time\ndef f(): time.sleep(9)", "stalled"),
         ("def f(): return len('x' * 10**10)", "memory"),
         ("import os\ndef f(): os._exit(0)", "exited"),
         (
@@ -95,8 +96,18 @@ def test_the_weaker_mode_keeps_the_limits(
 
 @pytest.fixture(scope="module")
 def weak() -> Iterator[Executor]:
-    with Executor(workers=1, wall_seconds=4.0, cpu_seconds=1.0, isolation="rlimits") as pool:
+    with pytest.MonkeyPatch.context() as patch:  # the programs above are harmless
+        patch.setattr(os, "geteuid", lambda: 1000)
+        pool = Executor(workers=1, wall_seconds=4.0, cpu_seconds=1.0, isolation="rlimits")
+    with pool:
         yield pool
+
+
+def test_the_weaker_mode_is_refused_to_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(ConfigError, match="'rlimits' is refused to root") as caught:
+        Executor(isolation="rlimits")
+    assert "\n" not in str(caught.value)
 
 
 UNPRIVILEGED = """

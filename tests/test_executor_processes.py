@@ -50,7 +50,11 @@ def _gone(pids: list[int], seconds: float = 120.0) -> bool:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # the process has ended
+        return []
+    return [int(p) for p in text.split()]
 
 
 def test_nothing_of_a_run_stays_in_the_memory_that_the_next_inherits() -> None:
@@ -165,17 +169,25 @@ from selfplay.executor import Call, Executor
 executor = Executor(workers=1, wall_seconds=60.0)
 value = executor.run([Call(program="def f(): return 1", arguments="")])[0].value
 print(value, *[w._process.pid for _, w in executor._dispatcher._workers], flush=True)
+sys.stdin.readline()  # goes on when its processes are counted
 """
 
 
 def _script(text: str, **options: Any) -> tuple[subprocess.Popen, list[int]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", text], cwd=ROOT, stdout=subprocess.PIPE, text=True, **options
+        [sys.executable, "-c", text],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,
     )
-    assert process.stdout is not None
+    assert process.stdout is not None and process.stdin is not None
     value, *hosts = map(int, process.stdout.readline().split())
     assert value == 1
-    return process, hosts + [inner for pid in hosts if _alive(pid) for inner in _children(pid)]
+    pids = hosts + [inner for pid in hosts for inner in _children(pid)]
+    process.stdin.close()
+    return process, pids
 
 
 def test_nothing_outlives_an_interpreter_that_forgot_to_close(executor: Executor) -> None:

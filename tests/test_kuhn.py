@@ -60,6 +60,7 @@ def test_what_is_no_move_forfeits_the_most(text: str | None) -> None:
     arena = begun("KJ")
     assert play(arena, "pass", text) == [2, -2]
     assert arena.finished and arena.metrics["illegal"] == 1
+    assert arena.metrics["illegal_fraction"] == 1 / len(arena.history)
     assert arena.notes == {"player_1": {"verdict": "illegal"}}
 
 

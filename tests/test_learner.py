@@ -247,7 +247,88 @@ def test_frozen_parameters_stay() -> None:
 
 def test_settings_and_samples_that_cannot_be_learned_from_are_refused() -> None:
     for name in ("mini_batches", "max_tokens", "clip_norm"):
-        with pytest.raises(ConfigError, match="learner: "):
+        with pytest.raises(ConfigError, match=f"learner.{name}: 0 does not fit"):
             Learner(llama(), objective=SFT, **{name: 0})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="temperature above 0"):
         Learner(llama(), objective=SFT).update([sample([1], [2], 1.0, temperature=0.0)], step=1)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [Objective(), REINFORCE, Objective(correction="truncated"), Objective(correction="masked")],
+)
+@pytest.mark.parametrize("broken", [math.nan, -math.inf, math.inf])
+def test_a_trainable_token_without_a_probability_is_an_error_that_names_its_turn(
+    objective: Objective, broken: float
+) -> None:
+    model = llama()
+    before = weights(model)
+    given = [*samples(), sample([1], [5, 6], 1.0, logprobs=(-1.0, broken))]
+    said = f"sample 1.0.0/0/solver_0: the sampler gave token 1 of .* log-probability {broken}"
+    with pytest.raises(DivergedError, match=said):
+        Learner(model, objective=objective, lr=0.1).update(given, step=1)
+    assert same(before, weights(model))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(),
+        Objective(ratio="sequence", aggregate="sequence_mean"),
+        REINFORCE,
+        Objective(correction="truncated"),
+        Objective(correction="masked", kl=0.1, entropy=0.1),
+    ],
+)
+@pytest.mark.parametrize("broken", [math.nan, -math.inf])
+def test_what_is_not_finite_on_a_token_without_loss_changes_nothing(
+    objective: Objective, broken: float
+) -> None:
+    def found(logprob: float, advantage: float) -> torch.Tensor:
+        mixed = sample(
+            [1, 2],
+            [5, 6, 7],
+            (1.0, advantage, -1.0),
+            trainable=(1, 0, 1),
+            logprobs=(-1.0, logprob, -1.0),
+        )
+        return gradient(objective, [*samples(), mixed], reference=llama(1))
+
+    wanted = found(-1.0, 0.5)
+    assert torch.equal(found(broken, 0.5), wanted)
+    assert torch.equal(found(-1.0, broken), wanted)
+
+
+def test_log_probabilities_are_computed_without_dropout() -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 24, "n_positions": 32, "n_embd": 16, "n_layer": 1}
+    config = GPT2Config(**sizes, n_head=2, resid_pdrop=0.5, embd_pdrop=0.5)
+    model = GPT2LMHeadModel(config).train()
+    reference = GPT2LMHeadModel(config).train()
+    learner = Learner(model, objective=Objective(kl=0.1), reference=reference)
+    for kind in (False, True):
+        found = learner.logprobs(samples(), reference=kind)
+        assert found == learner.logprobs(samples(), reference=kind)
+        assert (reference if kind else model).training
+    model.eval()
+    assert learner.logprobs(samples()) == learner.logprobs(samples()) and not model.training
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"lr": math.inf}, "learner.lr: inf does not fit: a finite number of at least 0"),
+        ({"lr": math.nan}, "learner.lr: nan does not fit"),
+        ({"lr": -1e-6}, "learner.lr: -1e-06 does not fit"),
+        ({"clip_norm": math.nan}, "learner.clip_norm: nan does not fit: a finite number above 0"),
+        ({"clip_norm": math.inf}, "learner.clip_norm: inf does not fit"),
+        ({"weight_decay": math.inf}, "learner.weight_decay: inf does not fit"),
+        ({"betas": (0.9, math.nan)}, "learner.betas: nan does not fit"),
+        ({"betas": (1.0, 0.9)}, "learner.betas: 1 does not fit"),
+    ],
+)
+def test_numbers_that_no_step_can_be_made_with_are_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Learner(llama(), objective=SFT, **settings)

@@ -77,7 +77,32 @@ def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
     learner = Learner(llama(), objective=DPO(beta=0.5), reference=llama(seed=1))
     figures = learner.update(pairs, step=1)
     assert figures["preference_loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert figures["preference_left_out"] == 0
     with pytest.raises(ConfigError, match="mini_batches=1"):
         Learner(llama(), objective=DPO(), reference=llama(), mini_batches=2)
     with pytest.raises(ConfigError, match="credit=preference"):
         learner.update(samples(), step=2)
+
+
+def test_a_pair_with_a_completion_that_nobody_learns_from_is_left_out_and_counted() -> None:
+    def pair(name: str, trainable: tuple[int, ...] = (1, 1)) -> list[Sample]:
+        better = sample([1, 2, 3], [5, 6], 1.0)
+        worse = sample([1, 2, 3], [4, 7], -1.0, trainable=trainable)
+        return [replace(better, pair=name), replace(worse, pair=name)]
+
+    def learned(given: list[Sample]) -> tuple[torch.Tensor, dict[str, float]]:
+        model = llama()
+        learner = Learner(model, objective=DPO(), reference=llama(seed=1), lr=0.0, clip_norm=1e9)
+        figures = learner.update(given, step=1)
+        found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        return torch.cat(found) if found else torch.zeros(0), figures
+
+    whole, _ = learned(pair("a"))
+    found, figures = learned([*pair("a"), *pair("b", trainable=(0, 0))])
+    assert torch.equal(found, whole)
+    assert figures["preference_left_out"] == 1 and figures["samples_without_tokens"] == 1
+    nothing, figures = learned(pair("b", trainable=(0, 0)))
+    assert not len(nothing) and figures["preference_left_out"] == 1
+    assert figures["preference_loss"] == 0
+    with pytest.raises(ValueError, match="pair 'a' has 3 samples"):
+        learned([*pair("a"), pair("a")[0]])

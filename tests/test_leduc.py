@@ -168,6 +168,7 @@ def test_it_may_be_asked_again_or_a_move_be_drawn() -> None:
     while not drawn.finished:
         play(drawn, "nonsense")
     assert drawn.metrics["illegal"] == len(drawn.history) and drawn.metrics["forfeit"] == 0
+    assert drawn.metrics["illegal_fraction"] == 1.0
 
 
 def test_forks_pickles_and_replays() -> None:

@@ -1,11 +1,21 @@
+import ast
+import gc
+import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.executor import LiteralError, canonical, parse_arguments, parse_literal
+from selfplay.executor import (
+    LiteralError,
+    canonical,
+    parse_arguments,
+    parse_literal,
+    parse_program,
+)
 from selfplay.executor.literal import MAX_DEPTH, TooLargeError
 
 KEYS = st.one_of(
@@ -270,3 +280,38 @@ def test_arguments(text: str, values: tuple[object, ...]) -> None:
 def test_arguments_need_commas_not_colons() -> None:
     with pytest.raises(LiteralError):
         parse_arguments("1: 2")
+
+
+class Cycle:
+    """An object whose collection runs Python code, which lets another thread go on."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        for _ in range(10):
+            pass
+
+
+def test_threads_parse_at_the_same_time() -> None:
+    """`ast.parse` in several threads can end in a SystemError on CPython 3.11."""
+    text = "f(" * 40 + "1" + ")" * 40 + "\n" + "\n".join(f"x{n} = [[[{n}]]]" for n in range(200))
+    whole = ast.dump(ast.parse(text))
+
+    def work(_: int) -> list[str]:
+        found = []
+        for _ in range(20):
+            Cycle()
+            found.append(ast.dump(parse_program(text)))
+        return found
+
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(5)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            trees = [tree for some in threads.map(work, range(8)) for tree in some]
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)
+    assert len(trees) == 160 and set(trees) == {whole}

@@ -55,7 +55,7 @@ def test_a_round_without_a_legal_move_has_no_outcome(text: str | None) -> None:
     arena = begun(malformed=-2.0)
     assert play(arena, text, "defect") == [-2, 0]
     assert arena.notes == {"player_0": {"verdict": "illegal"}}
-    assert arena.metrics["illegal"] == 0.5
+    assert arena.metrics["illegal"] == arena.metrics["illegal_fraction"] == 0.5
     assert play(begun(shared_reward=True), text, text) == [-1, -1]
 
 

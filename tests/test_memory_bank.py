@@ -109,7 +109,8 @@ def test_a_missing_package_is_one_line(
 class Letters:
     """Stands for a model of sentence-transformers: counts of three letters."""
 
-    def __init__(self, name: str, device: str | None) -> None:
+    def __init__(self, name: str, device: str | None, *, trust_remote_code: bool) -> None:
+        assert not trust_remote_code
         if name == "missing":
             raise OSError("no such model\nanywhere")
         self.asked: list[str] = []

@@ -1,9 +1,11 @@
 """Figures of a step, by hand."""
 
+import json
+
 import pytest
 from building import episode, turn
 
-from selfplay.metrics import of_episodes
+from selfplay.metrics import Outcomes, of_episodes
 from selfplay.types import Status, Task
 
 HARD, EASY = Task(id="h", type="hard"), Task(id="e", type="easy")
@@ -56,3 +58,49 @@ def test_a_note_named_like_a_figure_does_not_replace_it() -> None:
     figures = of_episodes([episode(noted)])
     assert figures["role/solver/valid"] == 1 and figures["role/solver/reward"] == 1
     assert figures["role/solver/verdict/correct"] == 1
+
+
+def test_an_outcome_that_was_seen_once_is_0_at_later_steps() -> None:
+    outcomes = Outcomes()
+    first = {"role/a/valid": 0.5, "role/a/invalid/empty": 0.5, "service/executor/timeout": 2.0}
+    assert outcomes.complete(first) == first
+    later = outcomes.complete({"role/a/valid": 1.0, "role/a/verdict/right": 1.0})
+    assert later == {
+        "role/a/valid": 1.0,
+        "role/a/verdict/right": 1.0,
+        "role/a/invalid/empty": 0.0,
+        "service/executor/timeout": 0.0,
+    }
+    assert outcomes.complete({"role/a/valid": 1.0})["role/a/verdict/right"] == 0.0
+
+
+def test_a_role_that_took_no_turn_has_no_fractions() -> None:
+    outcomes = Outcomes()
+    outcomes.complete({"role/a/valid": 0.5, "role/a/verdict/right": 0.5, "episodes/failed/X": 1.0})
+    assert outcomes.complete({"episodes/count": 0.0}) == {
+        "episodes/count": 0.0,
+        "episodes/failed/X": 0.0,
+    }
+
+
+def test_only_families_of_outcomes_are_completed() -> None:
+    outcomes = Outcomes()
+    outcomes.complete({"arena/deduction/solve_rate": 0.5, "versus/old@3/episodes": 2.0, "a": 1.0})
+    assert outcomes.complete({"role/a/valid": 1.0}) == {"role/a/valid": 1.0}
+
+
+def test_outcomes_go_on_after_a_checkpoint_as_if_never_stopped() -> None:
+    before, after = Outcomes(), Outcomes()
+    before.complete({"role/a/valid": 0.5, "role/a/verdict/right": 0.5})
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    row = {"role/a/valid": 1.0}
+    assert after.complete(row) == before.complete(row)
+
+
+def test_verdicts_of_a_role_add_up_to_one_at_every_step() -> None:
+    outcomes = Outcomes()
+    for verdict in ("right", "wrong", "late", "right"):
+        played = [episode(turn("a_0", 0.0, info={"verdict": verdict}))]
+        figures = outcomes.complete(of_episodes(played))
+        shown = [v for k, v in figures.items() if k.startswith("role/a/verdict/")]
+        assert sum(shown) == 1.0

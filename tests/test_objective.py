@@ -1,13 +1,16 @@
 """The objective against an independent plain formula, term by term, in float64."""
 
+import math
 from dataclasses import replace
 from math import exp, log
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from selfplay.learner.objective import Objective, Scores, Totals, kl_estimate
+from selfplay.learner.preference import DPO
 
 PRESETS = {
     "grpo": Objective(aggregate="sequence_mean"),
@@ -210,3 +213,22 @@ def test_which_samples_need_computing() -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Objective(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "name",
+    ["low", "high", "dual", "kl", "magnet_rate", "entropy", "weight_low", "weight_high"],
+)
+def test_numbers_of_an_objective_are_finite(name: str, broken: float) -> None:
+    given: Any = {name: broken}
+    with pytest.raises(ValueError, match=f"{name} must be a finite number, not {broken}"):
+        Objective(**given)
+
+
+@pytest.mark.parametrize("name", ["beta", "smoothing"])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_numbers_of_dpo_are_finite(name: str, broken: float) -> None:
+    given: Any = {name: broken}
+    with pytest.raises(ValueError, match="objective: beta must be finite and above 0"):
+        DPO(**given)

@@ -92,10 +92,14 @@ def test_an_arena_of_ones_own_is_trained_resumed_and_evaluated(folder: Path) -> 
     assert line["role/speaker/reward"] > 0, "a model that says no e would test nothing"
     assert line["policy/base/samples"] == 4 * 2 * 2
     assert line["policy/base/gradient_norm"] > 0
-    evaluated = run("evaluate", "runs/mine", "--json", cwd=folder)
+    refused = run("evaluate", "runs/mine", "--json", cwd=folder)
+    typed = "selfplay evaluate runs/mine --json --trust my_games"
+    assert refused.code == 2 and one_line(refused.err).endswith(typed)
+    evaluated = run(*typed.split()[1:], cwd=folder)
     figures = json.loads(evaluated.out)["evaluations"]["letters"]
     assert figures["letters"] == line["evaluation/letters/letters"]
-    assert run("train", "resume=runs/mine", cwd=folder).code == 0
+    assert run("train", "resume=runs/mine", cwd=folder).code == 2
+    assert run("train", "resume=runs/mine", "--trust", "my_games", cwd=folder).code == 0
 
 
 def test_configs_of_ones_own_are_listed_and_suggested(folder: Path) -> None:

@@ -11,7 +11,7 @@ from pettingzoo.test import api_test, seed_test
 from serving import serving
 from transformers import PreTrainedModel
 from whole_games import GAME, booked, own_returns, play
-from wrapped_envs import Bids, Countdown, Locked
+from wrapped_envs import Bids, Countdown, Drawn, Keeps, Locked, plain
 
 from arenas.opponents import random_legal
 from arenas.pettingzoo import PettingZoo, env
@@ -62,6 +62,8 @@ def test_a_tiny_policy_plays_to_the_end(
     for episode, arena in games:
         assert episode.status is Status.FINISHED, episode.error
         assert episode.metrics["illegal"] > 0, "noise that is always legal would test nothing"
+        fraction = episode.metrics["illegal"] / len(episode.turns)
+        assert episode.metrics["illegal_fraction"] == fraction <= 1.0
         assert booked(episode) == pytest.approx(own_returns(arena, pettingzoo.make("aec", name)))
     assert {game.metrics["player_0_return"] for game, _ in games} >= {1.0, -1.0}
 
@@ -163,6 +165,52 @@ def test_forks_pickles_and_replays_go_their_own_way(made: Any) -> None:
     assert all(copied.paid == paid for copied in copies)
     arena.replay(history)
     assert arena.paid == paid
+
+
+def test_what_an_env_keeps_over_a_reset_does_not_reach_the_next_episode() -> None:
+    arena, paid = PettingZoo(env=Keeps), []
+    for seed in range(3):
+        arena.begin(GAME, seed=seed)
+        fork, copied = arena.fork(), pickle.loads(pickle.dumps(arena))
+        for each in (arena, fork, copied):
+            while not each.finished:
+                each.play({each.stage[0]: "1"})
+        paid.append(dict(arena.paid))
+        assert paid[0] == arena.paid == fork.paid == copied.paid
+
+
+def test_the_env_of_a_new_arena_is_made_once() -> None:
+    made: list[int] = []
+
+    def make() -> Countdown:
+        made.append(1)
+        return Countdown()
+
+    arena = PettingZoo(env=make)
+    arena.begin(GAME, seed=0)
+    assert len(made) == 1
+    arena.begin(GAME, seed=0)
+    assert len(made) == 2
+
+
+def test_a_constructor_that_draws_is_copied_right() -> None:
+    arena = PettingZoo(env=Drawn)
+    arena.begin(GAME, seed=0)
+    arena.play({"player_0": "1"})
+    assert arena.view("player_1") == pickle.loads(pickle.dumps(arena)).view("player_1")
+
+
+def test_a_fork_of_knights_archers_zombies_is_its_parent_after_a_second_begin() -> None:
+    pytest.importorskip("pygame")
+    arena = PettingZoo(env="butterfly/knights_archers_zombies-v11", render=plain)
+    rng = random.Random(0)
+    for seed in (0, 1):
+        arena.begin(GAME, seed=seed)
+        for _ in range(30):
+            arena.play({agent: str(rng.randrange(6)) for agent in arena.stage})
+        fork = arena.fork()
+        seen = [[each.view(agent).text for agent in each.stage] for each in (arena, fork)]
+        assert seen[0] == seen[1] and arena.paid == fork.paid
 
 
 def test_games_do_not_share_the_global_generators() -> None:

@@ -1,5 +1,6 @@
 """Envs that are not there, that are not made right, and that break PettingZoo's contract."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +99,49 @@ def test_a_rendering_that_fails_is_a_failed_episode() -> None:
         ({"env": "wrapped_envs.Countdown", "render": "wrapped_envs.random"}, "that can be called"),
         ({"env": "wrapped_envs.Countdown", "illegal": "loose"}, "did you mean 'lose'?"),
         ({"env": "wrapped_envs.Countdown", "retries": -1}, "retries: -1 is negative"),
-        ({"env": "arenas.openspiel", "arguments": {"game": "kuhn"}}, "Unknown game 'kuhn'"),
+        (
+            {"env": "arenas.openspiel", "arguments": {"game": "kuhn"}},
+            "OpenSpiel has no game 'kuhn'; the nearest of its ",
+        ),
+        (
+            {"env": "arenas.openspiel", "arguments": {"game": "mfg_garnet"}},
+            "OpenSpiel's mfg_garnet is a mean-field game: ",
+        ),
     ],
 )
 def test_what_cannot_be_made_is_one_line(settings: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build({"_target_": "arenas.pettingzoo.PettingZoo", **settings}, where="arena")
     assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_unknown_game_of_openspiel_names_the_nearest_few(capfd: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PettingZoo(env="arenas.openspiel", arguments={"game": "conect_four(rows=6)"})
+    line = str(caught.value)
+    assert "no game 'conect_four'" in line and "connect_four" in line and len(line) < 200
+    assert not capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("package", "install"),
+    [
+        ("multi_agent_ale_py", "pip install 'pettingzoo[atari]'"),
+        ("Box2D", "pip install 'pettingzoo[sisl]'"),
+        ("pymunk", "pip install 'pettingzoo[butterfly]'"),
+        ("rlcard", "pip install 'selfplay[games]'"),
+        ("nowhere_at_all", "install the package that provides it"),
+    ],
+)
+def test_the_line_names_what_installs_a_missing_package(
+    package: str, install: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"needs_{package}.py").write_text(f"import {package}.part\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError) as caught:
+        PettingZoo(env=f"needs_{package}.env")
+    assert f"needs the package '{package}', which is not installed; {install}" in str(caught.value)
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,11 +156,15 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         PettingZoo(env="my_riddles.env")
 
 
-def test_the_registry_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "chess", None)
-    for name in [each for each in sys.modules if each.startswith("pettingzoo.classic.chess")]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ConfigError, match="needs the package 'chess', which is not installed"):
-        PettingZoo(env="classic/chess-v6")
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("sisl/multiwalker-v9", "Box2D", "sisl"), ("atari/pong-v3", "multi_agent_ale_py", "atari")],
+)
+def test_the_registry_names_a_missing_package(
+    name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError) as caught:
+        PettingZoo(env=name)
+    assert f"env {name}: needs the package {package!r}, which is not installed" in str(caught.value)
+    assert f"pip install 'pettingzoo[{extra}]'" in str(caught.value)

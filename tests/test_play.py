@@ -10,6 +10,7 @@ import pytest
 from recorded_run import HOSTILE
 from smoke_run import finished, one_line, run
 
+from selfplay.config import config_folder
 from selfplay.engines.person import Person
 from selfplay.errors import ConfigError, RunError
 from selfplay.play import YOU, at_terminal, play
@@ -70,6 +71,40 @@ def test_a_run_is_played_at_another_checkpoint_that_it_kept(tmp_path: Path) -> N
         next(play(f"{folder}@9", games=1, seed=0, **played))
 
 
+def test_an_arena_is_played_with_changed_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    heads: dict[str, Any] = {"agent": "player_0", "ask": lambda *asked: "heads", "script": ""}
+    asked: dict[str, Any] = {"overrides": ["arena.rounds=3"], "games": 1, "seed": 0}
+    ((episode, _),) = play("matching_pennies", **heads, **asked)
+    assert len([turn for turn in episode.turns if turn.agent == "player_0"]) == 3
+
+
+def test_an_arena_of_a_users_folder_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine/arena").mkdir(parents=True)
+    shipped = (config_folder() / "arena/tic_tac_toe.yaml").read_text()
+    (tmp_path / "mine/arena/noughts.yaml").write_text(shipped)
+    seat: dict[str, Any] = {"agent": "player_0", "ask": first_free, "script": MINIMAX}
+    own = ["roles=tic_tac_toe"]
+    ((episode, _),) = play("noughts", **seat, games=1, seed=0, overrides=own, search=["mine"])
+    assert episode.status is Status.FINISHED
+    with pytest.raises(ConfigError, match="no arena 'noughts'"):
+        next(play("noughts", **seat, games=1, seed=0))
+
+
+def test_a_run_is_played_with_changed_settings() -> None:
+    seat: dict[str, Any] = {"agent": "solver_1", "ask": lambda *asked: "?", "script": ""}
+    folder = str(finished())
+    ((episode, _),) = play(folder, **seat, games=1, seed=0, overrides=["arena.malformed=-3"])
+    assert [turn.reward for turn in episode.turns if turn.agent == "solver_1"] == [-3.0]
+    with pytest.raises(ConfigError, match=r"has its own config; change it with key=value"):
+        next(play(folder, **seat, games=1, seed=0, search=["mine"]))
+
+
 def test_what_others_wrote_does_not_command_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +138,10 @@ def test_a_person_cannot_be_trained() -> None:
         (("tic_tac_toe", "--as", "player_0", "--port", "0"), "--port is for the page"),
         (("tic_tac_toe", "--as", "player_0", "--host", "::"), "--host is for the page"),
         ((".", "--as", "player_0", "--against", MINIMAX), "its own policies play the rest"),
+        (("tic_tac_toe", "--as", "player_0", "--against", "os.system"), "os.system is no opponent"),
+        (("tic_tac_toe", "--as", "player_0", "arena.size=9"), "arena.size"),
+        (("tic_tac_toe", "--as", "player_0", "nonsense"), "key=value"),
+        (("tic_tac_toe", "--as", "player_0", "--config-dir", "nowhere"), "no such folder"),
         (("collaboration", "--as", "helper_0", "--against", "arenas.opponents.random_legal"), "no"),
     ],
 )

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from selfplay.declared import Declared, Measured
 from selfplay.progress import Progress
+from selfplay.types import Metric
+
+ACCURACY = Metric(unit="fraction", better="higher")
+DECLARED = Declared(
+    evaluations={"held_out": Measured(metrics={"accuracy": ACCURACY}, chief=("accuracy",))}
+)
 
 
 class Clock:
@@ -51,6 +58,7 @@ def pipe(encoding: str = "utf-8") -> tuple[Console, io.BytesIO]:
 def run(console: Console, steps: int = 40, **settings: Any) -> Progress:
     clock = Clock()
     with Progress(steps, "zero", console, clock=clock, **settings) as progress:
+        progress.declared = DECLARED
         progress.phase("warm start")
         progress.evaluation("held_out", "before", {"accuracy": 0.12, "deduction/accuracy": 0.1})
         for step in range(1, steps + 1):
@@ -192,3 +200,30 @@ def test_threads_may_report_while_it_draws() -> None:
     while any(thread.is_alive() for thread in threads):
         shown(progress)
     assert progress.done == 1998
+
+
+def test_a_value_of_an_older_step_names_its_step() -> None:
+    console, raw = pipe()
+    with Progress(2, "zero", console, every=1) as progress:
+        progress.step({"step": 1, "role/solver/reward": 0.5, "role/solver/valid": 0.25})
+        progress.step({"step": 2, "role/solver/reward": 0.75})
+    last = next(line for line in raw.getvalue().decode().splitlines() if ": step 2" in line)
+    assert "solver reward 0.750 valid 25.0% (step 1)" in last
+    assert "25.0% (step 1)" in shown(progress)
+
+
+def test_the_panel_begins_with_the_chief_metric_and_colours_by_direction() -> None:
+    fault = Metric(unit="fraction", better="lower")
+    chief = ("versus/minimax/return",)
+    declared = Declared(evaluations={"e": Measured(metrics={"illegal": fault}, chief=chief)})
+    console = terminal()
+    with Progress(1, "zero", console) as progress:
+        progress.declared = declared
+        for when, worth in (("before", 0.25), ("after", 0.5)):
+            figures = {"illegal": worth, "moves": 7.0, "versus/minimax/return": worth}
+            progress.evaluation("e", when, figures)
+    lines = [line for line in shown(progress).splitlines() if " e " in line]
+    assert "versus, minimax, return" in lines[0] and "+0.250" in lines[0]
+    assert "illegal" in lines[1] and "+25.0 pts" in lines[1] and len(lines) == 2
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[31m+25.0 pts" in drawn  # more illegal moves are no progress

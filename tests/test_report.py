@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from recorded_run import HOSTILE, make_run
 
+from selfplay.declared import Declared, Measured
 from selfplay.errors import RunError
 from selfplay.pages import visible
 from selfplay.recorded import Summary, read_metrics
 from selfplay.report import _with_ends, compare, write_report
+from selfplay.types import Metric
 
 
 class Page(HTMLParser):
@@ -195,7 +197,7 @@ def test_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a run folder"):
         write_report(tmp_path / "nowhere")
     (tmp_path / "metrics.jsonl").mkdir()
-    with pytest.raises(RunError, match="cannot be read"):
+    with pytest.raises(RunError, match="is a folder, not a regular file"):
         read_metrics(tmp_path / "metrics.jsonl")
 
 
@@ -213,27 +215,50 @@ def test_steps_done_again_after_a_resume_count_once(tmp_path: Path) -> None:
     assert list(rows) == [1, 2] and math.isnan(rows[2]["a"]) and "b" not in rows[2]
 
 
+ACCURACY = Metric(unit="fraction", better="higher")
+FAULT = Metric(unit="fraction", better="lower")
+
+
+def declared(chief: tuple[str, ...] = (), **metrics: Metric) -> Declared:
+    return Declared(evaluations={"e": Measured(metrics=metrics, chief=chief)})
+
+
 def test_comparison_puts_the_whole_first_and_signs_its_changes() -> None:
-    lines = compare({"before": {"b/accuracy": 0.5, "accuracy": 0.25}, "after": {"accuracy": 0.2}})
+    figures = {"before": {"b/accuracy": 0.5, "accuracy": 0.25}, "after": {"accuracy": 0.2}}
+    lines = compare("e", figures, declared(accuracy=ACCURACY))
     assert [(line.metric, line.change, line.direction) for line in lines] == [
         ("accuracy", "-5.0", "down"),
         ("b, accuracy", "-", "same"),
     ]
-    assert compare({"before": None, "after": None}) == []
+    assert compare("e", {"before": None, "after": None}, Declared()) == []
 
 
 def test_comparison_begins_with_what_was_asked_for_and_knows_faults() -> None:
     before = {"payoff": 0.1, "a/payoff": 0.1, "illegal_rate": 0.163, "failed_episodes": 0.0}
     after = {**before, "payoff": 0.2, "illegal_rate": 0.023}
-    lines = compare({"before": before, "after": after})
+    lines = compare("e", {"before": before, "after": after}, declared(illegal_rate=FAULT))
     assert [(line.metric, line.change, line.direction) for line in lines] == [
         ("payoff", "+0.100", "same"),
         ("illegal rate", "-14.0", "up"),  # for the better
         ("failed episodes", "+0", "same"),
         ("a, payoff", "+0", "same"),
     ]
-    worse = compare({"before": {"verdict/wrong": 0.1}, "after": {"verdict/wrong": 0.2}})
-    assert worse[0].direction == "down"
+
+
+def test_the_headline_is_the_chief_metric_and_not_the_first() -> None:
+    figures = {"illegal": 0.1, "moves": 7.0, "versus/minimax/return": -0.5}
+    ends = {"before": figures, "after": figures}
+    lines = compare("e", ends, declared(chief=("versus/minimax/return",)))
+    assert [line.metric for line in lines if line.chief] == ["versus, minimax, return"]
+    assert lines[0].chief
+    first = compare("e", ends, declared())  # where the arena declares none: the first asked for
+    assert [line.metric for line in first if line.chief] == ["illegal"]
+
+
+def test_won_drawn_and_lost_have_one_unit() -> None:
+    figures = {f"versus/random/{name}": 0.25 for name in ("won", "drawn", "lost", "return")}
+    lines = compare("e", {"before": {}, "after": figures}, Declared())
+    assert [line.after for line in lines] == ["25.0%", "25.0%", "25.0%", "0.250"]
 
 
 def test_visible_leaves_ordinary_writing_alone() -> None:

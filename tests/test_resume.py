@@ -3,8 +3,12 @@
 import json
 import os
 import random
+import shutil
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,6 +55,72 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(when: str, place: Path)
     assert outcome.code == 0, outcome.err
     assert_alike(place, finished())
     assert not list(place.glob("checkpoints/.*")), "something half written stayed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_a_run_that_another_signal_ended_goes_on(number: signal.Signals, place: Path) -> None:
+    finished()
+    strike = Strike(at="selfplay.train.save", call=3, number=number)
+    assert train(place, strike).code == -number
+    assert resume(place).code == 0
+    assert_alike(place, finished())
+
+
+def test_a_run_that_was_stopped_and_continued_is_as_if_nothing_had_happened(place: Path) -> None:
+    finished()
+
+    def wake() -> None:
+        deadline = time.monotonic() + LONGEST
+        while time.monotonic() < deadline:
+            for number in _numbers_in(place.parent.parent):
+                with suppress(OSError):  # the process may have ended meanwhile
+                    if " T " in Path(f"/proc/{number}/stat").read_text():
+                        os.kill(number, signal.SIGCONT)
+                        return
+            time.sleep(0.1)
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    strike = Strike(at="selfplay.train.save", call=2, number=signal.SIGSTOP)
+    assert train(place, strike).code == 0
+    waker.join()
+    assert_alike(place, finished())
+
+
+def test_of_three_resumes_at_once_the_run_comes_out_whole(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save", call=2))
+    with ThreadPoolExecutor(3) as pool:
+        outcomes = list(pool.map(lambda _: resume(place), range(3)))
+    assert 0 in [outcome.code for outcome in outcomes]
+    for outcome in outcomes:  # one that came when the first had ended finds nothing left to do
+        assert outcome.code == 0 or "another process" in one_line(outcome.err)
+    assert_alike(place, finished())
+
+
+def test_a_damaged_line_of_metrics_is_told_and_costs_no_other(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save", call=4))
+    path = place / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + "{broken\n" + "".join(lines[2:]))
+    outcome = resume(place)
+    assert outcome.code == 0
+    assert "line 2 cannot be read" in outcome.err and "step 1 missing" in outcome.err
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 2, 3]
+    assert json.loads((place / "summary.json").read_text())["missing_steps"] == [1]
+    assert "no line of these steps" in (place / "report.html").read_text()
+
+
+def test_a_record_whose_checkpoints_are_gone_is_not_begun_again(place: Path) -> None:
+    shutil.copytree(finished(), place)
+    shutil.rmtree(place / "checkpoints")
+    (place / "checkpoints/000009").mkdir(parents=True)
+    before = (place / "metrics.jsonl").read_text()
+    outcome = resume(place)
+    assert outcome.code == 2
+    assert "a record up to step 3 and no checkpoint" in one_line(outcome.err)
+    assert (place / "metrics.jsonl").read_text() == before
 
 
 def test_killed_again_and_again(place: Path) -> None:
@@ -136,10 +206,17 @@ def test_no_process_outlives_a_killed_run(place: Path) -> None:
 
 def _processes_in(folder: Path) -> list[str]:
     found = []
+    for number in _numbers_in(folder):
+        with suppress(OSError):
+            found.append(Path(f"/proc/{number}/cmdline").read_text())
+    return found
+
+
+def _numbers_in(folder: Path) -> list[int]:
+    """The numbers of the processes whose current folder this is."""
+    found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):
             if Path(os.readlink(entry / "cwd")) == folder:
-                found.append((entry / "cmdline").read_text())
-        except OSError:
-            continue
+                found.append(int(entry.name))
     return found

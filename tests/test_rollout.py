@@ -14,7 +14,16 @@ from selfplay.errors import ConfigError, StalledError
 from selfplay.role import Role, TaggedRole
 from selfplay.rollout import Job, Rollout, Seat
 from selfplay.tokens import ByteRenderer
-from selfplay.types import Action, Completion, Observation, Request, Status, Task, to_json
+from selfplay.types import (
+    Action,
+    Completion,
+    Message,
+    Observation,
+    Request,
+    Status,
+    Task,
+    to_json,
+)
 
 
 class Talk(Arena):
@@ -109,6 +118,52 @@ def test_a_broken_arena_is_a_failed_episode_and_harms_no_other(where: str, words
     assert broken.error.isprintable() and "Error: " in broken.error
     assert broken.metrics == {} and broken.created == ()
     assert whole.status is Status.FINISHED
+
+
+class Careless(Role):
+    """Raises where `parse`, `facts` or `prompt` meets the word that it cannot take."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method = method
+
+    def parse(self, text: str) -> Action:
+        return str(json.loads(text)) if self.method == "parse" and text == "bad" else text
+
+    def facts(self, text: str) -> Mapping[str, float]:
+        return {"length": 1 / (self.method != "facts" or text != "bad")}
+
+    def prompt(self, observation: Observation) -> list[Message]:
+        if self.method == "prompt" and observation.fields.get("bad"):
+            raise KeyError("no such\nfield")
+        return super().prompt(observation)
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("parse", "BrokenRole: roles.b: Careless.parse raised JSONDecodeError: Expecting value"),
+        ("facts", "BrokenRole: roles.b: Careless.facts raised ZeroDivisionError: "),
+        ("prompt", "BrokenRole: roles.b: Careless.prompt raised KeyError: 'no such"),
+    ],
+)
+def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error: str) -> None:
+    class Seen(Talk):
+        def view(self, agent: str) -> Observation:
+            bad = self.task.id == "bad" and agent == "b_0"
+            return Observation(text=str(self.turn), fields={"bad": bad})
+
+    def words(agent: str, observation: Observation, rng: random.Random) -> str:
+        return "bad" if observation.fields["bad"] else "good"
+
+    seat = Seat(role=Careless(method), policy="p", renderer=ByteRenderer())
+    engines = {"p": ScriptedEngine({"p": words})}
+    played = Rollout(arena=Seen, seats={"a": seat, "b": seat}, engines=engines)
+    jobs = [Job(task=Task(id=name), seed=0) for name in ("bad", "good", "bad", "good")]
+    episodes = played.play(jobs)
+    assert [e.status for e in episodes] == [Status.FAILED, Status.FINISHED] * 2
+    assert episodes[0].error.startswith(error) and episodes[0].error.isprintable()
+    assert [turn.agent for turn in episodes[0].turns] == ["a_0"]
 
 
 def test_an_endless_episode_is_truncated() -> None:

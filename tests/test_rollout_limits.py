@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from selfplay.arena import Arena
 from selfplay.engines.scripted import ScriptedEngine, constant
 from selfplay.errors import CollapsedError, ConfigError, PromptTooLong
-from selfplay.metrics import of_episodes
+from selfplay.metrics import commonest_error, of_episodes
 from selfplay.progress import Progress
 from selfplay.role import Role
 from selfplay.rollout import Job, Rollout, Seat
@@ -102,13 +102,16 @@ def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRende
 
 
 def test_failures_are_counted_by_name_and_stop_the_run_in_the_end(renderer: ChatRenderer) -> None:
-    figures = of_episodes(rollout(Short(), renderer).play(jobs(1, 900, 900, 1)))
+    episodes = rollout(Short(), renderer).play(jobs(1, 900, 900, 1))
+    figures, error = of_episodes(episodes), commonest_error(episodes)
+    assert commonest_error(episodes[:1]) == ""
     assert figures["episodes/failed"] == figures["episodes/failed/PromptTooLong"] == 2
 
     def guarded(share: float) -> None:
         experiment: Any = SimpleNamespace(settings=Settings(steps=1, max_failed_share=share))
-        guard(experiment, figures, 1, Progress(1, "run", live=False))
+        guard(experiment, figures, 1, Progress(1, "run", live=False), error=error)
 
     guarded(0.5)
-    with pytest.raises(CollapsedError, match="50% of the episodes failed"):
+    with pytest.raises(CollapsedError, match="50% of the episodes failed") as caught:
         guarded(0.4)
+    assert "2 of 2 with PromptTooLong: " in str(caught.value) and "\n" not in str(caught.value)

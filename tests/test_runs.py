@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from selfplay.errors import RunError
+from selfplay.leftovers import held
 from selfplay.runs import Run, reporting_disk, write_atomic
 
 CONFIG = {"seed": 0, "run": {"name": "x"}}
@@ -122,6 +124,83 @@ def test_a_last_line_that_is_no_record_is_dropped(tail: bytes, run: Run) -> None
     path.write_bytes(path.read_bytes() + tail)
     run.rewind(9)
     assert recorded(run.folder) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\n", b"{broken\n", b"[]\n", b'{"step": "x"}\n', b"\xff\xfe\n"]
+)
+def test_a_damaged_line_costs_no_other_line(damage: bytes, run: Run) -> None:
+    path = run.folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], damage, *lines[2:]]))
+    notes = run.rewind(3)
+    assert recorded(run.folder) == [0, 1, 2, 3]
+    told = [f"{path}: line 3 cannot be read; left out"] if damage.strip() else []
+    assert notes == told
+
+
+def test_steps_that_the_record_has_lost_are_told(run: Run) -> None:
+    path = run.folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[3])
+    (note,) = run.rewind(3)
+    assert "steps 1 to 2 missing" in note
+    assert run.missing(3) == [1, 2]
+    path.unlink()
+    (note,) = run.rewind(2)
+    assert "steps 0 to 2 missing" in note
+
+
+def test_a_record_without_checkpoints_is_not_forgotten(run: Run) -> None:
+    with pytest.raises(RunError, match="a record up to step 3 and no checkpoint"):
+        run.refuse_lost()
+    run.rewind(0)
+    run.refuse_lost()
+
+
+def test_what_a_kill_left_while_a_run_was_made_is_swept(tmp_path: Path) -> None:
+    dead, alive, other = (tmp_path / name for name in (".a.1.partial", ".b.2.partial", ".c.x"))
+    for folder in (dead, alive, other):
+        folder.mkdir()
+        (folder / ".lock").touch()
+        os.utime(folder, (0, 0))
+    with held(alive):
+        os.utime(alive, (0, 0))
+        Run.create(tmp_path / "new", CONFIG)
+    assert not dead.exists() and alive.exists() and other.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["config.yaml", ".lock", "metrics.jsonl", "episodes/000001.jsonl", "studies"]
+)
+def test_a_link_out_of_a_run_is_refused(name: str, run: Run, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text((run.folder / "config.yaml").read_text())
+    path = run.folder / name
+    path.unlink(missing_ok=True)
+    path.symlink_to(outside)
+    with pytest.raises(RunError, match=f"{path.name} is a link that leads out of the run"):
+        Run.open(run.folder)
+
+
+def test_a_run_may_be_a_link_and_hold_links_into_itself(run: Run, tmp_path: Path) -> None:
+    (run.folder / "episodes/newest.jsonl").symlink_to("000003.jsonl")
+    (tmp_path / "here").symlink_to(run.folder)
+    assert Run.open(tmp_path / "here").config() == CONFIG
+
+
+def test_a_pipe_in_a_run_is_refused(run: Run) -> None:
+    os.mkfifo(run.folder / "episodes/000009.jsonl")
+    with pytest.raises(RunError, match="not a regular file"):
+        Run.open(run.folder)
+
+
+def test_no_link_waits_for_what_is_written(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("mine")
+    (tmp_path / ".page.partial").symlink_to(tmp_path / "outside")
+    write_atomic(tmp_path / "page", "new")
+    assert (tmp_path / "outside").read_text() == "mine"
+    assert (tmp_path / "page").read_text() == "new"
 
 
 def test_a_record_without_its_line_end_is_kept_and_ended(run: Run) -> None:

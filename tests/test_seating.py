@@ -165,6 +165,11 @@ def says_bb(agent: str, observation: Observation, rng: Random) -> str:
     return "bb"
 
 
+def says_twice(agent: str, observation: Observation, rng: Random, *, times: int = 3) -> str:
+    """A script with a setting."""
+    return "b" * times
+
+
 def fails(agent: str, observation: Observation, rng: Random) -> str:
     """A script for another game."""
     return str(observation.fields["board"])
@@ -178,6 +183,28 @@ def test_a_script_that_is_not_there_or_fails_is_one_line() -> None:
     engines["old"] = Scripted(script="test_seating.fails")
     with pytest.raises(ConfigError, match=r"opponent 'old': test_seating.fails failed: KeyError"):
         seating.play([job(seating={"player_1": "old"})])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os.system",
+        "subprocess.getoutput",
+        "subprocess.run",
+        "shutil.copytree",
+        "builtins.print",
+        "builtins.dict",
+        "functools.reduce",
+        "random.Random",
+    ],
+)
+def test_what_is_no_opponent_is_refused_and_not_called(name: str) -> None:
+    with pytest.raises(ValueError, match=f"script: {name} is no opponent"):
+        Scripted(script=name)
+
+
+def test_a_script_may_have_settings_of_its_own() -> None:
+    assert Scripted(script="test_seating.says_twice").script("a", Observation(), Random(0)) == "bbb"
 
 
 def test_figures_of_a_role_are_its_own_policys() -> None:

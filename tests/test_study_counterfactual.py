@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from study_games import player
+from transformers import LlamaConfig
 
 from selfplay.arena import Arena
 from selfplay.engines.scripted import Script, ScriptedEngine, constant
@@ -64,6 +65,7 @@ class Unigram:
     """The same chance of each byte everywhere: its weight, 1 where not said, over the sum."""
 
     device = torch.device("cpu")
+    config = LlamaConfig()
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self.logits = torch.zeros(256)

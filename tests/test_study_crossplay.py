@@ -13,8 +13,9 @@ from selfplay.arena import Arena
 from selfplay.engines.scripted import choice, constant
 from selfplay.errors import ConfigError
 from selfplay.study import hacking, roleswap
-from selfplay.study.crossplay import cross_play, over_runs, self_play, study
-from selfplay.study.intervals import Estimate
+from selfplay.study.crossplay import by_pair, study
+from selfplay.study.intervals import Draws, Estimate
+from selfplay.study.pairs import between, over_pairs, span_of, unseen, variance
 from selfplay.types import Action, Observation, Status, Task
 
 Score: TypeAlias = Callable[..., float | None]
@@ -31,6 +32,41 @@ def test_levers_zero_zero_one() -> None:
     assert found["gap"].low == pytest.approx(found["gap"].high) == pytest.approx(2 / 3)
     over = found["gap, over runs"]
     assert over.value == pytest.approx(2 / 3) and over.low < 0 < over.high and over.count == 3
+
+
+def test_the_gap_of_each_pair_is_half_of_what_both_lose() -> None:
+    arena = levers([1, 1])
+    made = games(arena, {"x": constant("lever0"), "y": constant("lever0"), "z": constant("lever1")})
+    table = study(made, [player(name, arena) for name in "xyz"]).tables[1]
+    assert table.title.startswith("Gap of each pair")
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert {name: gap for name, (gap, *_) in rows.items()} == {
+        "x and y": 0,
+        "x and z": 1,
+        "y and z": 1,
+    }
+    for cells in rows.values():
+        gap, low, high = (float(cell) for cell in cells if cell is not None)
+        assert low <= gap <= high
+
+
+def test_the_interval_of_a_pair_is_that_of_its_four_cells() -> None:
+    """The four cells share their tasks: what a task adds to all of them cancels."""
+    rng = np.random.default_rng(0)
+    draws = Draws(tasks=[str(number) for number in range(40)])
+    difficulty = rng.random(40)
+    offsets = {(0, 0): 1.0, (0, 1): 0.2, (1, 0): 0.6, (1, 1): 0.8}
+    cells = {pair: difficulty + offset for pair, offset in offsets.items()}
+    ((name, gap, low, high),) = by_pair(cells, draws, ["a", "b"], title="t").rows
+    assert name == "a and b"
+    assert [gap, low, high] == pytest.approx([0.5] * 3)
+
+    noise = rng.normal(0, 0.1, size=40)
+    cells[0, 1] = cells[0, 1] + noise
+    ((_, gap, low, high),) = by_pair(cells, draws, ["a", "b"], title="t").rows
+    error = 1.96 * noise.std(ddof=1) / 2 / np.sqrt(40)
+    assert gap == pytest.approx(0.5 - noise.mean() / 2)
+    assert [low, high] == pytest.approx([gap - error, gap + error], abs=0.15 * error)
 
 
 def test_two_teams_with_opposite_conventions() -> None:
@@ -57,8 +93,7 @@ def test_other_play_pulls_the_lever_that_all_agree_on() -> None:
     ]
     seeds = np.random.default_rng(0).integers(9, size=400)
     means = (seeds[:, None] == seeds[None]).astype(float)
-    assert self_play(means, range(400)) == 1
-    assert cross_play(means, range(400)) == pytest.approx(1 / 9, abs=0.01)
+    assert between(means) == pytest.approx(1 / 9, abs=0.01)
 
 
 def test_an_interval_for_these_policies_covers_their_truth() -> None:
@@ -71,9 +106,52 @@ def test_an_interval_for_these_policies_covers_their_truth() -> None:
         assert each.low <= truth <= each.high and each.high - each.low < 0.2
 
 
-def test_the_jackknife_of_the_toy_matrix() -> None:
-    found = over_runs(np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]]))
+def two_codes(codes: Sequence[int]) -> np.ndarray:
+    """Cell means of runs that understand only runs with the same code."""
+    return (np.array(codes)[:, None] == np.array(codes)[None]).astype(float)
+
+
+def over_runs(codes: Sequence[int]) -> dict[str, Estimate]:
+    return {each.name: each for each in over_pairs(two_codes(codes), (0.0, 1.0))}
+
+
+def test_intervals_over_runs_of_the_toy_matrix() -> None:
+    found = over_runs([0, 0, 1]).values()
     assert [each.value for each in found] == pytest.approx([1, 1 / 3, 2 / 3])
+    assert all(0 <= each.low <= each.high <= 1 for each in found if "gap" not in each.name)
+
+
+def test_two_runs_of_each_code_have_a_spread() -> None:
+    """Each of them agrees with one of three others, so that a jackknife over runs alone is 0: the
+    whole variance is that of pairs, 2 s^2 / (N (N - 1))."""
+    found = over_runs([0, 0, 1, 1])["gap, over runs"]
+    assert variance(1 - two_codes([0, 0, 1, 1])) == pytest.approx(2 * (4 / 15) / 12)
+    assert found.value == pytest.approx(2 / 3) and found.low < 0.5 and found.high == 1
+    assert "both orders" in found.method and not found.notes
+
+
+def test_the_variance_over_runs_is_that_of_a_mean_of_effects() -> None:
+    """If only single runs have effects, a mean over pairs is twice a mean over runs."""
+    effects = np.array([1.0, 2.0, 4.0, 7.0])
+    kernel = effects[:, None] + effects[None]
+    first = 4 * effects.var(ddof=1) / 4
+    pairs = kernel[np.triu_indices(4, 1)]
+    assert variance(kernel) == pytest.approx(first + 2 * pairs.var(ddof=1) / 12)
+
+
+def test_runs_that_are_all_alike_may_have_missed_a_code() -> None:
+    found = over_runs([0] * 5)
+    gap, cross = found["gap, over runs"], found["cross-play, over runs"]
+    assert gap.value == 0 and gap.high == pytest.approx(1 - 0.025 ** (2 / 5)) == unseen(5)
+    assert cross.low == pytest.approx(1 - unseen(5)) and cross.high == 1
+    assert "codes that so few runs can miss" in gap.notes
+    assert over_runs([0] * 20)["gap, over runs"].high < 0.31
+
+
+def test_the_range_of_a_metric_is_what_games_show() -> None:
+    assert span_of([np.array([0.2, 0.9]), np.array([np.nan])]) == (0.0, 1.0)
+    assert span_of([np.array([-2.0, 4.0]), np.array([1.0])]) == (-2.0, 4.0)
+    assert np.isnan(span_of([np.array([np.nan])])).all()
 
 
 def test_one_player_is_refused_with_what_would_serve() -> None:

@@ -1,6 +1,7 @@
 """Cycles, trends and figures of language against closed forms."""
 
 import json
+import math
 from math import atan, exp, isnan, log, pi, sqrt
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from building import episode, llama, turn
 
 from selfplay.errors import ConfigError, RunError
+from selfplay.study import page
 from selfplay.study.diversity import (
     ARCHIVE,
     likeness,
@@ -224,6 +226,30 @@ def test_a_run_folder_is_read(tmp_path: Path) -> None:
     assert found["cycle of arena/solve_rate"].p is not None
     assert found["cycle of arena/solve_rate"].p < 0.05
     assert {row[0]: row[1] for row in result.tables[0].rows}["self-correction"] == 1
+
+
+def test_numbers_that_are_too_large_are_left_out_and_told(tmp_path: Path) -> None:
+    """A float cannot hold 1e400 or the square of 1e308: both are infinite."""
+    place = folder(tmp_path / "run")
+    lines = (place / "metrics.jsonl").read_text().splitlines()
+    for row, text in ((3, "1e400"), (7, "1e308"), (11, "-1e308"), (13, "NaN")):
+        lines[row] = f'{{"step": {row}, "arena/solve_rate": {text}}}'
+    (place / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    result = study(place, recorded(place), {})
+    found = {each.name: each for each in result.estimates}
+    assert abs(found["trend of arena/solve_rate"].value) < 1
+    assert found["trend of arena/solve_rate"].count == 36
+    told = "arena/solve_rate: 4 of 40 values are no numbers or too large: left out"
+    assert told in result.notes
+    assert result.to_json() and page.write(result, tmp_path / "out", command="study").exists()
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, math.inf, math.nan, 10**400, 1e200])
+def test_series_of_huge_numbers_have_no_figure(value: float) -> None:
+    for many in ([value] * 20, [value, 1.0] * 10, [10**5000] * 20):
+        for found in (trend("x", range(20), many), oscillation("x", many)):
+            assert math.isnan(found.value) and "are too few" in found.notes
+    assert math.isnan(trend("x", [value] * 20, [1.0] * 20).value)
 
 
 def test_what_a_run_lacks_is_one_line(tmp_path: Path) -> None:

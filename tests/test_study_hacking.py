@@ -157,6 +157,21 @@ def test_partners_with_a_secret_are_found() -> None:
     assert result.estimates[0].name.startswith("collusion") and result.estimates[0].value == 1
 
 
+def test_collusion_is_told_by_pair_and_by_seat() -> None:
+    """Runs 1 and 2 share a code and run 3 has its own; a proposer's own solver against others."""
+
+    def arena() -> Any:
+        return raw_env(actions=["a", "b"], payoffs=[[1, 0], [0, 1]], players=["proposer", "solver"])
+
+    made = games(arena, {"x": constant("a"), "y": constant("a"), "z": constant("b")})
+    players = [player(name, arena) for name in "xyz"]
+    by_pair, by_seat = study(made, players, [], independent=True).tables[:2]
+    assert {row[0]: row[1] for row in by_pair.rows} == {"x and y": 0, "x and z": 1, "y and z": 1}
+    found = {(row[0], row[1]): row[2] for row in by_seat.rows}
+    assert {run: found[run, "proposer"] for run in "xyz"} == {"x": 0.5, "y": 0.5, "z": 1}
+    assert {run: found[run, "solver"] for run in "xyz"} == {"x": 0.5, "y": 0.5, "z": 1}
+
+
 def test_where_there_is_nothing_to_look_at() -> None:
     arena = levers([1, 1])
     with pytest.raises(ConfigError, match="has no proposals recorded up to x, nobody who"):

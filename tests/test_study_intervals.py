@@ -8,11 +8,16 @@ import pytest
 from selfplay.study.intervals import (
     Draws,
     benjamini_hochberg,
-    jackknife,
     over_runs,
     share,
-    student,
     wilson,
+)
+from selfplay.study.pairs import over_pairs
+from selfplay.study.proportions import (
+    beta_below,
+    clopper_pearson,
+    effective_trials,
+    student,
 )
 
 
@@ -48,11 +53,50 @@ def test_episodes_of_a_task_move_together() -> None:
     assert often.high - often.low == pytest.approx(once.high - once.low, rel=0.02)
 
 
-def test_few_tasks_are_taken_as_given() -> None:
-    """Two tasks, each always the same: nothing varies when the episodes are played again."""
+def test_two_tasks_say_little_of_others() -> None:
+    """One task always succeeds and one never: they count as two trials, however many episodes."""
     found = Draws(tasks=["a", "b"] * 20).mean("x", [0.0, 1.0] * 20)
-    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
-    assert found.unit == "episode, within each task"
+    assert (found.value, found.low, found.high) == (0.5, *clopper_pearson(1, 2))
+    assert (found.unit, found.count) == ("task", 2)
+    assert found.method == "Clopper-Pearson at the effective number of trials"
+
+
+def test_episodes_of_one_task_are_trials_of_that_task() -> None:
+    found = Draws(tasks=["a"] * 8).mean("x", [1.0] * 7 + [0.0])
+    assert (found.low, found.high) == pytest.approx(clopper_pearson(7, 8))
+    assert (found.unit, found.count) == ("episode of one task", 8)
+    never = Draws(tasks=["a"] * 8).mean("x", [0.0] * 8)
+    assert (never.low, never.high) == pytest.approx((0, 1 - 0.025 ** (1 / 8)))
+
+
+def test_the_interval_of_clopper_and_pearson() -> None:
+    """Compare with closed forms, and with values from tables for 8 of 10."""
+    assert clopper_pearson(0, 20) == pytest.approx((0, 1 - 0.025 ** (1 / 20)))
+    assert clopper_pearson(20, 20) == pytest.approx((0.025 ** (1 / 20), 1))
+    assert clopper_pearson(8, 10) == pytest.approx((0.443905, 0.974789), abs=1e-6)
+    assert math.isnan(clopper_pearson(0, 0)[0])
+    assert beta_below(0.3, 2, 3) == pytest.approx(0.3483)  # 6 x^2 - 8 x^3 + 3 x^4
+    assert beta_below(0.9, 5, 1) == pytest.approx(0.9**5)
+
+
+def test_the_effective_number_of_trials_lies_between_tasks_and_episodes() -> None:
+    eight = np.full(6, 8.0)
+    assert effective_trials(np.array([8.0, 0, 8, 8, 0, 8]), eight) == pytest.approx(6)
+    assert effective_trials(np.full(6, 4.0), eight) == 48  # more alike than by chance
+    assert effective_trials(np.zeros(6), eight) == pytest.approx(6)  # the similarity is not known
+    some = effective_trials(np.array([2.0, 6, 4, 3, 7, 4]), eight)
+    assert 6 < some < 48
+    uneven = np.array([90.0, 5, 5])
+    assert effective_trials(np.zeros(3), uneven) == pytest.approx(100**2 / (90**2 + 50))
+
+
+def test_a_difference_is_no_proportion() -> None:
+    """The values of a difference happen to be 0 and 1 here, and may be -1 in other games."""
+    values = [1.0, 0, 0, 1, 0, 0, 0, 1]
+    gain = Draws(tasks=["a"] * 8).mean("x", values, null=0.0)
+    assert gain.low < 0 < gain.high and "Student's t" in gain.method
+    cut = Draws(tasks=["a"] * 8).mean("x", values, null=0.0, bounds=(0.0, 0.6))
+    assert (cut.low, cut.high) == (0.0, 0.6)
 
 
 def test_what_was_not_measured_is_left_out_and_nothing_is_no_zero() -> None:
@@ -87,39 +131,49 @@ def test_the_interval_of_a_mean_covers_it() -> None:
     assert 0.91 <= hits / 300 <= 0.98  # nominal 0.95, three standard errors and the percentile bias
 
 
-def test_the_jackknife_over_agents_covers_cross_play() -> None:
+def test_intervals_over_runs_cover_cross_play() -> None:
     """Additive effects of both players: a bootstrap over cells would cover 62 % of the time."""
     rng = np.random.default_rng(2)
     count, hits = 5, 0
     for _ in range(400):
         first, second = rng.normal(size=count), rng.normal(size=count)
         cells = first[:, None] + second[None] + 0.5 * rng.normal(size=(count, count))
-
-        def cross(kept, cells=cells):  # type: ignore[no-untyped-def]
-            return float(np.mean([cells[i, j] for i in kept for j in kept if i != j]))
-
-        found = jackknife("x", cross, count)
+        (found,) = [e for e in over_pairs(cells, (-9.0, 9.0)) if e.name.startswith("cross")]
         hits += found.low <= 0 <= found.high
-    assert 0.92 <= hits / 400 <= 0.98
+    assert hits / 400 >= 0.93
 
 
-def test_few_episodes_of_each_task_vary_as_much_as_they_do() -> None:
-    """The variance of a stratified mean, unbiased; two drawn of two would have half of it."""
-    tasks = [str(n // m) for m in (2, 3) for n in range(4 * m)]
-    tasks = [f"{task} of {place < 8}" for place, task in enumerate(tasks)]
-    values = np.random.default_rng(3).normal(size=20)
+@pytest.mark.parametrize("size", [2, 3])
+def test_resamples_of_few_episodes_vary_as_much_as_they_do(size: int) -> None:
+    """The variance for one task has no bias; drawing two of two episodes would give half of it."""
+    values = np.random.default_rng(3).normal(size=size)
+    drawn = Draws(tasks=["a"] * size, resamples=20000)
+    assert (drawn.weights @ values / size).var() == pytest.approx(
+        values.var(ddof=1) / size, rel=0.05
+    )
+    np.testing.assert_allclose(drawn.weights.sum(1), size)
+
+
+def test_resamples_of_few_tasks_have_the_spread_of_tasks_and_of_their_episodes() -> None:
+    tasks = [str(n // 4) for n in range(12)]
+    values = np.random.default_rng(3).normal(size=12)
     drawn = Draws(tasks=tasks, resamples=20000)
-    groups = [values[group] for group in drawn.groups]
-    assert sorted(map(len, groups)) == [2, 2, 2, 2, 3, 3, 3, 3]
-    wanted = sum(len(each) * each.var(ddof=1) for each in groups) / 20**2
-    assert (drawn.weights @ values / 20).var() == pytest.approx(wanted, rel=0.05)
-    np.testing.assert_allclose(drawn.weights.sum(1), 20)
+    means = values.reshape(3, 4).mean(1)
+    within = values.reshape(3, 4).var(axis=1, ddof=1).sum() / 4 / 9
+    wanted = means.var(ddof=1) / 3 + within * 3 / 2
+    assert (drawn.weights @ values / 12).var() == pytest.approx(wanted, rel=0.05)
+    np.testing.assert_allclose(drawn.weights.sum(1), 12)
+
+
+def test_many_tasks_are_drawn_whole() -> None:
+    drawn = Draws(tasks=[str(n // 2) for n in range(20)])
+    np.testing.assert_array_equal(drawn.weights[:, ::2], drawn.weights[:, 1::2])
 
 
 def test_an_interval_without_width_says_that_it_knows_no_spread() -> None:
     found = Draws(tasks=["a"] * 5).mean("x", [0.1] * 5, notes="nats")
     assert found.low == found.high == found.value
     assert found.notes == (
-        "nats; the same in every episode, within each task: the interval knows no spread"
+        "nats; the same in every episode of one task: the interval knows no spread"
     )
     assert Draws(tasks=["a"] * 5).mean("x", [0.1] * 4 + [0.2]).notes == ""

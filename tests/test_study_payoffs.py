@@ -1,5 +1,6 @@
 """Who beats whom: meta-games whose equilibria, shares and cycles are worked out by hand."""
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -12,9 +13,17 @@ from arenas.matrix import Matrix, raw_env
 from selfplay.arena import Arena
 from selfplay.engines.scripted import choice, constant
 from selfplay.errors import ConfigError, RunError
+from selfplay.study import payoffs
 from selfplay.study.intervals import Draws, Estimate
 from selfplay.study.matchups import Matchups
-from selfplay.study.metagame import alpha_rank, cycles, effective_diversity, nash, sizes
+from selfplay.study.metagame import (
+    NoEquilibriumError,
+    alpha_rank,
+    cycles,
+    effective_diversity,
+    nash,
+    sizes,
+)
 from selfplay.study.payoffs import settled, study
 from selfplay.study.result import Result, Table
 from selfplay.types import Action, Observation, Task
@@ -254,3 +263,61 @@ def test_without_scipy_nothing_is_played(monkeypatch: pytest.MonkeyPatch) -> Non
         ConfigError, match=r"needs the package scipy: pip install 'selfplay\[studies\]'"
     ):
         study(games(arena, {"a": constant("x")}), [player(n, arena, "a") for n in "ab"])
+
+
+NEARLY_TIED = (
+    # [upper triangle] of 4 or 5 players: ties that rounding to 9 digits leaves not quite tied.
+    (-4.8e-08, -0.499999936, 0.249999886, 0.499999978, -0.249999965, -1.5e-08),
+    (
+        *(-0.499999999, 0.500000002, -0.166666644, -8.5e-08),
+        *(-0.749999996, 0.250000001, 0.166666773, -5.1e-08, 1.25e-07, 0.083333301),
+    ),
+    (
+        *(0.749999815, -0.250000033, 0.499999955, -0.499999958),
+        *(-2e-09, 0.249999962, 0.499999905, -5.9e-08, 1.3e-08, -0.499999947),
+    ),
+)
+
+
+@pytest.mark.parametrize("entries", NEARLY_TIED)
+def test_payoffs_that_are_nearly_tied_have_an_equilibrium(entries: Sequence[float]) -> None:
+    count = 4 if len(entries) == 6 else 5
+    matrix = np.zeros((count, count))
+    matrix[np.triu_indices(count, 1)] = entries
+    matrix -= matrix.T
+    mixture = nash(matrix)
+    assert mixture.sum() == pytest.approx(1) and (mixture >= 0).all()
+    assert (matrix @ mixture).max() <= 1e-6 * np.abs(matrix).max()
+
+
+def test_what_no_solver_solves_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All games were played before the solver runs: its failure must not lose them."""
+
+    def fails_below(limit: float) -> Callable[[np.ndarray], np.ndarray]:
+        def solve(matrix: np.ndarray) -> np.ndarray:
+            if matrix[0, 1] < limit:
+                raise NoEquilibriumError("no equilibrium was found")
+            return nash(matrix)
+
+        return solve
+
+    def arena() -> Matrix:
+        return raw_env(actions=["u", "v"], payoffs=[[[1, -1], [-1, 1]], [[-1, 1], [1, -1]]])
+
+    scripts = {"a": choice(["u", "v"]), "b": constant("u")}
+
+    def measured() -> Result:
+        made = games(arena, scripts, episodes=40)
+        return study(made, [player(name, arena) for name in "ab"])
+
+    whole = measured()
+    gain = next(e.value for e in whole.estimates if e.name == "a gains on the others")
+    monkeypatch.setattr(payoffs, "nash", fails_below(gain))
+    some = measured()
+    (note,) = [note for note in some.notes if "no solver" in note]
+    assert re.search(r"of [0-9]+ resamples: left out", note)
+    monkeypatch.setattr(payoffs, "nash", fails_below(np.inf))
+    none = measured()
+    assert [row[2] for row in none.tables[1].rows] == [pytest.approx(np.nan, nan_ok=True)] * 2
+    assert any("no solver found the Nash mixture of the matrix" in note for note in none.notes)
+    assert none.to_text()

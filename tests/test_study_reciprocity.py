@@ -1,5 +1,6 @@
 """Reciprocity of strategies whose chances are known exactly."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -88,10 +89,32 @@ def test_tit_for_tat_against_always_defect() -> None:
     assert found["cooperation"].value == 1 / 16
     assert (found["P(C|D)"].value, found["P(C|C)"].value) == (0, 0)
     rows = {row[0]: row[1:] for row in result.tables[0].rows}
-    assert rows["CD"] == [0, 0, 0, "24"] and rows["DC"] == [0, 0, 0, "24"]
+    assert rows["CD"][0] == rows["DC"][0] == 0 and rows["CD"][3] == rows["DC"][3] == "24"
     assert rows["DD"][3] == str(24 * 12)
     # Only tit-for-tat can be moved, by half of the two players.
     assert found[LATER.format("1 round")].value == 0.5
+
+
+def test_each_seat_has_figures_of_its_own() -> None:
+    """One player always cooperates, the other never; together they do in half of the rounds."""
+    result = played(constant("cooperate"), constant("defect"))
+    found = by_name(result)
+    assert found["cooperation"].value == 0.5
+    assert found["player_0: cooperation"].value == 1
+    assert found["player_1: cooperation"].value == 0
+    assert found["player_0: P(C|D)"].value == 1 and found["player_1: P(C|C)"].value == 0
+    assert math.isnan(found["player_0: P(C|C)"].value)  # the other never cooperates
+    (table,) = [each for each in result.tables if each.title == "Memory one by seat"]
+    visits = {(row[0], row[1]): row[5] for row in table.rows}
+    assert int(str(visits["player_0", "CD"])) > 100
+    assert visits["player_1", "CD"] == "0 (too few)"
+
+
+def test_who_answers_a_forced_move_is_told_by_seat() -> None:
+    """Only tit for tat reacts, so its own effect is twice the mean effect of both."""
+    found = by_name(played(TIT_FOR_TAT, constant("defect")))
+    both = LATER.format("1 round")
+    assert found[f"{both} by player_0"].value == 1 and found[f"{both} by player_1"].value == 0
 
 
 def test_what_few_moves_say_is_not_given() -> None:

@@ -14,8 +14,10 @@ import pytest
 
 from selfplay import ablation, sweep
 from selfplay.cli import main
+from selfplay.declared import Declared, Measured, write_declared
 from selfplay.errors import ConfigError, RunError
 from selfplay.sweep import plan
+from selfplay.types import Metric
 
 
 def test_every_combination_the_last_key_fastest() -> None:
@@ -53,6 +55,10 @@ def test_what_is_no_sweep_is_refused(overrides: list[str], said: str) -> None:
         plan(overrides)
 
 
+ACCURACY = Metric(unit="fraction", better="higher")
+DECLARED = Declared(evaluations={"e": Measured(metrics={"accuracy": ACCURACY})})
+
+
 class Runs:
     """Stands for the processes: writes a summary, or fails where the seed is in `broken`."""
 
@@ -68,6 +74,7 @@ class Runs:
             place = Path(settings["run.folder"]) / settings["run.name"]
             place.mkdir()
         (place / "config.yaml").write_text("seed: 0\n")
+        write_declared(place, DECLARED)
         seed = place.name[-1]
         if seed in self.broken:
             _["stdout"].write("warming up\nselfplay: the loss is nan\n")
@@ -94,6 +101,23 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     assert not sweep.run(folder, WANTED, tell=said.append)
     assert again.commands == [[f"resume={folder / name}"] for name in failed]
     assert sweep.read(folder) == WANTED
+
+
+def test_a_run_of_a_sweep_that_goes_on_trusts_what_the_sweep_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "sweep"
+    monkeypatch.setattr(subprocess, "Popen", Runs("1"))
+    failed = sweep.run(folder, WANTED, trusted=["my_games"])
+    commands: list[list[str]] = []
+
+    def again(command: list[str], **_: Any) -> Any:
+        commands.append(command[4:])
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(subprocess, "Popen", again)
+    sweep.run(folder, WANTED, trusted=["my_games"])
+    assert commands == [[f"resume={folder / name}", "--trust", "my_games"] for name in failed]
 
 
 def test_an_interruption_ends_what_was_started_and_starts_no_more(
@@ -152,6 +176,7 @@ def test_the_table_takes_seeds_together(tmp_path: Path, monkeypatch: pytest.Monk
     table = ablation.text([trr, grpo]).splitlines()
     assert table[0].split() == ["credit", "runs", "e,", "accuracy"]
     page = ablation.write_ablation(tmp_path / "s").read_text()
+    assert "e, accuracy \u2191" in page  # higher is better
     assert "55.0% \u00b1 7.1%" in page and page.count("<svg") == 1 and "<script" not in page
 
 

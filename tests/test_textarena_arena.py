@@ -149,6 +149,7 @@ def test_illegal_moves_are_counted_and_judged_by_the_rule() -> None:
     while not lenient.finished:
         lenient.play({lenient.stage[0]: "nonsense"})
     assert lenient.metrics["illegal"] == lenient.metrics["moves"] >= 5
+    assert lenient.metrics["illegal_fraction"] == 1.0
     assert lenient.metrics["forfeit"] == 0 and sum(lenient.paid.values()) == 0
 
 

@@ -94,6 +94,7 @@ def test_it_may_be_asked_again_or_a_move_be_drawn() -> None:
     while not drawn.finished:
         play(drawn, "nonsense")
     assert drawn.metrics["illegal"] == drawn.metrics["moves"] and not drawn.metrics["forfeit"]
+    assert drawn.metrics["illegal_fraction"] == 1.0, "a count above 1 is a fraction of 1"
 
 
 def test_a_perfect_player_is_never_beaten() -> None:

@@ -44,6 +44,7 @@ def test_the_console_command_leaves_the_run_folder_of_the_contract(tmp_path: Pat
         "checkpoints",
         "config.yaml",
         "episodes",
+        "measures.json",
         "metrics.jsonl",
         "report.html",
         "summary.json",
@@ -129,16 +130,16 @@ def test_evaluate_says_that_there_is_nothing_to_evaluate(tmp_path: Path) -> None
 
 
 def test_a_runs_config_reproduces_it_under_a_new_name(tmp_path: Path) -> None:
-    again = ("train", "--config-path", str(finished()), "run.name=once more")
+    again = ("train", "--config-path", str(finished()), "run.name=once-more")
     assert run(*again, cwd=tmp_path).code == 0
-    made = tmp_path / "runs/once more"
+    made = tmp_path / "runs/once-more"
     assert_alike(made, finished())
     command = shlex.split(json.loads((made / "summary.json").read_text())["command"])
-    assert command == ["selfplay", *again[:2], "runs/once more", "run.name=NEW_NAME"]
+    assert command == ["selfplay", *again[:2], "runs/once-more", "run.name=NEW_NAME"]
     first, second = (
         yaml.safe_load((place / "config.yaml").read_text()) for place in (finished(), made)
     )
-    assert second["run"].pop("name") == "once more" and first["run"].pop("name") == "whole"
+    assert second["run"].pop("name") == "once-more" and first["run"].pop("name") == "whole"
     assert first == second
 
 
@@ -171,6 +172,23 @@ def test_a_figure_below_its_minimum_stops_the_run_which_stays_to_be_looked_at(
     assert [line["step"] for line in metrics(place)] == [0, 1]
     assert "role" in (place / "report.html").read_text()
     assert (place / "episodes/000001.jsonl").exists()
+
+
+def test_a_metric_that_no_game_has_and_a_step_without_samples_are_told(tmp_path: Path) -> None:
+    quiet = ("credit=experience", "credit.measure=nonsense", "objective=sft", "run.steps=2")
+    wild = ("sampler=resample", "sampler.penalty=rubbish", "sampler.group_size=1")
+    outcome = run(
+        "train", SMOKE, "run.name=quiet", "~objective.entropy", *quiet, *wild, cwd=tmp_path
+    )
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.count("step 1: credit made no samples") == 1
+    assert "step 2: credit made no samples" not in outcome.out, "it is told where it begins"
+    assert "credit.measure: none of" in outcome.out and "'nonsense'" in outcome.out
+    assert "sampler.penalty: none of" in outcome.out and "'rubbish'" in outcome.out
+    assert [line["credit/zero_advantages"] for line in metrics(tmp_path / "runs/quiet")[1:]] == [
+        1,
+        1,
+    ]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_naming_step_and_samples(tmp_path: Path) -> None:

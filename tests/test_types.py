@@ -38,6 +38,7 @@ TURN = turn(
         TURN,
         episode(TURN, turn("a_0", action=None), metrics={"rate": 0.25}, created=(Task(id="n"),)),
         group(episode(TURN)),
+        episode(TURN, other_pay={"solver_1": (), "judge_0": ((-1, 0.5), (3, -1.0))}),
         sample([1, 2], [3, 4], (0.5, -0.5)),
         sample([1], [3], -1.0),
         Demonstration(role="solver", observation=Observation(text="x"), completion=WILD),
@@ -46,6 +47,12 @@ TURN = turn(
 )
 def test_there_and_back(value: Any) -> None:
     assert from_json(type(value), json.loads(json.dumps(to_json(value)))) == value
+
+
+def test_a_record_from_before_other_pay_is_read() -> None:
+    old = to_json(episode(TURN))
+    del old["other_pay"]
+    assert from_json(type(episode()), old) == episode(TURN)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -21,7 +21,7 @@ from viewed_run import episode, five_episodes, served, write
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.tiny import build_tokenizer
-from selfplay.types import Task
+from selfplay.types import Status, Task
 from selfplay.viewer.catalogue import Catalogue
 from selfplay.viewer.paging import PAGE
 from selfplay.viewer.server import SHARE, SOONEST, Pace, application
@@ -104,7 +104,10 @@ def test_the_league_and_the_tasks_of_the_newest_checkpoint_are_shown(
     tried = [{**entry, "attempts": 4, "solved": 3} for entry in entries]
     state = {
         "curriculum": {"buffer": {"entries": {"deduction": tried}}},
+        "step": 4,
         "league": {
+            "seats": ["p_0", "p_1"],
+            "played": [["base", "random", "p_0", 5, 1], ["base", "random", "p_1", 4, 3]],
             "ratings": {"ratings": {"base": [27.0, 1.0], "random": [20.0, 1.0]}},
             "payoff": {"counts": [["base", "random", 6, 2, 0], ["random", "base", 0, 2, 6]]},
         },
@@ -113,8 +116,9 @@ def test_the_league_and_the_tasks_of_the_newest_checkpoint_are_shown(
     (made / "checkpoints/000004/state.json").write_text(json.dumps(state))
     with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         league = shown(client, "/run/made/league")
-        rates = re.findall(r'<td class="(\S+)" title="8 games">(\d+)</td>', league)
+        rates = re.findall(r'<td class="(\S+)">(\d+)\n', league)
         assert rates == [("beats-3", "88"), ("beaten-3", "12")]
+        assert league.count("9 games,<br>every seat,<br>1 step ago") == 2
         tasks = shown(client, "/run/made/tasks?task=1")
         assert "3 of 4" in tasks and "return 7" in tasks and "3 tasks in the newest" in tasks
         (curve,) = tasks_of(made)[""].charts[0].series
@@ -143,6 +147,42 @@ def test_hostile_words_are_shown_and_never_run(made: Path, tmp_path: Path) -> No
         assert "\u202e" not in page and "\x1b" not in page
         assert len(page) < 400_000
     assert "992,000 more characters" in pages[1]
+
+
+def test_failed_episodes_are_counted_and_listed_with_their_errors(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made / "failed"
+    metrics = {"step": 2, "episodes/failed": 3, "evaluation/held_out/failed_episodes": 1}
+    (made / "metrics.jsonl").write_text(json.dumps(metrics) + "\n")
+    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+        page = shown(client, "/run/made")
+        assert "3 episodes failed" in page and "1 episode of evaluations failed" in page
+        assert 'href="/run/made/failed"' in page
+        assert "No failed episode is on record." in shown(client, "/run/made/failed")
+
+        broken = [episode("x", 0.0, status=Status.FAILED, error=e) for e in ("Odd: <b>", "Odd: 2")]
+        write(made, 2, broken)
+        (made / "episodes/000002.jsonl").rename(made / "moved")
+        folder.mkdir()
+        (made / "moved").rename(folder / "000002.jsonl")
+        (folder / "000001.jsonl").write_text("no record\n")
+        (folder / "000003.txt").write_text("not read\n")
+        page = shown(client, "/run/made/failed")
+        assert page.index("Odd: &lt;b&gt;") < page.index("Odd: 2") < page.index("unreadable: ")
+        assert "failed/000002.jsonl, line 2" in page and "2.0.1" in page
+        assert "All failed episodes" in page and "not read" not in page
+
+        monkeypatch.setattr("selfplay.viewer.failed.MOST", 1)
+        page = shown(client, "/run/made/failed")
+        assert "The newest 1 failed episodes" in page and "Odd: 2" not in page
+
+        (folder / "000004.jsonl").symlink_to(tmp_path / "elsewhere")
+        (tmp_path / "elsewhere").write_text("secret\n")
+        assert "leads out of" in shown(client, "/run/made/failed", 404)
+        os.remove(folder / "000004.jsonl")
+        os.mkfifo(folder / "000004.jsonl")
+        assert "a pipe" in shown(client, "/run/made/failed", 404)
 
 
 def test_the_page_may_only_load_what_is_ours(client: TestClient) -> None:

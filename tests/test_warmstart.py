@@ -1,6 +1,8 @@
 """The warm start: cached, reproducible, and never half made."""
 
 import json
+import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +15,7 @@ from smoke_run import SMOKE, Outcome, Strike, one_line, run
 from selfplay import warmstart
 from selfplay.config import load
 from selfplay.errors import ConfigError
+from selfplay.leftovers import held
 from selfplay.role import Role
 from selfplay.types import Demonstration, Observation
 
@@ -73,10 +76,36 @@ def test_it_is_made_once_and_found_by_all_that_it_depends_on(cache: Path) -> Non
     said: list[str] = []
     long = parrot(steps=20)
     first = warmstart.make(long, said.append)
-    assert len(said) == 1 and "step 20/20" in said[0]
-    assert warmstart.make(long, said.append) == first and len(said) == 1
+    assert len(said) == 2 and "step 20/20" in said[1]
+    assert re.search(r"training a model of [\d,]+ parameters for 20 steps of 4 demonstr", said[0])
+    assert warmstart.make(long, said.append) == first and len(said) == 2
     changed = [parrot(words="no", steps=20), parrot(steps=21), parrot(steps=20, lr=0.1)]
     assert len({warmstart.make(config) for config in (long, *changed)}) == 4
+
+
+def test_a_slow_one_tells_how_far_it_has_come(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmstart, "SECONDS_BETWEEN_REPORTS", 0.0)
+    said: list[str] = []
+    warmstart.make(parrot(steps=3), said.append)
+    steps = [line for line in said if "loss" in line]
+    assert [re.findall(r"step (\d)/3", line) for line in steps] == [["1"], ["2"], ["3"]]
+    assert "about 0 s left" in steps[-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"lr": float("inf")}, "lr: inf does not fit"),
+        ({"seed": 2**64}, "a seed has at most 64 bits"),
+        ({"model": {"hidden": 15}}, "hidden: 15 does not fit: 4 heads need"),
+        ({"model": {"heads": 0}}, "heads: 0 does not fit: 1 to "),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    settings: dict[str, Any], words: str, cache: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        warmstart.make(parrot(**settings))
 
 
 def test_a_change_of_the_demonstrations_is_a_new_warm_start(
@@ -125,6 +154,9 @@ def test_a_warm_start_that_is_killed_is_made_anew(tmp_path: Path) -> None:
     assert all(path.name.startswith(".") for path in (cache / "warmstart").iterdir())
     outcome = run("warmstart", SMOKE, *SHORT, cwd=tmp_path, cache=cache)
     assert outcome.code == 0
+    first, second, *_ = outcome.err.splitlines()
+    assert first.startswith("warm start: making demonstrations with arenas.")
+    assert second.startswith("warm start: training a model of ")
     assert (Path(outcome.out.strip()) / "model.safetensors").exists()
 
 
@@ -200,3 +232,16 @@ def test_a_demonstration_is_a_prompt_and_a_completion_that_ends() -> None:
     prompt, completion = warm.encode(shown, renderer)
     assert prompt == renderer.start([{"role": "user", "content": shown.observation.text}])
     assert renderer.text(completion) == "yes" and completion[-1] == renderer.end_ids[0]
+
+
+def test_what_a_kill_left_of_a_warm_start_is_swept(cache: Path) -> None:
+    home = cache / "warmstart"
+    dead, alive = home / ".0123-dead", home / ".4567-alive"
+    for folder in (dead, alive):
+        (folder / "model").mkdir(parents=True)
+        (folder / ".lock").touch()
+        os.utime(folder, (0, 0))
+    with held(alive):
+        os.utime(alive, (0, 0))
+        place = warmstart.make(parrot())
+    assert place.is_dir() and alive.exists() and not dead.exists()

@@ -1,6 +1,7 @@
 """Small PettingZoo envs for the tests of the adapter: sound ones and such as break the contract."""
 
 import random
+import zlib
 from threading import Lock
 from typing import Any
 
@@ -72,6 +73,31 @@ class Locked(Countdown):
     def __init__(self) -> None:
         super().__init__(dice=True)
         self.lock = Lock()
+
+
+class Keeps(Countdown):
+    """A reset does not clear `drawn`, which each step makes larger."""
+
+    drawn = 0.0
+
+    def draw(self) -> float:
+        return self.drawn + 0.5
+
+
+class Drawn(Countdown):
+    """The constructor draws from the generator of the whole process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.luck = random.random()
+
+    def draw(self) -> float:
+        return self.luck
+
+
+def plain(env: Any, agent: str, observation: Any) -> str:
+    """A short text that differs where an observation of numbers differs."""
+    return f"{zlib.crc32(np.ascontiguousarray(observation).tobytes())}"
 
 
 class Bids(ParallelEnv):

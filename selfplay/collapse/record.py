@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from selfplay.confined import open_regular
 from selfplay.errors import RunError
 from selfplay.runs import ROLLED_BACK
 
@@ -39,9 +40,10 @@ def _returns(folder: Path) -> list[str]:
     found = []
     for place in sorted(folder.glob("[0-9]*"), key=lambda each: each.name.zfill(9)):
         try:
-            why = json.loads((place / "why.json").read_text(encoding="utf-8"))
+            with open_regular(place / "why.json", root=folder.parent) as file:
+                why = json.loads(file.read())
             reasons = "; ".join(map(str, why["alarms"]))
             found.append(f"went back from step {why['from']} to {why['to']}: {reasons}")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunError(f"{place / 'why.json'}: cannot be read ({error!r})") from error
     return found

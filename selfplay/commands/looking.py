@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -51,9 +52,9 @@ def _need_server(command: str) -> None:
 
 def play(options: argparse.Namespace, rest: list[str]) -> None:
     """Let a person take a seat, at the terminal or in a page."""
-    nothing_more(rest)
+    no_flags(rest)
     if options.page:
-        _play_in_page(options)
+        _play_in_page(options, rest)
         return
     for flag in ("host", "port"):
         if getattr(options, flag) is not None:
@@ -72,6 +73,8 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
             script=options.against,
             games=1 if options.games is None else options.games,
             seed=options.seed,
+            overrides=rest,
+            search=options.config_dir,
         ):
             told = ", ".join(f"{agent} {number(paid)}" for agent, paid in returns(episode).items())
             print(f"\n{episode.status.value}: {episode.error or told}\nsaved    {path}")
@@ -79,7 +82,7 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
         raise RunError("no more input; the game that was being played is not saved") from error
 
 
-def _play_in_page(options: argparse.Namespace) -> None:
+def _play_in_page(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     _need_server("play --page")
     if options.games is not None:
         raise ConfigError("--games is for the terminal; the page asks after every game")
@@ -92,11 +95,14 @@ def _play_in_page(options: argparse.Namespace) -> None:
         seed=options.seed,
         host=HOST if options.host is None else options.host,
         port=PLAY_PORT if options.port is None else options.port,
+        overrides=overrides,
+        search=options.config_dir,
     )
 
 
 def replay(options: argparse.Namespace, overrides: list[str]) -> None:
     """Play a run's record again, under its own config or another."""
+    overrides = [*options.behind, *overrides]
     no_flags(overrides)
     from selfplay.experiment import validate
     from selfplay.replay import Replayer

@@ -11,9 +11,11 @@ from typing import Any
 
 from selfplay import config as configs
 from selfplay.build import TARGET, build
-from selfplay.commands.arguments import load, no_flags, nothing_more
+from selfplay.commands.arguments import load, no_flags, nothing_more, tell
 from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
-from selfplay.figures import change, duration, figure, is_share
+from selfplay.figures import change, duration, figure
+from selfplay.metrics import told
+from selfplay.trust import foreign
 
 
 def train(options: argparse.Namespace, overrides: list[str]) -> None:
@@ -38,16 +40,21 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         _sweep(options, overrides)
         return
     settings = load(options, overrides)
-    if options.cfg:
-        print(json.dumps(settings, indent=2))
-        return
-    from selfplay.experiment import Experiment, validate
+    from selfplay.experiment import Experiment, notes, validate
     from selfplay.runs import Run
+    from selfplay.settings import run_folder
+    from selfplay.world import World
 
     validate(settings)
+    run_folder(settings["run"])
+    tell(notes(settings))
+    if options.cfg:
+        World(settings).close()  # an arena or a role may refuse its settings
+        print(json.dumps(settings, indent=2))
+        return
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
-    run["name"] = str(run.get("name") or _new_name(run, settings["seed"]))
-    folder = Path(run["folder"]) / run["name"]
+    run["name"] = _new_name(run, settings["seed"]) if run.get("name") is None else str(run["name"])
+    folder = run_folder(run)
     Run.refuse_existing(folder)
     settings = {**settings, "run": run}
     experiment = Experiment(settings)
@@ -57,20 +64,30 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
 def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     from selfplay import sweep
     from selfplay.ablation import lines, text, write_ablation
-    from selfplay.experiment import validate
+    from selfplay.experiment import notes, validate
+    from selfplay.settings import run_folder
 
     flags = [f"--config-dir={folder}" for folder in options.config_dir]
     if options.config_path:
         flags.append(f"--config-path={options.config_path}")
+    flags += [f"--trust={package}" for package in options.trust]
     planned = sweep.plan(overrides)
     wanted = replace(planned, command=(*flags, *planned.command))
+    said: list[str] = []
+    trusted: set[str] = set()
     for point in wanted.points:
-        settings = load(options, point.overrides)
+        settings = load(options, point.overrides, tell=said.append)
         validate(settings)
+        run_folder(settings["run"])
+        said += notes(settings)
+        trusted.update(foreign(settings))
+    tell(dict.fromkeys(said))
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
-    named = run.get("name") or f"{run['experiment']}-sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    folder = Path(run["folder"]) / str(named)
-    failed = sweep.run(folder, wanted, arguments=flags, jobs=options.jobs)
+    named = run.get("name")
+    if named is None:
+        named = f"{run['experiment']}-sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = run_folder(run, str(named))
+    failed = sweep.run(folder, wanted, arguments=flags, trusted=sorted(trusted), jobs=options.jobs)
     if len(failed) < len(wanted.points):
         print(f"\n{text(lines(folder))}\n\nreport   {write_ablation(folder)}")
     if failed:
@@ -93,13 +110,15 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
     place, faults = checkpoint.latest(folder / "checkpoints")
     _tell_faults(faults, place)
     if place is None:
+        run.refuse_lost()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
         experiment = Experiment(settings)
     else:
         experiment = Experiment.resume(settings, place)
 
     def rewound() -> Run:
-        run.rewind(-1 if place is None else experiment.step)
+        for note in run.rewind(-1 if place is None else experiment.step):
+            print(note, file=sys.stderr)
         return run
 
     _go(experiment, rewound)
@@ -142,11 +161,13 @@ def _go(experiment: Any, make_run: Callable[[], Any]) -> None:
             write_report(run.folder)  # what went wrong is there to be looked at
             raise
         summary = experiment.summary(run.folder)
+        if lost := run.missing(experiment.step):
+            summary["missing_steps"] = lost
         run.write_summary(summary)
         page = write_report(run.folder)
     finally:
         experiment.close()
-    _print_summary(summary)
+    _print_summary(summary, experiment.declared)
     print(f"run      {run.folder}\nreport   {page}")
 
 
@@ -170,7 +191,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
             "selfplay list evaluations)"
         )
     chosen = {key: settings[key] for key in map(_place, elsewhere)}
-    experiment = Experiment.resume({**configs.at_home(settings), **chosen}, place)
+    experiment = Experiment.resume({**configs.at_home(settings), **chosen}, place, learning=False)
     try:
         figures = {
             name: evaluation.run(name, play, seed=experiment.seed)[0]
@@ -183,7 +204,8 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
         return
     for name, found in figures.items():
         for metric, value in found.items():
-            print(f"{f'{name}/{metric}':<40} {figure(metric, value)}")
+            read = experiment.declared.of(f"evaluation/{name}/{metric}")
+            print(f"{f'{name}/{metric}':<40} {figure(read, value)}")
 
 
 def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
@@ -198,7 +220,10 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
 
     validate(settings)
     set_up_torch(build(settings["run"], where="run"), int(settings["seed"]))
-    print(make(settings["warmstart"], lambda text: print(text, file=sys.stderr)))
+    node = settings["warmstart"]
+    shown = node.get("demonstrations", {}).get(TARGET, node[TARGET])
+    print(f"warm start: making demonstrations with {shown}", file=sys.stderr)
+    print(make(node, lambda text: print(text, file=sys.stderr)))
 
 
 def _new_name(run: Mapping[str, Any], seed: int) -> str:
@@ -208,13 +233,16 @@ def _new_name(run: Mapping[str, Any], seed: int) -> str:
     return f"{name}-{taken + 1}" if taken else name
 
 
-def _print_summary(summary: Mapping[str, Any]) -> None:
+def _print_summary(summary: Mapping[str, Any], declared: Any) -> None:
     print(f"\n{summary['experiment']}: {summary['steps']} steps in {duration(summary['seconds'])}")
     for name, figures in summary["evaluations"].items():
         for metric, after in figures["after"].items():
             before = figures["before"].get(metric)
             if before is None or metric == "failed_episodes":
                 continue
-            shown = f"{figure(metric, before):>7} -> {figure(metric, after):>7}"
-            unit = " points" if is_share(metric) else ""
-            print(f"  {f'{name}/{metric}':<40} {shown}   {change(metric, before, after)}{unit}")
+            read = declared.of(f"evaluation/{name}/{metric}")
+            shown = f"{figure(read, before):>7} -> {figure(read, after):>7}"
+            unit = " points" if read.unit == "fraction" else ""
+            print(f"  {f'{name}/{metric}':<40} {shown}   {change(read, before, after)}{unit}")
+    if troubles := told(summary["troubles"]):
+        print(troubles)

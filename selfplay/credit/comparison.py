@@ -1,7 +1,8 @@
 """Comparing returns: the one mechanism that the credit methods share."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
@@ -42,6 +43,9 @@ AnyPlay = TypeVar("AnyPlay", bound=Play)
 Returns: TypeAlias = Callable[[Episode], list[float]]
 """An episode's return per turn, in the order of its turns."""
 
+Absent: TypeAlias = Callable[[Play, Episode], float]
+"""Function that gives the value to compare a turn with in a sibling that has no such turn."""
+
 
 def own_return(episode: Episode) -> list[float]:
     """Every turn is judged by all that its agent was paid in the episode."""
@@ -61,42 +65,10 @@ def own_return_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
     return values[::-1]
 
 
-def team_return_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
-    """R_t = r_t + discount * R_{t+1} over the team's rounds; r_t is the agents' mean reward.
-
-    With one shared reward the mean is that reward. A turn's reward is all that its agent is paid
-    until its next turn, so an agent that sits a round out may still be paid in it: what its
-    latest turn earned then belongs to R_t too. Where every agent acts in every round there is no
-    such turn.
-    """
-    rounds = rounds_of(episode)
-    count = max(rounds, default=-1) + 1
-    agents = len(episode.agents())
-    begun: list[dict[str, float]] = [{} for _ in range(count)]
-    for turn, number in zip(episode.turns, rounds, strict=True):
-        begun[number][turn.agent] = turn.reward
-    open_turns: list[float] = []
-    latest: dict[str, float] = {}
-    for acting in begun:
-        open_turns.append(sum(r for agent, r in latest.items() if agent not in acting) / agents)
-        latest |= acting
-    values, to_go = [0.0] * count, 0.0
-    for number in reversed(range(count)):
-        to_go = sum(begun[number].values()) / agents + discount * to_go
-        values[number] = to_go + open_turns[number]
-    return [values[number] for number in rounds]
-
-
-def rounds_of(episode: Episode) -> list[int]:
-    """For every turn, its round: a new one begins when an agent would act twice in the same."""
-    acted: set[str] = set()
-    number, found = 0, []
-    for turn in episode.turns:
-        if turn.agent in acted:
-            number, acted = number + 1, set()
-        acted.add(turn.agent)
-        found.append(number)
-    return found
+def own_pay(episode: Episode, agent: str) -> float:
+    """All that an agent was paid in the episode, whether it had a turn or not."""
+    rewards = [turn.reward for turn in episode.turns if turn.agent == agent]
+    return sum(rewards or [reward for _, reward in episode.other_pay.get(agent, ())])
 
 
 def numbers(episode: Episode) -> list[int]:
@@ -155,7 +127,7 @@ def group_key(within: Within) -> Callable[[Play], Hashable]:
     role and prompt compare agents of one episode with each other. That is sound where none of
     them can change what the others are paid (solvers that answer alone). Where they can (a team's
     shared reward, opposed rewards), the baseline depends on the action it judges, and the
-    gradient is biased.
+    gradient is biased. Also, a prompt that occurred only once in its group has no signal.
     """
     if within not in get_args(Within):
         raise ValueError(f"credit: no comparison within {within!r}; {get_args(Within)} are known")
@@ -172,6 +144,7 @@ def compared(
     key: Callable[[AnyPlay], Hashable],
     advantage: Callable[[Floats], Floats],
     each: Literal["trajectory", "turn"] = "trajectory",
+    absent: Absent | None = None,
 ) -> list[float]:
     """One advantage per play, from comparing the values that a policy has under the same key.
 
@@ -179,19 +152,58 @@ def compared(
     Each trajectory (one agent in one episode) counts once per key and value, however many turns it
     took, so that long episodes do not weigh more in a mean. With `each="turn"` every turn counts:
     for values of which a trajectory may have several under one key.
+    `absent` is for keys under which a sibling may have no value: see `_beside`.
     """
-    members: dict[Hashable, dict[Hashable, float]] = {}
+    members: dict[Hashable, dict[tuple[str, int, str, int], float]] = {}
+    first: dict[Hashable, AnyPlay] = {}
     places = []
     for play in all_plays:
         name = (play.turn.policy, key(play))
         place = (*play.trajectory, play.number if each == "turn" else 0)
         members.setdefault(name, {}).setdefault(place, play.value)
+        first.setdefault(name, play)
         places.append((name, place))
-    credited = {
-        name: dict(zip(values, advantage(np.array(list(values.values()))), strict=True))
-        for name, values in members.items()
-    }
+    credited = {}
+    for under, values in members.items():
+        found = np.array(list(values.values()))
+        present = {episode for _, episode, _, _ in values}
+        given = _beside(found, first[under], present, advantage=advantage, absent=absent)
+        credited[under] = dict(zip(values, given, strict=True))
     return [float(credited[name][place]) for name, place in places]
+
+
+def _beside(
+    values: Floats,
+    play: Play,
+    present: Collection[int],
+    *,
+    advantage: Callable[[Floats], Floats],
+    absent: Absent | None,
+) -> Floats:
+    """Return the advantages of values under one key, which only the siblings `present` have.
+
+    A value is then compared with the mean of the others, or, if it is the only one, with the mean
+    of what `absent` gives for the siblings. Both means are of other, independent episodes, so that
+    the expected gradient stays exact. `centred` keeps its usual factor (K-1)/K, where K is the
+    number of values that there would be with all siblings present. Other advantages, and groups
+    whose episodes branch from one another, are compared as they are.
+    """
+    siblings = play.group.episodes
+    away = [
+        episode
+        for index, episode in enumerate(siblings)
+        if index not in present and episode.status is not Status.FAILED
+    ]
+    exact = advantage in (centred, leave_one_out)
+    if absent is None or not away or not exact or any(e.parent is not None for e in siblings):
+        return advantage(values)
+    whole = len(values) * (len(present) + len(away)) / len(present)
+    factor = 1.0 if advantage is leave_one_out else (whole - 1) / whole
+    if len(values) > 1:
+        return factor * leave_one_out(values)
+    baseline = np.mean([absent(play, episode) for episode in away])
+    both = np.array([values[0], baseline])
+    return np.zeros_like(values) if alike(both) else factor * (values - baseline)
 
 
 def samples(all_plays: Sequence[Play], advantages: Sequence[float]) -> list[Sample]:
@@ -212,18 +224,20 @@ def compare(
     *,
     key: Callable[[Play], Hashable],
     advantage: Callable[[Floats], Floats],
+    absent: Absent | None = None,
 ) -> list[Sample]:
     """Samples whose advantages are those of `compared`, one value per trajectory and key."""
-    return samples(all_plays, compared(all_plays, key=key, advantage=advantage))
+    return samples(all_plays, compared(all_plays, key=key, advantage=advantage, absent=absent))
 
 
 def alike(values: Floats) -> bool:
     """Whether there is nothing to compare: one value, or values that differ by rounding only.
 
     The mean of equal values need not equal them in floating point, and a residue of 1e-17 would be
-    enough to move weights, because Adam scales every gradient up to the same size.
+    enough to move weights, because Adam scales every gradient up to the same size. Returns that add
+    up to nearly 0 differ by the rounding of their parts, which are taken to be of the order of 1.
     """
-    return len(values) < 2 or bool(np.ptp(values) <= 1e-12 * np.abs(values).max())
+    return len(values) < 2 or bool(np.ptp(values) <= 1e-12 * max(1.0, np.abs(values).max()))
 
 
 def centred(values: Floats) -> Floats:
@@ -253,6 +267,10 @@ class Method:
 
     tree: ClassVar[bool] = False
     """Whether it needs episodes that branch from one another."""
+    team: bool = False
+    """True if the method judges a turn by the mean pay of all agents."""
+    metrics_read: Mapping[str, str] = MappingProxyType({})
+    """Name of a setting to the arena's metric that the setting names."""
 
     @classmethod
     def least_group(cls, settings: Mapping[str, Any]) -> int:
@@ -288,8 +306,14 @@ class AmongSiblings(Stateless):
         """`within`: whom to compare with inside the group, see `group_key`."""
         self.within: Within = within
         self.among = group_key(within)
+        self.absent: Absent | None = None if within == "prompt" else _own_pay_there
 
     @classmethod
     def least_group(cls, settings: Mapping[str, Any]) -> int:
         """Two within an agent; elsewhere the agents of one episode may be siblings enough."""
         return 2 if settings.get("within") == "agent" else 1
+
+
+def _own_pay_there(play: Play, sibling: Episode) -> float:
+    """Return the total pay of the play's agent in a sibling."""
+    return own_pay(sibling, play.turn.agent)

@@ -18,10 +18,11 @@ class Counterfactual(Stateless):
     asked more often than the record knows makes the default. R is the mean of what all agents are
     paid (`returns: team`) or the acting agent's own pay. No siblings are needed.
 
-    In the last stage that an arena has, as in games of one stage, nothing in the subtrahend depends
-    on the action: the expected gradient is exactly that of the expected return. Before, it is
-    biased, by the expectation of the subtrahend times the score: what was said later answered the
-    very action that the replay takes away. Failure mode: replies to words that were never said earn
+    In the last stage that an arena can have, as in games of one stage, nothing in the subtrahend
+    depends on the action: the expected gradient is exactly that of the expected return. In earlier
+    stages (and for an action that ended the episode early) it is biased, by the expectation of the
+    subtrahend times the score: later words answered the action that the replay takes away. The
+    pay of agents without a turn counts. Failure mode: replies to words that were never said earn
     nothing sensible, and of two agents that each alone suffice none gets credit. Costs a replay
     per turn.
     """
@@ -40,7 +41,7 @@ class Counterfactual(Stateless):
             raise ValueError(f"no returns {returns!r}; {get_args(Judged)} are known")
         if limit < 1:
             raise ValueError(f"limit is at least 1 stage, not {limit}")
-        self.returns, self.default = returns, default
+        self.returns, self.default, self.team = returns, default, returns == "team"
         self.replayer = Replayer(arena, limit=limit, default=default)
 
     def metrics(self) -> Mapping[str, float]:

@@ -9,10 +9,15 @@ from selfplay.types import Group, Sample
 class DrGRPO(AmongSiblings):
     """A = R - mean within the group (2503.20783).
 
-    The expected gradient is (G-1)/G times the policy gradient, because each return is in its own
-    baseline. Failure mode: a group of equal returns has no signal.
+    The expected gradient is (G-1)/G times the policy gradient with `within="agent"`, because each
+    return is in its own baseline. An agent that has no turn in some siblings is compared with the
+    siblings in which it has one (see `RLOO`), times the same (G-1)/G. So the factor holds for
+    agents that sit out and for episodes that end early. Failure mode: a group of equal returns has
+    no signal.
     """
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
-        return compare(plays(groups, own_return), key=self.among, advantage=centred)
+        return compare(
+            plays(groups, own_return), key=self.among, advantage=centred, absent=self.absent
+        )

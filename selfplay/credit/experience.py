@@ -17,8 +17,7 @@ class Experience(Method):
     An episode is good if its metric `measure` lies above `above`. Each step draws `batch` of what
     is kept; before anything is, nothing is learned. Kept are at most `capacity` trajectories and
     `per_task` of one task, the newest; of an episode in which moves were made again those that led
-    to its end (see `attempts.decisive`). Failure mode: what is solved often crowds out the rest;
-    a right answer reached for a wrong reason is imitated too.
+    to its end (see `attempts.decisive`). Failure mode: right answers for wrong reasons count too.
     """
 
     def __init__(
@@ -33,6 +32,7 @@ class Experience(Method):
     ) -> None:
         """`batch` and `capacity` count trajectories; `seed` is that of the draws."""
         self.measure, self.above, self.seed = measure, above, seed
+        self.metrics_read = {"measure": measure}
         self.batch, self.capacity, self.per_task = batch, capacity, per_task
         if min(batch, capacity, per_task) < 1:
             raise ValueError("batch, capacity and per_task are at least 1")

@@ -18,7 +18,10 @@ class GAE(Stateless):
 
     With gae_lambda 1, discount 1 and whiten off the expected gradient is exactly the policy
     gradient, whatever the critic says. Otherwise it is biased: with a smaller lambda by the
-    critic's errors, with whitening by the batch's own spread.
+    critic's errors, with whitening by the batch's own spread. Where a prompt does not show what
+    came before (`memory: none`), a smaller lambda is biased with a perfect critic too: the value of
+    the next prompt is a mean over all histories that lead to it, so it does not show what this
+    turn's action has changed. Keep gae_lambda at 1 there.
     Failure mode: a critic that lags behind the policy.
     """
 

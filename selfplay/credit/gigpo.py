@@ -31,9 +31,11 @@ class GiGPO(AmongSiblings):
     the turn added (for a role without memory, the prompt). mean_norm subtracts the mean,
     mean_std_norm also divides by the spread.
 
-    With mean_norm and discount 1, where no trajectory comes to an anchor twice, the gradient at a
-    state is the exact one times (G-1)/G + weight * E[(n-1)/n] with n turns in its bucket: every
-    state keeps its direction, but often visited ones weigh more. With the spread it is biased.
+    With mean_norm, discount 1 and `within="agent"`, where no trajectory reaches an anchor twice,
+    the gradient at a state is the exact one times (G-1)/G + weight * E[(n-1)/n], where n is the
+    number of turns in its bucket. Every state keeps its direction, but often visited ones weigh
+    more: where a sibling reaches a state with probability p, n is 1 + Binomial(G-1, p). The first
+    part holds for agents that sit out and episodes that end early. With the spread it is biased.
     Failure mode: an anchor that shows a step counter or the history meets no other: A_step is 0.
     """
 
@@ -62,7 +64,7 @@ class GiGPO(AmongSiblings):
             return (self.among(play), anchor(play))
 
         found, steps = plays(groups, own_return), plays(groups, self.returns)
-        whole = compared(found, key=self.among, advantage=self.scale)
+        whole = compared(found, key=self.among, advantage=self.scale, absent=self.absent)
         local = compared(steps, key=state_of, advantage=self.scale, each="turn")
         both = zip(whole, local, strict=True)
         return samples(found, [episode + self.weight * step for episode, step in both])

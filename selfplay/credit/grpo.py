@@ -17,7 +17,10 @@ from selfplay.types import Group, Sample
 class GRPO(AmongSiblings):
     """A = (R - mean) / (std + epsilon), std with ddof 1, within the group (2402.03300).
 
-    R is what the agent was paid in the whole episode; every turn of it gets the same A.
+    R is what the agent was paid in the whole episode; every turn of it gets the same A. An agent
+    that has no turn in some siblings is compared with those in which it has one; if no other
+    sibling has one, it has no signal.
+    Biased: the mean and the spread that judge a return contain this return.
     Failure mode: dividing by the spread weighs tasks that are nearly always or never solved up
     (the difficulty bias that Dr. GRPO removes), and a group of equal returns has no signal.
     """

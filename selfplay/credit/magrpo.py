@@ -5,16 +5,10 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from selfplay.credit.branches import candidates
-from selfplay.credit.comparison import (
-    Stateless,
-    centred,
-    compared,
-    samples,
-    standardized,
-    team_return_to_go,
-)
+from selfplay.credit.comparison import Stateless, centred, compared, samples, standardized
 from selfplay.credit.joint import CrossedReturns, Over
 from selfplay.credit.replay import Arena
+from selfplay.credit.team import TeamReturns
 from selfplay.types import Group, Sample
 
 Joint = Literal["aligned", "cross"]
@@ -23,17 +17,22 @@ Joint = Literal["aligned", "cross"]
 class MAGRPO(Stateless):
     """A_t = R_t - mean over the group of R_t; R_t = r_t + discount * R_{t+1} (2508.04652).
 
-    Where the sampler branches, R_{t+1} is the mean over the next stage's candidates, and those of
-    one node are compared. Independent siblings are compared round by round.
+    r_t is the mean pay of all agents in stage t, whether they have a turn or not (see
+    `team.team_return_to_go`). Where the sampler branches, R_{t+1} is the mean over the next stage's
+    candidates, and those of one node are compared. Independent siblings are compared turn by turn.
 
     aligned: an agent's g-th action is played with the g-th of the others, and one joint return
     credits them all. cross: all combinations are played, and an action's return is the mean of
     those it is part of (`over=sum`: their sum, as in the released trainer: G^(N-1) times the
     gradient). `std` divides by the spread as the first version of the paper did; the released
-    trainer does not. The expected gradient is (G-1)/G times that of the team's return.
+    trainer does not. Without `std` the expected gradient is (G-1)/G times that of the team's return
+    (with a discount: the sum of R_t times the score), also where agents sit out and episodes end
+    early: a turn that no sibling has is compared with the siblings' R from its stage on.
     Failure mode: an agent's advantage contains the noise of its partners' samples (cross averages
-    it out for G^N plays of the arena), and a round that few siblings reach is compared among few.
+    it out for G^N plays of the arena). In a zero-sum game the team's return is always 0.
     """
+
+    team = True
 
     def __init__(
         self,
@@ -47,11 +46,9 @@ class MAGRPO(Stateless):
         arena: Callable[[], Arena] | None = None,
     ) -> None:
         """`discount` is gamma per round; `arena` plays the joint actions of cross."""
-        if not 0.0 <= discount <= 1.0:
-            raise ValueError(f"discount lies in [0, 1], not {discount}")
         if joint not in get_args(Joint):
             raise ValueError(f"no joint actions {joint!r}; {get_args(Joint)} are known")
-        self.returns = partial(team_return_to_go, discount=discount)
+        self.returns = TeamReturns(discount=discount)
         self.scale = partial(standardized, epsilon=epsilon) if std else centred
         self.crossed: CrossedReturns | None = None
         if joint == "cross":
@@ -75,5 +72,6 @@ class MAGRPO(Stateless):
             found,
             key=lambda play: (play.group.id, play.turn.agent, play.number, play.node),
             advantage=self.scale,
+            absent=self.returns.absent,
         )
         return samples(found, advantages)

@@ -18,7 +18,10 @@ class PassAtK(AmongSiblings):
     group add up to zero.
 
     Without the division (`std=False`) the expected gradient is (N-k)/(N k) times the gradient of
-    pass@k itself, 1 - (1 - p)^k: each answer's own subsets are in rho. With it, biased as in GRPO.
+    pass@k itself, 1 - (1 - p)^k: each answer's own subsets are in rho. This holds if the agent
+    answers in all N siblings. An agent that sits out is compared with the siblings in which it has
+    a turn: their number is then N, which varies from group to group, and groups of k or fewer have
+    no signal. With the division, biased as in GRPO.
     Failure mode: groups in which fewer than k are wrong have no signal, so what is mostly solved is
     left alone, and so are groups of no more than k answers.
     """

@@ -23,29 +23,33 @@ class Preference(Stateless):
     def __init__(
         self, *, pairs: Literal["best_worst", "all"] = "best_worst", margin: float = 0.0
     ) -> None:
-        """`margin` is the least difference of returns that counts."""
+        """A pair's returns differ by more than `margin` and by more than rounding errors."""
         if margin < 0:
             raise ValueError(f"margin is at least 0, not {margin}")
         self.pairs, self.margin = pairs, margin
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Two samples for every pair; a turn that is in several pairs is in several samples."""
-        alike: dict[Hashable, list[Play]] = {}
+        sets: dict[Hashable, list[Play]] = {}
         for play in candidates(groups, own_return):
             key = (play.group.id, play.turn.agent, play.turn.prompt_ids)
-            alike.setdefault(key, []).append(play)
+            sets.setdefault(key, []).append(play)
         samples: list[Sample] = []
-        for members in alike.values():
+        for members in sets.values():
             ranked = sorted(members, key=lambda play: play.value, reverse=True)
             if self.pairs == "best_worst":
                 chosen = [(ranked[0], ranked[-1])]
             else:
                 chosen = [(b, w) for i, b in enumerate(ranked) for w in ranked[i + 1 :]]
             for better, worse in chosen:
-                if better.value - worse.value > self.margin:
+                if better.value - worse.value > self._least(better, worse):
                     pair = f"{better.group.id}/{better.turn.agent}/{len(samples) // 2}"
                     samples += [_sample(better, pair, 1.0), _sample(worse, pair, -1.0)]
         return samples
+
+    def _least(self, better: Play, worse: Play) -> float:
+        """The margin plus the rounding error that a difference may have."""
+        return self.margin + 1e-12 * max(1.0, abs(better.value), abs(worse.value))
 
 
 def _sample(play: Play, pair: str, advantage: float) -> Sample:

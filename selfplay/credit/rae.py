@@ -14,13 +14,13 @@ Order = Literal["subtract_first", "update_first"]
 class RoleConditioned(Method):
     """A = R - b; then b <- decay * b + (1 - decay) * R; b per arena, agent or role, and policy.
 
-    From SPIRAL (2506.24119). Episodes are taken one by one in their order, as in the released
-    code: all agents are judged by the averages from before the episode, and each average then moves
-    once, by the mean of the returns that fall under it. So no return is in its own baseline, and
-    the expected gradient is exactly the policy gradient. `order="update_first"`, as the paper
-    prints it, gives `decay` times that (without `correct_start`) where one return falls under a
-    key; with several, the partners' returns are in the baseline too, which biases it. Failure mode:
-    b starts at 0 and lags 1 / (1 - decay) episodes behind; it knows the role but not the task.
+    From SPIRAL (2506.24119). Episodes are taken in their order, as in the released code: all agents
+    are judged by the averages from before the episode, and each average then moves once, by the
+    mean of its returns (not if its agents have no turn). So no return is in its own baseline, and
+    the expected gradient is exactly the policy gradient, also where agents sit out.
+    `order="update_first"`, as the paper prints it, gives `decay` times that (without
+    `correct_start`) if a key has one return; if it has several, the partners' returns are in the
+    baseline too, which biases it. Failure mode: b starts at 0, lags, and is the same for all tasks.
     """
 
     def __init__(

@@ -9,11 +9,19 @@ from selfplay.types import Group, Sample
 class RLOO(AmongSiblings):
     """A_i = R_i - mean of R_j over j != i in the group (2402.14740).
 
-    Unbiased where the others' returns do not depend on the action judged: with `within="agent"`
-    they are those of independent siblings; for the other choices see `comparison.group_key`.
+    R is what the agent was paid in the whole episode. An agent that has no turn in some siblings is
+    compared with the siblings in which it has one; if there is no such sibling, with its pay
+    without a turn in the others.
+
+    With `within="agent"` and at least two siblings the expected gradient is exactly the policy
+    gradient, also where agents sit out and episodes end early: the others are independent siblings.
+    For the other choices see `comparison.group_key`. Failed episodes are left out: where failing
+    depends on the actions, the gradient is that of the episodes that did not fail.
     Failure mode: a group of one has no baseline and gets no signal.
     """
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
-        return compare(plays(groups, own_return), key=self.among, advantage=leave_one_out)
+        return compare(
+            plays(groups, own_return), key=self.among, advantage=leave_one_out, absent=self.absent
+        )

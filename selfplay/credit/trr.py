@@ -12,6 +12,7 @@ class TaskRelative(Stateless):
     Three task types and two roles make Absolute Zero's six baselines. A proposer makes one proposal
     per prompt, so it has no siblings to be compared with; over the batch it has. Statistics are per
     trajectory; the released code whitens over response tokens, so that longer answers weigh more.
+    Biased: the mean and the spread that judge a return contain this return.
     Failure mode: the baseline knows the type but not the task, so easy tasks push all of their
     answers up, and the variance is that of the whole batch.
     """

@@ -25,9 +25,10 @@ class TurnLevel(AmongSiblings):
     outcome alone. A sibling that stopped earlier than the others pays for what they earned by
     going on, as an answer without any tool call does in the released code.
 
-    `std=False` only centres: with weight 1 and as many turns in all siblings the expected gradient
-    is then (G-1)/G times the policy gradient. With std it is biased, and a constant reward of the
-    turns adds nothing however large it is.
+    `std=False` only centres: with weight 1 and `within="agent"` the expected gradient is then
+    (G-1)/G times the policy gradient, also where siblings take fewer turns or none. A turn of a
+    number that no sibling has is compared with 0. With std it is biased, and a constant reward of
+    the turns adds nothing however large it is.
     Failure mode: an outcome that hardly varies is blown up to the size of the turns' rewards.
     """
 
@@ -50,9 +51,10 @@ class TurnLevel(AmongSiblings):
         def turn_of(play: Play) -> Hashable:
             return (self.among(play), play.number)
 
-        found = plays(groups, outcome)
-        ends = compared(found, key=self.among, advantage=self.scale)
-        turns = compared(plays(groups, before_outcome), key=turn_of, advantage=self.scale)
+        found, before = plays(groups, outcome), plays(groups, before_outcome)
+        ends = compared(found, key=self.among, advantage=self.scale, absent=self.absent)
+        nothing = None if self.absent is None else lambda play, sibling: 0.0
+        turns = compared(before, key=turn_of, advantage=self.scale, absent=nothing)
         both = zip(ends, turns, strict=True)
         return samples(found, [end + self.weight * turn for end, turn in both])
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from selfplay.errors import DivergedError
 from selfplay.types import Completion, Request, StopReason, Versions
 
 BLOCK = 256
@@ -67,7 +68,11 @@ class Rows:
         return torch.cat([state, new.to(state)])
 
     def draw(self, logits: torch.Tensor, first: int = 0) -> None:
-        """Draw one token for the rows from `first` on; `logits` [rows, vocabulary]."""
+        """Draw one token for the rows from `first` on; `logits` [rows, vocabulary].
+
+        Raises DivergedError, naming the policy, if the logits hold NaN or infinity: they give no
+        probabilities.
+        """
         logits, rows = logits.float(), slice(first, None)
         temperature, count = self.temperature[rows], self.count[rows]
         greedy = temperature == 0
@@ -75,7 +80,13 @@ class Rows:
         logprobs = (logits / scale[:, None]).log_softmax(-1)
         index = torch.arange(len(logits))
         at = count.clamp(max=self.tokens.shape[1] - 1)
-        drawn = inverse(logprobs.exp(), self.uniforms[rows][index, at])
+        try:
+            drawn = inverse(logprobs.exp(), self.uniforms[rows][index, at])
+        except FloatingPointError as error:
+            raise DivergedError(
+                f"policy {self.requests[first].policy!r}: its weights give probabilities that are "
+                "not finite; resume from an earlier checkpoint with a lower learning rate"
+            ) from error
         chosen = torch.where(greedy, logits.argmax(-1).cpu(), drawn)
         nats = logprobs.gather(1, chosen.to(logprobs.device)[:, None])[:, 0].cpu()
         nats = torch.where(greedy, 0.0, nats)
@@ -134,12 +145,15 @@ def inverse(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """The inverse of each row's distribution function at its uniform number: a token of each row.
 
     In two steps, a block of tokens and a token of that block: running sums over a whole vocabulary
-    are slow, and on a GPU not deterministic. Never a token without a chance.
+    are slow, and on a GPU not deterministic. Never a token of probability 0. Raises
+    FloatingPointError for probabilities that are not finite.
     """
     width = -(-chances.shape[1] // BLOCK) * BLOCK
     blocks = torch.nn.functional.pad(chances, (0, width - chances.shape[1]))
     blocks = blocks.unflatten(1, (-1, BLOCK))
     ends = blocks.sum(-1, dtype=torch.float64).cpu().cumsum(-1)
+    if not bool(ends[:, -1].isfinite().all()):
+        raise FloatingPointError("probabilities that are not finite")
     targets = _below(uniforms * ends[:, -1], ends[:, -1])
     block = torch.searchsorted(ends, targets[:, None], right=True)[:, 0]
     index = torch.arange(len(ends))

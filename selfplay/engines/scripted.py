@@ -1,5 +1,6 @@
 """An engine without a model: each policy is a function from what the agent sees to its words."""
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -53,13 +54,18 @@ class Scripted(ScriptedEngine):
 
     def __init__(self, *, script: str) -> None:
         """`script` is the dotted name of a `Script`, e.g. arenas.opponents.random_legal; raises
-        ValueError where there is no such function."""
+        ValueError if there is no such function, or if its arguments do not fit."""
         super().__init__({})
         self.name = script
         try:
             self.script: Script = locate(script, "", key="script")
         except ConfigError as error:
             raise ValueError(str(error)) from error
+        if not _is_script(self.script):
+            raise ValueError(
+                f"script: {script} is no opponent: a function (agent, observation, rng) that "
+                "returns the move is needed, such as arenas.opponents.random_legal"
+            )
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -89,6 +95,22 @@ def _answer(request: Request, ids: tuple[int, ...], stop_reason: StopReason) -> 
         stop_reason=stop_reason,
         text=bytes(ids).decode("utf-8", "replace"),
     )
+
+
+def _is_script(function: Any) -> bool:
+    """Return True if a callable needs exactly three positional arguments, as a script does.
+
+    Other callables are refused, so that a config cannot have them called.
+    """
+    if inspect.isclass(function):
+        return False
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):  # a function in C without a signature
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.default is p.empty]
+    return len(needed) == 3 and all(p.kind in places for p in needed)
 
 
 def constant(text: str) -> Script:

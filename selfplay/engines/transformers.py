@@ -1,7 +1,10 @@
 """The embedded engine: continuous batching over a Hugging Face causal LM, on a CPU or a GPU.
 
 One prefill per distinct prompt, one random stream per request, rows that join and leave between
-decoding steps. Needs a model with ordinary attention layers (no recurrent state).
+decoding steps. Needs a model with ordinary attention layers (no recurrent state). A model is tried
+with two short prompts before it is served, because rows of different lengths share one cache: the
+engine's log-probabilities must be those of the model alone. For some models it serves only short
+rows (`selfplay.reach`).
 """
 
 from collections import deque
@@ -11,11 +14,12 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from selfplay.attention import unordinary
+from selfplay.attention import CLEARLY_NEARER, ROUNDING, evaluating, exact, unordinary
 from selfplay.engines.rows import Rows
 from selfplay.engines.slots import SlotCache
-from selfplay.errors import ConfigError, PromptTooLong, nearest
+from selfplay.errors import ConfigError, PromptTooLong, nearest, one_line
 from selfplay.mask import additive
+from selfplay.reach import reach
 from selfplay.types import Completion, Request
 
 
@@ -40,6 +44,7 @@ class TransformersEngine:
                 raise ConfigError(f"engine.{name}: must be at least 1, not {value}")
         self._settings = settings
         self._batches: dict[str, _Batch] = {}
+        self._known: dict[str, str] = {}
         self.partial = False
         """Whether completions in flight go on under new weights."""
 
@@ -51,7 +56,23 @@ class TransformersEngine:
             model: Its model; ConfigError for one whose attention the engine cannot serve.
             end_ids: The tokens that end a completion.
         """
+        if problem := unordinary(model) or self._tried(model):
+            raise ConfigError(
+                f"policy {policy!r}: the transformers engine cannot serve {type(model).__name__} "
+                f"with {problem}; choose another model or another engine"
+            )
         self._batches[policy] = _Batch(policy, model, end_ids, **self._settings)
+
+    def _tried(self, model: PreTrainedModel) -> str:
+        """Return the reason why two rows of a model cannot share a cache; empty if they can.
+
+        Models with equal configs are tested only once.
+        """
+        kernel = model.config._attn_implementation
+        build = f"{type(model)} {kernel} {model.dtype} {model.device} {model.config!r}"
+        if build not in self._known:
+            self._known[build] = _differs(model)
+        return self._known[build]
 
     def withdraw(self, policy: str) -> None:
         """Serve a policy no longer; raises RuntimeError while it has requests in flight."""
@@ -115,7 +136,6 @@ class _Batch:
         prefill_tokens: int,
         stride: int,
     ) -> None:
-        _check_attention(model, f"policy {policy!r}")
         config = model.config.get_text_config()
         self.model, self.policy, self.version = model, policy, 0
         self.max_rows, self.prefill_tokens, self.stride = max_rows, prefill_tokens, stride
@@ -123,7 +143,12 @@ class _Batch:
         self.waiting: deque[Request] = deque()
         self.rows = Rows(end_ids)
         self.cache = SlotCache(config.num_hidden_layers, self.device)
-        self.limit = getattr(config, "max_position_embeddings", None)
+        self.limit, self.why = getattr(config, "max_position_embeddings", None), ""
+        if self.limit is not None and self.limit < 1:  # XLNet's way to say that it has no limit
+            self.limit = None
+        served = reach(model).served()
+        if served is not None and (self.limit is None or served.tokens < self.limit):
+            self.limit, self.why = served.tokens, f" (it has {served.reason})"
 
     @property
     def busy(self) -> bool:
@@ -138,12 +163,13 @@ class _Batch:
             raise ConfigError(f"{where}: max_tokens must be at least 1, not {new}")
         if self.limit is not None and new >= self.limit:
             raise ConfigError(
-                f"{where}: max_tokens {new} leaves no room for a prompt in the model's {self.limit}"
+                f"{where}: max_tokens {new} leaves no room for a prompt in the model's "
+                f"{self.limit}{self.why}"
             )
         if self.limit is not None and prompt + new > self.limit:
             raise PromptTooLong(
                 f"{where}: prompt of {prompt} tokens plus {new} new ones exceeds the model's "
-                f"{self.limit}; lower max_tokens or shorten the prompt"
+                f"{self.limit}{self.why}; lower max_tokens or shorten the prompt"
             )
         self.waiting.append(request)
 
@@ -236,10 +262,53 @@ class _Batch:
         return completions
 
 
-def _check_attention(model: PreTrainedModel, where: str) -> None:
-    """Raise ConfigError for a model that a cache with one column per token does not fit."""
-    if problem := unordinary(model):
-        raise ConfigError(
-            f"{where}: the transformers engine cannot serve {type(model).__name__} with {problem}; "
-            "choose another model or another engine"
-        )
+TRIED = ((1,), (2, 1, 3, 2, 1, 0, 3, 1))
+"""Prompts of the test of a model; the longer one is cut to the model's limit."""
+SAID = 3
+"""Number of tokens that are generated after each of these prompts."""
+
+
+@torch.inference_mode()
+def _differs(model: PreTrainedModel) -> str:
+    """Return the reason why the engine's log-probabilities are wrong; empty if they are right.
+
+    The difference must be rounding, or much smaller than the change that another first token makes.
+    A model in 16 bits is tested with its first layers in float32 (`attention.exact`).
+    """
+    whole = exact(model)
+    batch = _Batch("", whole, [], max_rows=8, prefill_tokens=64, stride=1)
+    limit = batch.limit
+    if limit is not None and limit < len(TRIED[0]) + SAID:
+        return f"room for {limit} tokens only"
+    apart = change = scale = 0.0
+    try:
+        vocabulary = int(whole.config.get_text_config().vocab_size)
+        for number, ids in enumerate(TRIED):
+            cut = ids if limit is None else ids[: limit - SAID]
+            prompt = tuple(each % vocabulary for each in cut)
+            batch.add(
+                Request(id=number, policy="", prompt_ids=prompt, seed=number, max_tokens=SAID)
+            )
+        prompts = {request.id: request.prompt_ids for request in batch.waiting}
+        while batch.busy:
+            for done in batch.step():
+                said, engine = done.completion_ids, torch.tensor(done.logprobs).double()
+                alone = _nats(whole, prompts[done.id], said)
+                other = _nats(whole, (4 % vocabulary, *prompts[done.id][1:]), said)
+                apart = max(apart, float((engine - alone).abs().max()))
+                change = max(change, float((other - alone).abs().max()))
+                scale = max(scale, float(alone.abs().max()))
+    except Exception as error:  # a model's own code may fail in any way with our cache
+        return f"a forward pass that does not take rows of different lengths ({one_line(error)})"
+    if apart <= max(ROUNDING * torch.finfo(whole.dtype).eps * scale, change / CLEARLY_NEARER):
+        return ""
+    return f"log-probabilities that change by {apart:.2g} nats where rows share a cache"
+
+
+def _nats(model: PreTrainedModel, prompt: Sequence[int], said: Sequence[int]) -> torch.Tensor:
+    """[C] log-probabilities of a completion by the model without a cache."""
+    with evaluating(model):
+        ids = torch.tensor([[*prompt, *said]], device=model.device)
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+        chosen = torch.tensor([list(said)], device=logits.device).T
+        return logits.double().log_softmax(-1).gather(1, chosen)[:, 0].cpu()

@@ -7,10 +7,11 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
 from selfplay.errors import SelfplayError
-from selfplay.executor.outcome import Call, Outcome, Reason, failure
+from selfplay.executor.outcome import FINAL, Call, Outcome, Reason, failure
 from selfplay.executor.worker import Limits, LostError, Worker, configuration, encoded, judged
 
 # A pair for the whole pool and not per process: a verdict depends on no chance of scheduling.
@@ -35,7 +36,7 @@ class Batch:
 
 @dataclass(kw_only=True, eq=False)
 class Job:
-    """One run: its place in a batch, and how often a warmed process was lost over it."""
+    """One run of a call: its place in a batch, and how many warmed processes it has ended."""
 
     batch: Batch
     index: int
@@ -83,15 +84,17 @@ class Dispatcher:
         return not self._closing and self._owner == os.getpid() and self._thread.is_alive()
 
     def run(self, calls: Sequence[tuple[Call, str]], runs: int) -> list[list[Outcome]]:
-        """Every call with its canonical arguments, `runs` times; blocks until all have ended."""
-        batch = Batch(outcomes=[[None] * runs for _ in calls], left=len(calls) * runs)
+        """Run every call with its canonical arguments; block until all have ended.
+
+        A call is run `runs` times, one run after another, in alternating lanes; the first lane
+        depends only on the call. A run that decides the verdict alone is the call's last run.
+        """
+        batch = Batch(outcomes=[[None] * runs for _ in calls], left=len(calls))
         jobs: list[Job] = []
         for index, (call, arguments) in enumerate(calls):
             request = encoded(call, arguments)
-            for replica in range(runs):
-                lane = (replica if runs > 1 else index) % len(HASH_SEEDS)
-                job = Job(batch=batch, index=index, replica=replica, request=request, lane=lane)
-                jobs.append(job)
+            lane = blake2b(request, digest_size=1).digest()[0] % len(HASH_SEEDS)
+            jobs.append(Job(batch=batch, index=index, replica=0, request=request, lane=lane))
         with self._lock:
             if self._closing:
                 raise ClosedError("executor: closed; make a new one")
@@ -164,12 +167,12 @@ class Dispatcher:
         for place, (_, worker) in enumerate(self._workers):
             if worker.seconds_left <= 0:
                 self._replace(place)
-        for ahead in (1, _AHEAD):
-            for place in range(len(self._workers)):
-                self._feed(place, ahead)
+        self._feed_all()
         # Judged last, while the processes are busy again.
         for job, reply in replies:
             self._finish(job, judged(reply, self._limits))
+        if replies:
+            self._feed_all()  # a call's next run waits for its first one
 
     def _serve(self, place: int, event: int, replies: list[tuple[Job, bytes]]) -> None:
         worker = self._workers[place][1]
@@ -180,6 +183,11 @@ class Dispatcher:
                 replies.extend(worker.receive())
         except LostError:
             self._replace(place)
+
+    def _feed_all(self) -> None:
+        for ahead in (1, _AHEAD):
+            for place in range(len(self._workers)):
+                self._feed(place, ahead)
 
     def _feed(self, place: int, ahead: int) -> None:
         lane, worker = self._workers[place]
@@ -216,8 +224,14 @@ class Dispatcher:
         self._workers[place] = (lane, fresh)
 
     def _finish(self, job: Job, outcome: Outcome) -> None:
-        batch = job.batch
-        batch.outcomes[job.index][job.replica] = outcome
+        batch, row = job.batch, job.batch.outcomes[job.index]
+        row[job.replica] = outcome
+        if outcome.reason not in FINAL and job.replica + 1 < len(row):
+            lane = (job.lane + 1) % len(HASH_SEEDS)
+            following = replace(job, replica=job.replica + 1, lane=lane, attempts=0)
+            with self._lock:
+                self._lanes[lane].append(following)
+            return
         batch.left -= 1
         if batch.left == 0:
             batch.done.set()

@@ -9,11 +9,15 @@ because the sandboxed process loads it too.
 import ast
 import math
 import re
+from _thread import allocate_lock
 
 MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 64  # CPython's own tokenizer stops at 200 brackets
 MAX_DIGITS = 4_300  # CPython's own cap on converting between int and text
 _MAX_BITS = math.ceil(MAX_DIGITS * math.log2(10))
+
+
+_PARSING = allocate_lock()
 
 
 class LiteralError(ValueError):
@@ -95,9 +99,29 @@ def _vetted(text: str, characters: int) -> str:
     return "".join(parts)
 
 
+def parse_program(text: str) -> ast.Module:
+    """Return the syntax tree of a program.
+
+    Call this or `parse_expression`, and not `ast.parse`. CPython counts the depth of a new tree in
+    one place for all threads, so that two threads that parse at the same time can end in a
+    SystemError ("AST constructor recursion depth mismatch"). A lock lets one thread parse at a
+    time.
+
+    Raises what `ast.parse` raises.
+    """
+    with _PARSING:
+        return ast.parse(text)
+
+
+def parse_expression(text: str) -> ast.Expression:
+    """Return the syntax tree of one expression; see `parse_program`."""
+    with _PARSING:
+        return ast.parse(text, mode="eval")
+
+
 def _evaluated(text: str) -> object:
     try:
-        return ast.literal_eval(text)
+        return ast.literal_eval(parse_expression(text.lstrip(" \t")))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         reason = str(error).partition("\n")[0][:120] or type(error).__name__
         raise LiteralError(f"not plain data: {reason}") from None

@@ -14,7 +14,8 @@ class Reason(StrEnum):
     INPUT_LIMIT = "input_limit"  # the program or its arguments are longer than the executor takes
     NO_ENTRY = "no_entry"  # no function of the asked name
     RAISED = "raised"  # the program raised and did not catch
-    TIMEOUT = "timeout"  # wall-clock or CPU time
+    TIMEOUT = "timeout"  # more CPU time than allowed
+    STALLED = "stalled"  # more wall-clock time than allowed: it slept, or the machine was too busy
     MEMORY = "memory"
     FORBIDDEN = "forbidden"  # a system call or file that isolation refuses
     OUTPUT_LIMIT = "output_limit"  # the result is longer than allowed
@@ -22,10 +23,15 @@ class Reason(StrEnum):
     NONDETERMINISTIC = "nondeterministic"  # fresh processes disagreed
     KILLED = "killed"  # died by a signal of its own making, or its warmed process died twice
     EXITED = "exited"  # left without a result, e.g. sys.exit
+    NOT_RUN = "not_run"  # earlier calls of the same program ran out of time
 
 
-# Reasons that depend on the machine and its load, so that another try may end otherwise.
-CIRCUMSTANTIAL = frozenset({Reason.TIMEOUT, Reason.MEMORY, Reason.KILLED})
+OUT_OF_TIME = frozenset({Reason.TIMEOUT, Reason.STALLED})
+"""The reasons of a program that was stopped because it took too long."""
+FINAL = frozenset({*OUT_OF_TIME, Reason.MEMORY, Reason.KILLED})
+"""Reasons that one run decides alone: they say nothing about determinism."""
+CIRCUMSTANTIAL = frozenset({Reason.STALLED, Reason.MEMORY, Reason.KILLED})
+"""Reasons that can depend on the machine and its load: another run may end differently."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +80,7 @@ def agreed(outcomes: Sequence[Outcome]) -> Outcome:
     """
     first = outcomes[0]
     for outcome in outcomes:
-        if outcome.reason in CIRCUMSTANTIAL:
+        if outcome.reason in FINAL:
             return outcome
     for other in outcomes[1:]:
         if (other.reason, other.value) != (first.reason, first.value):

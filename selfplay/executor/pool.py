@@ -1,9 +1,10 @@
 """Runs programs that nobody has read, in isolated processes, and reports what they returned."""
 
 import functools
+import os
 import threading
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from hashlib import blake2b
 from types import TracebackType
@@ -12,12 +13,21 @@ from typing import Any, Literal, Self
 from selfplay.errors import ConfigError
 from selfplay.executor.dispatcher import Dispatcher
 from selfplay.executor.literal import LiteralError, TooLargeError, canonical, parse_arguments
-from selfplay.executor.outcome import CIRCUMSTANTIAL, Call, Outcome, Reason, agreed, failure
+from selfplay.executor.outcome import (
+    CIRCUMSTANTIAL,
+    OUT_OF_TIME,
+    Call,
+    Outcome,
+    Reason,
+    agreed,
+    failure,
+)
 from selfplay.executor.worker import Limits
 
 MAX_PROGRAM_CHARACTERS = 1_000_000
 MAX_ARGUMENT_CHARACTERS = 100_000
 _MAX_CACHED_CHARACTERS = 1_000  # longer values are computed again rather than kept
+_PATIENCE = 10.0  # wall-clock seconds per second of CPU time; also the smallest default limit
 CACHED = "cached"
 
 
@@ -32,7 +42,7 @@ class Executor:
         self,
         *,
         workers: int = 2,
-        wall_seconds: float = 2.0,
+        wall_seconds: float | None = None,
         cpu_seconds: float = 1.0,
         memory_mb: int = 256,
         output_characters: int = 10_000,
@@ -43,12 +53,16 @@ class Executor:
 
         Args:
             workers: Programs that run twice at once; there are two processes per worker.
-            wall_seconds: Cap on the duration of a run.
+            wall_seconds: Cap on the duration of a run; if None, 10 times `cpu_seconds` and at
+                least 10. It ends programs that sleep. Leave it generous: a smaller cap makes
+                verdicts depend on how busy the machine is.
             cpu_seconds: Cap on the CPU time of a run.
             memory_mb: Cap on the address space of a run in MiB, some 30 of them the interpreter's.
             output_characters: Cap on the canonical text of a result.
             isolation: "kernel" for namespaces, a root without files, and a filter of system calls;
                 "rlimits" for resource limits alone, which do not hold back a hostile program.
+                Refused if the user is root, because a program could then end every process of
+                the machine.
             cache_size: Results to remember, 0 for none.
         """
         self._configuration: dict[str, Any] = {
@@ -64,14 +78,21 @@ class Executor:
             if self._configuration[name] < least:
                 raise ConfigError(f"executor.{name}: must be at least {least}")
         for name in ("wall_seconds", "cpu_seconds"):
-            if not 0 < self._configuration[name] < 1e6:
+            if self._configuration[name] is not None and not 0 < self._configuration[name] < 1e6:
                 raise ConfigError(f"executor.{name}: must be a positive number of seconds")
         if isolation not in ("kernel", "rlimits"):
             raise ConfigError(f"executor.isolation: 'kernel' or 'rlimits', not {isolation!r}")
+        if isolation == "rlimits" and os.geteuid() == 0:
+            raise ConfigError(
+                "executor.isolation: 'rlimits' is refused to root, because a program could end "
+                "every process of the machine; use 'kernel', or run as another user"
+            )
         self._workers = workers
         self._cache_size = cache_size
         self._limits = Limits(
-            wall_seconds=wall_seconds,
+            wall_seconds=_PATIENCE * max(1.0, cpu_seconds)
+            if wall_seconds is None
+            else wall_seconds,
             cpu_seconds=cpu_seconds,
             memory_mb=memory_mb,
             output_characters=output_characters,
@@ -83,15 +104,49 @@ class Executor:
         self._finalizer: weakref.finalize[..., Executor] | None = None
         self.counts: Counter[str] = Counter()
 
-    def run(self, calls: Sequence[Call], *, runs: int = 1) -> list[Outcome]:
-        """The outcome of each call, in order; no program can make this raise.
+    def run(
+        self, calls: Sequence[Call], *, runs: int = 1, timeouts: int | None = None
+    ) -> list[Outcome]:
+        """Return the outcome of each call, in order; no program can make this raise.
 
-        With `runs` of 2 or more, that many fresh processes, under different hash seeds, must agree
-        on each call, else its outcome is `NONDETERMINISTIC`. Equal calls run once. Raises
-        `IsolationError` where the system cannot isolate programs as configured.
+        Args:
+            calls: What to run. Equal calls run once. An outcome depends on the call, `runs` and
+                the configuration, and not on other calls, unless the machine
+                has too little memory or time (`STALLED`, `MEMORY`, `KILLED`).
+            runs: Fresh processes per call. If two or more do not agree, under different hash seeds,
+                clocks and random numbers, the outcome is `NONDETERMINISTIC`.
+            timeouts: How often a program may run out of time. The calls of a program run in their
+                order; calls after that many `TIMEOUT` or `STALLED` outcomes are `NOT_RUN`. For
+                callers that need all calls of a program to succeed. None: all calls run.
+
+        Raises `IsolationError` if the system cannot isolate programs as configured.
         """
-        if runs < 1:
-            raise ValueError(f"runs must be at least 1, not {runs}")
+        if runs < 1 or (timeouts is not None and timeouts < 1):
+            raise ValueError(f"runs and timeouts must be at least 1, not {runs} and {timeouts}")
+        if timeouts is None:
+            return self._run(calls, runs)
+        outcomes: list[Outcome] = [_NOT_RUN] * len(calls)
+        left = dict.fromkeys((call.program for call in calls), timeouts)
+        waiting: dict[str, deque[int]] = {program: deque() for program in left}
+        for index, call in enumerate(calls):
+            waiting[call.program].append(index)
+        while wave := [
+            queue.popleft()
+            for program, queue in waiting.items()
+            for _ in range(min(left[program], len(queue)))
+        ]:
+            for index, outcome in zip(
+                wave, self._run([calls[index] for index in wave], runs), strict=True
+            ):
+                outcomes[index] = outcome
+                left[calls[index].program] -= outcome.reason in OUT_OF_TIME
+        skipped = sum(len(queue) for queue in waiting.values())
+        if skipped:
+            with self._lock:
+                self.counts[Reason.NOT_RUN.value] += skipped
+        return outcomes
+
+    def _run(self, calls: Sequence[Call], runs: int) -> list[Outcome]:
         found: dict[bytes, Outcome] = {}
         todo: dict[bytes, tuple[Call, str]] = {}
         keys = [_key(call, runs) for call in calls]
@@ -174,6 +229,9 @@ class Executor:
             self._cache[key] = outcome
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
+
+
+_NOT_RUN = failure(Reason.NOT_RUN, "earlier calls of this program ran out of time")
 
 
 def _key(call: Call, runs: int) -> bytes:

@@ -87,7 +87,8 @@ class Worker(Generic[Job]):
         self._inbox, self._outbox = bytearray(), bytearray()
         self._since = 0.0
         self._socket, theirs = socket.socketpair()
-        environment = {"PYTHONHASHSEED": str(hash_seed)}
+        # Python reads the time zone at its start, when the machine's own is still visible.
+        environment = {"PYTHONHASHSEED": str(hash_seed), "TZ": "UTC0"}
         if "LD_LIBRARY_PATH" in os.environ:  # some interpreters cannot start without theirs
             environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
         # The flags are -I -S but for the environment, of which -I would ignore the hash seed.
@@ -213,7 +214,7 @@ def judged(reply: bytes, limits: Limits) -> Outcome:
     status, flags, seconds, _ = wire.REPLY.unpack_from(reply)
     data = reply[wire.REPLY.size :]
     if flags & wire.TIMED_OUT:
-        return failure(Reason.TIMEOUT, f"longer than {limits.wall_seconds:g} s")
+        return failure(Reason.STALLED, f"longer than {limits.wall_seconds:g} s of wall-clock time")
     if flags & wire.OVERFLOWED:
         return failure(Reason.OUTPUT_LIMIT, f"more than {limits.output_characters} characters")
     if os.WIFSIGNALED(status):

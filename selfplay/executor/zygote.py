@@ -15,9 +15,9 @@ import os
 import select
 import signal
 import sys
-import time
 import types
 from collections.abc import Callable
+from time import monotonic, sleep  # the real ones: a run's clocks are replaced
 from typing import Any, NoReturn
 
 if __name__ == "__main__":
@@ -27,7 +27,7 @@ if __name__ == "__main__":
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [os.path.dirname(os.path.abspath(__file__))]
 
-from selfplay.executor import isolation, program, wire
+from selfplay.executor import isolation, program, surroundings, wire
 
 CONTROL = 3  # replaced by the result pipe in every fork
 
@@ -60,9 +60,7 @@ def _write(descriptor: int, data: bytes | memoryview) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _child(
-    request: bytearray, writer: int, confine: Callable[[], None], characters: int
-) -> NoReturn:
+def _child(request: bytearray, writer: int, begin: Callable[[], None], characters: int) -> NoReturn:
     """One run, in its own process. Only bytes on the result pipe leave it."""
     leave, write, pack = os._exit, _write, wire.FRAME.pack
     memory = b"memory\n"
@@ -70,7 +68,7 @@ def _child(
     try:
         os.dup2(writer, isolation.RESULT)
         os.closerange(isolation.RESULT + 1, isolation.MAX_DESCRIPTORS)
-        confine()
+        begin()
         try:
             kind, text = wire.VALUE, program.run(*_parts(request), characters)
         except BaseException as error:
@@ -101,17 +99,17 @@ def _kill(pid: int, group: bool) -> None:
 
 
 def _supervise(
-    request: bytearray, result: memoryview, settings: dict[str, Any], confine: Callable[[], None]
+    request: bytearray, result: memoryview, settings: dict[str, Any], begin: Callable[[], None]
 ) -> None:
     """Fork one run, relay its result pipe under a cap and a deadline, and reap it."""
     kernel = settings["isolation"] == "kernel"
     reader, writer = os.pipe()
-    deadline = time.monotonic() + settings["wall_seconds"]
+    deadline = monotonic() + settings["wall_seconds"]
     pid = os.fork()
     if pid == 0:
         if not kernel:
             os.setpgid(0, 0)
-        _child(request, writer, confine, settings["output_characters"])
+        _child(request, writer, begin, settings["output_characters"])
     request[:] = bytes(len(request))
     os.close(writer)
     size, flags = 0, 0
@@ -119,7 +117,7 @@ def _supervise(
     poller.register(reader, select.POLLIN)
     poller.register(CONTROL, 0)  # reports only the end of the other side
     while not flags:
-        remaining = deadline - time.monotonic()
+        remaining = deadline - monotonic()
         if remaining <= 0:
             flags = wire.TIMED_OUT
             break
@@ -140,10 +138,10 @@ def _supervise(
         found, status, usage = os.wait4(pid, os.WNOHANG)
         if found:
             break
-        if time.monotonic() > deadline:
+        if monotonic() > deadline:
             flags = wire.TIMED_OUT
         else:
-            time.sleep(pause)
+            sleep(pause)
             pause = min(2 * pause, 0.005)
     if flags:
         _kill(pid, group=not kernel)
@@ -171,11 +169,12 @@ def _probe(confine: Callable[[], None]) -> None:
         raise isolation.IsolationError("seccomp filter")
 
 
-def _warm() -> None:
+def _warm(lane: surroundings.Surroundings) -> None:
     sys.dont_write_bytecode = True
-    # `random` would seed itself anew in every fork, which costs more than most programs. Left as it
-    # is, its state still differs between two warmed processes, so that chance is still found out.
+    # `random` would seed itself again in every fork, which costs more than most programs. Its
+    # state differs between the lanes, so random results are still detected.
     register, os.register_at_fork = os.register_at_fork, lambda **hooks: None
+    lane.replace()
     for name in _PRELOADED.split():
         with contextlib.suppress(ImportError):  # an interpreter built without it has to do without
             importlib.import_module(name)
@@ -183,6 +182,7 @@ def _warm() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "selfplay"]:
         del sys.modules[name]  # a program that imports such a name is to find nothing
     os.environ.clear()
+    sys.modules["posix"].environ.clear()  # a second copy, which still holds the hash seed
     sys.argv[:] = [""]
     # What a program inherits must not depend on who started us.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -199,7 +199,8 @@ def main() -> None:
     os.closerange(CONTROL + 1, 1024)
     settings = json.loads(_read(int.from_bytes(_read(4), "little")))
     rules = bytes.fromhex(settings["filter"])
-    _warm()
+    lane = surroundings.Surroundings(int(os.environ["PYTHONHASHSEED"]))
+    _warm(lane)
     try:
         if settings["isolation"] == "kernel":
             isolation.enter(pivot_root=settings["pivot_root"], control=CONTROL)
@@ -220,6 +221,11 @@ def main() -> None:
     # A character takes at most ten bytes, as an escape of a code point.
     most = wire.FRAME.size + 10 * settings["output_characters"] + 1024
     result = memoryview(bytearray(most + 1))
+
+    def begin() -> None:
+        confine()
+        lane.begin()
+
     gc.collect()
     gc.freeze()
     while True:
@@ -228,7 +234,7 @@ def main() -> None:
         request = bytearray(len(header) + sum(wire.REQUEST.unpack(header)))
         request[: len(header)] = header
         _fill(memoryview(request)[len(header) :])
-        _supervise(request, result, settings, confine)
+        _supervise(request, result, settings, begin)
 
 
 if __name__ == "__main__":

@@ -83,6 +83,8 @@ class League:
         self._begun = False
         self._groups = 0
         self._met: Counter[tuple[str, str]] = Counter()
+        self._played: dict[tuple[str, str, str], tuple[int, int]] = {}
+        """Player, opponent and the player's seat, to games in all and the step of the latest."""
         self._last = dict.fromkeys(self.table.players, 0)
         self._anchored = (0.0, 0)
         self.begin_step(0, ())
@@ -200,6 +202,8 @@ class League:
         if came is None:
             return
         self._paid[fixture.player].append(returns(episode).get(fixture.seat, 0.0))
+        key = (fixture.player, fixture.opponent, fixture.seat)
+        self._played[key] = (self._played.get(key, (0, 0))[0] + 1, self.step)
         self.table.payoff.book(fixture.player, fixture.opponent, came)
         self.ratings.book(fixture.player, fixture.opponent, came)
 
@@ -236,6 +240,8 @@ class League:
         self.ratings.forget(name)
         for pair in [pair for pair in self._met if name in pair]:
             del self._met[pair]
+        for key in [key for key in self._played if name in key[:2]]:
+            del self._played[key]
 
     # What is known ------------------------------------------------------------------------------
 
@@ -279,6 +285,8 @@ class League:
             "begun": self._begun,
             "groups": self._groups,
             "met": [[*pair, count] for pair, count in self._met.items()],
+            "seats": self.seats,
+            "played": [[*key, *games] for key, games in self._played.items()],
             "last": self._last,
             "anchored": list(self._anchored),
             "snapshots": [[each.player, each.updates] for each in self.table.snapshots],
@@ -290,6 +298,10 @@ class League:
         """Restore what `state_dict` gave, with the weights of its checkpoint."""
         self._begun, self._groups = state["begun"], state["groups"]
         self._met = Counter({(player, other): count for player, other, count in state["met"]})
+        self._played = {
+            (player, other, seat): (games, step)
+            for player, other, seat, games, step in state.get("played", ())  # older runs have none
+        }
         self._last = dict(state["last"])
         share, until = state["anchored"]
         self._anchored = (share, until)

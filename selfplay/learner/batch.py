@@ -44,6 +44,9 @@ class Row:
     and of a conversation in which every turn begins with the turn before it."""
     spans: tuple[Span, ...]
     """Its samples, in the order in which they were added."""
+    far: tuple[bool, ...] = ()
+    """For each model, True if the samples are longer than its `Reach.turn`. Only rows with equal
+    values share a pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,8 @@ class Batch:
     ids: Tensor
     """[R, T] token ids."""
     positions: Tensor
-    """[R, T] positions within the samples."""
+    """[R, T] positions within the samples; 0 for padding, so that no position is larger than in
+    the longest sample."""
     ends: Tensor | None
     """[R, T] the last column that sees each token: those from its own to there do, no others. None
     where in every row each column sees all that stand before it."""
@@ -68,7 +72,7 @@ class Batch:
     reads: Tensor | None
     """[trainable tokens] which of the N each of them is; None: each is its own."""
     old_logprobs: Tensor
-    """[S, C] nats."""
+    """[S, C] nats; 0 where a token has no loss and the sampler's value is not finite."""
     advantages: Tensor
     """[S, C]."""
     mask: Tensor
@@ -108,17 +112,19 @@ def check(sample: Sample) -> None:
     if not turn.prompt_ids:
         wrong.append("no prompt to predict its first token from")
     if wrong:
-        raise ValueError(
-            f"sample {sample.group}/{sample.episode}/{turn.agent}: {count} completion tokens but "
-            + ", ".join(wrong)
-        )
+        raise ValueError(f"{named(sample)}: {count} completion tokens but " + ", ".join(wrong))
 
 
-def alone(sample: Sample) -> Row:
-    """The sample as a row of its own."""
+def named(sample: Sample) -> str:
+    """The sample's name for an error: group, episode and agent."""
+    return f"sample {sample.group}/{sample.episode}/{sample.turn.agent}"
+
+
+def alone(sample: Sample, *, far: tuple[bool, ...] = ()) -> Row:
+    """The sample as a row of its own; `far` as in `Row`."""
     width = len(computed(sample))
     span = Span(sample=sample, columns=np.arange(width), shared=0)
-    return Row(width=width, stem=width, spans=(span,))
+    return Row(width=width, stem=width, spans=(span,), far=far)
 
 
 def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> Iterator[Batch]:
@@ -146,10 +152,11 @@ def cut(rows: Sequence[Row], *, max_tokens: int, mask: float = MASK) -> Iterator
 
     Sorted by width and cut where padding adds up; the loss's denominators are those of the whole
     batch, so the cut changes nothing but speed. Tries are kept from plain rows, which need no mask,
-    and their masks within `mask` elements.
+    and their masks within `mask` elements. Rows with another `far` are kept apart.
     """
-    for plain in (True, False):
-        kind = [row for row in rows if (row.stem == row.width) is plain]
+    kinds = sorted({(row.stem < row.width, row.far) for row in rows})
+    for tree, far in kinds:
+        kind = [row for row in rows if (row.stem < row.width) is tree and row.far == far]
         held: list[Row] = []
         padding = 0
         for row in sorted(kind, key=lambda row: row.width, reverse=True):
@@ -157,7 +164,7 @@ def cut(rows: Sequence[Row], *, max_tokens: int, mask: float = MASK) -> Iterator
             tokens = (len(held) + 1) * width
             padding += width - row.width
             behind = width - common_stem([*held, row])
-            too_many = tokens > max_tokens or (not plain and tokens * behind > mask)
+            too_many = tokens > max_tokens or (tree and tokens * behind > mask)
             if held and (too_many or padding > PADDING):
                 yield held
                 held, padding = [], 0
@@ -190,7 +197,7 @@ def pad(rows: Sequence[Row], *, least: int = 1, masked: bool = False) -> Batch:
     width = max(row.width for row in rows)
     length = max(len(span.sample.turn.completion_ids) for _, span in spans)
     ids = np.zeros((len(rows), width), dtype=np.int64)
-    positions = np.tile(np.arange(width), (len(rows), 1))
+    positions = np.zeros_like(ids)
     old = np.zeros((len(spans), length), dtype=np.float32)
     advantages, mask = np.zeros_like(old), np.zeros_like(old)
     tokens: list[NDArray[np.float64]] = []
@@ -199,9 +206,9 @@ def pad(rows: Sequence[Row], *, least: int = 1, masked: bool = False) -> Batch:
         turn, columns, count = span.sample.turn, span.columns, len(span.sample.turn.completion_ids)
         ids[number, columns] = computed(span.sample)
         positions[number, columns] = np.arange(len(columns))
-        old[place, :count] = turn.logprobs
         mask[place, :count] = turn.trainable
-        advantages[place, :count] = span.sample.advantage
+        old[place, :count] = _known(turn.logprobs, mask[place, :count])
+        advantages[place, :count] = _known(span.sample.advantage, mask[place, :count])
         offsets = np.flatnonzero(turn.trainable)
         from_where = number * width + columns[len(turn.prompt_ids) - 1 + offsets]
         said = np.array(turn.completion_ids)[offsets]
@@ -225,6 +232,13 @@ def pad(rows: Sequence[Row], *, least: int = 1, masked: bool = False) -> Batch:
         samples=tuple(span.sample for _, span in spans),
         passes=max(least, passes(rows)),
     )
+
+
+def _known(values: float | Sequence[float], mask: NDArray[np.float32]) -> NDArray[np.float64]:
+    """[C] the values, with 0 for a value that is not finite on a token without loss: the value is
+    not used, but 0 times the value would be NaN."""
+    found = np.broadcast_to(np.asarray(values, dtype=np.float64), mask.shape)
+    return np.where((mask > 0) | np.isfinite(found), found, 0.0)
 
 
 def _ends(rows: Sequence[Row], width: int) -> NDArray[np.int32]:

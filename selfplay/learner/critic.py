@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from selfplay.errors import DivergedError
 from selfplay.policy import load_model
+from selfplay.reach import reach
 from selfplay.tiny import build_model
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -60,8 +61,10 @@ class TransformerCritic:
             raise ValueError("sizes, epochs and max_tokens are at least 1")
         if hidden % (2 * heads):
             raise ValueError(f"hidden={hidden} does not split into {heads} heads of even width")
-        if lr <= 0 or clip < 0 or clip_norm <= 0:
-            raise ValueError("lr and clip_norm are above 0, clip is not negative")
+        if not (0 < lr < math.inf and 0 <= clip < math.inf and 0 < clip_norm < math.inf):
+            raise ValueError(
+                "lr and clip_norm must be finite and above 0, clip finite and at least 0"
+            )
         self.epochs, self.clip, self.clip_norm = epochs, clip, clip_norm
         self.max_tokens, self._folded = max_tokens, 0
         if device == "auto":
@@ -85,7 +88,10 @@ class TransformerCritic:
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self.trunk = whole.base_model.eval()
+        self._reach = reach(whole)
         self.vocabulary, self.positions = sizes.vocab_size, sizes.max_position_embeddings
+        if (longest := self._reach.longest) is not None:
+            self.positions = min(self.positions, longest.tokens)
         self.network = torch.nn.ModuleList([self.trunk, self.head]).to(device)
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, weight_decay=0.0)
@@ -167,10 +173,12 @@ class TransformerCritic:
         return found
 
     def _batches(self, states: Sequence[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
-        """States of similar lengths, at most `max_tokens` padded tokens together."""
+        """States of similar lengths, at most `max_tokens` padded tokens together, on one side of
+        the length at which the decoder changes its frequencies."""
         rows: list[tuple[int, ...]] = []
         for state in sorted(states, key=len, reverse=True):
-            if rows and (len(rows) + 1) * len(rows[0]) > self.max_tokens:
+            turns = bool(rows) and self._reach.far(len(rows[0])) != self._reach.far(len(state))
+            if turns or (rows and (len(rows) + 1) * len(rows[0]) > self.max_tokens):
                 yield rows
                 rows = []
             rows.append(state)

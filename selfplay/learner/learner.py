@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from selfplay.attention import Kernel, attending, refuses_kernel
+from selfplay.attention import Kernel, attending, evaluating, refuses_kernel
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.batch import Batch, cut, nothing, pad
 from selfplay.learner.logprobs import Scorer
@@ -19,6 +19,19 @@ from selfplay.learner.peers import Alone, Peers, shard, whole
 from selfplay.learner.recompute import recompute
 from selfplay.learner.update import Updates
 from selfplay.types import Sample
+
+LARGEST = 1e30
+"""The largest number that 32 bits hold even after AdamW has divided it by its bias correction."""
+RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "lr": (lambda x: 0 <= x <= LARGEST, f"a finite number of at least 0 (at most {LARGEST:g})"),
+    "betas": (lambda x: 0 <= x < 1, "a number of at least 0 and below 1"),
+    "weight_decay": (lambda x: 0 <= x <= LARGEST, "a finite number of at least 0"),
+    "clip_norm": (lambda x: 0 < x <= LARGEST, "a finite number above 0"),
+    "warmup_steps": (lambda x: x >= 0, "at least 0"),
+    "mini_batches": (lambda x: x >= 1, "at least 1"),
+    "max_tokens": (lambda x: x >= 1, "at least 1"),
+}
+"""Check of each numeric setting of a learner, and the condition in words for an error."""
 
 Scoring: TypeAlias = Callable[..., tuple[Tensor, Tensor | None]]
 """Called as a `Scorer` is."""
@@ -52,7 +65,7 @@ class Learner(Updates):
         lr: AdamW's learning rate, reached linearly in `warmup_steps` optimizer steps.
         betas: AdamW's averaging.
         weight_decay: AdamW's.
-        clip_norm: Largest gradient norm.
+        clip_norm: Largest gradient norm; finite, so that one bad batch has a bounded step.
         warmup_steps: Optimizer steps until the full learning rate.
         mini_batches: Optimizer steps per batch of samples.
         max_tokens: Tokens of one forward pass, padding included.
@@ -71,11 +84,9 @@ class Learner(Updates):
                 "learner.mini_batches: this objective weighs its samples by the present weights, "
                 "which the second mini-batch no longer has; set mini_batches=1"
             )
-        if mini_batches < 1 or max_tokens < 1 or warmup_steps < 0 or clip_norm <= 0:
-            raise ConfigError(
-                "learner: mini_batches and max_tokens are at least 1, warmup_steps at least 0, "
-                "clip_norm above 0"
-            )
+        numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "clip_norm": clip_norm}
+        counts = {"warmup_steps": warmup_steps, "mini_batches": mini_batches}
+        refuse_settings({**numbers, **counts, "max_tokens": max_tokens}, where="learner")
         self.model, self.reference, self.objective = model, reference, objective
         self.lr, self.clip_norm, self.warmup_steps = lr, clip_norm, warmup_steps
         self.mini_batches, self.max_tokens, self.seed = mini_batches, max_tokens, seed
@@ -90,6 +101,7 @@ class Learner(Updates):
         self.attention, self._attend = attention, partial(attending, attention, *models)
         with self._attend():
             self.packer = packer(packing, models)
+        self.longest = self.packer.longest
         self.notes = tuple(filter(None, (self.packer.note, scorer.note)))
         """What a user should know of how this model is computed."""
         if activation_checkpointing:
@@ -108,12 +120,14 @@ class Learner(Updates):
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
         """[N][C] nats that the present weights, or the reference's, give each completion.
 
-        Where a token is not trainable the sampler's are given back.
+        A token that is not trainable gets the sampler's value, or 0 if that is not finite. The
+        model is in evaluation mode during the call, because dropout would change the values.
         """
         scorer = self.reference_scorer if reference else self.scorer
-        assert scorer is not None
+        model = self.reference if reference else self.model
+        assert scorer is not None and model is not None
         found: dict[int, list[float]] = {}
-        with torch.no_grad(), self._attend():
+        with self._attend(), evaluating(model):
             for batch in self._micro_batches(samples):
                 rows, _ = scorer(batch)
                 for sample, row in zip(batch.samples, rows.tolist(), strict=True):
@@ -130,6 +144,8 @@ class Learner(Updates):
         """One optimizer step on samples that have a gradient, of a batch with these totals."""
         # Not train(): dropout would score other policies than the one that sampled.
         self.model.eval()
+        if self.reference is not None:
+            self.reference.eval()
         self.optimizer.zero_grad(set_to_none=True)
         found, fault = {"loss": 0.0, "computed_tokens": 0.0, "read": 0.0}, ""
         for batch in self._micro_batches(samples):
@@ -213,6 +229,20 @@ class Learner(Updates):
         self.steps = state["steps"]
         if self.reference is not None and "magnet" in state:
             self.reference.load_state_dict(state["magnet"], strict=False)
+
+
+def refuse_settings(settings: Mapping[str, Any], *, where: str) -> None:
+    """Raise ConfigError for the first number that a `Learner` cannot learn with.
+
+    Args:
+        settings: Numbers by their names in `Learner`; other names are ignored.
+        where: The config key of the settings, for the error.
+    """
+    for name, (fits, needed) in RANGES.items():
+        value = settings.get(name)
+        for each in value if isinstance(value, Sequence) else (value,):
+            if isinstance(each, int | float) and not fits(each):
+                raise ConfigError(f"{where}.{name}: {each:g} does not fit: {needed} is needed")
 
 
 def follow(average: PreTrainedModel, model: PreTrainedModel, rate: float) -> None:

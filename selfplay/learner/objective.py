@@ -4,8 +4,9 @@ Sums over micro-batches are divided by counts of the whole batch, so that the gr
 depend on how the batch was cut.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import torch
@@ -151,6 +152,10 @@ class Objective:
     one_step: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"objective: {each.name} must be a finite number, not {value}")
         if self.aggregate == "constant" and self.length < 1:
             raise ValueError(f"objective: aggregate=constant needs length >= 1, not {self.length}")
         if self.low < 0 or self.high < 0 or self.kl < 0:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from selfplay.attention import FLEX, refuses_trees
+from selfplay.attention import FLEX, refuses_rows, refuses_trees
 from selfplay.errors import ConfigError
 from selfplay.learner.batch import MASK, STEM, Row, Span, alone, computed
+from selfplay.reach import Bound, Reach, reach
 from selfplay.types import Sample
 
 Packing: TypeAlias = Literal["auto", "trie", "rows"]
@@ -38,23 +39,44 @@ class Packer:
     """Whether what a token does not see costs neither time nor memory, as in flex attention."""
     note: str = ""
     """Why `auto` came to be rows."""
+    reaches: tuple[Reach, ...] = ()
+    """The bounds of each model that computes the rows."""
 
     @property
     def mask(self) -> float:
         """Elements that the masks of one micro-batch may have."""
         return math.inf if self.sparse else MASK
 
+    @property
+    def widest(self) -> int | None:
+        """The columns that a row of several samples may have; None: as many as it needs."""
+        bounds = [each.shared() for each in self.reaches]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    @property
+    def longest(self) -> Bound | None:
+        """The longest sample that all models compute correctly; None: as long as they accept."""
+        bounds = [each.longest for each in self.reaches if each.longest is not None]
+        return min(bounds, key=lambda each: each.tokens, default=None)
+
+    def far(self, tokens: int) -> tuple[bool, ...]:
+        """For each model, True if a sample of `tokens` tokens has the frequencies of long rows."""
+        return tuple(each.far(tokens) for each in self.reaches)
+
     def rows(self, samples: Sequence[Sample], *, max_tokens: int) -> list[Row]:
         """Rows of at most `max_tokens` distinct tokens, or of one sample."""
+        given = [(self.far(len(ids)), ids, s) for s in samples for ids in [computed(s)]]
         if self.packing == "rows":
-            return [alone(sample) for sample in samples]
+            return [alone(sample, far=far) for far, _, sample in given]
+        limit = min(max_tokens, self.widest or max_tokens)
         rows: list[_Growing] = []
         previous: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        for ids, sample in sorted(((computed(s), s) for s in samples), key=lambda pair: pair[0]):
+        for far, ids, sample in sorted(given, key=lambda each: each[:2]):
             tokens = np.array(ids, dtype=np.int64)
             shared = common(previous, tokens)
-            if not (rows and self._worth(rows[-1], shared, len(tokens), max_tokens)):
-                rows.append(_Growing())
+            fits = bool(rows) and rows[-1].far == far
+            if not (fits and self._worth(rows[-1], shared, len(tokens), limit)):
+                rows.append(_Growing(far))
                 shared = 0
             rows[-1].add(sample, len(tokens), shared)
             previous = tokens
@@ -67,7 +89,7 @@ class Packer:
         if not shared or width > limit:
             return False
         goes_on = shared == row.stem == row.width
-        behind = width - (row.stem if row.stem >= STEM else 0)
+        behind = width - (row.stem if row.stem >= STEM and not any(row.far) else 0)
         if not goes_on and behind * width > self.mask:
             return False
         if self.packing == "trie":
@@ -82,7 +104,8 @@ class Packer:
 class _Growing:
     """A row that is being filled."""
 
-    def __init__(self) -> None:
+    def __init__(self, far: tuple[bool, ...]) -> None:
+        self.far = far
         self.width = self.stem = 0
         self.spans: list[Span] = []
         self._columns: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -97,9 +120,14 @@ class _Growing:
         self.width += length - shared
 
     def made(self, *, two_passes: bool) -> Row:
-        """The row; in two passes, what stands before its branches comes first."""
-        stem = self.stem if two_passes or self.stem == self.width else 0
-        return Row(width=self.width, stem=stem, spans=tuple(self.spans))
+        """Build the row; with two passes, the shared stem before the branches is a pass of its own.
+
+        A `far` row has one pass, because its stem alone may be short enough for other frequencies.
+        """
+        stem = self.stem if two_passes and not any(self.far) else 0
+        if self.stem == self.width:
+            stem = self.width
+        return Row(width=self.width, stem=stem, spans=tuple(self.spans), far=self.far)
 
 
 def common(first: NDArray[np.int64], second: NDArray[np.int64]) -> int:
@@ -111,8 +139,14 @@ def common(first: NDArray[np.int64], second: NDArray[np.int64]) -> int:
 
 def packer(packing: Packing, models: Sequence[PreTrainedModel]) -> Packer:
     """The packer that all of the models can take; ConfigError where tries are demanded in vain."""
+    for model in models:
+        if reason := refuses_rows(model):
+            raise ConfigError(
+                f"policy.model: {type(model).__name__} has {reason}; choose a causal language model"
+            )
+    reaches = tuple(map(reach, models))
     if packing == "rows":
-        return Packer(packing="rows")
+        return Packer(packing="rows", reaches=reaches)
     for model in models:
         reason = refuses_trees(model)
         if reason and packing == "trie":
@@ -121,9 +155,11 @@ def packer(packing: Packing, models: Sequence[PreTrainedModel]) -> Packer:
                 f"{type(model).__name__} has {reason}; set learner.packing to auto or rows"
             )
         if reason:
-            return Packer(packing="rows", note=f"padded rows: {type(model).__name__} has {reason}")
+            note = f"padded rows: {type(model).__name__} has {reason}"
+            return Packer(packing="rows", note=note, reaches=reaches)
     sparse = all(model.config._attn_implementation == FLEX for model in models)
-    return Packer(packing=packing, attention=max(map(attention_share, models)), sparse=sparse)
+    share = max(map(attention_share, models))
+    return Packer(packing=packing, attention=share, sparse=sparse, reaches=reaches)
 
 
 def attention_share(model: PreTrainedModel) -> float:

@@ -1,8 +1,9 @@
 """Direct preference optimisation: pairs of completions of one prompt, one better than the other."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp, log1p
+from math import exp, inf, log1p
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -23,7 +24,9 @@ class DPO:
     learner's figure `loss` is therefore the weighted log-probability; `preference_loss` is DPO's.
 
     Samples come in pairs (`Sample.pair`), as `credit=preference` makes them: advantage above 0 for
-    the better one, below 0 for the worse.
+    the better one, below 0 for the worse. A pair of which only one completion has trainable tokens
+    is left out, and counted in the metric `preference_left_out`: without the other completion there
+    is no margin.
     """
 
     beta: float = 0.1
@@ -41,18 +44,25 @@ class DPO:
     off_policy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.beta <= 0 or not 0 <= self.smoothing < 0.5:
-            raise ValueError("objective: beta is above 0, smoothing in [0, 0.5)")
+        if not 0 < self.beta < inf or not 0 <= self.smoothing < 0.5:
+            raise ValueError("objective: beta must be finite and above 0, smoothing in [0, 0.5)")
 
     def prepare(
         self, samples: Sequence[Sample], score: Score
     ) -> tuple[list[Sample], dict[str, float]]:
-        """The samples with their weights as advantages; figures of the pairs."""
+        """The samples of whole pairs with their weights as advantages; metrics of the pairs.
+
+        `samples` are those with trainable tokens. Raises ConfigError for a sample without a pair,
+        and ValueError for a pair that is not one better and one worse sample.
+        """
+        sizes = Counter(sample.pair for sample in samples)
+        if "" in sizes:
+            raise ConfigError("objective=dpo learns from pairs; set credit=preference")
+        left_out = sum(size == 1 for size in sizes.values())
+        samples = [sample for sample in samples if sizes[sample.pair] > 1]
         pairs: dict[str, list[int]] = {}
         for index, sample in enumerate(samples):
             pairs.setdefault(sample.pair, []).append(index)
-        if "" in pairs:
-            raise ConfigError("objective=dpo learns from pairs; set credit=preference")
         present, before = score(samples), score(samples, reference=True)
         weights, losses, margins = [0.0] * len(samples), 0.0, []
         for pair, members in pairs.items():
@@ -75,6 +85,7 @@ class DPO:
             "preference_loss": losses / count,
             "preference_margin": sum(margins) / count,
             "preference_accuracy": sum(margin > 0 for margin in margins) / count,
+            "preference_left_out": float(left_out),
         }
 
     def loss(self, scores: Scores, totals: Totals) -> tuple[Tensor, dict[str, float]]:

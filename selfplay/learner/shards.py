@@ -12,13 +12,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint import load as read
 from torch.distributed.checkpoint import save as write
 from torch.distributed.checkpoint.api import CheckpointException
 
 from selfplay.errors import RunError, one_line
 from selfplay.learner.learner import Learner, moving
+from selfplay.learner.shard_reader import PlainReader
 from selfplay.learner.sharded import learned, like
 
 STEPS = "steps"
@@ -45,7 +45,7 @@ def save(learner: Learner, folder: Path) -> dict[str, str]:
 def load(learner: Learner, folder: Path) -> None:
     """Take over what was saved, by however many ranks. All ranks load together."""
     try:
-        known: Mapping[str, Any] = FileSystemReader(folder).read_metadata().state_dict_metadata
+        known: Mapping[str, Any] = PlainReader(folder).read_metadata().state_dict_metadata
     except (CheckpointException, OSError) as error:
         raise RunError(f"cannot read {folder}: {_cause(error)}; every rank must see it") from error
     parameters = learned(learner.model)
@@ -65,7 +65,7 @@ def load(learner: Learner, folder: Path) -> None:
             state[place] = made.detach().to(entry.properties.dtype)
     state |= {f"{MAGNET}/{name}": mean for name, mean in _magnet(learner).items()}
     try:
-        read(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
+        read(state, storage_reader=PlainReader(folder), no_dist=not dist.is_initialized())
     except (CheckpointException, OSError, RuntimeError) as error:
         raise RunError(f"cannot read {folder}: {_cause(error)}") from error
     learner.steps = int(state[STEPS])

@@ -6,8 +6,10 @@ from itertools import islice
 from random import Random
 
 from selfplay.errors import ConfigError
-from selfplay.learner.batch import trainable_tokens
+from selfplay.learner.batch import computed, named, trainable_tokens
+from selfplay.learner.correction import refuse_unknown
 from selfplay.learner.objective import Surrogate, Totals
+from selfplay.reach import Bound
 from selfplay.seeds import derive
 from selfplay.types import Sample
 
@@ -21,12 +23,14 @@ class Updates(ABC):
     objective: Surrogate
     mini_batches: int
     seed: int
+    longest: Bound | None = None
+    """The longest row that the model computes correctly, if it has such a bound."""
 
     @abstractmethod
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
         """[N][C] nats that the present weights, or the reference's, give each completion.
 
-        Where a token is not trainable the sampler's are given back.
+        A token that is not trainable gets the sampler's value, or 0 if that is not finite.
         """
 
     @abstractmethod
@@ -41,9 +45,14 @@ class Updates(ABC):
         """One pass over the samples; returns metrics.
 
         Raises DivergedError if a loss or a gradient is not finite; the optimizer step at fault has
-        then written nothing. Raises ConfigError for samples that were drawn greedily.
+        then written nothing. Raises DivergedError too, before any step, if the sampler's
+        log-probability of a trainable token is not finite: no weight can be given to such a token.
+        Raises ConfigError for samples that were drawn greedily, and for a sample that is longer
+        than the model computes correctly.
         """
         usable = [sample for sample in samples if trainable_tokens(sample)]
+        for sample in usable:
+            refuse(sample, self.longest)
         if any(sample.turn.temperature <= 0 for sample in usable):
             raise ConfigError(
                 "sampling: a policy that learns samples at a temperature above 0; "
@@ -90,6 +99,21 @@ class Updates(ABC):
         if not work:
             return metrics | {"loss": 0.0, "computed_tokens": 0.0}
         return metrics | self.optimize(work, totals, step=step)
+
+
+def refuse(sample: Sample, longest: Bound | None) -> None:
+    """Raise an error, naming the sample, if nothing can be learned from it.
+
+    DivergedError if a trainable token's log-probability is not finite, ConfigError if the
+    sample has more tokens than `longest`.
+    """
+    refuse_unknown(sample, sample.turn.logprobs, whose="sampler")
+    tokens = len(computed(sample))
+    if longest is not None and tokens > longest.tokens:
+        raise ConfigError(
+            f"{named(sample)}: it has {tokens} tokens, and its model is correct for at most "
+            f"{longest.tokens}, because it has {longest.reason}; shorten prompts or answers"
+        )
 
 
 def _any_advantage(sample: Sample) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay import config as configs
-from selfplay.build import TARGET, build
+from selfplay.build import TARGET, build, construct
 from selfplay.errors import ConfigError
 from selfplay.plan import recorded as records
 from selfplay.plan import workload as workloads
@@ -135,8 +135,9 @@ def _made(node: Mapping[str, Any]) -> Outline:
     made = build(node, where="warmstart")
     assert isinstance(made, WarmStart)
     vocabulary = len(build_tokenizer(made.demonstrations.pieces()))
+    sizes = {"vocabulary": vocabulary, "seed": 0, **dict(node.get("model") or {})}
     with torch.device("meta"):
-        model = build_model(vocabulary, seed=0, **dict(node.get("model") or {}))
+        model = construct(build_model, sizes, where="warmstart.model")
     return of_config(model.config, where="warmstart.model")
 
 

@@ -136,7 +136,7 @@ def read_outline(model: str) -> Outline:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(model)
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"policy.model: no config of {model!r} can be read here; a folder that holds only its "

@@ -11,6 +11,7 @@ from selfplay.learner.sharded import learned
 from selfplay.learner.shares import shares
 from selfplay.learner.update import Updates
 from selfplay.policy import Policy
+from selfplay.reach import reach
 from selfplay.runtime.rank import About
 from selfplay.types import Sample
 
@@ -48,6 +49,7 @@ class RankedLearner(Updates):
         self.ranks, self.policy, self.objective = ranks, policy, objective
         self.mini_batches, self.seed = about.mini_batches, about.seed
         self.notes, self._packed = about.notes, about.packed
+        self.longest = reach(policy.model).longest
         self._moved = False
 
     def update(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from selfplay.build import build
-from selfplay.checkpoint import MANIFEST, broken
+from selfplay.checkpoint import MANIFEST, broken, kept
 from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.game import Job
@@ -239,8 +239,7 @@ def newest(saved: Path | None) -> Path | None:
     """The newest whole checkpoint beside one, which is the last to go: its files are needed."""
     if saved is None:
         return None
-    beside = (place for place in saved.parent.iterdir() if place.name.isdigit())
-    return next((place for place in sorted(beside, reverse=True) if _whole(place)), saved)
+    return next((place for place in kept(saved.parent) if _whole(place)), saved)
 
 
 def _whole(place: Path) -> bool:

@@ -75,6 +75,9 @@ class Dynamic:
 
 
 def has_signal(group: Group, within: Within = "role") -> bool:
-    """Whether two trajectories that are compared with each other got different returns."""
+    """Return True if two trajectories that are compared with each other got different returns.
+
+    The trajectory of an agent that has a turn in only one episode of the group is not compared.
+    """
     found = compared(plays([group], own_return), key=group_key(within), advantage=centred)
     return any(found)

@@ -3,6 +3,7 @@
 from random import Random
 from typing import ClassVar
 
+from selfplay.credit.team import team_return
 from selfplay.curriculum import Curriculum
 from selfplay.sampler import Play
 from selfplay.sampler.independent import play_groups
@@ -39,6 +40,7 @@ class Resample:
             raise ValueError("sampler: group_size and oversample are at least 1")
         self.group_size, self.oversample = group_size, oversample
         self.threshold, self.penalty = threshold, penalty
+        self.metrics_read = {"penalty": penalty} if penalty else {}
         self._played: list[Group] = []
         self._kept: list[Group] = []
 
@@ -86,8 +88,7 @@ class Resample:
         return Group(id=group.id, episodes=tuple(group.episodes[i] for i in sorted(kept)))
 
     def _succeeded(self, episode: Episode) -> bool:
-        agents = len(episode.agents())
-        return sum(turn.reward for turn in episode.turns) > self.threshold * max(agents, 1)
+        return team_return(episode) > self.threshold
 
     def _penalty(self, episode: Episode) -> float:
         invalid = sum(turn.action is None for turn in episode.turns) / max(len(episode.turns), 1)

@@ -3,13 +3,16 @@
 **Definition.** The mean of R(intact) - R(ablated) over episodes that are the same but for what is
 heard. drop: nothing is heard. shuffle: the words of another episode of the batch are heard, by a
 random derangement, so that the words stay in the language and lose their occasion. replace: words
-of an episode of another task are heard, a lie in the speaker's own language. Speakers keep what
-they said in view in all three.
+of an episode of another task are heard, a lie in the speaker's own language. A speaker's n-th
+words are replaced by its n-th words in the other episode, at whatever stage it said them, because
+the order of speaking may differ. If it spoke fewer than n times there, nothing is heard; the
+fraction of such words is reported. Speakers keep what they said in view in all three.
 
 **Source.** Causal tests of emergent communication as in Lowe et al. 2019, 1903.05168.
 
 **Estimator.** Paired differences over the same tasks, seeds and samples of the first words, with
-the bootstrap of `intervals`. Unbiased for these policies.
+the bootstrap of `intervals`, cut at the range of the metric in these games. Unbiased for these
+policies.
 
 **Limits.** What is heard under drop is something that no agent was trained on: an effect of drop
 without one of shuffle says that the form broke, not that information was used. No effect is no
@@ -20,9 +23,10 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.seeds import derive
-from selfplay.study.channel import Alter, Words, instead, intact, silent, through
+from selfplay.study.channel import Alter, Instead, Words, intact, silent, through
 from selfplay.study.games import Games
 from selfplay.study.intervals import Draws
+from selfplay.study.pairs import differences, span_of
 from selfplay.study.players import Player
 from selfplay.study.plots import Intervals
 from selfplay.study.result import Cell, Result, Table
@@ -33,6 +37,9 @@ MEANING = {
     "shuffle": "words of another episode are heard",
     "replace": "words of an episode of another task are heard",
 }
+
+MOST_UNMATCHED = 0.05
+"""Fraction of words without a counterpart above which a note says so."""
 
 
 def study(games: Games, player: Player) -> Result:
@@ -45,11 +52,19 @@ def study(games: Games, player: Player) -> Result:
     rows: list[list[Cell]] = []
     estimates = []
     notes = [*games.notes]
+    unmatched: dict[str, float] = {}
     for name, alter in ablations(episodes, record, seed=games.seed).items():
         ablated = games.play(seating, arena=through(games.arena, alter))
         notes += broken(name, ablated)
         values = games.scores(ablated)
-        estimates.append(draws.mean(f"{name}: lost", whole - values, null=0.0, notes=MEANING[name]))
+        meaning = MEANING[name]
+        if isinstance(alter, Instead):
+            meaning += f"; {100 * alter.unmatched:.3g} % of words found none and were silence"
+            unmatched[name] = alter.unmatched
+        bounds = differences(span_of([whole, values]))
+        estimates.append(
+            draws.mean(f"{name}: lost", whole - values, null=0.0, bounds=bounds, notes=meaning)
+        )
         rows.append(_row(name, draws, values))
     if len(games.metrics) > 1 and not any(np.any([e.value, e.low, e.high]) for e in estimates):
         notes.append(
@@ -58,6 +73,12 @@ def study(games: Games, player: Player) -> Result:
         )
     if "replace" not in (row[0] for row in rows):
         notes.append("replace needs episodes of two tasks, and these are of one: left out")
+    notes += [
+        f"{name}: {100 * fraction:.3g} % of words found no words of their speaker in the other "
+        "episode, so that they were silence: read it with drop"
+        for name, fraction in unmatched.items()
+        if fraction > MOST_UNMATCHED
+    ]
     return Result(
         measure="ablate",
         title=f"What words are worth to {player.label} in {games.arena().name}",
@@ -80,20 +101,19 @@ def study(games: Games, player: Player) -> Result:
                 null=0.0,
             )
         ],
-        params=games.record(),
+        params={**games.record(), "words_that_found_none": unmatched},
         notes=notes,
     )
 
 
 def ablations(episodes: list[Episode], record: list[Words], *, seed: int) -> dict[str, Alter]:
     """What is heard in place of the words of each of these episodes."""
-    said = {(words.seed, words.stage, words.speaker): words.text for words in record}
     tasks = {episode.seed: episode.task.id for episode in episodes}
     found: dict[str, Alter] = {"drop": silent}
     if len(tasks) > 1:
-        found["shuffle"] = instead(said, derangement(list(tasks), seed=seed))
+        found["shuffle"] = Instead(record, derangement(list(tasks), seed=seed))
     if len(set(tasks.values())) > 1:
-        found["replace"] = instead(said, strangers(tasks, seed=seed))
+        found["replace"] = Instead(record, strangers(tasks, seed=seed))
     return found
 
 

@@ -6,7 +6,8 @@ view of its ear; what happens and what is paid is decided by the arena in which 
 as it was. So the speaker keeps its own words, and only what is heard changes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -28,6 +29,8 @@ class Words:
     """The task's id."""
     stage: int
     """The stage in which it was said, from 0."""
+    number: int
+    """Number of times that its speaker spoke before it in this episode."""
     speaker: str
     """Who said it."""
     text: str
@@ -51,6 +54,7 @@ class Channel:
         self._true = arena()
         self._ears: dict[str, Arena] = {}
         self._stages = 0
+        self._spoken: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._true, name)
@@ -61,6 +65,7 @@ class Channel:
         self._ears = {agent: self._make() for agent in self._true.possible_agents}
         for ear in self._ears.values():
             ear.begin(task, seed)
+        self._spoken.clear()
 
     def view(self, agent: str) -> Observation:
         """What the agent has seen and, through the channel, heard."""
@@ -86,12 +91,14 @@ class Channel:
                 seed=self._true.seed,
                 task=self._true.task.id,
                 stage=self._stages,
+                number=self._spoken[speaker],
                 speaker=speaker,
                 text=actions[speaker] or "",
                 seen=self._ears[speaker].view(speaker).text,
             )
             for speaker in self._true.speaking()
         ]
+        self._spoken.update(words.speaker for words in said)
         if self._record is not None:
             self._record += said
         return said
@@ -134,11 +141,29 @@ def silent(words: Words) -> str:
     return ""
 
 
-def instead(said: Mapping[tuple[int, int, str], str], partner: Mapping[int, int]) -> Alter:
-    """What another episode's speaker said in that stage; nothing where it had said nothing.
+class Instead:
+    """Replace words by those that the same speaker said in another episode.
 
-    Args:
-        said: (seed of the episode, stage, speaker) to words.
-        partner: Seed of an episode to that of the one whose words are heard in it.
+    The n-th words of a speaker are replaced by its n-th words in the other episode, at whatever
+    stage it said them, and by silence if it spoke fewer than n times there.
     """
-    return lambda words: said.get((partner[words.seed], words.stage, words.speaker), "")
+
+    def __init__(self, record: Iterable[Words], partner: Mapping[int, int]) -> None:
+        """Args:
+        record: All words of the unchanged episodes.
+        partner: Seed of an episode to that of the one whose words are heard in it.
+        """
+        self._said = {(words.seed, words.speaker, words.number): words.text for words in record}
+        self._partner = partner
+        self._asked: list[bool] = []
+
+    def __call__(self, words: Words) -> str:
+        """Return the words to be heard in place of `words`."""
+        key = (self._partner[words.seed], words.speaker, words.number)
+        self._asked.append(key in self._said)
+        return self._said.get(key, "")
+
+    @property
+    def unmatched(self) -> float:
+        """The fraction of the words so far that had no words to replace them."""
+        return 1 - sum(self._asked) / len(self._asked) if self._asked else 0.0

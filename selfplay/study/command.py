@@ -39,6 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             made.add_argument(f"--{option}", **OPTIONS[option])
         made.add_argument("--json", action="store_true", help="print the figures as JSON")
         made.add_argument(
+            "--trust",
+            action="append",
+            default=[],
+            metavar="PACKAGE",
+            help="run code of this package where the run's config names it; may be repeated",
+        )
+        made.add_argument(
             "--out", type=Path, metavar="FOLDER", help="where page and pictures go; RUN/studies"
         )
 
@@ -80,7 +87,7 @@ def command(options: argparse.Namespace) -> str:
     words = ["selfplay", "study", options.measure]
     words += [options.of] if options.measure == "compare" else []
     words += map(str, runs)
-    for option in (*MEASURES[options.measure].options, "out"):
+    for option in (*MEASURES[options.measure].options, "trust", "out"):
         value = getattr(options, option)
         if value is None or value is False:  # and 0 is given: it is a step, and equal to False
             continue

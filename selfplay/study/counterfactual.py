@@ -77,7 +77,7 @@ def study(
     """Judge the actions of `role` (all roles where None). The first player is "trained"."""
     if len(players) != 2:
         raise ConfigError("counterfactual: name two players, the trained and the untrained, or RUN")
-    roles = [role] if role else list(games.arena().roles)
+    roles = [role] if role else _with_chances(games, players)
     for name in roles:
         if name not in games.seats:
             raise ConfigError(f"--role {name}: no such role; {nearest(name, games.seats)}")
@@ -121,6 +121,31 @@ def study(
         params={**games.record(), "default": default, "roles": roles},
         notes=games.notes,
     )
+
+
+def _with_chances(games: Games, players: Sequence[Player]) -> list[str]:
+    """Return the roles with a model on both sides: a script has no probabilities to read.
+
+    Raises ConfigError if there is no such role.
+    """
+    roles = games.arena().roles
+    scripts = {
+        role: each.policies[role]
+        for role in roles
+        for each in players
+        if each.policies[role] not in games.models
+    }
+    found = [role for role in roles if role not in scripts]
+    if not found:
+        names = ", ".join(dict.fromkeys(scripts.values()))
+        raise ConfigError(
+            f"counterfactual: {names} is no model, so that no role has probabilities to read; "
+            "study a run in which both players have a model for the same role"
+        )
+    if scripts:
+        left = ", ".join(scripts)
+        games.notes.append(f"{left}: played by opponents without a model, and not judged")
+    return found
 
 
 def mattered(

@@ -9,24 +9,27 @@ J[i, j] puts j into one seat and i into all others, averaged over the seats.
 **Source.** Hu et al. 2020, Other-Play, 2003.02979.
 
 **Estimator.** All ordered pairs play the same tasks with the same seeds. The interval over runs is
-a jackknife over players with Student's t, because cells share players; a bootstrap over cells is
-far too narrow. Beside it the interval for these very policies and new episodes. Unbiased.
+that of a U-statistic with both orders of its variance, because cells share players (see `pairs`); a
+bootstrap over cells is far too narrow, and a jackknife alone sees no spread where runs fall on two
+codes. It is cut at the range of the metric in these games. It also gives the interval for these
+policies in new episodes, and the gap of every pair of players. Unbiased.
 
 **Limits.** Checkpoints of one run are no independent runs. Policies that began as the same base
 model inherit conventions, which makes the gap look small; so does a reward that many ways of
 playing reach. Cross-play between different algorithms is another number.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.study.games import Games
-from selfplay.study.intervals import Draws, Estimate, jackknife, mean, weighted
+from selfplay.study.intervals import Draws, Estimate, mean, weighted
+from selfplay.study.pairs import differences, over_pairs, span_of
 from selfplay.study.players import Player
 from selfplay.study.plots import Intervals, Matrix
-from selfplay.study.result import Result, Table
+from selfplay.study.result import Cell, Result, Table
 
 IDLE = (
     "never moves in these games, so that who sits there changes nothing; name others, such as "
@@ -72,7 +75,8 @@ def study(games: Games, players: Sequence[Player], *, independent: bool = True) 
                 title=f"{games.metrics[0]}: rows play with the partners in the columns",
                 columns=["", *labels],
                 rows=[[label, *map(float, row)] for label, row in zip(labels, means, strict=True)],
-            )
+            ),
+            by_pair(cells, draws, labels, title="Gap of each pair of players, for these policies"),
         ],
         drawings=[
             Matrix(
@@ -131,7 +135,7 @@ def estimate(
 
     Means over cells of the means of the episodes that have the metric; NaN where a cell has none.
     """
-    count = len(means)
+    count, span = len(means), span_of(cells.values())
 
     def within(weights: np.ndarray) -> np.ndarray:
         each = [weighted(weights, cells[i, i]) for i in range(count)]
@@ -141,37 +145,36 @@ def estimate(
         each = [weighted(weights, values) for (i, j), values in cells.items() if i != j]
         return np.asarray(np.mean(each, axis=0))
 
+    def apart(weights: np.ndarray) -> np.ndarray:
+        return within(weights) - across(weights)
+
     without = int(np.isnan(means).sum())
     told = f"in {without} of {means.size} cells no episode has the metric" if without else ""
     found = [
-        draws.of("self-play", within, notes=told),
-        draws.of("cross-play", across, notes=told),
-        draws.of("gap", lambda w: within(w) - across(w), null=0.0, notes=told),
+        draws.of("self-play", within, bounds=span, notes=told),
+        draws.of("cross-play", across, bounds=span, notes=told),
+        draws.of("gap", apart, bounds=differences(span), null=0.0, notes=told),
     ]
     if independent and count > 2:
-        found += over_runs(means)
+        found += over_pairs(means, span)
     return found
 
 
-def over_runs(means: np.ndarray) -> list[Estimate]:
-    """The same with intervals over training runs, of a matrix of cell means."""
-    parts: dict[str, Callable[[Sequence[int]], float]] = {
-        "self-play, over runs": lambda kept: self_play(means, kept),
-        "cross-play, over runs": lambda kept: cross_play(means, kept),
-        "gap, over runs": lambda kept: self_play(means, kept) - cross_play(means, kept),
-    }
-    return [
-        jackknife(name, part, len(means), null=0.0 if name.startswith("gap") else None)
-        for name, part in parts.items()
-    ]
+def by_pair(cells: Cells, draws: Draws, labels: Sequence[str], *, title: str) -> Table:
+    """The gap of each pair of players, with its interval for these policies.
 
+    It is half of the sum that both lose by playing with each other instead of with themselves.
+    """
+    bounds = differences(span_of(cells.values()))
+    rows: list[list[Cell]] = []
+    for i, one in enumerate(labels):
+        for j, other in enumerate(labels[:i]):
+            four = [cells[pair] for pair in ((i, i), (j, j), (i, j), (j, i))]
 
-def self_play(means: np.ndarray, kept: Sequence[int]) -> float:
-    """Mean of the diagonal over the agents that are kept."""
-    return float(np.mean([means[i, i] for i in kept]))
+            def apart(weights: np.ndarray, four: Sequence[np.ndarray] = four) -> np.ndarray:
+                own, mine, first, second = (weighted(weights, each) for each in four)
+                return np.asarray((own + mine - first - second) / 2)
 
-
-def cross_play(means: np.ndarray, kept: Sequence[int]) -> float:
-    """Mean of what lies off the diagonal; NaN with fewer than two agents."""
-    pairs = [means[i, j] for i in kept for j in kept if i != j]
-    return float(np.mean(pairs)) if pairs else float("nan")
+            gap = draws.of("", apart, bounds=bounds)
+            rows.append([f"{other} and {one}", gap.value, gap.low, gap.high])
+    return Table(title=title, columns=["", "gap", "low", "high"], rows=rows)

@@ -41,7 +41,7 @@ from selfplay.study.hacking import PROPOSED
 from selfplay.study.language import corrections, distinct, drift, effective_number
 from selfplay.study.plots import Curves
 from selfplay.study.result import Cell, Result, Table
-from selfplay.study.series import oscillation, trend
+from selfplay.study.series import LARGEST, measurable, oscillation, trend
 from selfplay.types import Episode, Status, StopReason, Turn
 
 CHIEF = ("arena/proposed_solve_rate", "arena/solve_rate", "arena/accuracy", "arena/team_return")
@@ -79,8 +79,10 @@ def study(
     """Look at what a run recorded. `base` has the untrained policies by name; drift needs them."""
     figures = read_metrics(run / "metrics.jsonl")
     name = chief(figures, metric)
-    steps = [step for step, row in figures.items() if name in row]
-    values = [figures[step][name] for step in steps]
+    on_record = [(step, figures[step][name]) for step in figures if name in figures[step]]
+    pairs = [(step, measurable(value)) for step, value in on_record if abs(step) <= LARGEST]
+    steps, values = [step for step, _ in pairs], [value for _, value in pairs]
+    lost = len(on_record) - sum(math.isfinite(value) for value in values)
     rows = by_role(episodes, base, seed=seed)
     trends = [
         trend(f"{role}: {kind}", list(found), [row[kind] for row in found.values()], seed=seed)
@@ -112,6 +114,11 @@ def study(
         notes=[
             "intervals are about this run's steps: other seeds are other series",
             "diversity is of equally many words, and equally many actions, at every step",
+            *(
+                [f"{name}: {lost} of {len(on_record)} values are no numbers or too large: left out"]
+                if lost
+                else []
+            ),
         ],
     )
 

@@ -27,7 +27,7 @@ from selfplay.seeds import derive
 from selfplay.study.intervals import Draws
 from selfplay.study.players import Player, Reference, places, settings_that_differ
 from selfplay.study.tally import RETURN, Tally
-from selfplay.tokens import Renderer
+from selfplay.tokens import ByteRenderer, Renderer
 from selfplay.types import Episode, Status, Task
 
 DEFAULT_EPISODES = 200
@@ -141,9 +141,10 @@ class Games:
         self._tally.ask(name, episodes)
         return np.array([_measured(episode, name) for episode in episodes])
 
-    def draws(self, episodes: Sequence[Episode]) -> Draws:
-        """How the intervals of figures about these episodes are made."""
-        return Draws(tasks=[episode.task.id for episode in episodes], seed=self.seed)
+    def draws(self, episodes: Sequence[Episode], *, given: bool = False) -> Draws:
+        """Return the resampling for intervals of statistics over these episodes, see `Draws`."""
+        tasks = [episode.task.id for episode in episodes]
+        return Draws(tasks=tasks, seed=self.seed, given=given)
 
     def record(self) -> dict[str, Any]:
         """How it was measured, with the shares of episodes and turns that went wrong.
@@ -179,7 +180,7 @@ class Games:
         return [Player(label=name, policies=dict.fromkeys(roles, name)) for name in names]
 
     def _admit(self, reference: Reference, anyhow: bool) -> Player:
-        player, policies = reference.load(list(self.arena().roles), anyhow=anyhow)
+        player, policies, others = reference.load(list(self.arena().roles), anyhow=anyhow)
         differs = settings_that_differ(self._config, Run.open(reference.run).config())
         if differs:
             self.notes.append(
@@ -190,6 +191,15 @@ class Games:
             engine.serve(name, policy.model, policy.renderer.end_ids)
             self.engines[name], self.models[name] = engine, policy.model
             self.renderers[name] = policy.renderer
+        for name, opponent in others.items():
+            self.engines[name] = opponent
+            self.renderers[name] = getattr(opponent, "renderer", None) or ByteRenderer()
+        for role, name in player.policies.items():
+            if not policies[name].learn if name in policies else name in others:
+                who = name.rpartition(":")[2]
+                self.notes.append(
+                    f"{player.label}: {role} is played by {who}, which does not learn"
+                )
         return player
 
     def _paid(self, metric: str) -> list[str]:
@@ -226,7 +236,7 @@ def games_of(
         changes: Overrides of the run's config, such as arena.rounds=4.
     """
     config = at_home(load_changed(run, changes) if changes else Run.open(run).config())
-    experiment = Experiment.resume(config, places(run)[-1])
+    experiment = Experiment.resume(config, places(run)[-1], learning=False)
     try:
         games = _games(experiment, evaluation, episodes, metric, seed)
         games.params |= {"changed": " ".join(changes)} if changes else {}

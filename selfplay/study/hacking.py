@@ -26,12 +26,14 @@ content half of the time: read it beside what it accepts of the same candidates'
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from selfplay.errors import ConfigError
-from selfplay.study.crossplay import estimate, matrix, play
+from selfplay.study.crossplay import Cells, by_pair, estimate, matrix, play
 from selfplay.study.deliberation import KINDS, deliberate
 from selfplay.study.diversity import words
 from selfplay.study.games import Games
-from selfplay.study.intervals import Draws, Estimate, share
+from selfplay.study.intervals import Draws, Estimate, share, weighted
 from selfplay.study.judges import probe
 from selfplay.study.players import Player
 from selfplay.study.plots import Drawing, Intervals, Matrix
@@ -66,6 +68,8 @@ def study(
         estimates += [_renamed(each) for each in gap]
         title = f"{games.metrics[0]}: rows propose, columns solve"
         drawings.append(Matrix(title=title, rows=labels, columns=labels, values=means.tolist()))
+        tables.append(by_pair(cells, draws, labels, title="Collusion of each pair of runs"))
+        tables.append(_by_proposer(cells, draws, labels))
     if speaks(games):
         rows: list[Sequence[Cell]] = []
         for player in players:
@@ -181,6 +185,35 @@ def copied(turn: Turn) -> float:
 def _runs(text: str) -> list[tuple[str, ...]]:
     found = words(text)
     return [tuple(found[at : at + RUN_OF_WORDS]) for at in range(len(found) - RUN_OF_WORDS + 1)]
+
+
+def _by_proposer(cells: Cells, draws: Draws, labels: Sequence[str]) -> Table:
+    """Tabulate two differences for each run.
+
+    Proposer: how much better the run's own solver does on its tasks than the other solvers. Solver:
+    how much better it does on the tasks of its own proposer than on those of the others.
+    """
+    rows: list[list[Cell]] = []
+    for i, label in enumerate(labels):
+        others = [j for j in range(len(labels)) if j != i]
+        for seat, pairs in (
+            ("proposer", [(i, j) for j in others]),
+            ("solver", [(j, i) for j in others]),
+        ):
+
+            def gain(
+                weights: np.ndarray, i: int = i, pairs: Sequence[tuple[int, int]] = pairs
+            ) -> np.ndarray:
+                theirs = np.mean([weighted(weights, cells[pair]) for pair in pairs], axis=0)
+                return np.asarray(weighted(weights, cells[i, i]) - theirs)
+
+            found = draws.of("", gain)
+            rows.append([label, seat, found.value, found.low, found.high])
+    return Table(
+        title="Own less others', by run and seat; strength and difficulty are part of these",
+        columns=["run", "seat", "own less others'", "low", "high"],
+        rows=rows,
+    )
 
 
 def _renamed(gap: Estimate) -> Estimate:

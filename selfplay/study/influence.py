@@ -16,10 +16,11 @@ makes every value too large by the logarithm of the number of words); Jaques et 
 
 **Estimator.** Everything but the words is fixed: the recorded moves are played again, one agent's
 words replaced in the listener's own view. Chances are read exactly from the listener's policy,
-given that it moves legally. Bootstrap over episodes. Listening and change take the words that were
-said as given: others are never tried, and their intervals do not know it, so they are biased down.
-CIC with M draws is biased down and at most ln M. Mutual information is the jackknife's, tested by
-permutations.
+given that it moves legally. The bootstrap of listening and change draws episodes again with what
+was said in them, so that the pool of words varies too; the bias from the pool's size is
+estimated from the resamples and removed. Only words that were said are tried, so both are still
+biased down. CIC with M draws is too small by about 1 / M; the jackknife over the draws corrects
+that. All are about these tasks. Mutual information is the jackknife's, tested by permutations.
 
 **Limits.** Words that move a listener may as well mislead it: read it with `ablate`. Only moves of
 the stage right after the words, of listeners whose legal moves are listed (`legal`) and whose role
@@ -28,7 +29,7 @@ has memory=none, can be read; of other words, at most 32 different ones are trie
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -41,7 +42,7 @@ from selfplay.study.ablate import examples, refuse_wordless
 from selfplay.study.channel import Words, heard_by, intact, through
 from selfplay.study.games import Games
 from selfplay.study.information import mutual_information
-from selfplay.study.intervals import Estimate
+from selfplay.study.intervals import Estimate, divide, mean
 from selfplay.study.players import Player
 from selfplay.study.plots import Intervals
 from selfplay.study.result import Result
@@ -50,9 +51,12 @@ from selfplay.types import Action, Episode, InformationSet, Observation
 
 MOST_WORDS = 32
 """Different words that are tried at each place."""
-GIVEN = "given the words that were said"
+OTHERS = "only words that were said are tried"
 REDRAWS = 16
 """M: how often a speaker is asked again in the same place."""
+
+Measure: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""([M, A] chances, [..., M] weights of the rows) to [...] values."""
 
 Chances: TypeAlias = Callable[[str, Observation], Mapping[str, float]]
 """(agent, what it sees) to the chance of each legal move."""
@@ -67,47 +71,59 @@ def study(games: Games, player: Player, *, chances: Chances | None = None) -> Re
     record: list[Words] = []
     episodes = games.play(seating, arena=through(games.arena, intact, record))
     refuse_wordless(games, record, "influence")
-    found = _Counterfactuals(games, seating, episodes, record, chances or exactly(games, seating))
-    draws = games.draws(episodes)
+    unread = set() if chances else {a for a, name in seating.items() if name not in games.models}
+    read_by = chances or exactly(games, seating)
+    found = _Counterfactuals(games, seating, episodes, record, read_by, unread=unread)
+    # The tasks are fixed: a resample without a state would also lack the words for it.
+    draws = games.draws(episodes, given=True)
     begins = min(words.stage for words in record)
     first: dict[str, list[Words]] = {}
     for words in record:
         if words.stage == begins:
             first.setdefault(words.speaker, []).append(words)
+    listening, changing = found.under_others(influence), found.under_others(change)
     estimates = [
-        draws.mean(
+        draws.of(
             "positive listening",
-            found.listening(),
+            listening,
+            reflect=True,
+            bounds=(0.0, math.log(found.most)),
             null=0.0,
             direction="biased_down",
-            notes=f"nats, at most ln {MOST_WORDS}, {GIVEN}",
+            notes=f"nats, at most ln {found.most}; {OTHERS}",
         ),
-        draws.mean(
+        draws.of(
             "change of the move",
-            found.change(),
+            changing,
+            reflect=True,
+            bounds=(0.0, 1.0),
             null=0.0,
             direction="biased_down",
-            notes=f"total variation, {GIVEN}",
+            notes=f"total variation; {OTHERS}",
         ),
         draws.mean(
             "causal influence (CIC)",
             found.again(),
             null=0.0,
-            direction="biased_down",
-            notes=f"nats, M = {REDRAWS}",
+            notes=f"nats, jackknife over M = {REDRAWS} draws",
         ),
         *(signalling(f"positive signalling of {speaker}", said) for speaker, said in first.items()),
     ]
     notes = [*games.notes]
-    if not found.places:
-        unread = "whoever hears words answers with words, so that no move could be read"
+    if found.deaf:
+        who = f"{', '.join(found.deaf)} of {player.label}"
+        notes.append(
+            f"{who} has no model whose probabilities could be read: left out as a listener"
+        )
+    if not found.places and not found.deaf:
+        why = "agents that hear words answer with words, so no move could be read"
         if not any(math.isfinite(each.value) for each in estimates):
             raise ConfigError(
-                f"influence: in {games.arena().name} {unread}, and too many different words were "
+                f"influence: in {games.arena().name} {why}, and too many different words were "
                 "said to tell what they signal; measure arena=signal, or what words are worth: "
                 "selfplay study ablate"
             )
-        notes.append(unread)
+        notes.append(why)
     return Result(
         measure="influence",
         title=f"How words move {player.label} in {games.arena().name}",
@@ -128,22 +144,36 @@ def study(games: Games, player: Player, *, chances: Chances | None = None) -> Re
     )
 
 
-def influence(chances: np.ndarray, weights: np.ndarray) -> float:
-    """Weighted Jensen-Shannon divergence in nats of [M, A] chances with [M] weights."""
-    share = weights / weights.sum()
-    return float(_entropy(share @ chances) - share @ _entropy(chances))
+def influence(chances: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Weighted Jensen-Shannon divergence in nats of [M, A] chances with [..., M] weights."""
+    share = divide(weights, weights.sum(-1, keepdims=True))
+    return np.asarray(_entropy(share @ chances) - share @ _entropy(chances))
 
 
-def change(chances: np.ndarray, weights: np.ndarray) -> float:
+def change(chances: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Mean total variation between two independent draws of the [M] rows; they may coincide."""
-    share = weights / weights.sum()
+    share = divide(weights, weights.sum(-1, keepdims=True))
     apart = np.abs(chances[:, None] - chances[None]).sum(-1) / 2
-    return float(share @ apart @ share)
+    return np.asarray(((share @ apart) * share).sum(-1))
+
+
+def redrawn(chances: np.ndarray, counts: np.ndarray) -> float:
+    """Influence of words that were drawn `counts` [M] times, from [M, A] probabilities of moves.
+
+    The jackknife over the draws corrects the bias of few draws. NaN for fewer than two draws.
+    """
+    chances, counts = chances[counts > 0], counts[counts > 0]
+    total = float(counts.sum())
+    if total < 2:
+        return math.nan
+    without = counts - np.eye(len(counts))  # [M, M] each row lacks one draw of one of the words
+    left = float(counts @ influence(chances, without) / total)
+    return total * float(influence(chances, counts)) - (total - 1) * left
 
 
 def _entropy(chances: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return -np.where(chances > 0, chances * np.log(chances), 0.0).sum(-1)
+        return np.asarray(-np.where(chances == 0, 0.0, chances * np.log(chances)).sum(-1))
 
 
 def signalling(name: str, words: Sequence[Words]) -> Estimate:
@@ -185,63 +215,93 @@ class _Counterfactuals:
         episodes: Sequence[Episode],
         record: Sequence[Words],
         chances: Chances,
+        *,
+        unread: Container[str] = (),
     ) -> None:
+        """`unread` are agents whose probabilities cannot be read."""
         self.games, self.seating, self.record, self.chances = games, seating, record, chances
         self.episodes = {episode.seed: episode for episode in episodes}
         self.stages = {episode.seed: _stages(episode) for episode in episodes}
         said = {(words.seed, words.stage) for words in record}
-        self.places = [
+        places = [
             (words, listener)
             for words in record
             for listener in self._next(words)
             # Somebody who answers with words again is read when a move comes of it.
             if listener != words.speaker and (words.seed, words.stage + 1) not in said
         ]
+        self.places = [place for place in places if place[1] not in unread]
+        self.deaf = sorted({listener for _, listener in places if listener in unread})
         self._cache: dict[tuple[str, str], dict[str, float]] = {}
 
     def _next(self, words: Words) -> list[str]:
         stages = self.stages[words.seed]
         return list(stages[words.stage + 1]) if words.stage + 1 < len(stages) else []
 
-    def listening(self) -> np.ndarray:
-        """[N] per episode: how much other episodes' words decide."""
-        return self._means(lambda words, listener: self._under(words, listener, influence))
+    @property
+    def most(self) -> int:
+        """The largest number of different moves that words can decide between."""
+        moves = [len(chances) for chances in self._cache.values()]
+        return min(max(moves, default=1), MOST_WORDS)
 
-    def change(self) -> np.ndarray:
-        """[N] per episode: how far two draws of other episodes' words lie apart."""
-        return self._means(lambda words, listener: self._under(words, listener, change))
+    def under_others(self, measure: Measure) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the mean over episodes of a measure under other episodes' words.
+
+        It is a function of [B, N] weights of episodes. The weights apply both to the places and to
+        the words that are drawn.
+        """
+        numbers = {seed: number for number, seed in enumerate(self.episodes)}
+        said: dict[tuple[int, str], list[tuple[int, str]]] = {}
+        for words in self.record:
+            place = (words.stage, words.speaker)
+            said.setdefault(place, []).append((numbers[words.seed], words.text))
+        pools: dict[tuple[int, str], dict[str, np.ndarray]] = {}
+        for place, all_of in said.items():
+            common = Counter(text for _, text in all_of).most_common(MOST_WORDS)
+            counts = {text: np.zeros(len(numbers)) for text, _ in common}
+            for number, text in all_of:
+                if text in counts:
+                    counts[text][number] += 1
+            pools[place] = counts
+        tables = [
+            (words, self._table(words, listener, pools[words.stage, words.speaker]))
+            for words, listener in self.places
+        ]
+        per_episode = Counter(numbers[words.seed] for words, _ in self.places)
+
+        def statistic(weights: np.ndarray) -> np.ndarray:
+            pooled = {
+                place: weights @ np.array([*counts.values()]).T for place, counts in pools.items()
+            }
+            above, below = np.zeros(len(weights)), np.zeros(len(weights))
+            for words, table in tables:
+                number = numbers[words.seed]
+                share = weights[:, number] / per_episode[number]
+                value = measure(table, pooled[words.stage, words.speaker])
+                known = np.isfinite(value)
+                above += np.where(known, share * value, 0.0)
+                below += share * known
+            return divide(above, below)
+
+        return statistic
 
     def again(self) -> np.ndarray:
         """[N] per episode: how much what the speaker would say again decides."""
         drawn = self._redrawn()
+        found: dict[int, list[float]] = {seed: [] for seed in self.episodes}
+        for words, listener in self.places:
+            pool = Counter(drawn.get((words.seed, words.stage, words.speaker), []))
+            value = math.nan
+            if pool:
+                table = self._table(words, listener, pool)
+                value = redrawn(table, np.array([*pool.values()], dtype=float))
+            found[words.seed].append(value)
+        return np.array([mean(np.array(each)) if each else np.nan for each in found.values()])
 
-        def value(words: Words, listener: str) -> float:
-            pool = Counter(drawn[words.seed, words.stage, words.speaker])
-            return self._of(words, listener, pool, influence)
-
-        return self._means(value)
-
-    def _under(
-        self, words: Words, listener: str, measure: Callable[[np.ndarray, np.ndarray], float]
-    ) -> float:
-        return self._of(words, listener, self._pool(words.stage, words.speaker), measure)
-
-    def _pool(self, stage: int, speaker: str) -> Counter[str]:
-        """What the speaker says in this stage of all episodes; the commonest of many."""
-        said = [w.text for w in self.record if (w.stage, w.speaker) == (stage, speaker)]
-        return Counter(dict(Counter(said).most_common(MOST_WORDS)))
-
-    def _of(
-        self,
-        words: Words,
-        listener: str,
-        pool: Counter[str],
-        measure: Callable[[np.ndarray, np.ndarray], float],
-    ) -> float:
-        rows = [self._chances(words, listener, text) for text in pool]
-        actions = list(rows[0])
-        table = np.array([[row[action] for action in actions] for row in rows])
-        return measure(table, np.array(list(pool.values()), dtype=float))
+    def _table(self, words: Words, listener: str, texts: Iterable[str]) -> np.ndarray:
+        """[M, A] the listener's probabilities if it hears each of these texts instead."""
+        rows = [self._chances(words, listener, text) for text in texts]
+        return np.array([[row[action] for action in rows[0]] for row in rows])
 
     def _chances(self, words: Words, listener: str, text: str) -> Mapping[str, float]:
         episode = self.episodes[words.seed]
@@ -252,12 +312,6 @@ class _Counterfactuals:
         if key not in self._cache:
             self._cache[key] = dict(self.chances(listener, view))
         return self._cache[key]
-
-    def _means(self, value: Callable[[Words, str], float]) -> np.ndarray:
-        found: dict[int, list[float]] = {seed: [] for seed in self.episodes}
-        for words, listener in self.places:
-            found[words.seed].append(value(words, listener))
-        return np.array([np.mean(each) if each else np.nan for each in found.values()])
 
     def _redrawn(self) -> dict[tuple[int, int, str], list[str]]:
         """(episode, stage, speaker) to what it says there when asked again and again."""

@@ -1,11 +1,23 @@
 """Intervals: how far a measure would move if it were measured again.
 
-What is drawn again decides what an interval means, so every estimate names it. Episodes of one task
-move together where there are tasks enough to be a sample (a cluster bootstrap); where a handful of
-tasks is all that there is, they are taken as given and episodes are drawn within each, one fewer
-than there are and weighted up, so that few of them do not look alike by chance. Across
-training runs the unit is the run, of which there are few: the interval is then Student's, or a
-jackknife over runs where cells of a matrix share them.
+The unit that is drawn again decides the meaning of an interval, so every estimate names it. If
+games are of two tasks or more, tasks are drawn again: the interval is about the mean over the
+distribution that these tasks are a sample of. If all games are of one task, episodes are drawn
+again, and the interval is about this task alone.
+
+Three methods, and every estimate says which one it has:
+
+- *Proportions* (a metric that is 0 or 1, or a ratio of counts): Clopper-Pearson at the effective
+  number of trials (Korn and Graubard 1998, see `proportions`). It holds with one task and four
+  episodes as well.
+- *Any other statistic, ten units or more*: the percentile bootstrap with its ends moved
+  outwards, because Student's t is wider than the normal distribution (the expanded percentile
+  interval of Hesterberg 2015).
+- *Any other statistic, fewer than ten units*: the standard deviation over the resamples, times
+  Student's t with one degree of freedom less than there are units.
+
+Across training runs the unit is the run, of which there are few: the interval is then Student's, or
+that of `pairs` where the cells of a matrix share runs.
 """
 
 import math
@@ -17,15 +29,23 @@ from typing import Any, Literal
 
 import numpy as np
 
+from selfplay.study.proportions import (
+    LEVEL,
+    clopper_pearson,
+    effective_trials,
+    student,
+)
+
 Numbers = Sequence[float] | np.ndarray
 Direction = Literal[
     "exact", "unbiased", "biased_up", "biased_down", "lower_bound", "upper_bound", "unknown"
 ]
 
 RESAMPLES = 2000
-LEVEL = 0.95
-MANY_TASKS = 10
-"""From this many tasks on, tasks are drawn again and not only episodes within them."""
+MANY = 10
+"""Number of units (tasks, or episodes of one task) from which resamples show the shape of a
+distribution; with fewer units they show only its standard deviation."""
+PROPORTION = "Clopper-Pearson at the effective number of trials"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +106,9 @@ class Draws:
     """How many."""
     seed: int = 0
     """Of the resampling."""
+    given: bool = False
+    """True if the tasks are fixed: episodes are drawn within each task, and the interval is about
+    these tasks. For statistics that would change entirely if one task were missing."""
     groups: list[np.ndarray] = field(init=False)
     """Indices of the episodes of each task."""
 
@@ -97,71 +120,155 @@ class Draws:
     @property
     def unit(self) -> str:
         """What is drawn again."""
-        many = len(self.groups) >= MANY_TASKS or len(self.groups) == len(self.tasks)
-        return "task" if many else "episode, within each task"
+        if self._within:
+            return "episode, within each task" if len(self.groups) > 1 else "episode of one task"
+        return "task"
 
     @property
     def count(self) -> int:
         """How many of them there are."""
-        return len(self.groups) if self.unit == "task" else len(self.tasks)
+        return len(self.tasks) if self._within else len(self.groups)
+
+    @property
+    def _within(self) -> bool:
+        """True if episodes are drawn, not tasks. Tasks with one episode each are always drawn."""
+        return len(self.groups) < 2 or (self.given and len(self.groups) < len(self.tasks))
+
+    @property
+    def method(self) -> str:
+        """Name of the method that makes intervals from the resamples, see `ends`."""
+        shape = "Student's t" if self.count < MANY else "expanded percentile"
+        return f"bootstrap, {self.resamples} resamples, {shape}"
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """[resamples, N] how much each episode counts."""
+        """[resamples, N] weight of each episode in each resample.
+
+        Of K units K - 1 are drawn, with weight K / (K - 1) each: the variance of the resamples then
+        has no bias, while drawing K units would make it too small by the factor (K - 1) / K. With
+        fewer than ten tasks, episodes are drawn within each task as well, so that a few tasks
+        which are alike by chance do not look as if nothing varied.
+        """
         rng = np.random.default_rng(self.seed)
         found = np.zeros((self.resamples, len(self.tasks)))
-        if self.unit == "task":
-            share = np.full(len(self.groups), 1 / len(self.groups))
-            drawn = rng.multinomial(len(self.groups), share, size=self.resamples)
-            for number, group in enumerate(self.groups):
-                found[:, group] = drawn[:, [number]]
+        count, once = len(self.groups), np.ones(self.resamples, dtype=int)
+        if self._within:
+            for group in self.groups:
+                found[:, group] = _redrawn(rng, once, len(group))
             return found
-        for group in self.groups:
-            # Of m, m - 1: as many would vary less than the episodes do, by (m - 1) / m.
-            size = len(group)
-            share, fewer = np.full(size, 1 / size), max(size - 1, 1)
-            drawn = rng.multinomial(fewer, share, size=self.resamples)
-            found[:, group] = drawn * (size / fewer)
+        fewer = count - 1
+        drawn = rng.multinomial(fewer, np.full(count, 1 / count), size=self.resamples)
+        for number, group in enumerate(self.groups):
+            times = drawn[:, number]
+            within = times[:, None]
+            if count < MANY:
+                within = _redrawn(rng, times, len(group))
+            found[:, group] = within * (count / fewer)
         return found
 
     def mean(self, name: str, values: Numbers, **more: Any) -> Estimate:
-        """The mean of a value per episode. Values that are NaN (not measured) are left out."""
+        """The mean of a value per episode. Values that are NaN (not measured) are left out.
+
+        `null=0.0` says that the values are differences or effects; other values that are all 0 or
+        1 are taken as a proportion.
+        """
         return self.ratio(name, values, np.ones(len(values)), **more)
 
     def ratio(self, name: str, above: Numbers, below: Numbers, **more: Any) -> Estimate:
-        """Sum of `above` over sum of `below`, both [N] per episode, such as counts."""
+        """Sum of `above` over sum of `below`, both [N] per episode, such as counts.
+
+        Where they are counts of successes and of trials, and `null` is not 0 (see `mean`), the
+        interval is that of a proportion.
+        """
         over, under = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
         known = np.isfinite(over) & np.isfinite(under)
         over, under = np.where(known, over, 0.0), np.where(known, under, 0.0)
+        if more.get("null") != 0.0 and _counts(over, under):
+            return self._proportion(name, over, under, **more)
         return self.of(name, lambda w: divide(w @ over, w @ under), **more)
 
-    def of(self, name: str, statistic: Callable[[np.ndarray], Any], **more: Any) -> Estimate:
+    def _proportion(self, name: str, over: np.ndarray, under: np.ndarray, **more: Any) -> Estimate:
+        """A proportion of trials that are clustered: by task, or by episode of a single task."""
+        total = float(under.sum())
+        value = float(over.sum()) / total if total else math.nan
+        low = high = math.nan
+        if self.count > 1 and total:
+            groups = [group for group in self.groups if under[group].any()]
+            if self._within or len(groups) < 2:  # one task: its episodes are the clusters
+                groups = [np.array([place]) for place in np.flatnonzero(under)]
+            trials = effective_trials(
+                *(np.array([x[g].sum() for g in groups]) for x in (over, under))
+            )
+            low, high = clopper_pearson(value * trials, trials)
+        told = {"method": PROPORTION, "unit": self.unit, "count": self.count, **more}
+        return Estimate(name=name, value=value, low=low, high=high, **told)
+
+    def of(
+        self,
+        name: str,
+        statistic: Callable[[np.ndarray], Any],
+        *,
+        bounds: tuple[float, float] = (-math.inf, math.inf),
+        reflect: bool = False,
+        **more: Any,
+    ) -> Estimate:
         """Any statistic of weighted episodes: [B, N] weights to [B] values.
 
-        The interval is the percentile one, and needs two episodes to draw from at the least.
+        The interval needs at least two units, and is cut at `bounds`, the least and the largest
+        possible value. `reflect` is for a statistic that is biased with few episodes, such as an
+        entropy: the mean difference of its resamples from it is subtracted, and the interval is the
+        percentile interval together with its mirror image about the value (the basic bootstrap).
         """
         value = float(np.asarray(statistic(np.ones((1, len(self.tasks)))))[0])
         low = high = math.nan
         if self.count > 1 and math.isfinite(value):
             found = np.asarray(statistic(self.weights))
-            low, high = percentiles(found)
+            low, high = self.ends(value, found)
+            if reflect:
+                low, high = min(low, 2 * value - high), max(high, 2 * value - low)
+                value = float(np.clip(2 * value - np.nanmean(found), *bounds))
+                more["method"] = f"{self.method} and its mirror image, bias taken off"
+            low, high = (float(np.clip(end, *bounds)) for end in (low, high))
             if math.isclose(low, high, abs_tol=1e-12):
                 low = high = value
-                more["notes"] = _flat(self.unit, more.get("notes"))
-        return Estimate(
-            name=name,
-            value=value,
-            low=low,
-            high=high,
-            method=f"bootstrap, {self.resamples} resamples, percentile",
-            unit=self.unit,
-            count=self.count,
-            **more,
-        )
+                more["notes"] = flat(self.unit, more.get("notes"))
+        told = {"method": self.method, "unit": self.unit, "count": self.count, **more}
+        return Estimate(name=name, value=value, low=low, high=high, **told)
+
+    def ends(self, value: float, found: np.ndarray, *, level: float = LEVEL) -> tuple[float, float]:
+        """The ends of an interval around a value whose resamples are `found`, [resamples].
+
+        Values that are not finite are left out; NaN if none is finite.
+        """
+        known = found[np.isfinite(found)]
+        if not len(known) or self.count < 2:
+            return math.nan, math.nan
+        wide = student(self.count - 1, level)
+        if self.count < MANY:
+            half = wide * float(known.std())
+            return value - half, value + half
+        low, high = percentiles(known, level=level)
+        more = wide / NormalDist().inv_cdf((1 + level) / 2)
+        return value - more * (value - low), value + more * (high - value)
 
 
-def _flat(unit: str, notes: str | None) -> str:
-    """The notes, and that an interval is a point."""
+def _redrawn(rng: np.random.Generator, times: np.ndarray, size: int) -> np.ndarray:
+    """[B, size] weight of each of `size` episodes in `times` [B] resamples: one episode fewer than
+    `size` is drawn, and the weights are scaled up."""
+    if size < 2:
+        return np.repeat(times[:, None], size, axis=1).astype(float)
+    drawn = rng.multinomial(times * (size - 1), np.full(size, 1 / size))
+    return np.asarray(drawn * (size / (size - 1)))
+
+
+def _counts(over: np.ndarray, under: np.ndarray) -> bool:
+    """Return True if these are whole numbers of successes (`over`) and of trials (`under`)."""
+    whole = all(np.array_equal(each, np.floor(each)) for each in (over, under))
+    return whole and bool(((over >= 0) & (over <= under)).all())
+
+
+def flat(unit: str, notes: str | None) -> str:
+    """Add to the notes that the interval is a single point."""
     flat = f"the same in every {unit}: the interval knows no spread"
     return "; ".join(filter(None, [notes, flat]))
 
@@ -183,56 +290,49 @@ def mean(values: np.ndarray) -> float:
     return float(weighted(np.ones((1, len(values))), values)[0])
 
 
-def percentiles(found: np.ndarray) -> tuple[float, float]:
-    """The ends between which the middle 95 % lie; NaN where nothing is finite."""
+def percentiles(found: np.ndarray, *, level: float = LEVEL) -> tuple[float, float]:
+    """The ends of the middle 95 %, or `level`, of the values; NaN if none is finite."""
     known = found[np.isfinite(found)]
     if not len(known):
         return math.nan, math.nan
-    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 def over_runs(name: str, values: Numbers, **more: Any) -> Estimate:
-    """The mean over training runs, with Student's interval.
+    """The mean over training runs, with Student's interval, cut at `bounds` if they are given.
 
     A percentile bootstrap over few runs is too narrow. With one run there is no interval.
     """
     found = np.asarray(values, dtype=float)
     count, value = len(found), float(found.mean()) if len(found) else math.nan
-    variance = float(found.var(ddof=1)) / count if count > 1 else math.nan
-    return _over_runs(name, value, variance, count, "mean and Student's t", **more)
+    half = math.nan
+    if count > 1:
+        half = student(count - 1) * float(found.std(ddof=1)) / math.sqrt(count)
+    ends = (value - half, value + half)
+    return over_runs_of(name, value, ends, count, "mean and Student's t", **more)
 
 
-def jackknife(
-    name: str, statistic: Callable[[Sequence[int]], float], count: int, **more: Any
+def over_runs_of(
+    name: str,
+    value: float,
+    ends: tuple[float, float],
+    count: int,
+    method: str,
+    *,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+    **more: Any,
 ) -> Estimate:
-    """A statistic of a matrix whose cells share agents: leave out one agent (row and column) each.
-
-    `statistic` takes the agents that are kept. A bootstrap over cells is far too narrow here, and
-    gets worse with more agents. Needs three agents for an interval.
-    """
-    everyone = list(range(count))
-    value = statistic(everyone)
-    variance = math.nan
-    if count > 2:
-        left = np.array([statistic([a for a in everyone if a != out]) for out in everyone])
-        variance = (count - 1) / count * float(((left - left.mean()) ** 2).sum())
-    return _over_runs(name, value, variance, count, "jackknife over runs and Student's t", **more)
-
-
-def _over_runs(
-    name: str, value: float, variance: float, count: int, method: str, **more: Any
-) -> Estimate:
-    """A figure over training runs with Student's interval; NaN ends where there is no variance."""
+    """An estimate over training runs with its interval, cut at `bounds`; NaN ends: no interval."""
     unit = "training run"
-    half = math.nan if math.isnan(variance) else student(count - 1) * math.sqrt(variance)
-    if math.isclose(half, 0.0, abs_tol=1e-12):
-        half, more["notes"] = 0.0, _flat(unit, more.get("notes"))
+    low, high = (float(np.clip(end, *bounds)) for end in ends)
+    if math.isclose(low, high, abs_tol=1e-12):
+        low, high, more["notes"] = value, value, flat(unit, more.get("notes"))
     return Estimate(
         name=name,
         value=value,
-        low=value - half,
-        high=value + half,
+        low=low,
+        high=high,
         method=method,
         unit=unit,
         count=count,
@@ -268,28 +368,3 @@ def benjamini_hochberg(ps: Sequence[float]) -> list[float]:
         least = min(least, ps[place] * len(ps) / rank)
         found[place] = least
     return found
-
-
-def student(freedom: int) -> float:
-    """The 97.5 % point of Student's t with so many whole degrees of freedom."""
-    low, high = 0.0, 20.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _between(middle, freedom) < LEVEL else (low, middle)
-    return low
-
-
-def _between(t: float, freedom: int) -> float:
-    """Chance of |T| < t: the finite sums for whole degrees (Abramowitz and Stegun 26.7.3, 4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cosine, term, total = math.cos(angle), 1.0, 0.0
-    first = freedom % 2
-    for step in range(first, freedom - 1, 2):
-        if step == first:
-            term = cosine if first else 1.0
-        else:
-            term *= cosine**2 * (step - 1) / step
-        total += term
-    if first:
-        return 2 / math.pi * (angle + math.sin(angle) * total)
-    return math.sin(angle) * total

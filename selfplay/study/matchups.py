@@ -107,7 +107,9 @@ def shape(found: Matchups, mixture: np.ndarray) -> list[Estimate]:
         value=effective_diversity(found.whole, mixture),
         direction="biased_up",
         null=0.0,
-        notes="jumps with the Nash mixture: no interval",
+        notes="jumps with the Nash mixture: no interval"
+        if np.isfinite(mixture).all()
+        else "no solver found the Nash mixture",
         **told,
     )
     if len(found.labels) < 3:

@@ -14,6 +14,18 @@ from selfplay.errors import ConfigError
 
 TOLERANCE = 1e-7
 """Of the linear programs, in units of the largest payoff: what is nearer is a tie."""
+ATTEMPTS: tuple[tuple[str, bool], ...] = (
+    *(("highs", True), ("highs-ds", True), ("highs-ipm", True)),
+    *(("highs-ds", False), ("highs-ipm", False)),
+)
+"""(method, presolve) of the linear program, tried in this order until one solves it: payoffs
+near the tolerance of a solver can make it fail."""
+WORST = 1e-6
+"""Largest gain against a mixture that counts as an equilibrium, in units of the largest payoff."""
+
+
+class NoEquilibriumError(ArithmeticError):
+    """No solver found an equilibrium of the payoffs, although every such game has one."""
 
 
 def nash(payoffs: np.ndarray) -> np.ndarray:
@@ -22,12 +34,14 @@ def nash(payoffs: np.ndarray) -> np.ndarray:
     It is unique, and copies of a player share what one of them would have: Nash averaging
     (1806.02643), in which a player's score is what it gains on this mixture, A p. A linear program
     finds everybody who is in any equilibrium; within them p is what A p = 0 leaves open, which only
-    ties and copies do. Raises ConfigError where scipy is missing.
+    ties and copies do. Raises ConfigError if scipy is missing, and NoEquilibriumError if no
+    solver finds the equilibrium to within `WORST`.
     """
     count, largest = len(payoffs), float(np.abs(payoffs).max())
     if largest == 0:
         return np.full(count, 1 / count)
     scaled = payoffs / largest
+    scaled[np.abs(scaled) < 2 * TOLERANCE] = 0.0
     mixture = _widest(scaled)
     inside, found = mixture > 0, np.zeros(count)
     found[inside] = _spread(scaled[:, inside], mixture[inside], inside)
@@ -39,17 +53,24 @@ def _widest(payoffs: np.ndarray) -> np.ndarray:
     count = len(payoffs)
     # q, A q <= 0, is a multiple of an equilibrium, and t <= q, t <= 1 reaches 1 where q can grow.
     bounds = np.block([[payoffs, np.zeros((count, count))], [-np.eye(count), np.eye(count)]])
-    solved = solvers().linprog(
-        np.repeat([0.0, -1.0], count),
-        A_ub=bounds,
-        b_ub=np.zeros(2 * count),
-        bounds=[(0, None)] * count + [(0, 1)] * count,
-    )
-    if solved.x is None:
-        raise ArithmeticError(f"no equilibrium was found: {solved.message}")
-    mixture, reached = solved.x[:count], solved.x[count:]
-    kept = np.where(reached > 0.5, mixture, 0.0)
-    return np.asarray(kept / kept.sum())
+    told = ""
+    for method, presolve in ATTEMPTS:
+        solved = solvers().linprog(
+            np.repeat([0.0, -1.0], count),
+            A_ub=bounds,
+            b_ub=np.zeros(2 * count),
+            bounds=[(0, None)] * count + [(0, 1)] * count,
+            method=method,
+            options={"presolve": presolve},
+        )
+        told = told or str(solved.message)
+        if solved.x is None:
+            continue
+        mixture, reached = solved.x[:count], solved.x[count:]
+        kept = np.where(reached > 0.5, mixture, 0.0)
+        if kept.sum() > 0 and (payoffs @ kept).max() <= WORST * kept.sum():
+            return np.asarray(kept / kept.sum())
+    raise NoEquilibriumError(f"no equilibrium was found: {told}")
 
 
 def _spread(payoffs: np.ndarray, mixture: np.ndarray, inside: np.ndarray) -> np.ndarray:
@@ -72,13 +93,13 @@ def _spread(payoffs: np.ndarray, mixture: np.ndarray, inside: np.ndarray) -> np.
         method="SLSQP",
         constraints={
             "type": "ineq",
-            "fun": lambda move: above @ (mixture + free @ move),
+            "fun": lambda move: above @ (mixture + free @ move) + TOLERANCE,
             "jac": lambda move: above @ free,
         },
         options={"ftol": 1e-13, "maxiter": 500},
     )
     if not solved.success:
-        raise ArithmeticError(f"no equilibrium of most entropy was found: {solved.message}")
+        raise NoEquilibriumError(f"no equilibrium of most entropy was found: {solved.message}")
     chances = np.maximum(mixture + free @ solved.x, 0.0)
     return np.asarray(chances / chances.sum())
 

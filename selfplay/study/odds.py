@@ -1,10 +1,12 @@
 """How much rather a policy does one thing than another in a given prompt."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedModel
 
+from selfplay import reach
 from selfplay.errors import ConfigError
 from selfplay.study.games import Games
 from selfplay.study.players import Player
@@ -25,8 +27,8 @@ def log_odds(games: Games, player: Player, turns: Sequence[Turn], default: str) 
         for first in range(0, len(places), ROWS):
             part = places[first : first + ROWS]
             mine = [turns[place] for place in part]
-            said = _logprobs(games.models[policy], [(t, t.completion_ids) for t in mine])
-            other = _logprobs(
+            said = logprobs(games.models[policy], [(t, t.completion_ids) for t in mine])
+            other = logprobs(
                 games.models[policy], [(t, _ids(games, player, t, default)) for t in mine]
             )
             for place, one, two in zip(part, said, other, strict=True):
@@ -46,8 +48,22 @@ def _ids(games: Games, player: Player, turn: Turn, text: str) -> tuple[int, ...]
     return (*tokenizer(text, add_special_tokens=False)["input_ids"], renderer.end_ids[0])
 
 
-def _logprobs(model: PreTrainedModel, pairs: Sequence[tuple[Turn, tuple[int, ...]]]) -> list[float]:
-    """ln p of each completion behind its turn's prompt, at temperature 1."""
+def logprobs(model: PreTrainedModel, pairs: Sequence[tuple[Turn, tuple[int, ...]]]) -> list[float]:
+    """ln p of each completion after its turn's prompt, at temperature 1.
+
+    Rows with the frequencies of long rows are computed in separate passes.
+    """
+    bound = reach.turn(model.config)
+    most = math.inf if bound is None else bound.tokens
+    far = [len(turn.prompt_ids) + len(ids) > most for turn, ids in pairs]
+    if any(far) and not all(far):
+        apart = [
+            iter(
+                logprobs(model, [pair for pair, own in zip(pairs, far, strict=True) if own is side])
+            )
+            for side in (False, True)
+        ]
+        return [next(apart[side]) for side in far]
     width = max(len(turn.prompt_ids) + len(ids) for turn, ids in pairs)
     rows = [[*turn.prompt_ids, *ids] for turn, ids in pairs]
     padded = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])

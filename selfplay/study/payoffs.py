@@ -9,10 +9,11 @@ say; the rest is cycles), the *effective diversity* and the *3-cycles*.
 effective diversity.
 
 **Estimator.** Every ordered pair plays the same tasks with the same seeds; a bootstrap over tasks,
-or over episodes within tasks where tasks are few. Noise is never quite transitive and never quite
+or over episodes if there is one task. Noise is never quite transitive and never quite
 cyclic (of N players, 2 / N of its squares are transitive), so what the resamples differ by is taken
 off both parts, in each resample twice. The Nash mixture jumps where the sign of an entry changes:
-in place of an interval, how often a player is in it.
+in place of an interval, how often a player is in it; resamples that no solver can solve are left
+out and counted.
 
 **Limits.** About these players: one more may change everybody's place but that on the Nash mixture,
 and nobody's strength against those who are absent is measured. In units of pay; the order by wins
@@ -29,7 +30,7 @@ from selfplay.study.dots import undrawn
 from selfplay.study.games import Games
 from selfplay.study.intervals import Draws, Estimate
 from selfplay.study.matchups import ALPHAS, Matchups, Pays, shape
-from selfplay.study.metagame import alpha_rank, cycles, nash, solvers
+from selfplay.study.metagame import NoEquilibriumError, alpha_rank, cycles, nash, solvers
 from selfplay.study.players import Player
 from selfplay.study.plots import Curves, Drawing, Intervals, Matrix
 from selfplay.study.result import Cell, Result, Table
@@ -69,7 +70,9 @@ def study(games: Games, players: Sequence[Player]) -> Result:
     shares = np.array([alpha_rank(found.whole, alpha=alpha) for alpha in found.alphas()])
     ranks = [found.ranked(place) for place in range(len(players))]
     gains = [found.gain(place) for place in range(len(players))]
-    mixture = nash(found.whole)
+    mixture = _mixture(found.whole)
+    inside, unsolved = _inside(found.drawn[:NASH_RESAMPLES])
+    notes += _unsolved(mixture, unsolved)
     order = sorted(range(len(players)), key=lambda n: (-round(ranks[n].value, 6), -gains[n].value))
     sweep = Curves(
         title="Alpha-rank by the strength of selection",
@@ -88,7 +91,7 @@ def study(games: Games, players: Sequence[Player]) -> Result:
         estimates=[*(gains[place] for place in order), *shape(found, mixture)],
         tables=[
             _matrix_table(found),
-            _standing(found, gains, ranks, mixture, order),
+            _standing(found, gains, ranks, mixture, inside, order),
             Table(
                 title="Alpha-rank by the strength of selection",
                 columns=[ALPHA, *found.labels],
@@ -165,16 +168,52 @@ def _matrix_table(found: Matchups) -> Table:
     )
 
 
+def _mixture(payoffs: np.ndarray) -> np.ndarray:
+    """[N] the Nash mixture; NaN if no solver finds it."""
+    try:
+        return nash(payoffs)
+    except NoEquilibriumError:
+        return np.full(len(payoffs), np.nan)
+
+
+def _inside(drawn: np.ndarray) -> tuple[np.ndarray, int]:
+    """[N] in what fraction of [resamples, N, N] matrices each player is part of the Nash mixture,
+    and how many of these matrices no solver solved: they are left out."""
+    # Without randomness all resamples are the same matrix. Rounding shows which are the same; one
+    # of them is solved unrounded, because a solver can fail on rounded ties.
+    _, places, counts = np.unique(drawn.round(9), axis=0, return_index=True, return_counts=True)
+    mixtures = np.array([_mixture(drawn[place]) for place in places])
+    known = np.isfinite(mixtures).all(axis=1)
+    times = counts * known
+    if not times.any():
+        return np.full(drawn.shape[-1], np.nan), int(counts.sum())
+    return times @ (np.nan_to_num(mixtures) > 0) / times.sum(), int(counts[~known].sum())
+
+
+def _unsolved(mixture: np.ndarray, unsolved: int) -> list[str]:
+    """Notes on matrices that no solver could solve."""
+    found = []
+    if np.isnan(mixture).any():
+        found.append(
+            "no solver found the Nash mixture of the matrix, so the mixture and all values that "
+            "depend on it are not given"
+        )
+    if unsolved:
+        found.append(
+            f"no solver found the Nash mixture of {unsolved} resamples: left out of the share of "
+            "resamples in it"
+        )
+    return found
+
+
 def _standing(
     found: Matchups,
     gains: Sequence[Estimate],
     ranks: Sequence[Estimate],
     mixture: np.ndarray,
+    inside: np.ndarray,
     order: Sequence[int],
 ) -> Table:
-    # Of scripts that know no luck all resamples are the same matrix.
-    drawn, counts = np.unique(found.drawn[:NASH_RESAMPLES].round(9), axis=0, return_counts=True)
-    inside = counts @ np.array([nash(payoffs) > 0 for payoffs in drawn]) / counts.sum()
     scores = (found.whole @ mixture).round(9) + 0.0  # and no -0
     rows: list[list[Cell]] = [
         [
@@ -221,6 +260,12 @@ def _drawings(
 ) -> list[Drawing]:
     labels = [found.labels[n] for n in order]
     points = [Estimate(name=f"{found.labels[n]}: Nash", value=float(mixture[n])) for n in order]
+    shown = [
+        each
+        for n, point in zip(order, points, strict=True)
+        for each in (point, ranks[n])
+        if not np.isnan(each.value)
+    ]
     return [
         Matrix(
             title="What the rows gain on the columns",
@@ -235,8 +280,6 @@ def _drawings(
         ),
         Intervals(
             title="Who is left: Nash mixture, and alpha-rank with 95 % intervals",
-            estimates=[
-                each for n, point in zip(order, points, strict=True) for each in (point, ranks[n])
-            ],
+            estimates=shown,
         ),
     ]

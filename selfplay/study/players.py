@@ -11,8 +11,9 @@ from transformers.utils import logging as transformers_logging
 
 from selfplay import checkpoint, members
 from selfplay.build import build
+from selfplay.engines import Engine
 from selfplay.errors import ConfigError, RunError
-from selfplay.policy import Policy
+from selfplay.policy import Policy, load_policy
 from selfplay.population import Population
 from selfplay.runs import Run
 
@@ -66,16 +67,19 @@ class Reference:
 
     def load(
         self, roles: Sequence[str], *, anyhow: bool = False
-    ) -> tuple[Player, dict[str, Policy]]:
-        """The player and its policies by name; raises ConfigError if it cannot play these roles.
+    ) -> tuple[Player, dict[str, Policy], dict[str, Engine]]:
+        """Load a player. Return the player; its policies by name, including saved models; and by
+        name the run's other opponents that hold one of these roles.
 
-        With `anyhow` a run's only policy takes roles that the run did not have.
+        With `anyhow` a run's only policy takes roles that the run did not have. Raises ConfigError
+        if the run cannot play these roles.
         """
         config = Run.open(self.run).config()
         population: Population = build(config["population"], where="population")
         mine = {role: population.policy_of(role) for role in config["roles"]}
-        if anyhow and len(set(mine.values())) == 1:
-            mine = dict.fromkeys([*mine, *roles], next(iter(mine.values())))
+        learned = {name for name in mine.values() if name not in population.opponents}
+        if anyhow and len(learned) == 1:
+            mine = {**dict.fromkeys(roles, next(iter(learned))), **mine}
         for role in roles:
             if role not in mine:
                 raise ConfigError(
@@ -96,8 +100,13 @@ class Reference:
                 policy.load_weights(place / "policies" / name)
         at = f"{self.run.resolve()}@{label.rpartition('@')[2]}"
         policies = {role: f"{at}:{mine[role]}" for role in roles}
+        held = {mine[role] for role in roles} & set(population.opponents)
+        saved = population.saved()
+        for name in sorted(held & set(saved)):
+            found[name] = load_policy(name, **saved[name], learn=False)
         named = {f"{at}:{name}": policy for name, policy in found.items()}
-        return Player(label=label, policies=policies), named
+        others = {f"{at}:{name}": population.opponents[name] for name in held - set(saved)}
+        return Player(label=label, policies=policies), named, others
 
 
 def untrained(run: Path) -> dict[str, PreTrainedModel]:
@@ -119,7 +128,7 @@ def places(folder: Path, *, step: int | None = None, every: bool = False) -> lis
     Run.open(folder)
     if step is not None and not every:
         return [checkpoint.at(folder / "checkpoints", step)]
-    kept = sorted(path for path in (folder / "checkpoints").glob("*") if path.name.isdigit())
+    kept = checkpoint.kept(folder / "checkpoints")[::-1]
     faults = {path: checkpoint.broken(path) for path in kept}
     for path, fault in faults.items():
         if fault is not None:

@@ -9,9 +9,10 @@ P(C_{t+k} | do D_t), k rounds after the other player's move was set to C or to D
 **Source.** Press and Dyson 2012 for memory-one strategies; Axelrod's tournaments. The forced
 deviation is the punishment test of Calvano et al. 2020.
 
-**Estimator.** Counts, with a cluster bootstrap over episodes because rounds of one depend on each
-other. The probe plays each episode again up to round t with the other's move replaced, and both
-play on by themselves; its differences are paired. Unbiased.
+**Estimator.** Counts of both players together, and of each seat alone; probabilities have the
+interval of a proportion at the effective number of rounds, because rounds of an episode depend on
+each other. The probe plays each episode again up to round t with the other's move replaced, and
+then both play on by themselves; its differences are paired. Unbiased.
 
 **Limits.** P(C|C) - P(C|D) of self-play is confounded: half always-cooperators and half
 always-defectors, each among themselves, have 1 and reciprocate nothing. The forced deviation is the
@@ -27,7 +28,7 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.game import Job
-from selfplay.study.answers import answers, in_state
+from selfplay.study.answers import BOTH, answers, in_state
 from selfplay.study.games import Games
 from selfplay.study.intervals import Draws, Estimate
 from selfplay.study.players import Player
@@ -71,6 +72,10 @@ def study(games: Games, player: Player, *, cooperate: str = "cooperate") -> Resu
     ]
     vector = memory_one(moves, draws)
     estimates += [each for each, _ in vector]
+    seats = [by_seat(moves, draws, who, agent) for who, agent in enumerate(agents)]
+    estimates += [each for found in seats for each in found]
+    after = [retaliation([probe[1 - who]], draws, of=f" by {agents[who]}") for who in (0, 1)]
+    estimates += [each for found in after for each in found[:1]]
     by_round = [_share([each[t] for each in moves if len(each) > t]) for t in range(length)]
     effects = [each for each in estimates if each.null is not None]
     return Result(
@@ -84,7 +89,27 @@ def study(games: Games, player: Player, *, cooperate: str = "cooperate") -> Resu
                 title="Memory one: chance to cooperate by own and the other's last move",
                 columns=["last", "chance", "low", "high", "visits"],
                 rows=[_row(state, *found) for state, found in zip(STATES, vector, strict=True)],
-            )
+            ),
+            Table(
+                title="Memory one by seat",
+                columns=["seat", "last", "chance", "low", "high", "visits"],
+                rows=[
+                    [agent, *_row(state, *found)]
+                    for who, agent in enumerate(agents)
+                    for state, found in zip(
+                        STATES, memory_one(moves, draws, players=(who,)), strict=True
+                    )
+                ],
+            ),
+            Table(
+                title="What a forced move of the other player changes, by seat",
+                columns=["", "change", "low", "high"],
+                rows=[
+                    [each.name, each.value, each.low, each.high]
+                    for found in after
+                    for each in found
+                ],
+            ),
         ],
         drawings=[
             Intervals(
@@ -169,9 +194,23 @@ def _legal(games: Games) -> list[str]:
     return [move for agent in arena.stage for move in arena.view(agent).fields.get("legal") or ()]
 
 
-def conditionals(moves: Sequence[np.ndarray], draws: Draws) -> list[Estimate]:
-    """P(C|C), P(C|D) and their difference, from [rounds, 2] moves of each episode."""
-    counts = np.array([answers(each) for each in moves])  # [N, (after C, after D), (C, all)]
+def by_seat(moves: Sequence[np.ndarray], draws: Draws, who: int, agent: str) -> list[Estimate]:
+    """Estimate for one player: its rate of cooperation, P(C|C), P(C|D) and their difference."""
+    mine = [each[:, [who]] for each in moves]
+    found = [
+        draws.ratio("cooperation", *_cooperation(mine)),
+        *_visited(conditionals(moves, draws, players=(who,)), moves, players=(who,)),
+    ]
+    return [replace(each, name=f"{agent}: {each.name}") for each in found]
+
+
+def conditionals(
+    moves: Sequence[np.ndarray], draws: Draws, *, players: Sequence[int] = BOTH
+) -> list[Estimate]:
+    """P(C|C), P(C|D) and their difference of these players, from [rounds, 2] moves of each
+    episode."""
+    # [N, (after C, after D), (C, all)]
+    counts = np.array([answers(each, players) for each in moves])
     after = [draws.ratio(f"P(C|{name})", *counts[:, i].T) for i, name in enumerate("CD")]
 
     def difference(weights: np.ndarray) -> np.ndarray:
@@ -187,9 +226,11 @@ def conditionals(moves: Sequence[np.ndarray], draws: Draws) -> list[Estimate]:
     ]
 
 
-def _visited(found: Sequence[Estimate], moves: Sequence[np.ndarray]) -> list[Estimate]:
+def _visited(
+    found: Sequence[Estimate], moves: Sequence[np.ndarray], *, players: Sequence[int] = BOTH
+) -> list[Estimate]:
     """The conditionals, NaN where they rest on too few visits."""
-    after = np.sum([answers(each) for each in moves], axis=0)[:, 1]
+    after = np.sum([answers(each, players) for each in moves], axis=0)[:, 1]
     visits = [*after, after.min()]  # the difference rests on both
     return [_enough(each, int(count)) for each, count in zip(found, visits, strict=True)]
 
@@ -202,11 +243,13 @@ def _enough(chance: Estimate, visits: int) -> Estimate:
     return replace(chance, value=np.nan, low=np.nan, high=np.nan, notes=few)
 
 
-def memory_one(moves: Sequence[np.ndarray], draws: Draws) -> list[tuple[Estimate, int]]:
+def memory_one(
+    moves: Sequence[np.ndarray], draws: Draws, *, players: Sequence[int] = BOTH
+) -> list[tuple[Estimate, int]]:
     """For each of the four states the chance to cooperate, NaN without enough visits, and these."""
     found = []
     for state in STATES:
-        counts = np.array([in_state(each, state) for each in moves])
+        counts = np.array([in_state(each, state, players) for each in moves])
         visits = int(counts[:, 1].sum())
         chance = draws.ratio(f"cooperation after {state}", *counts.T)
         found.append((_enough(chance, visits), visits))
@@ -219,9 +262,9 @@ def _row(state: str, chance: Estimate, visits: int) -> list[Cell]:
     return [state, chance.value, chance.low, chance.high, shown]
 
 
-def retaliation(probes: Sequence[np.ndarray], draws: Draws) -> list[Estimate]:
+def retaliation(probes: Sequence[np.ndarray], draws: Draws, *, of: str = "") -> list[Estimate]:
     """What a forced deviation changes k rounds later, from [N, LATER] paired differences of each
-    player."""
+    player; `of` names the player in the results, if they are of one player."""
     found = []
     for k in range(LATER):
         each = np.array([probe[:, k] for probe in probes])
@@ -230,7 +273,7 @@ def retaliation(probes: Sequence[np.ndarray], draws: Draws) -> list[Estimate]:
             count = np.maximum(known.sum(0), 1)
             mean = np.where(known.any(0), np.where(known, each, 0.0).sum(0) / count, np.nan)
             rounds = "1 round" if k == 0 else f"{k + 1} rounds"
-            found.append(draws.mean(f"after a forced move, {rounds} later", mean, null=0.0))
+            found.append(draws.mean(f"after a forced move, {rounds} later{of}", mean, null=0.0))
     return found
 
 

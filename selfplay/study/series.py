@@ -10,7 +10,19 @@ from selfplay.study.intervals import Estimate, Numbers, percentiles
 LEAST = 12
 """Values that a series needs for a trend or a cycle to be looked for."""
 SURROGATES = 500
+LARGEST = 1e100
+"""Largest recorded number that is used."""
 TOO_NARROW = "; the interval is too narrow for a series that remembers for so much of its length"
+
+
+def measurable(value: float) -> float:
+    """A recorded number as a float; NaN if it is not finite or beyond `LARGEST`, because sums of
+    squares would overflow."""
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number with hundreds of digits
+        return math.nan
+    return found if abs(found) <= LARGEST else math.nan
 
 
 def trend(name: str, steps: Sequence[float], values: Sequence[float], *, seed: int = 0) -> Estimate:
@@ -20,7 +32,8 @@ def trend(name: str, steps: Sequence[float], values: Sequence[float], *, seed: i
     The memory of the noise is corrected for what the line takes out of it; in a short series that
     remembers for long the interval is still too narrow.
     """
-    known = [(x, y) for x, y in zip(steps, values, strict=True) if math.isfinite(y)]
+    pairs = [(measurable(x), measurable(y)) for x, y in zip(steps, values, strict=True)]
+    known = [pair for pair in pairs if not any(map(math.isnan, pair))]
     if len(known) < LEAST:
         return Estimate(name=name, value=math.nan, notes=f"{len(known)} steps are too few")
     x, y = np.array(known).T
@@ -86,7 +99,8 @@ def oscillation(name: str, values: Sequence[float], *, seed: int = 0) -> Estimat
     p is the share of AR(1) series with the same autocorrelation at lag 1 whose peak is as high:
     training curves are autocorrelated, so white noise would be no null.
     """
-    known = np.array([value for value in values if math.isfinite(value)])
+    found = [measurable(value) for value in values]
+    known = np.array([value for value in found if not math.isnan(value)])
     if len(known) < LEAST:
         return Estimate(name=name, value=math.nan, notes=f"{len(known)} steps are too few")
     correlation = autocorrelation(known)

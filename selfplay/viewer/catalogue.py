@@ -8,6 +8,7 @@ from os.path import isfile  # false, and no error, where another user's folder i
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from selfplay.confined import open_regular
 from selfplay.errors import RunError
 
 State: TypeAlias = Literal["training", "ended", "stopped", "games"]
@@ -135,10 +136,10 @@ def _made(folder: Path) -> float:
 def _locked(path: Path) -> bool:
     """Whether a process holds the run's lock. Asks for a shared one and lets go of it at once."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, root=path.parent) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except (OSError, RunError):
         return False
     return False

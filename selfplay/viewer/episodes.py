@@ -5,8 +5,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from selfplay.declared import read_declared
 from selfplay.errors import RunError
-from selfplay.figures import number
+from selfplay.figures import figure, number
 from selfplay.pages import render
 from selfplay.recorded import Recorded
 from selfplay.transcripts import show
@@ -87,11 +88,11 @@ class EpisodePages:
     def _whole(
         self, run: Shown, record: Recorded, colour: str, *, title: str, game: bool = False
     ) -> str:
-        advantages = _advantages(record)
+        advantages, declared = _advantages(record), read_declared(run.folder)
         few = len(record.episode.turns) <= FEW_TURNS
         turns = [
             {
-                "shown": show(turn, advantage, few),
+                "shown": show(turn, advantage, few, declared),
                 "tokens": tokens(turn, advantage, run=run.folder, colour=colour) if colour else (),
             }
             for turn, advantage in zip(record.episode.turns, advantages, strict=True)
@@ -103,6 +104,10 @@ class EpisodePages:
             game=game,
             line=time_line(record.episode),
             record=record,
+            measured=[
+                (name, figure(declared.of(f"arena/{record.episode.task.type}/{name}"), value))
+                for name, value in record.episode.metrics.items()
+            ],
             turns=turns,
             agents=list(record.episode.agents()),
             colour=colour,
@@ -116,6 +121,7 @@ class EpisodePages:
         siblings = [index.read(row.step, row.line) for row in index.group(step, group)]
         if not siblings:
             raise RunError(f"no group {group!r} in step {step} of {name}")
+        declared = read_declared(run.folder)
         agents = list(dict.fromkeys(a for each in siblings for a in each.episode.agents()))
         return render(
             "viewer_group.html.jinja",
@@ -126,7 +132,7 @@ class EpisodePages:
                 {
                     "record": record,
                     "turns": [
-                        show(turn, advantage, False)
+                        show(turn, advantage, False, declared)
                         for turn, advantage in zip(
                             record.episode.turns, _advantages(record), strict=True
                         )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from selfplay.confined import open_regular
 from selfplay.errors import RunError
 from selfplay.recorded import Recorded, decode, record_of
 from selfplay.versus import returns
@@ -44,7 +45,7 @@ class Games:
         """A game; raises RunError where there is none of that name."""
         path = self.folder / f"{name}.jsonl"
         try:
-            with path.open("rb") as file:
+            with open_regular(path, root=self.folder) as file:
                 return record_of(decode(file.readline()), step=0, line=1, path=path)
         except (OSError, ValueError) as error:
             raise RunError(f"{path}: not a recorded game ({error})") from error

@@ -8,13 +8,15 @@ disk, or being written. It is made step by step as it is asked for, and a step w
 import hashlib
 import json
 import math
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from selfplay.confined import open_regular
 from selfplay.errors import RunError
 from selfplay.recorded import Recorded, decode, file_of, record_of, recorded_steps
 from selfplay.viewer.filter import COLUMNS, Filter, Row, condition, row_of
@@ -51,11 +53,13 @@ class Index:
         self.run = run
         self._lock = threading.RLock()  # requests come on several threads
         self._reader: threading.Thread | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+        _private_folder(folder)
         name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:24]
         # Another viewer may have the same file open: whatever is written is one transaction.
+        file = folder / f"{name}.sqlite"
+        _private_file(file)
         self._base = sqlite3.connect(
-            folder / f"{name}.sqlite",
+            file,
             check_same_thread=False,
             timeout=PATIENCE,
             isolation_level=None,
@@ -155,7 +159,7 @@ class Index:
         if found is None:
             raise RunError(f"no episode {line} of step {step} in the index of {self.run}")
         try:
-            with path.open("rb") as file:
+            with open_regular(path, root=self.run) as file:
                 file.seek(found[0])
                 return record_of(decode(file.read(found[1])), step=step, line=line, path=path)
         except (OSError, ValueError) as error:
@@ -196,7 +200,7 @@ class Index:
         """Index a step's file; a last line that was cut short is left out."""
         stamp, start = self._stamp(step), 0
         path = file_of(self.run, step)
-        with self._writing(), path.open("rb") as file:
+        with open_regular(path, root=self.run) as file, self._writing():
             self._forget(step)
             for line, data in enumerate(file, 1):
                 try:
@@ -253,3 +257,19 @@ class Index:
         said += [str(m.get("content", "")) for turn in episode.turns for m in turn.messages]
         text = "\n".join([episode.task.id, episode.error, *said])[:LONGEST_SEARCHED]
         self._base.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (number, text))
+
+
+def _private_folder(path: Path) -> None:
+    """Make a folder that only its user can read: an index quotes the agents' texts, and the run
+    folder itself may be closed to other users."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with suppress(PermissionError):  # another user made the folder
+        path.chmod(0o700)
+
+
+def _private_file(path: Path) -> None:
+    """Make a file that only its user can read. SQLite gives its own extra files the same mode."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    for each in (path, *(path.with_name(path.name + ending) for ending in ("-wal", "-shm"))):
+        with suppress(FileNotFoundError):
+            each.chmod(0o600)  # an older version may have made it with another mode

@@ -1,18 +1,30 @@
 """The pages of runs as a whole, each made from the files of run folders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from selfplay.charts import MOST_SERIES, Chart, Series, arrange, draw
+from selfplay.charts import (
+    MOST_SERIES,
+    Chart,
+    Series,
+    arrange,
+    draw,
+    place,
+    section_order,
+    section_title,
+)
 from selfplay.curves import smoothing
+from selfplay.declared import Declared, read_declared
 from selfplay.errors import RunError
-from selfplay.figures import figure, words
+from selfplay.figures import as_of, figure, words
+from selfplay.metrics import of_troubles, told
 from selfplay.pages import render
 from selfplay.recorded import read_metrics, read_summary
+from selfplay.viewer import failed
 from selfplay.viewer.catalogue import Catalogue, Shown
 from selfplay.viewer.games import Games
 from selfplay.viewer.paging import PAGE, links
@@ -21,6 +33,8 @@ from selfplay.viewer.tasks import tasks_of
 
 MOST_FIGURES = 6
 """Figures of a run that the list of runs shows."""
+MOST_CHARTS = 40
+"""Largest number of charts of a page; each takes about 0.1 s of one core."""
 
 
 class Pages:
@@ -46,12 +60,16 @@ class Pages:
         shown = [self._line(run) for run in self.catalogue.runs()]
         return render("viewer_runs.html.jinja", title="Runs", runs=shown)
 
-    def run(self, name: str, section: str) -> str:
-        """One run: a section of its curves."""
+    def run(self, name: str, section: str, page: int = 0) -> str:
+        """One run: a section of its curves, or a page (from 0) of a section of very many."""
         run = self.catalogue.run(name)
         rows = read_metrics(run.folder / "metrics.jsonl")
-        sections = _sections(rows)
+        sections = _sections(key for row in rows.values() for key in row)
         chosen = section if section in sections else next(iter(sections), "")
+        names = sections.get(chosen, ())
+        wanted = {step: {k: row[k] for k in names if k in row} for step, row in rows.items()}
+        declared = read_declared(run.folder)
+        charts = [chart for s in arrange(wanted, declared) for chart in s.charts]
         return render(
             "viewer_run.html.jinja",
             title=name,
@@ -60,46 +78,48 @@ class Pages:
             summary=read_summary(run.folder / "summary.json"),
             sections=list(sections),
             section=chosen,
-            charts=_drawn(_charts(rows, sections.get(chosen, ()))),
+            charts=_drawn(_page_of(charts, page)),
+            page=page,
+            links=links(page, len(charts), {"section": chosen}, size=MOST_CHARTS),
             window=smoothing(len(rows)),
+            troubles=told(of_troubles(rows.values())),
             live=run.state == "training",
         )
 
-    def compare(self, names: Sequence[str], section: str) -> str:
-        """The same curves of several runs, one chart per metric."""
+    def compare(self, names: Sequence[str], section: str, page: int = 0) -> str:
+        """The same curves of several runs, one chart per metric; a page (from 0) of many."""
         runs = [self.catalogue.run(name) for name in dict.fromkeys(names)]
         if not 1 < len(runs) <= MOST_SERIES:
             raise RunError(f"choose from 2 to {MOST_SERIES} runs to compare, not {len(runs)}")
         rows = {run.name: read_metrics(run.folder / "metrics.jsonl") for run in runs}
+        declared = {run.name: read_declared(run.folder) for run in runs}
         keys = sorted({key for found in rows.values() for row in found.values() for key in row})
         titles = list(dict.fromkeys(key.partition("/")[0] for key in keys))
         chosen = section if section in titles else (titles[0] if titles else "")
-        charts = []
-        for key in (key for key in keys if key.partition("/")[0] == chosen):
-            (alone,) = (chart for s in arrange({0: {key: 0.0}}) for chart in s.charts)
-            curves = tuple(
-                Series(
-                    label=run,
-                    steps=tuple(step for step, row in found.items() if key in row),
-                    values=tuple(row[key] for row in found.values() if key in row),
-                    latest=figure(key, next(r[key] for r in reversed(found.values()) if key in r)),
-                )
-                for run, found in rows.items()
-                if any(key in row for row in found.values())
-            )
-            rest = key.partition("/")[2]
-            charts.append(
-                Chart(title=words(rest or key), series=curves, omitted=0, share=alone.share)
-            )
+        mine = [key for key in keys if key.partition("/")[0] == chosen]
+        query = [("run", run.name) for run in runs]
         return render(
             "viewer_compare.html.jinja",
             title="Compared",
             runs=runs,
             sections=titles,
             section=chosen,
-            charts=_drawn(charts),
-            query=urlencode([("run", run.name) for run in runs]),
+            charts=_drawn([_compared(key, rows, declared) for key in _page_of(mine, page)]),
+            page=page,
+            links=links(page, len(mine), [*query, ("section", chosen)], size=MOST_CHARTS),
+            query=urlencode(query),
             live=any(run.state == "training" for run in runs),
+        )
+
+    def failed(self, name: str) -> str:
+        """The newest failed episodes of a run, with their errors."""
+        run = self.catalogue.run(name)
+        return render(
+            "viewer_failed.html.jinja",
+            title=f"Failed episodes of {name}",
+            run=run,
+            failures=failed.newest(run.folder),
+            most=failed.MOST,
         )
 
     # What its newest checkpoint keeps -----------------------------------------------------------
@@ -140,7 +160,8 @@ class Pages:
             }
             for step, row in read_metrics(run.folder / "metrics.jsonl").items()
         }
-        return [chart for section in arrange(rows) for chart in section.charts]
+        declared = read_declared(run.folder)
+        return [chart for section in arrange(rows, declared) for chart in section.charts]
 
     def league(self, name: str) -> str:
         """The league of the newest checkpoint: ratings, and who beats whom."""
@@ -170,41 +191,77 @@ class Pages:
             return {"run": run, "steps": 0, "problem": "", "figures": figures}
         try:
             rows = read_metrics(run.folder / "metrics.jsonl")
-        except (RunError, OverflowError) as error:
+            declared = read_declared(run.folder)
+        except RunError as error:
             return {"run": run, "steps": 0, "problem": str(error), "figures": []}
-        latest: dict[str, float] = {}
-        for row in rows.values():
-            latest |= {key: value for key, value in row.items() if _is_chief(key)}
-        figures = [(key.partition("/")[2], figure(key, value)) for key, value in latest.items()]
+        latest: dict[str, tuple[int, float]] = {}
+        for step, row in rows.items():
+            latest |= {k: (step, value) for k, value in row.items() if _rank(k, declared)}
+        newest = max(rows, default=0)
+        chosen = sorted(latest, key=lambda key: _rank(key, declared))[:MOST_FIGURES]
         return {
             "run": run,
-            "steps": max(rows, default=0),
+            "steps": newest,
             "problem": "",
-            "figures": figures[:MOST_FIGURES],
+            "figures": [
+                (
+                    key.partition("/")[2],
+                    as_of(figure(declared.of(key), latest[key][1]), latest[key][0], newest),
+                )
+                for key in chosen
+            ],
         }
 
 
-def _is_chief(key: str) -> bool:
-    """Whether the list of runs shows a figure: of a whole evaluation, or a role's pay."""
+def _rank(key: str, declared: Declared) -> int:
+    """The place of a metric in the list of runs, from 1; 0 if it is not shown.
+
+    First the chief metrics of evaluations, then the roles' pay, then other metrics of whole
+    evaluations.
+    """
     section, *rest = key.split("/")
-    if section == "evaluation":
-        return len(rest) == 2 and rest[1] not in ("failed_episodes", "distinct_created")
-    return section == "role" and len(rest) == 2 and rest[1] == "reward"
+    if section == "role":
+        return 2 if len(rest) == 2 and rest[1] == "reward" else 0
+    if section != "evaluation" or len(rest) < 2:
+        return 0
+    if declared.is_chief(rest[0], "/".join(rest[1:])):
+        return 1
+    return 3 if len(rest) == 2 and rest[1] not in ("failed_episodes", "distinct_created") else 0
 
 
-def _sections(rows: Mapping[int, Mapping[str, float]]) -> dict[str, list[str]]:
-    """Title to metrics: without the curves themselves, of which a page draws one section."""
-    names = dict.fromkeys(key for row in rows.values() for key in row)
-    found: dict[str, list[str]] = {s.title: [] for s in arrange({0: dict.fromkeys(names, 0.0)})}
-    for name in names:
-        (section,) = arrange({0: {name: 0.0}})
-        found[section.title].append(name)
-    return found
+def _sections(names: Iterable[str]) -> dict[str, list[str]]:
+    """Title to metrics, in reading order."""
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        found.setdefault(place(name)[0], []).append(name)
+    titled: dict[str, list[str]] = {}
+    for section in section_order(found):
+        titled.setdefault(section_title(section), []).extend(found[section])
+    return titled
 
 
-def _charts(rows: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> list[Chart]:
-    wanted = {step: {k: row[k] for k in names if k in row} for step, row in rows.items()}
-    return [chart for section in arrange(wanted) for chart in section.charts]
+def _compared(
+    key: str,
+    rows: Mapping[str, Mapping[int, Mapping[str, float]]],
+    declared: Mapping[str, Declared],
+) -> Chart:
+    """One metric of several runs: a curve for each run that has it, with the run's declaration."""
+    curves, units = [], set()
+    for run, found in rows.items():
+        points = [(step, row[key]) for step, row in found.items() if key in row]
+        if not points:
+            continue
+        metric = declared[run].of(key)
+        units.add(metric.unit)
+        latest = as_of(figure(metric, points[-1][1]), points[-1][0], max(found))
+        steps, values = zip(*points, strict=True)
+        curves.append(Series(label=run, steps=steps, values=values, latest=latest))
+    title = words(key.partition("/")[2] or key)
+    return Chart(title=title, series=tuple(curves), omitted=0, share=units == {"fraction"})
+
+
+def _page_of(listed: Sequence[Any], page: int) -> Sequence[Any]:
+    return listed[page * MOST_CHARTS : (page + 1) * MOST_CHARTS]
 
 
 def _drawn(charts: Sequence[Chart]) -> list[tuple[Chart, Markup]]:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from selfplay.declared import Declared, measured_by
 from selfplay.errors import ConfigError, RunError
 from selfplay.pages import render
 from selfplay.play import Table, table
@@ -33,6 +34,7 @@ class PlayPages:
         """`agent` is the seat that is offered first; it may be empty."""
         self.place, self.sitting, self.title, self.agent = place, sitting, title, agent
         self.seats = place.seats()
+        self.declared = Declared(arena=measured_by(place.arena()))
         self.secret = secrets.token_urlsafe(24)
         """What every form carries, so that no other site can send one."""
 
@@ -65,7 +67,7 @@ class PlayPages:
             "viewer_played.html.jinja",
             title="The whole game",
             episode=episode,
-            turns=[show(turn, None, True) for turn in episode.turns],
+            turns=[show(turn, None, True, self.declared) for turn in episode.turns],
             agents=list(episode.agents()),
         )
 
@@ -147,13 +149,26 @@ def application(pages: PlayPages, *, token: str = "", host: str = "127.0.0.1") -
     return Starlette(routes=routes, middleware=web.guards(token, host))
 
 
-def serve(target: str, *, agent: str, against: str, seed: int, host: str, port: int) -> None:
+def serve(
+    target: str,
+    *,
+    agent: str,
+    against: str,
+    seed: int,
+    host: str,
+    port: int,
+    overrides: Sequence[str] = (),
+    search: Sequence[str] = (),
+) -> None:
     """Serve a table until interrupted; prints the address.
+
+    `overrides` and `search` are those of `selfplay.play.table`.
 
     Raises ConfigError or RunError where there is no such run, arena or seat, or the port is taken.
     """
     sitting = Sitting(seed=seed)
-    with table(target, ask=sitting.ask, script=against) as place:
+    opened = table(target, ask=sitting.ask, script=against, overrides=overrides, search=search)
+    with opened as place:
         if agent:
             place.check(agent)
         pages = PlayPages(place, sitting, title=f"A game of {target}", agent=agent)

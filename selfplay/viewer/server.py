@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from selfplay.errors import RunError
+from selfplay.recorded import DIGITS
 from selfplay.viewer import web
 from selfplay.viewer.catalogue import Catalogue
 from selfplay.viewer.episodes import EpisodePages
@@ -86,7 +87,9 @@ def application(
             "/compare",
             live(
                 lambda request: pages.compare(
-                    request.query_params.getlist("run"), request.query_params.get("section", "")
+                    request.query_params.getlist("run"),
+                    request.query_params.get("section", ""),
+                    _number(request, "page") or 0,
                 )
             ),
         ),
@@ -97,7 +100,9 @@ def application(
                     listed.games(request.path_params["run"], _number(request, "page") or 0)
                     if catalogue.run(request.path_params["run"]).state == "games"
                     else pages.run(
-                        request.path_params["run"], request.query_params.get("section", "")
+                        request.path_params["run"],
+                        request.query_params.get("section", ""),
+                        _number(request, "page") or 0,
                     )
                 )
             ),
@@ -111,22 +116,22 @@ def application(
             ),
         ),
         Route(
-            "/run/{run}/episodes/{step:int}/{line:int}",
+            "/run/{run}/episodes/{step}/{line}",
             page(
                 lambda request: listed.episode(
                     request.path_params["run"],
-                    request.path_params["step"],
-                    request.path_params["line"],
+                    _place(request, "step"),
+                    _place(request, "line"),
                     request.query_params.get("colour", ""),
                 )
             ),
         ),
         Route(
-            "/run/{run}/groups/{step:int}/{group}",
+            "/run/{run}/groups/{step}/{group}",
             page(
                 lambda request: listed.group(
                     request.path_params["run"],
-                    request.path_params["step"],
+                    _place(request, "step"),
                     request.path_params["group"],
                 )
             ),
@@ -148,6 +153,10 @@ def application(
                     request.query_params.get("colour", ""),
                 )
             ),
+        ),
+        Route(
+            "/run/{run}/failed",
+            page(lambda request: pages.failed(request.path_params["run"])),
         ),
         Route(
             "/run/{run}/league",
@@ -177,6 +186,14 @@ def serve(catalogue: Catalogue, *, cache: Path, host: str, port: int) -> None:
         port=port,
         doing=f"watching {len(catalogue.runs())} runs",
     )
+
+
+def _place(request: Request, name: str) -> int:
+    """Return a number in the address; raise RunError if no run can have it."""
+    text = request.path_params[name]
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS):
+        raise RunError(f"no such {name} here: {text[:20]!r}")
+    return int(text)
 
 
 def _filter(request: Request) -> Filter:

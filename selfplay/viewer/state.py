@@ -1,10 +1,11 @@
 """What the newest checkpoint of a run keeps beside weights, read without loading any."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from selfplay.confined import open_regular
 from selfplay.errors import RunError
+from selfplay.recorded import decode
 
 
 def newest_state(run: Path) -> dict[str, Any]:
@@ -14,7 +15,10 @@ def newest_state(run: Path) -> dict[str, Any]:
         raise RunError(f"{run.name} has no checkpoint yet")
     path = places[-1] / "state.json"
     try:
-        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path, root=run) as file:
+            state = decode(file.read())
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from error
+        raise RunError(f"{path}: cannot be read ({str(error)[:200]})") from error
+    if not isinstance(state, dict):
+        raise RunError(f"{path}: is damaged (expected a JSON object)")
     return state

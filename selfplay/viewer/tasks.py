@@ -9,6 +9,7 @@ from typing import Any
 from selfplay.charts import Chart, Series
 from selfplay.errors import RunError
 from selfplay.figures import figure
+from selfplay.types import Metric
 from selfplay.viewer.state import newest_state
 
 MOST_RELATED = 50
@@ -174,6 +175,6 @@ def _entry(kept: Mapping[str, Any], **fields: Any) -> Entry:
 
 def _chart(title: str, points: Sequence[tuple[int, float]]) -> Chart:
     steps, values = zip(*points, strict=True)
-    latest = figure("solve_rate", values[-1])
+    latest = figure(Metric(unit="fraction"), values[-1])
     curve = Series(label="all", steps=steps, values=values, latest=latest)
     return Chart(title=title, series=(curve,), omitted=0, share=True)

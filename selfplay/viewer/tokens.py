@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from selfplay.confined import is_confined
 from selfplay.figures import number
 from selfplay.recorded import Advantage
 from selfplay.types import Turn
@@ -86,7 +87,7 @@ def _tokenizer_of(run: Path, policy: str) -> Tokenizer | None:
     name = policy.partition("@")[0]
     found = sorted((run / "checkpoints").glob("*/policies/*/tokenizer.json"), reverse=True)
     for path in found:
-        if path.parent.name == name:
+        if path.parent.name == name and path.is_file() and is_confined(run, path):
             try:
                 return _tokenizer(path, path.stat().st_mtime_ns)
             except Exception:  # the library's own: a checkpoint that was dropped, or is damaged

@@ -1,0 +1,77 @@
+"""Tell whether a program that passes its tests needs the result of one of its functions.
+
+The text of a program cannot show this: the result of a call may be unused, thrown away or
+multiplied by zero. So the function is replaced by another one with results of the same types.
+If every passed test still passes, the result does not matter.
+"""
+
+from collections.abc import Iterator
+
+OTHER = '''
+import copy
+
+LIMIT = 1000
+
+def changed(value, salt, empty):
+    """Another value of the same type, which depends on the value and on the arguments only."""
+    if isinstance(value, bool):
+        return False if empty else not value
+    if isinstance(value, (int, float)):
+        return type(value)(0 if empty else -3 * value - 1007 - salt)
+    if isinstance(value, str):
+        return "" if empty else "~" + value[::-1] + str(salt)
+    if isinstance(value, (list, tuple)):
+        return type(value)([] if empty else [changed(one, salt, empty) for one in value])
+    if isinstance(value, (set, frozenset)):
+        return type(value)([] if empty else [changed(one, salt, empty) for one in value])
+    if isinstance(value, dict):
+        return {} if empty else {key: changed(one, salt, empty) for key, one in value.items()}
+    if callable(value):
+        return lambda *args, **named: changed(value(*args, **named), salt, empty)
+    return 0 if value is None else object()
+
+def other(function, empty):
+    state = {"inside": False, "calls": 0}
+
+    def replaced(*args, **named):
+        if state["inside"]:
+            return function(*args, **named)
+        state["calls"] += 1
+        if state["calls"] > LIMIT:
+            raise RuntimeError("too many calls")
+        salt = sum(map(ord, repr((args, named)))) % 997
+        try:
+            args, named = copy.deepcopy((args, named))
+        except Exception:
+            pass
+        state["inside"] = True
+        try:
+            value = function(*args, **named)
+            several = hasattr(value, "__next__")
+            if several:
+                value = [one for _, one in zip(range(LIMIT), value)]
+        finally:
+            state["inside"] = False
+        try:
+            found = changed(value, salt, empty)
+        except Exception:
+            found = object()
+        return iter(found) if several else found
+
+    return replaced
+'''
+"""`other(function, empty)` gives results of the same types as `function`: with `empty` the zero or
+the empty value of each type, otherwise other numbers, texts and items. Equal arguments have equal
+results. What `function` does to its arguments is undone, because it gets copies."""
+
+
+def replacements(before: str, name: str, after: str) -> Iterator[str]:
+    """The program `before` + `after`, with the function `name` of `before` replaced in `after`.
+
+    One program for each kind of replacement. The replacing code runs in a namespace of its own, so
+    that the program's names do not disturb it.
+    """
+    for empty in (False, True):
+        replaced = f"{name} = _other['other']({name}, {empty})"
+        begun = f"_other = {{}}\nexec({OTHER!r}, _other)\n{replaced}\ndel _other"
+        yield f"{before.rstrip()}\n\n{begun}\n\n{after.rstrip()}\n"

@@ -1,0 +1,59 @@
+"""Temporary folders that are filled and then renamed, and their removal after a kill.
+
+The process that fills such a folder holds a lock in it. The lock ends with the process, so that a
+later process knows which folders will never be finished, on this machine and on others that share
+the disk.
+"""
+
+import fcntl
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+LOCK = ".lock"
+"""Name of the locked file in a folder that is being filled."""
+GRACE = 60.0
+"""Seconds for which a new folder is left alone: its process may not have locked it yet."""
+OLD = 86_400.0
+"""Seconds for which a folder without a lock file is left alone."""
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Mark a folder, during the context, as one that this process is filling."""
+    with (folder / LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def sweep(parent: Path, pattern: str) -> list[Path]:
+    """Remove folders of a pattern that a killed process left; return the removed ones.
+
+    A link is not followed. A folder that cannot be removed stays; this is not an error.
+    """
+    gone = []
+    for folder in sorted(parent.glob(pattern)):
+        with suppress(OSError):
+            if folder.is_symlink() or not folder.is_dir() or not _abandoned(folder):
+                continue
+            shutil.rmtree(folder)
+            gone.append(folder)
+    return gone
+
+
+def _abandoned(folder: Path) -> bool:
+    """Return True if a folder is left over: it is old enough, and no process holds its lock.
+
+    Raises BlockingIOError if a process holds the lock.
+    """
+    age = time.time() - folder.stat().st_mtime
+    lock = folder / LOCK
+    if lock.is_symlink() or not lock.is_file():
+        return age > OLD
+    if age <= GRACE:
+        return False
+    with lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True

@@ -1,0 +1,148 @@
+"""Plain data: YAML files that are safe to read, and values that every setting may have."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from selfplay.errors import ConfigError
+
+LARGEST_FILE = 2_000_000
+"""Largest number of bytes of a YAML file."""
+MOST_NODES = 30_000
+"""Largest number of values of a YAML file; an alias counts with all values that it repeats."""
+DEEPEST = 100
+"""Largest depth of nested lists and mappings."""
+LONGEST_NUMBER = 100
+"""Largest number of characters of a number: YAML's base 60 takes quadratic time to read."""
+LONGEST_SHOWN = 60
+"""Largest number of characters of a refused text that an error shows."""
+
+
+REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
+"""The beginning of an interpolation, `${`, without a backslash that would make it text."""
+NUMBER = re.compile(r"[-+.0-9][-+.:_0-9A-Fa-fxo]*")
+"""Text that YAML may read as a number. It allows more than YAML does."""
+
+
+def refuse_bomb(path: Path, *, resolved: bool = False) -> None:
+    """Raise ConfigError for a YAML file that would exhaust the memory of its reader.
+
+    A few lines of aliases can stand for billions of values, an alias can stand for a value that
+    contains it, and deep nesting ends in a stack overflow. The file is only scanned here: its
+    values are not built. Raises `yaml.YAMLError` if the file is not YAML.
+
+    Args:
+        path: The file.
+        resolved: True if the file must hold plain values, as the config of a run does.
+            Interpolations are then refused: they can grow like aliases, and can read the
+            environment variables of the user who opens the run.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path}: it is not a regular file; name a config file")
+    if path.stat().st_size > LARGEST_FILE:
+        raise ConfigError(f"{path}: it is larger than {LARGEST_FILE:,} bytes, which no config is")
+    sizes: dict[str, int] = {}
+    open_nodes: list[tuple[str | None, int]] = []  # (anchor, values before)
+    count = 0
+    with path.open("rb") as file:
+        for event in yaml.parse(file, Loader=yaml.SafeLoader):
+            at = f"{path}, line {event.start_mark.line + 1}"
+            if isinstance(event, yaml.AliasEvent):
+                if any(anchor == event.anchor for anchor, _ in open_nodes):
+                    raise ConfigError(f"{at}: *{event.anchor} refers to the value that contains it")
+                count += sizes.get(event.anchor, 1)
+            elif isinstance(event, yaml.ScalarEvent):
+                count += 1
+                plain = event.implicit[0]
+                if plain and len(event.value) > LONGEST_NUMBER and NUMBER.fullmatch(event.value):
+                    raise ConfigError(
+                        f"{at}: {_shown(event.value)} is a number of more than "
+                        f"{LONGEST_NUMBER:,} characters; quote it if it is text"
+                    )
+                if resolved and REFERENCE.search(event.value):
+                    raise ConfigError(
+                        f"{at}: {_shown(event.value)} refers to another value, which the config of "
+                        "a run never does; write the value itself"
+                    )
+                if event.anchor:
+                    sizes[event.anchor] = 1
+            elif isinstance(event, yaml.CollectionStartEvent):
+                open_nodes.append((event.anchor, count))
+                count += 1
+                if len(open_nodes) > DEEPEST:
+                    raise ConfigError(f"{at}: the values are nested more than {DEEPEST} deep")
+            elif isinstance(event, yaml.CollectionEndEvent):
+                anchor, before = open_nodes.pop()
+                if anchor:
+                    sizes[anchor] = count - before
+            if count > MOST_NODES:
+                raise ConfigError(
+                    f"{at}: with its aliases written out the file has more than {MOST_NODES:,} "
+                    "values, which no config has"
+                )
+
+
+def refuse_bombs(folder: Path) -> None:
+    """Raise ConfigError for the first YAML file of a config folder that `refuse_bomb` refuses.
+
+    It reads the places of config groups: the folder and two levels below it. A file that is not
+    YAML is left to its reader, because the config may never use it.
+    """
+    for pattern in ("*.yaml", "*/*.yaml", "*/*/*.yaml"):
+        for path in sorted(folder.glob(pattern)):
+            with suppress(yaml.YAMLError):
+                refuse_bomb(path)
+
+
+def refuse_text(text: str, *, what: str) -> None:
+    """Raise ConfigError for text that a file name or a UTF-8 file cannot hold.
+
+    Args:
+        text: The text. An argument that is not UTF-8 reaches Python with lone surrogates.
+        what: The place of the text, for the error.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        shown = _shown(text)
+        raise ConfigError(f"{what}: {shown} does not fit: it is not valid UTF-8") from error
+    if "\0" in text:
+        raise ConfigError(f"{what}: {_shown(text)} does not fit: it holds the character NUL")
+
+
+def refuse_unfit(value: Any) -> None:
+    """Raise ConfigError, with the key, for the first value that no setting may have.
+
+    Refused are NaN, which passes checks by comparison, and text that is not UTF-8 or holds NUL.
+    """
+    for path, leaf in _leaves(value, ""):
+        where = path or "the config"
+        if isinstance(leaf, float) and math.isnan(leaf):
+            raise ConfigError(f"{where}: nan does not fit: a finite number is needed")
+        if isinstance(leaf, str):
+            refuse_text(leaf, what=where)
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Return all keys and all single values, each with the path of its key."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if isinstance(key, str):
+                yield path, key
+            name = key if isinstance(key, str) and key.isprintable() else ascii(key)
+            yield from _leaves(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list | tuple):
+        for place, inner in enumerate(value):
+            yield from _leaves(inner, f"{path}.{place}" if path else str(place))
+    else:
+        yield path, value
+
+
+def _shown(text: str) -> str:
+    """The beginning of a text in ASCII."""
+    return ascii(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...")

@@ -1,0 +1,79 @@
+"""Handling of SIGINT and SIGTERM: both raise KeyboardInterrupt, but not during an import.
+
+An exception in the middle of an import leaves a module incomplete: the result is a traceback of
+that module, or the exception is lost in a C extension. A signal during an import is therefore
+remembered, and raised when the import has ended.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from types import FrameType
+
+EXIT_CODE = 130
+"""Exit code of an interrupted command."""
+PAUSE = 0.1
+"""Seconds between two checks whether the import has ended."""
+PATIENCE = 120.0
+"""Seconds after which an import is interrupted nevertheless, because it may never end."""
+
+_IMPORT = "<frozen importlib._bootstrap>"
+"""File name of Python's code that imports modules."""
+
+_noted: float | None = None
+_raised = False
+
+
+def install() -> None:
+    """Handle both signals from now on. Call it in the main thread."""
+    global _noted, _raised
+    _noted, _raised = None, False
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+
+
+def raised() -> bool:
+    """Return True if a signal has raised KeyboardInterrupt, even if a C library replaced it."""
+    return _raised
+
+
+def check() -> None:
+    """Raise KeyboardInterrupt if an earlier one was lost, such as in a callback of a C library."""
+    if _raised:
+        raise KeyboardInterrupt
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _noted, _raised
+    now = time.monotonic()
+    if _noted is None:
+        _noted = now
+    if _importing(frame) and now - _noted < PATIENCE:
+        again = threading.Thread(target=_later, args=(number, _noted + PATIENCE), daemon=True)
+        with suppress(RuntimeError):  # the system cannot start another thread
+            again.start()
+            return
+    _raised = True
+    raise KeyboardInterrupt
+
+
+def _later(number: int, until: float) -> None:
+    """Send a signal to this process again when its main thread has no import running."""
+    main = threading.main_thread().ident
+    while time.monotonic() < until:
+        time.sleep(PAUSE)
+        if main is None or not _importing(sys._current_frames().get(main)):
+            break
+    os.kill(os.getpid(), number)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Return True if an import is running in this stack of frames."""
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT:
+            return True
+        frame = frame.f_back
+    return False
