@@ -21,13 +21,13 @@ import ray
 from bench_timing import arguments, compared, show
 from rich.console import Console
 
-from arenas.kuhn import Illegal, Kuhn
-from selfplay import config
-from selfplay.experiment import Experiment
+from arenas.games.kuhn import Illegal, Kuhn
+from selfplay.config import compose
+from selfplay.experiment.experiment import Experiment
 from selfplay.learner.learner import Learner
-from selfplay.progress import Progress
-from selfplay.recorded import read_metrics
-from selfplay.runs import Run
+from selfplay.run.directory import Run
+from selfplay.run.progress import Progress
+from selfplay.run.records import read_metrics
 from selfplay.train import train
 from selfplay.types import Action, Sample
 
@@ -115,7 +115,7 @@ def steps_of(
     place: Path, overrides: Sequence[str], steps: int, lag: int, pause: float
 ) -> list[dict[str, float]]:
     """The metrics of the steps that count, with the moves of each."""
-    settings: dict[str, Any] = config.load(
+    settings: dict[str, Any] = compose.load(
         [*BASE, f"run.steps={steps + 2 * APART}", f"runtime.max_lag={lag}", *overrides]
     )
     settings["arena"] |= {"_target_": "bench_async.Slow", "seconds": pause}

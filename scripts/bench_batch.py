@@ -21,10 +21,10 @@ from selfplay.credit.grpo import GRPO
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Objective
+from selfplay.models.renderer import ChatRenderer
+from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.role import Role
-from selfplay.rollout import Job, Rollout, Seat
-from selfplay.tiny import build_model, build_tokenizer
-from selfplay.tokens import ChatRenderer
+from selfplay.rollout.rollout import Job, Rollout, Seat
 from selfplay.types import Action, Group, Observation, Task
 
 PROMPTS, SIBLINGS, NEW, RATE = 32, 8, 32, 1e-6

@@ -7,7 +7,7 @@ import time
 
 from bench_timing import Line, arguments, show
 
-from selfplay.executor import Call, Executor
+from selfplay.sandbox import Call, Executor
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from bench_timing import Line, arguments, compared, interleaved, show
 
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Objective
-from selfplay.tiny import build_model
+from selfplay.models.tiny import build_model
 from selfplay.types import Sample, Turn
 
 VOCABULARY = 300

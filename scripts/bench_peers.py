@@ -24,8 +24,8 @@ from datasets import Dataset
 from transformers import PreTrainedModel, TrainerCallback
 
 from selfplay.credit.magrpo import MAGRPO
-from selfplay.tiny import build_model, build_tokenizer
-from selfplay.tokens import ChatRenderer
+from selfplay.models.renderer import ChatRenderer
+from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.types import Action
 
 PEERS = ("trl", "comlrl")

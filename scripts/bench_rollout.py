@@ -12,12 +12,12 @@ import statistics
 import torch
 from bench_timing import Line, arguments, interleaved, show
 
-from arenas.kuhn import Kuhn
+from arenas.games.kuhn import Kuhn
 from roles.player import Player
 from selfplay.engines.scripted import ScriptedEngine, choice
-from selfplay.rollout import Job, Rollout, Seat
-from selfplay.tiny import build_tokenizer
-from selfplay.tokens import ChatRenderer
+from selfplay.models.renderer import ChatRenderer
+from selfplay.models.tiny import build_tokenizer
+from selfplay.rollout.rollout import Job, Rollout, Seat
 from selfplay.types import Task
 
 TARGET = 5_000

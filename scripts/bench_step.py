@@ -17,10 +17,10 @@ import torch
 from bench_timing import arguments, compared, show
 from transformers import PreTrainedModel
 
-from selfplay import config
-from selfplay.experiment import Experiment
-from selfplay.progress import Progress
-from selfplay.runs import Run
+from selfplay.config import compose
+from selfplay.experiment.experiment import Experiment
+from selfplay.run.directory import Run
+from selfplay.run.progress import Progress
 from selfplay.train import gather
 from selfplay.types import Group, Turn
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--steps", type=int, default=7)
     options, overrides = parser.parse_known_args()
-    settings = config.load(["+experiment=quickstart", *overrides])
+    settings = compose.load(["+experiment=quickstart", *overrides])
     experiment = Experiment(settings)
     rows = []
     with tempfile.TemporaryDirectory() as folder, Progress(0, "bench", live=False) as progress:

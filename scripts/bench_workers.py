@@ -22,15 +22,15 @@ from typing import Any
 
 from bench_timing import Line, arguments, compared, show
 
-from arenas.kuhn import Kuhn
-from selfplay.config import load
+from arenas.games.kuhn import Kuhn
+from selfplay.config.compose import load
 from selfplay.engines.transformers import TransformersEngine
-from selfplay.game import Job
 from selfplay.learner.objective import Objective
-from selfplay.players import Players
+from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.rollout.episode_runner import Job
+from selfplay.rollout.setup import Players
 from selfplay.runtime.cluster import require_ray
 from selfplay.runtime.ray import RayRuntime
-from selfplay.tiny import build_model, build_tokenizer
 from selfplay.types import Action, Task
 
 FEW, MANY = 1, 8
@@ -40,7 +40,7 @@ LIVE, MOST = 10_000, 2.0
 """Games at once, and GB that one process may take for them."""
 SCRIPT = {
     "_target_": "selfplay.engines.scripted.Scripted",
-    "script": "arenas.opponents.random_legal",
+    "script": "arenas.games.opponents.random_legal",
 }
 
 

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
-from selfplay.study.intervals import Draws
-from selfplay.study.pairs import between, over_pairs
-from selfplay.study.proportions import student
+from selfplay.study.stats.bootstrap import Draws
+from selfplay.study.stats.pairs import between, over_pairs
+from selfplay.study.stats.proportions import student
 
 FEW = tuple((tasks, episodes) for tasks in (1, 2, 3) for episodes in (4, 8))
 MANY = ((5, 8), (9, 8), (20, 8), (50, 8), (200, 4))

@@ -55,8 +55,8 @@ def selfplay(*arguments: str) -> None:
 
 def compared(run: Path, cluster: Path) -> list[tuple[str, float, float]]:
     """(side, predicted, measured) seconds."""
-    from selfplay.plan.command import plan
-    from selfplay.plan.recorded import seconds
+    from selfplay.cli.plan import plan
+    from selfplay.plan.recorded_workload import seconds
     from selfplay.plan.report import sides
 
     mine = sides(plan([f"cluster={cluster}"], [], folder=run))

@@ -2,7 +2,7 @@
 """Record what TRL's trainers compute for the losses that both have, as numbers for our tests.
 
     pip install trl==1.16.0          # in an environment of its own
-    python scripts/record_trl.py     # writes tests/golden/trl_losses.json
+    python scripts/record_trl.py     # writes tests/learner/golden/trl_losses.json
 
 The trainers' own loss code runs on given logits; only what feeds it is replaced.
 """
@@ -17,7 +17,7 @@ import torch
 import trl
 from trl import DPOTrainer, GRPOTrainer
 
-HERE = Path(__file__).resolve().parent.parent / "tests" / "golden" / "trl_losses.json"
+HERE = Path(__file__).resolve().parent.parent / "tests" / "learner" / "golden" / "trl_losses.json"
 ROWS, LENGTH, VOCABULARY = 4, 5, 7
 MAX_COMPLETION = 8
 

@@ -7,14 +7,14 @@ front of all packages; modules of that folder must not replace those that the pr
 import os
 import sys
 
-from selfplay import signals
+from selfplay.run import signals
 
 
 def main() -> int:
     """Run the command line; returns the exit code."""
     signals.install()
     try:
-        from selfplay import cli
+        from selfplay.cli import main as cli
 
         return cli.main()
     except BaseException as error:  # while the command line itself was imported

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from pettingzoo import AECEnv
 
 from selfplay.errors import nearest
-from selfplay.seeds import derive
+from selfplay.rng import derive
 from selfplay.types import Action, Metric, Observation, Status, Task, well_formed
 
 LONGEST_TEXT = 1_000_000

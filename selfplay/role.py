@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from selfplay.bounded import bounded, check_template
 from selfplay.errors import ConfigError, SelfplayError, one_line
+from selfplay.sandbox.templates import bounded, check_template
 from selfplay.types import Action, InvalidAction, Message, Observation, well_formed
 
 Memory = Literal["conversation", "none"]

@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from selfplay import checkpoint, metrics, signals
-from selfplay.clock import Clock
-from selfplay.credit import silence
-from selfplay.declared import write_declared
+from selfplay.credit import missing_signals
 from selfplay.errors import CollapsedError, LearnersLost, nearest
-from selfplay.experiment import Experiment
-from selfplay.progress import Progress
-from selfplay.runs import Run, reporting_disk
+from selfplay.experiment.experiment import Experiment
+from selfplay.learner import checkpoint
+from selfplay.run import metrics, signals
+from selfplay.run.declarations import write_declared
+from selfplay.run.directory import Run, reporting_disk
+from selfplay.run.metrics import Clock
+from selfplay.run.progress import Progress
 from selfplay.types import Group, Sample, Status
 
 
@@ -53,7 +54,7 @@ def advance(experiment: Experiment, run: Run, progress: Progress) -> None:
         samples = experiment.credit.assign(groups)
     figures = metrics.of_episodes(episode for group in played for episode in group.episodes)
     figures |= prefixed("credit", experiment.credit.metrics())
-    figures["credit/zero_advantages"] = silence.zero_fraction(samples)
+    figures["credit/zero_advantages"] = missing_signals.zero_fraction(samples)
     warn(experiment, progress, step, played=played, groups=groups, samples=samples)
     with clock("learn"):
         experiment.rest_engine()
@@ -102,7 +103,7 @@ def warn(
         progress.note(line)
     if step == 1:
         parts = {"credit": experiment.credit, "sampler": experiment.sampler}
-        for line in silence.unmeasured(parts, played):
+        for line in missing_signals.unmeasured(parts, played):
             progress.note(line)
 
 

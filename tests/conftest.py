@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from selfplay.tiny import build_model, build_tokenizer
-from selfplay.tokens import ChatRenderer
+from selfplay.models.renderer import ChatRenderer
+from selfplay.models.tiny import build_model, build_tokenizer
 
 torch.set_num_threads(1)
 

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Mapping, Sequence
 
 import pytest
-from building import turn
 from pettingzoo.test import api_test, seed_test
 
 from selfplay.arena import LONGEST_TEXT, Arena
-from selfplay.game import Game, Job
-from selfplay.metrics import of_episodes
+from selfplay.rollout.episode_runner import Game, Job
+from selfplay.run.metrics import of_episodes
 from selfplay.types import Action, Observation, Status, Task, well_formed
+from tests.helpers.builders import turn
 
 
 class Guess(Arena):

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import yaml
-from smoke_run import (
+
+from selfplay.types import Episode, from_json
+from tests.helpers.command_process import (
     SMOKE,
     Strike,
     assert_alike,
@@ -21,8 +23,6 @@ from smoke_run import (
     shared_cache,
     summary,
 )
-
-from selfplay.types import Episode, from_json
 
 EVALUATIONS = ("held_out_sampled", "held_out_greedy", "proposals")
 
@@ -205,7 +205,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_naming_step_and_samples(tmp_pat
 
 def test_the_name_of_a_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     (tmp_path / "runs/taken").mkdir(parents=True)
-    late = Strike(at="selfplay.experiment.Experiment.__init__")
+    late = Strike(at="selfplay.experiment.experiment.Experiment.__init__")
     outcome = run("train", SMOKE, "run.name=taken", cwd=tmp_path, strike=late)
     assert outcome.code == 2
     assert "runs/taken exists" in one_line(outcome.err)
@@ -213,7 +213,7 @@ def test_the_name_of_a_run_is_refused_before_anything_is_made(tmp_path: Path) ->
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    late = Strike(at="selfplay.experiment.Experiment.__init__")
+    late = Strike(at="selfplay.experiment.experiment.Experiment.__init__")
     outcome = run("train", SMOKE, "run.folder=file/runs", cwd=tmp_path, strike=late)
     assert outcome.code == 2
     assert "cannot write to file/runs" in one_line(outcome.err)

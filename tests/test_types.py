@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 import pytest
-from building import episode, group, sample, turn
 
 from selfplay.types import (
     Demonstration,
@@ -16,6 +15,7 @@ from selfplay.types import (
     to_json,
     well_formed,
 )
+from tests.helpers.builders import episode, group, sample, turn
 
 WILD = "\x00 \u202e\u0639 \ud800 <|im_end|> \U0001f9ea \udfff"
 

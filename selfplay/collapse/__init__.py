@@ -8,8 +8,8 @@ completion length, invalid moves, duplicates.
 from collections.abc import Mapping
 from typing import Any
 
-from selfplay.build import TARGET, build
-from selfplay.collapse.watch import Watch
+from selfplay.collapse.monitor import Watch
+from selfplay.config.instantiate import TARGET, build
 from selfplay.errors import ConfigError
 
 __all__ = ["Watch", "validate"]

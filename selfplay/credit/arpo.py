@@ -5,8 +5,7 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import ClassVar
 
-from selfplay.credit.branches import places
-from selfplay.credit.comparison import (
+from selfplay.credit.base import (
     AmongSiblings,
     Play,
     Within,
@@ -17,6 +16,7 @@ from selfplay.credit.comparison import (
     samples,
     standardized,
 )
+from selfplay.credit.tree import places
 from selfplay.types import Group, Sample
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from selfplay.credit import Credit, Stateful
-from selfplay.credit.comparison import Method
+from selfplay.credit.base import Method
 from selfplay.errors import ConfigError, nearest
 from selfplay.types import Group, Sample
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
 
-from selfplay.credit.comparison import Play, Stateless, own_return, plays, samples
+from selfplay.credit.base import Play, Stateless, own_return, plays, samples
 from selfplay.credit.replay import Arena, Replayer, actions_of
 from selfplay.types import Group, Sample
 

@@ -5,7 +5,7 @@ from itertools import chain, groupby
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from selfplay.credit import Stateful
-from selfplay.credit.comparison import Play
+from selfplay.credit.base import Play
 
 State: TypeAlias = tuple[int, ...]
 """Token ids; a value is read at their end."""

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from selfplay.credit import Stateful
-from selfplay.credit.comparison import Stateless, plays, samples
+from selfplay.credit.base import Stateless, plays, samples, whitened
 from selfplay.credit.critic import Critic, Sees, states_of
-from selfplay.credit.whitening import whitened
 from selfplay.types import Group, Sample
 
 

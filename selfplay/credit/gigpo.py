@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Literal, get_args
 
-from selfplay.credit.comparison import (
+from selfplay.credit.base import (
     AmongSiblings,
     Play,
     Within,

@@ -3,14 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from selfplay.credit.comparison import (
-    AmongSiblings,
-    Within,
-    compare,
-    own_return,
-    plays,
-    standardized,
-)
+from selfplay.credit.base import AmongSiblings, Within, compare, own_return, plays, standardized
 from selfplay.types import Group, Sample
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
-from selfplay.credit.branches import candidates
-from selfplay.credit.comparison import Stateless, centred, compared, samples, standardized
-from selfplay.credit.joint import CrossedReturns, Over
+from selfplay.credit.base import Stateless, centred, compared, samples, standardized
+from selfplay.credit.joint_actions import CrossedReturns, Over
 from selfplay.credit.replay import Arena
-from selfplay.credit.team import TeamReturns
+from selfplay.credit.team_return import TeamReturns
+from selfplay.credit.tree import candidates
 from selfplay.types import Group, Sample
 
 Joint = Literal["aligned", "cross"]

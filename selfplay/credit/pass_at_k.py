@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from selfplay.credit.comparison import AmongSiblings, Floats, Within, compare, own_return, plays
+from selfplay.credit.base import AmongSiblings, Floats, Within, compare, own_return, plays
 from selfplay.types import Group, Sample
 
 

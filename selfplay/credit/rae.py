@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, get_args
 
-from selfplay.credit.comparison import Method, Play, own_return, plays, samples
+from selfplay.credit.base import Method, Play, own_return, plays, samples
 from selfplay.types import Group, Sample
 
 By = Literal["agent", "role"]

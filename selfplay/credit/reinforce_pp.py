@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from selfplay.credit.comparison import (
+from selfplay.credit.base import (
     AmongSiblings,
     Within,
     centred,
@@ -11,8 +11,8 @@ from selfplay.credit.comparison import (
     own_return,
     plays,
     samples,
+    whitened,
 )
-from selfplay.credit.whitening import whitened
 from selfplay.types import Group, Sample
 
 Baseline = Literal["none", "group"]

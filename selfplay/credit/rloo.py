@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from selfplay.credit.comparison import AmongSiblings, compare, leave_one_out, own_return, plays
+from selfplay.credit.base import AmongSiblings, compare, leave_one_out, own_return, plays
 from selfplay.types import Group, Sample
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from selfplay.credit.comparison import Stateless, compare, own_return, plays, standardized
+from selfplay.credit.base import Stateless, compare, own_return, plays, standardized
 from selfplay.types import Group, Sample
 
 

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from selfplay.errors import ConfigError
-from selfplay.seeds import derive
+from selfplay.rng import derive
 from selfplay.types import Group, Task
 
 

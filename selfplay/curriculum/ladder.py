@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Literal
 
 from selfplay.errors import ConfigError
-from selfplay.seeds import derive
+from selfplay.rng import derive
 from selfplay.types import Group, Status, Task, from_json, to_json
 
 

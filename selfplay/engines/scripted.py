@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, TypeAlias
 
-from selfplay.build import locate
+from selfplay.config.instantiate import locate
 from selfplay.errors import ConfigError, nearest, one_line
 from selfplay.types import Completion, Observation, Request, StopReason
 
@@ -53,8 +53,8 @@ class Scripted(ScriptedEngine):
     """
 
     def __init__(self, *, script: str) -> None:
-        """`script` is the dotted name of a `Script`, e.g. arenas.opponents.random_legal; raises
-        ValueError if there is no such function, or if its arguments do not fit."""
+        """`script` is the dotted name of a `Script`, e.g. arenas.games.opponents.random_legal;
+        raises ValueError if there is no such function, or if its arguments do not fit."""
         super().__init__({})
         self.name = script
         try:
@@ -64,7 +64,7 @@ class Scripted(ScriptedEngine):
         if not _is_script(self.script):
             raise ValueError(
                 f"script: {script} is no opponent: a function (agent, observation, rng) that "
-                "returns the move is needed, such as arenas.opponents.random_legal"
+                "returns the move is needed, such as arenas.games.opponents.random_legal"
             )
 
     def add(self, request: Request) -> None:

@@ -4,7 +4,7 @@ One prefill per distinct prompt, one random stream per request, rows that join a
 decoding steps. Needs a model with ordinary attention layers (no recurrent state). A model is tried
 with two short prompts before it is served, because rows of different lengths share one cache: the
 engine's log-probabilities must be those of the model alone. For some models it serves only short
-rows (`selfplay.reach`).
+rows (`selfplay.models.position_limits`).
 """
 
 from collections import deque
@@ -14,12 +14,18 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from selfplay.attention import CLEARLY_NEARER, ROUNDING, evaluating, exact, unordinary
-from selfplay.engines.rows import Rows
-from selfplay.engines.slots import SlotCache
+from selfplay.engines.decoding import Rows
+from selfplay.engines.kv_cache import SlotCache
 from selfplay.errors import ConfigError, PromptTooLong, nearest, one_line
-from selfplay.mask import additive
-from selfplay.reach import reach
+from selfplay.models.position_limits import reach
+from selfplay.models.tree_attention import (
+    CLEARLY_NEARER,
+    ROUNDING,
+    additive,
+    evaluating,
+    exact,
+    unordinary,
+)
 from selfplay.types import Completion, Request
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias
 
-from selfplay.league.payoff import Payoff
+from selfplay.league.ratings import Payoff
 
 Chances: TypeAlias = dict[str, float]
 """Name to probability; they add up to 1, and there is at least one."""

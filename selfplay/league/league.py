@@ -1,4 +1,7 @@
-"""The league of a run: seats every group, books the results, adds and drops snapshots."""
+"""The league of a run: seats every group, books the results, adds and drops snapshots.
+
+No league: every policy plays its own roles.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -7,18 +10,53 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from selfplay.checkpoint import Frozen
 from selfplay.errors import ConfigError
 from selfplay.league import Chances, Snapshot, Table
+from selfplay.league.config import LeagueSettings
 from selfplay.league.matchmaking import Anchors, mixed
-from selfplay.league.settings import LeagueSettings
 from selfplay.league.snapshots import Snapshots
 from selfplay.learner import Trainer
-from selfplay.rollout import Job
-from selfplay.sampler import Play
-from selfplay.seeds import derive
+from selfplay.learner.checkpoint import Frozen
+from selfplay.rng import derive
+from selfplay.rollout.matches import result, returns
+from selfplay.rollout.rollout import Job, Play
 from selfplay.types import Episode
-from selfplay.versus import result, returns
+
+
+class Alone:
+    """What the training loop asks of a league, where there is none."""
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+
+    def begin_step(self, step: int, learning: Collection[str]) -> None:
+        """Nothing to seat."""
+
+    def play(self, jobs: Sequence[Job]) -> list[Episode]:
+        """The episodes of the jobs as they are."""
+        return self._play(jobs)
+
+    def end_step(self) -> dict[str, float]:
+        """No figures."""
+        return {}
+
+    def mix_anchors(self, share: float, *, until: int) -> None:
+        """Raises ConfigError."""
+        raise ConfigError("league: there are no anchors without a league; choose league=anchors")
+
+    def frozen(self) -> dict[str, Frozen]:
+        """Nothing to keep."""
+        return {}
+
+    def written(self, place: Path) -> None:
+        """Nothing was."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any], place: Path) -> None:
+        """Nothing to restore."""
 
 
 @dataclass(frozen=True, kw_only=True)

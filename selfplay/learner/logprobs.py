@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from selfplay.attention import evaluating, run_tree
 from selfplay.learner.batch import Batch
+from selfplay.models.tree_attention import evaluating, run_tree
 
 LOGITS = 2**25
 """Logits held at once; 128 MiB in float32."""

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from selfplay.attention import FLEX, refuses_rows, refuses_trees
 from selfplay.errors import ConfigError
 from selfplay.learner.batch import MASK, STEM, Row, Span, alone, computed
-from selfplay.reach import Bound, Reach, reach
+from selfplay.models.position_limits import Bound, Reach, reach
+from selfplay.models.tree_attention import FLEX, refuses_rows, refuses_trees
 from selfplay.types import Sample
 
 Packing: TypeAlias = Literal["auto", "trie", "rows"]

@@ -6,8 +6,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from selfplay import config as configs
-from selfplay.build import TARGET, build
+from selfplay.config import compose
+from selfplay.config.instantiate import TARGET, build
 from selfplay.errors import ConfigError, nearest
 
 GB = 1e9
@@ -209,7 +209,7 @@ class Cluster:
 
 def folder() -> Path:
     """Where the presets are."""
-    return configs.config_folder() / "cluster"
+    return compose.config_folder() / "cluster"
 
 
 def load_cluster(name: str, overrides: Sequence[str]) -> tuple[Cluster, dict[str, Any]]:
@@ -234,7 +234,7 @@ def load_cluster(name: str, overrides: Sequence[str]) -> tuple[Cluster, dict[str
             raise ConfigError(f"cluster.device={asked}: no such device; {nearest(asked, devices)}")
     # A preset says only what it changes: any key may be set, and what is no key is refused below.
     keys = [o if o.startswith("device=") else f"++{o}" for o in overrides]
-    plain = configs.load(keys, name=path.stem, folder=path.parent)
+    plain = compose.load(keys, name=path.stem, folder=path.parent)
     if TARGET not in plain:
         raise ConfigError(f"cluster={name}: {path} names no {TARGET}")
     made = build(plain, where="cluster")

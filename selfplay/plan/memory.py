@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from selfplay.plan.cluster import GB, Cluster
-from selfplay.plan.outline import Outline
+from selfplay.plan.model_shape import Outline
 
 COMPONENTS = (
     "weights",

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from selfplay.plan.cluster import FAST, LIKELY, SLOW, Case, Cluster
 from selfplay.plan.memory import Member, Memory, plan_memory
-from selfplay.plan.phases import (
+from selfplay.plan.step_time import (
     Generation,
     Learning,
     decode_step,

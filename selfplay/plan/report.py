@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from selfplay.figures import duration, number
 from selfplay.plan.cluster import GB
 from selfplay.plan.prediction import CASES, GENERATING, TIGHT, Prediction
+from selfplay.run.formatting import duration, number
 
 if TYPE_CHECKING:
     from selfplay.plan.simulate import Simulation

@@ -14,10 +14,10 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from selfplay.figures import duration, number
-from selfplay.plan.phases import Step, decode_step, living
 from selfplay.plan.prediction import GENERATING, Prediction
+from selfplay.plan.step_time import Step, decode_step, living
 from selfplay.plan.workload import Flow
+from selfplay.run.formatting import duration, number
 
 
 @dataclass(frozen=True, kw_only=True)

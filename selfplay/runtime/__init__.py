@@ -8,8 +8,8 @@ from selfplay.engines import ServingEngine
 from selfplay.errors import LearnersLost
 from selfplay.learner import Trainer
 from selfplay.learner.objective import Surrogate
-from selfplay.players import Players
-from selfplay.sampler import Play
+from selfplay.rollout.rollout import Play
+from selfplay.rollout.setup import Players
 
 
 class Runtime(Protocol):

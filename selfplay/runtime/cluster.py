@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.errors import ConfigError, SelfplayError, StalledError
-from selfplay.runtime.pulse import Places, Pulse, shortage
+from selfplay.runtime.health import Places, Pulse, shortage
 
 PORT = 6379
 """Where a head node listens unless it is told otherwise."""

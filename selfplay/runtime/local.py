@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from selfplay import members
-from selfplay.build import build
+from selfplay.config.instantiate import build
 from selfplay.engines import ServingEngine
 from selfplay.errors import LearnersLost, RunError
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Surrogate
-from selfplay.players import Players
-from selfplay.sampler import Play
+from selfplay.rollout import policies
+from selfplay.rollout.rollout import Play
+from selfplay.rollout.setup import Players
 
 
 class Local:
@@ -32,7 +32,7 @@ class Local:
 
     def trainers(self, players: Players, objective: Surrogate) -> Mapping[str, Learner]:
         """The learners themselves."""
-        return members.learners(
+        return policies.learners(
             players.population,
             players.policies,
             settings=players.config["learner"],

@@ -11,23 +11,22 @@ from typing import Any
 
 import torch
 
-from selfplay.build import build
-from selfplay.checkpoint import MANIFEST, broken, kept
+from selfplay.config.instantiate import build
 from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError, LearnersLost, RunError
-from selfplay.game import Job
 from selfplay.learner import Trainer
+from selfplay.learner.checkpoint import MANIFEST, broken, kept
 from selfplay.learner.objective import Surrogate
-from selfplay.learner.peers import Precision
-from selfplay.players import Players
-from selfplay.runtime.changes import Load
+from selfplay.learner.process_group import Precision
+from selfplay.rollout.episode_runner import Job
+from selfplay.rollout.rollout import Play
+from selfplay.rollout.setup import Players
 from selfplay.runtime.cluster import Cluster, reachable, require_ray
+from selfplay.runtime.learner_workers import Ranks
 from selfplay.runtime.local import Local
-from selfplay.runtime.ranks import Ranks
-from selfplay.runtime.serving import RemoteEngine
-from selfplay.runtime.worker import Brief
-from selfplay.runtime.workers import Workers
-from selfplay.sampler import Play
+from selfplay.runtime.rollout_worker import Brief
+from selfplay.runtime.rollout_workers import RemoteEngine, Workers
+from selfplay.runtime.weight_sync import Load
 from selfplay.types import Episode
 
 

@@ -1,14 +1,10 @@
 """How the episodes of a group are sampled."""
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol
 
 from selfplay.curriculum import Curriculum
-from selfplay.rollout import Job
-from selfplay.types import Episode, Group
-
-Play: TypeAlias = Callable[[Sequence[Job]], list[Episode]]
-"""Plays jobs to episodes in their order: `Rollout.play`."""
+from selfplay.rollout.rollout import Play
+from selfplay.types import Group
 
 
 class Sampler(Protocol):

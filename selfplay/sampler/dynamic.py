@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from selfplay.credit.comparison import Within, centred, compared, group_key, own_return, plays
+from selfplay.credit.base import Within, centred, compared, group_key, own_return, plays
 from selfplay.curriculum import Curriculum
 from selfplay.errors import CollapsedError
-from selfplay.sampler import Play
+from selfplay.rollout.rollout import Play
 from selfplay.sampler.independent import play_groups
 from selfplay.types import Group
 

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from selfplay.curriculum import Curriculum
-from selfplay.rollout import Job
-from selfplay.sampler import Play
-from selfplay.seeds import derive
+from selfplay.rng import derive
+from selfplay.rollout.rollout import Job, Play
 from selfplay.types import Group, Task
 
 

@@ -3,11 +3,11 @@
 from random import Random
 from typing import ClassVar
 
-from selfplay.credit.team import team_return
+from selfplay.credit.team_return import team_return
 from selfplay.curriculum import Curriculum
-from selfplay.sampler import Play
+from selfplay.rng import derive
+from selfplay.rollout.rollout import Play
 from selfplay.sampler.independent import play_groups
-from selfplay.seeds import derive
 from selfplay.types import Episode, Group, Status
 
 

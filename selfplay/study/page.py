@@ -5,8 +5,8 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from selfplay.pages import render, write_page
-from selfplay.runs import reporting_disk, write_atomic
+from selfplay.run.directory import reporting_disk, write_atomic
+from selfplay.run.report.html import render, write_page
 from selfplay.study.plots import ROWS_WIDTH, inline, save
 from selfplay.study.result import Result, figures
 

@@ -9,13 +9,14 @@ from typing import Any
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from selfplay import checkpoint, members
-from selfplay.build import build
+from selfplay.config.instantiate import build
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, RunError
-from selfplay.policy import Policy, load_policy
-from selfplay.population import Population
-from selfplay.runs import Run
+from selfplay.learner import checkpoint
+from selfplay.models.policy import Policy, load_policy
+from selfplay.models.population import Population
+from selfplay.rollout import policies as members
+from selfplay.run.directory import Run
 
 START = "start"
 """In place of a step: the policies as they were before training."""

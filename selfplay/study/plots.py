@@ -2,6 +2,8 @@
 
 Each is painted twice: as SVG without colours of its own, which the page's style sheet dresses, and
 as SVG and PNG files for a paper.
+
+A picture of sets of runs: a dot for each run, a bar at the mean of its set.
 """
 
 import io
@@ -20,12 +22,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from selfplay import charts
-from selfplay.charts import GRID, INK, MOST_SERIES, SERIES, TEXT, bare
-from selfplay.figures import number
-from selfplay.pages import visible
-from selfplay.runs import reporting_disk
-from selfplay.study.intervals import Estimate
+from selfplay.run.directory import reporting_disk
+from selfplay.run.formatting import number
+from selfplay.run.report import charts
+from selfplay.run.report.charts import GRID, INK, MOST_SERIES, SERIES, TEXT, bare
+from selfplay.run.report.html import visible
+from selfplay.study.stats.bootstrap import Estimate
 
 _INKS = ["#2a5db0", "#c8571b", "#2b8a57", "#8a4fa8", "#b08a00", "#1893a5", "#b3345f", "#6c6f75"]
 PRINT = {INK: "#1b1c1e", TEXT: "#1b1c1e", GRID: "#deded8", **dict(zip(SERIES, _INKS, strict=True))}
@@ -264,3 +266,55 @@ def row(names: Sequence[str]) -> float:
 def _lines(name: str) -> str:
     """The name in as many lines as it may have."""
     return "\n".join(wrap(str(visible(name)), LONGEST_LABEL, max_lines=LINES, placeholder=" ..."))
+
+
+BETWEEN = 0.16
+"""Between the lines of two sets, in lines of figures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dots:
+    """Figures one below the other, each set of runs in a colour of its own."""
+
+    title: str
+    rows: Sequence[str]
+    """Names of the figures."""
+    sets: Mapping[str, Sequence[Sequence[float]]]
+    """Set to [figures][runs] values, NaN where there is none; at most eight."""
+    null: float | None = None
+    """Where a line stands that means: nothing to see."""
+
+    @property
+    def legend(self) -> Sequence[str]:
+        """The sets."""
+        return list(self.sets)[:MOST_SERIES]
+
+    def size(self) -> tuple[float, float]:
+        """A line for each figure, higher where there are more sets."""
+        height = row(self.rows) + BETWEEN * 0.6 * (len(self.legend) - 1)
+        return ROWS_WIDTH, 0.8 + height * len(self.rows)
+
+    def paint(self, axes: Axes) -> None:
+        """Dots, bars, and the line of nothing to see."""
+        if self.null is not None:
+            axes.axvline(self.null, color=INK, linewidth=0.8, linestyle=(0, (3, 2)))
+        for index, name in enumerate(self.legend):
+            beside = (index - (len(self.legend) - 1) / 2) * BETWEEN
+            for place, values in enumerate(self.sets[name]):
+                known = [value for value in values if math.isfinite(value)]
+                if not known:
+                    continue
+                at, mean = place + beside, sum(known) / len(known)
+                axes.plot(known, [at] * len(known), "o", color=SERIES[index], ms=4, alpha=0.5)
+                axes.plot([mean], [at], "|", color=SERIES[index], ms=9, markeredgewidth=2)
+        bare(axes, grid="x")
+        axes.set_ylim(len(self.rows) - 0.4, -0.6)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+        labels(axes, y=self.rows)
+
+
+def undrawn(drawings: Sequence[Dots | Curves]) -> list[str]:
+    """The note on what is in no picture because there are no more colours."""
+    series = [each.sets if isinstance(each, Dots) else each.series for each in drawings]
+    names = dict.fromkeys(name for each in series for name in list(each)[MOST_SERIES:])
+    return [f"pictures show the first {MOST_SERIES}, and not {', '.join(names)}"] if names else []

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from selfplay.figures import number
-from selfplay.study.intervals import Estimate
+from selfplay.run.formatting import number
 from selfplay.study.plots import Drawing
+from selfplay.study.stats.bootstrap import Estimate
 
 Cell: TypeAlias = str | float | int | None
 

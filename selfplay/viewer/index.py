@@ -3,6 +3,10 @@
 A SQLite file in a folder of the caller's, never in the run: the run may be locked, on a read-only
 disk, or being written. It is made step by step as it is asked for, and a step whose file changed
 (a resumed run records it again) is read again.
+
+What is asked of an index of episodes, and the rows that it answers with.
+
+Lists that are cut into pages, and the links between these.
 """
 
 import hashlib
@@ -12,15 +16,125 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
-from selfplay.confined import open_regular
 from selfplay.errors import RunError
-from selfplay.recorded import Recorded, decode, file_of, record_of, recorded_steps
-from selfplay.viewer.filter import COLUMNS, Filter, Row, condition, row_of
-from selfplay.viewer.paging import PAGE
+from selfplay.run.records import Recorded, decode, file_of, record_of, recorded_steps
+from selfplay.run.untrusted import open_regular
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which episodes are asked for; everything that is empty asks for all."""
+
+    role: str = ""
+    """Episodes in which this role took a turn; reward and validity are then the role's own."""
+    status: str = ""
+    """finished, truncated or failed."""
+    outcome: str = ""
+    """"paid" (more than 0 in all) or "unpaid"."""
+    invalid: bool = False
+    """Those with a turn that was no action."""
+    text: str = ""
+    """Words that stand in a prompt, a completion or a task."""
+    step: int | None = None
+    """Those of one step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """An episode in a list."""
+
+    step: int
+    """The step that played it."""
+    line: int
+    """Its line in the step's file, from 1."""
+    group: str
+    """Its group."""
+    member: int
+    """Its place there."""
+    arena: str
+    """The arena's name."""
+    type: str
+    """The task's type."""
+    task: str
+    """The task's id."""
+    status: str
+    """How it ended."""
+    invalid: int
+    """Turns that were no action."""
+    turns: int
+    """Turns in all."""
+    tokens: int
+    """Completion tokens in all."""
+    rewards: Mapping[str, float]
+    """What each agent was paid."""
+
+
+COLUMNS = "step, line, grouped, member, arena, type, task, status, invalid, turns, tokens, rewards"
+
+
+def row_of(values: Sequence[Any]) -> Row:
+    """The row of an episode from its `COLUMNS`."""
+    *plain, rewards = values
+    names = COLUMNS.replace("grouped", "group").split(", ")[:-1]
+    return Row(**dict(zip(names, plain, strict=True)), rewards=json.loads(rewards))
+
+
+def condition(asked: Filter) -> tuple[str, tuple[Any, ...]]:
+    """The condition of a filter and its values."""
+    conditions: list[str] = []
+    values: list[Any] = []
+    if asked.step is not None:
+        conditions.append("e.step = ?")
+        values.append(asked.step)
+    if asked.status:
+        conditions.append("e.status = ?")
+        values.append(asked.status)
+    own = []
+    if asked.outcome:
+        own.append("{}reward > 0" if asked.outcome == "paid" else "{}reward <= 0")
+    if asked.invalid:
+        own.append("{}invalid > 0")
+    if asked.role:
+        inner = " AND ".join(["r.role = ?", *(condition.format("r.") for condition in own)])
+        conditions.append(f"e.id IN (SELECT r.episode FROM roles r WHERE {inner})")
+        values.append(asked.role)
+    else:
+        conditions += [condition.format("e.") for condition in own]
+    if asked.text.strip():
+        conditions.append("e.id IN (SELECT rowid FROM words WHERE words MATCH ?)")
+        # Each word in quotes: what is typed is text, and no query language.
+        quoted = (word.replace('"', '""') for word in asked.text.replace("\0", " ").split())
+        values.append(" ".join(f'"{word}"' for word in quoted))
+    return (f"WHERE {' AND '.join(conditions)}" if conditions else ""), tuple(values)
+
+
+PAGE = 50
+"""Entries that a page lists."""
+
+
+def links(
+    page: int,
+    total: int,
+    query: Mapping[str, Any] | Sequence[tuple[str, Any]],
+    *,
+    size: int = PAGE,
+) -> list[tuple[int, str]]:
+    """Pages (from 0) that get a link, each with its query: the first, the last, and near ones.
+
+    `size` is the number of entries of a page.
+    """
+    pages = -(-total // size)
+    near = {0, *range(max(0, page - 3), min(pages, page + 4)), max(0, pages - 1)}
+    fields = list(query.items() if isinstance(query, Mapping) else query)
+    return [(number, urlencode([*fields, ("page", number)])) for number in sorted(near)]
+
 
 VERSION = 1
 """Of the tables; an index of another version is made anew."""

@@ -18,12 +18,12 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from selfplay.errors import RunError
-from selfplay.recorded import DIGITS
+from selfplay.run.records import DIGITS
 from selfplay.viewer import web
-from selfplay.viewer.catalogue import Catalogue
-from selfplay.viewer.episodes import EpisodePages
-from selfplay.viewer.filter import Filter
-from selfplay.viewer.pages import Pages
+from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.episode_pages import EpisodePages
+from selfplay.viewer.index import Filter
+from selfplay.viewer.run_pages import Pages
 
 SHARE = 300
 """Seconds for each second of work for pages that are open, all of them together."""

@@ -23,7 +23,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp
 
 from selfplay.errors import ConfigError, RunError
-from selfplay.pages import template_text
+from selfplay.run.report.html import template_text
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",

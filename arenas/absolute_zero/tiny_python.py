@@ -1,0 +1,247 @@
+"""A sub-language of Python that a model of a million parameters masters step by step.
+
+A program rewrites one short lowercase string, one easy operation a line::
+
+    def f(a):
+        a = a[::-1]
+        a = 'j' + a[1:]
+        return a
+
+Each operation alone is easy; two to four of them in one's head are not.  So a model that has seen
+both ways of answering (at once, and line by line) has something to find out: that working pays.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from arenas.absolute_zero.arena import solve_task
+from selfplay.types import Task
+
+LETTERS = "abcdefghij"
+FILLER = "a"  # what a lost letter becomes when working backwards: any letter would be right
+HEADER = "def f(a):\n"
+FOOTER = "    return a"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One kind of line: how it is named, written, run and undone.
+
+    name: what a message calls it, without its letter.
+    source: the right-hand side; `{}` stands for the letter, if it takes one.
+    run: (value, letter) -> value.
+    undo: value -> one value that `run` maps back to it, whenever there is one.
+    """
+
+    name: str
+    source: str
+    run: Callable[[str, str], str]
+    undo: Callable[[str], str]
+
+    @property
+    def takes_letter(self) -> bool:
+        """Whether the line has a letter of its own."""
+        return "{}" in self.source
+
+
+# Every operation keeps the length, so that each letter of a value comes from one fixed place of the
+# value before it: what a model of this size learns in a minute.
+OPERATIONS = (
+    Operation(name="reverse", source="a[::-1]", run=lambda a, _: a[::-1], undo=lambda a: a[::-1]),
+    Operation(
+        name="rotate left",
+        source="a[1:] + a[:1]",
+        run=lambda a, _: a[1:] + a[:1],
+        undo=lambda a: a[-1:] + a[:-1],
+    ),
+    Operation(
+        name="rotate right",
+        source="a[-1:] + a[:-1]",
+        run=lambda a, _: a[-1:] + a[:-1],
+        undo=lambda a: a[1:] + a[:1],
+    ),
+    Operation(
+        name="push last",
+        source="a[1:] + '{}'",
+        run=lambda a, letter: a[1:] + letter,
+        undo=lambda a: FILLER + a[:-1],
+    ),
+    Operation(
+        name="push first",
+        source="'{}' + a[:-1]",
+        run=lambda a, letter: letter + a[:-1],
+        undo=lambda a: a[1:] + FILLER,
+    ),
+    Operation(
+        name="set first",
+        source="'{}' + a[1:]",
+        run=lambda a, letter: letter + a[1:],
+        undo=lambda a: FILLER + a[1:],
+    ),
+    Operation(
+        name="set last",
+        source="a[:-1] + '{}'",
+        run=lambda a, letter: a[:-1] + letter,
+        undo=lambda a: a[:-1] + FILLER,
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of a program: an operation and its letter ('' where it takes none)."""
+
+    operation: Operation
+    letter: str = ""
+
+    @property
+    def source(self) -> str:
+        """The line as Python, indented."""
+        return f"    a = {self.operation.source.format(self.letter)}\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A straight-line program over one string."""
+
+    lines: tuple[Line, ...]
+
+    @property
+    def source(self) -> str:
+        """The program as Python."""
+        return HEADER + "".join(line.source for line in self.lines) + FOOTER
+
+    @property
+    def message(self) -> str:
+        """The operations without their letters: the hint of an induction task."""
+        return ", ".join(line.operation.name for line in self.lines)
+
+    def trace(self, value: str) -> list[str]:
+        """The value after each line."""
+        values = []
+        for line in self.lines:
+            value = line.operation.run(value, line.letter)
+            values.append(value)
+        return values
+
+    def back_trace(self, value: str) -> list[str]:
+        """The value before each line, from the last line to the first."""
+        values = []
+        for line in reversed(self.lines):
+            value = line.operation.undo(value)
+            values.append(value)
+        return values
+
+    def with_holes(self) -> "Program":
+        """The program with its letters replaced by the digits 1, 2, ... in order."""
+        lines, count = [], 0
+        for line in self.lines:
+            if line.operation.takes_letter:
+                count += 1
+                line = Line(operation=line.operation, letter=str(count))
+            lines.append(line)
+        return Program(lines=tuple(lines))
+
+    def canonical(self, value: str) -> "Program":
+        """The program with each letter that leaves no mark on f(value) set to the filler."""
+        left = self.with_holes().trace(value)[-1]
+        lines, count = [], 0
+        for line in self.lines:
+            if line.operation.takes_letter:
+                count += 1
+                line = Line(
+                    operation=line.operation, letter=line.letter if str(count) in left else FILLER
+                )
+            lines.append(line)
+        return Program(lines=tuple(lines))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """What is drawn from: the sizes of programs and inputs.
+
+    operations: least and most lines of a program.
+    length: letters of an input.
+    letters: what inputs and programs are made of.
+    """
+
+    operations: tuple[int, int] = (2, 4)
+    length: int = 4
+    letters: str = LETTERS
+
+    def word(self, rng: Random) -> str:
+        """A random input."""
+        return "".join(rng.choices(self.letters, k=self.length))
+
+    def words(self, rng: Random, count: int) -> list[str]:
+        """`count` different inputs."""
+        words: dict[str, None] = {}
+        while len(words) < count:
+            words[self.word(rng)] = None
+        return list(words)
+
+    def program(self, rng: Random, exclude: Collection[str] = ()) -> Program:
+        """A random program whose source is not in `exclude`."""
+        while True:
+            operations = rng.choices(OPERATIONS, k=rng.randint(*self.operations))
+            program = Program(
+                lines=tuple(
+                    Line(
+                        operation=operation,
+                        letter=rng.choice(self.letters) if operation.takes_letter else "",
+                    )
+                    for operation in operations
+                )
+            )
+            if program.source not in exclude:
+                return program
+
+
+def problem(program: Program, inputs: Sequence[str]) -> dict[str, Any]:
+    """A program with inputs, outputs and a message, as the arena keeps problems: in literals."""
+    return {
+        "program": program.source,
+        "inputs": [repr(value) for value in inputs],
+        "outputs": [repr(program.trace(value)[-1]) for value in inputs],
+        "message": program.message,
+    }
+
+
+def held_out(*, per_type: int = 100, pairs: int = 4, seed: int = 20261121) -> list[Task]:
+    """The held-out tasks, `per_type` of each type; all programs differ.
+
+    They carry no outputs: the arena's executor finds those when it sets a task up.
+    """
+    rng, domain = Random(seed), Domain()
+    seen: set[str] = set()
+    tasks = []
+    for kind in ("deduction", "abduction", "induction"):
+        for _ in range(per_type):
+            program = domain.program(rng, seen)
+            seen.add(program.source)
+            content = problem(program, domain.words(rng, pairs if kind == "induction" else 1))
+            del content["outputs"]
+            tasks.append(solve_task(kind, content))
+    return tasks
+
+
+def proposals(
+    *, per_type: int = 50, pairs: int = 4, references: int = 2, seed: int = 20261122
+) -> list[Task]:
+    """Tasks to propose, with fixed references: what proposers are evaluated on."""
+    rng, domain = Random(seed), Domain()
+    tasks = []
+    for kind in ("deduction", "abduction", "induction"):
+        for number in range(per_type):
+            shown = [problem(domain.program(rng), domain.words(rng, 1)) for _ in range(references)]
+            given = shown[0] if kind == "induction" else None
+            payload = {
+                "mode": "propose",
+                "references": [] if given else shown,
+                "given": given,
+                "known": 0,
+            }
+            tasks.append(Task(id=f"{kind}-propose-{number}", type=kind, payload=payload))
+    return tasks

@@ -1,0 +1,1 @@
+"""Agents that write one program or one answer together."""

@@ -1,0 +1,144 @@
+"""A pipeline of three: a generator answers, a verifier criticises, a refiner answers again.
+
+MALT's (2412.01928). The refiner's answer is scored, and all three are paid that score: with tree
+sampling (a branching of n at each of the three stages) and `credit: preference` a generation is
+worth the mean of its critiques, and a critique the mean of its refinements.
+
+Version history: v0, first version.
+"""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, ClassVar
+
+from pettingzoo.utils.wrappers import OrderEnforcingWrapper
+
+from arenas.questions.arithmetic import questions
+from arenas.questions.verifiers import Matches, Verifier, read_argued, vote
+from selfplay.arena import Arena
+from selfplay.types import Action, Metric, Observation, Task
+
+GENERATOR, VERIFIER, REFINER = "generator_0", "verifier_0", "refiner_0"
+
+
+class Pipeline(Arena):
+    """Three agents, one move each."""
+
+    name = "pipeline_v0"
+    roles = {"generator": 1, "verifier": 1, "refiner": 1}
+    services: ClassVar[tuple[str, ...]] = ("verifier",)
+    measures = {
+        "accuracy": Metric(unit="fraction", better="higher"),
+        "first_accuracy": Metric(unit="fraction", better="higher"),
+        "corrections": Metric(unit="fraction", better="higher"),
+        "spoiled": Metric(unit="fraction", better="lower"),
+    }
+    chief = ("accuracy",)
+
+    def __init__(
+        self,
+        *,
+        verifier: Verifier | None = None,
+        malformed: float = 0.0,
+        argument_length: int = 2000,
+        answer_length: int = 100,
+    ) -> None:
+        """Args:
+        verifier: Scores answers; exact match with the task's `answer` where None. (The agent of
+            that name knows nothing of it.)
+        malformed: Added to the pay of an agent whose move holds no answer, or is no critique.
+        argument_length: Characters of a reasoning or a critique that the next one sees.
+        answer_length: Characters that an answer may have; a longer one is malformed.
+        """
+        super().__init__()
+        if min(argument_length, answer_length) < 1:
+            raise ValueError("argument_length and answer_length are at least 1")
+        self.verifier: Verifier = verifier or Matches()
+        self.malformed = malformed
+        self.argument_length, self.answer_length = argument_length, answer_length
+
+    def default_task(self, rng: Random) -> Task:
+        """A small sum."""
+        return questions(count=1, seed=rng.randrange(2**32))[0]
+
+    def setup(self, task: Task, rng: Random) -> None:
+        """Nothing is said yet."""
+        self.question = str(task.payload["question"])
+        self.first: dict[str, str] = {}
+        self.critique = ""
+        self.at = 0
+        self.first_score = 0.0
+
+    def acting(self) -> Sequence[str]:
+        """One after the other."""
+        return [self.possible_agents[self.at]]
+
+    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+        """What the generator and the refiner answer; a critique is no answer."""
+        said = (self._read(action) or {}) if agent != VERIFIER else {}
+        return vote(said.get("answer"), self.verifier)
+
+    def view(self, agent: str) -> Observation:
+        """The question and all that was said before."""
+        return pipeline_view(self.question, **self.first, critique=self.critique)
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        """Hand on what was said; after the refiner, pay all three."""
+        ((agent, action),) = actions.items()
+        self.at += 1
+        if agent == VERIFIER:
+            self.critique = (action or "").strip()[: self.argument_length]
+            if not self.critique:
+                self._refuse(agent)
+            return
+        said = self._read(action)
+        score = self.verifier(said["answer"], self.task.payload) if said else 0.0
+        if said is None:
+            self._refuse(agent)
+        else:
+            self.note(agent, verdict="correct" if score > 0.5 else "wrong")
+        if agent == GENERATOR:
+            self.first, self.first_score = said or {}, score
+            return
+        for each in self.possible_agents:
+            self.pay(each, score)
+        was, now = self.first_score > 0.5, score > 0.5
+        self.measure(
+            accuracy=score,
+            first_accuracy=self.first_score,
+            corrections=now > was,
+            spoiled=now < was,
+        )
+        self.finish()
+
+    def _refuse(self, agent: str) -> None:
+        self.pay(agent, self.malformed)
+        self.note(agent, verdict="malformed")
+
+    def _read(self, action: Action | None) -> dict[str, str] | None:
+        return read_argued(action, answer=self.answer_length, argument=self.argument_length)
+
+
+def pipeline_view(
+    question: str, *, answer: str = "", argument: str = "", critique: str = ""
+) -> Observation:
+    """The question and what was said of it so far."""
+    return Observation(
+        text=" | ".join(word for word in (question, answer, critique) if word),
+        fields={
+            "question": question,
+            "answer": answer,
+            "argument": argument,
+            "critique": critique,
+        },
+    )
+
+
+def raw_env(**settings: Any) -> Pipeline:
+    """The arena itself."""
+    return Pipeline(**settings)
+
+
+def env(**settings: Any) -> Any:
+    """The arena in PettingZoo's order-enforcing wrapper."""
+    return OrderEnforcingWrapper(raw_env(**settings))

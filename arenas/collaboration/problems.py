@@ -1,0 +1,69 @@
+"""Small programming problems in two steps, for agents that write one program together.
+
+A problem is "do this to every number of a list, then that to the list": one step for a helper
+function, one for the function that is asked for. Whether a problem is held out is said by its pair
+of steps, so that no problem of one split stands in the other.
+"""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, Literal
+
+from selfplay.rng import derive
+from selfplay.types import Task
+
+Split = Literal["train", "held_out"]
+ENTRY = "f"
+TEXT = "Given a list of numbers, take {step} each number, and return {fold} of the results."
+
+STEPS: Mapping[str, Callable[[int], int]] = {
+    "the square of": lambda x: x * x,
+    "twice": lambda x: 2 * x,
+    "three more than": lambda x: x + 3,
+    "the negative of": lambda x: -x,
+    "the last digit of": lambda x: abs(x) % 10,
+    "the distance from 5 of": lambda x: abs(x - 5),
+}
+"""What is done to every number."""
+
+FOLDS: Mapping[str, Callable[[list[int]], Any]] = {
+    "the sum": sum,
+    "the largest": max,
+    "the smallest": min,
+    "the sorted list": sorted,
+    "the number of different values": lambda xs: len(set(xs)),
+    "the first minus the last": lambda xs: xs[0] - xs[-1],
+}
+"""What is done to the list of them."""
+
+
+def is_held_out(step: str, fold: str) -> bool:
+    """One pair in six: in every row and column of the table one."""
+    steps, folds = list(STEPS), list(FOLDS)
+    return (steps.index(step) + folds.index(fold)) % 6 == 0
+
+
+def problems(*, count: int, split: Split = "train", tests: int = 6, seed: int = 0) -> list[Task]:
+    """`count` problems, each with so many tests of its own numbers."""
+    if count < 1 or tests < 1:
+        raise ValueError("count and tests are at least 1")
+    pairs = [
+        (step, fold)
+        for step in STEPS
+        for fold in FOLDS
+        if is_held_out(step, fold) == (split == "held_out")
+    ]
+    return [
+        _problem(Random(derive(seed, split, n)), *pairs[n % len(pairs)], n, tests)
+        for n in Random(derive(seed, "order", split)).sample(range(count), count)
+    ]
+
+
+def _problem(rng: Random, step: str, fold: str, number: int, tests: int) -> Task:
+    cases = []
+    for _ in range(tests):
+        values = [rng.randint(-20, 20) for _ in range(rng.randint(1, 6))]
+        cases.append([repr(values), repr(FOLDS[fold]([STEPS[step](x) for x in values]))])
+    text = TEXT.format(step=step, fold=fold)
+    payload = {"text": text, "entry": ENTRY, "tests": cases, "step": step, "fold": fold}
+    return Task(id=f"{step} / {fold} / {number}", type="two_steps", payload=payload)

@@ -1,0 +1,273 @@
+"""Debate: debaters answer, see what the others answered and why, and answer again (2305.14325).
+
+All answer at once, round by round; the first round is independent. After the last round, or once
+all agree, the answers are aggregated: by majority, or by a judge who reads the last round. A
+verifier scores every answer, and each is paid what it was worth to the discussion from then on
+(MAPoRL, 2502.18439). With `aggregate: judge` a judge is one more agent, paid for a right verdict.
+
+For a debate with two sides and a judge between them, see `arenas.debate.judged`.
+
+Version history: v0, first version.
+"""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, ClassVar, Literal, get_args
+
+from pettingzoo.utils.wrappers import OrderEnforcingWrapper
+
+from arenas.debate.rewards import Horizon, Incentives, Whose, debate_return, persuasion
+from arenas.questions.arithmetic import questions
+from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote
+from selfplay.arena import Arena
+from selfplay.rewards import majority, mean
+from selfplay.types import Action, Metric, Observation, Task
+
+JUDGE = "judge_0"
+Aggregate = Literal["majority", "judge"]
+NoVerdict = Literal["majority", "wrong"]
+
+
+class Debate(Arena):
+    """n debaters over R rounds, and a judge if asked for."""
+
+    name = "debate_v0"
+    services: ClassVar[tuple[str, ...]] = ("verifier",)
+    measures = {
+        "accuracy": Metric(unit="fraction", better="higher"),
+        "first_accuracy": Metric(unit="fraction", better="higher"),
+        "last_accuracy": Metric(unit="fraction", better="higher"),
+        "first_majority": Metric(unit="fraction", better="higher"),
+        "last_majority": Metric(unit="fraction", better="higher"),
+        "consensus": Metric(unit="fraction"),
+        "corrections": Metric(unit="fraction", better="higher"),
+        "wrong_persuasions": Metric(unit="fraction", better="lower"),
+        "conformity": Metric(unit="fraction"),
+        "verdict": Metric(unit="fraction", better="higher"),
+        "rounds": Metric(unit="count"),
+        "verdict/none": Metric(unit="fraction", better="lower"),
+    }
+    chief = ("accuracy",)
+
+    def __init__(
+        self,
+        *,
+        verifier: Verifier | None = None,
+        debaters: int = 3,
+        rounds: int = 3,
+        aggregate: Aggregate = "majority",
+        stop_on_consensus: bool = True,
+        horizon: Horizon = "discounted",
+        whose: Whose = "all",
+        discount: float = 0.3,
+        incentives: Incentives | None = None,
+        malformed: float = -1.0,
+        no_verdict: NoVerdict = "majority",
+        argument_length: int = 400,
+        answer_length: int = 100,
+    ) -> None:
+        """Args:
+        verifier: Scores answers; exact match with the task's `answer` where None.
+        debaters: How many.
+        rounds: Answers of each, unless all agree before.
+        aggregate: How the answers of the last round become one.
+        stop_on_consensus: Whether the debate ends when all have given the same answer.
+        horizon, whose, discount: What an answer is worth, see `debate_return`.
+        incentives: Added for changes and influence, see `Incentives`; none where None.
+        malformed: Added to the pay of a move that holds no answer. Its score is 0.
+        no_verdict: What a judge's move without a verdict comes to: the majority's answer, or a
+            wrong one. The judge itself is paid `malformed` for it in both cases.
+        argument_length: Characters of an argument that reach the others.
+        answer_length: Characters that an answer may have; a longer one is malformed.
+        """
+        judges = {"judge": 1} if aggregate == "judge" else {}
+        super().__init__({"debater": debaters, **judges})
+        for key, value, known in (
+            ("aggregate", aggregate, Aggregate),
+            ("horizon", horizon, Horizon),
+            ("whose", whose, Whose),
+            ("no_verdict", no_verdict, NoVerdict),
+        ):
+            if value not in get_args(known):
+                raise ValueError(f"{key} is one of {', '.join(get_args(known))}, not {value!r}")
+        if min(debaters, rounds, answer_length) < 1 or argument_length < 0:
+            raise ValueError(
+                "debaters, rounds and answer_length are at least 1, argument_length at least 0"
+            )
+        if not 0 <= discount <= 1:
+            raise ValueError(f"discount lies in [0, 1], not {discount}")
+        self.verifier: Verifier = verifier or Matches()
+        self.rounds, self.aggregate, self.stop_on_consensus = rounds, aggregate, stop_on_consensus
+        self.horizon, self.whose, self.discount = horizon, whose, discount
+        self.incentives = incentives or Incentives()
+        self.malformed, self.no_verdict = malformed, no_verdict
+        self.argument_length, self.answer_length = argument_length, answer_length
+        self.debaters = [agent for agent in self.possible_agents if agent != JUDGE]
+
+    def default_task(self, rng: Random) -> Task:
+        """A small sum."""
+        return questions(count=1, seed=rng.randrange(2**32))[0]
+
+    def setup(self, task: Task, rng: Random) -> None:
+        """No answers yet."""
+        self.question = str(task.payload["question"])
+        self.said: list[list[dict[str, str] | None]] = []
+        self.scores: list[list[float]] = []
+        self.judging = False
+
+    def acting(self) -> Sequence[str]:
+        """All debaters at once, then the judge."""
+        return [JUDGE] if self.judging else self.debaters
+
+    def speaking(self) -> Sequence[str]:
+        """The debaters: the others hear answers and arguments."""
+        return () if self.judging else self.debaters
+
+    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+        """What a debater answers, or a judge."""
+        said = self._read(action) or {}
+        answer = self._read_verdict(action) if agent == JUDGE else said.get("answer")
+        return vote(answer, self.verifier)
+
+    def view(self, agent: str) -> Observation:
+        """The question and the last round: a debater's own answer and those of the others."""
+        last = self.said[-1] if self.said else []
+        seat = self.debaters.index(agent) if agent != JUDGE else -1
+        others = [entry for place, entry in enumerate(last) if entry and place != seat]
+        own = last[seat] if last and seat >= 0 else None
+        if agent == JUDGE and not self.judging:
+            return Observation(text="wait")
+        return debater_view(self.question, len(self.said) + 1, self.rounds, own=own, others=others)
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        """Score a round of answers, or the verdict."""
+        if self.judging:
+            self._judge(actions[JUDGE])
+            return
+        said = [self._read(actions[agent]) for agent in self.debaters]
+        payload = self.task.payload
+        scores = [self.verifier(entry["answer"], payload) if entry else 0.0 for entry in said]
+        self.said.append(said)
+        self.scores.append(scores)
+        for agent, entry, score in zip(self.debaters, said, scores, strict=True):
+            self.note(agent, verdict=_verdict(entry, score))
+            if entry is None:
+                self.pay(agent, self.malformed)
+        agreed = None not in said and len(self._answers(-1)) == 1
+        if len(self.said) < self.rounds and not (agreed and self.stop_on_consensus):
+            return
+        self.measure(consensus=agreed)
+        self._pay_debaters()
+        if self.aggregate == "judge":
+            self.judging = True
+        else:
+            self._end(self._score(self._majority(-1)))
+
+    def _read(self, action: Action | None) -> dict[str, str] | None:
+        return read_argued(action, answer=self.answer_length, argument=self.argument_length)
+
+    def _answers(self, turn: int) -> dict[str, list[str]]:
+        """The answers of a round as they were written, by what they say."""
+        found: dict[str, list[str]] = {}
+        for entry in self.said[turn]:
+            if entry:
+                found.setdefault(meaning(entry["answer"]), []).append(entry["answer"])
+        return found
+
+    def _majority(self, turn: int) -> str | None:
+        """The answer of most debaters; of equally many, that of the first of them."""
+        votes = [meaning(entry["answer"]) for entry in self.said[turn] if entry]
+        winner = majority(votes)
+        return None if winner is None else self._answers(turn)[winner][0]
+
+    def _score(self, answer: str | None) -> float:
+        return 0.0 if answer is None else self.verifier(answer, self.task.payload)
+
+    def _pay_debaters(self) -> None:
+        """Every answer for itself, now that what came of it is known."""
+        for turn in range(len(self.said)):
+            for seat, agent in enumerate(self.debaters):
+                worth = debate_return(
+                    self.scores,
+                    turn,
+                    seat,
+                    horizon=self.horizon,
+                    whose=self.whose,
+                    discount=self.discount,
+                )
+                worth += self.incentives.change(self.scores, turn, seat)
+                worth += self.incentives.influence(self.scores, turn, seat)
+                self.pay(agent, worth, move=turn)
+
+    def _judge(self, action: Action | None) -> None:
+        verdict = self._read_verdict(action)
+        if not verdict:
+            self.note(JUDGE, verdict="none")
+            self.pay(JUDGE, self.malformed)
+            fallback = self._majority(-1) if self.no_verdict == "majority" else None
+            self._end(self._score(fallback), verdict=False)
+            return
+        score = self._score(verdict)
+        self.note(JUDGE, verdict="correct" if score > 0.5 else "wrong")
+        self.pay(JUDGE, score)
+        self._end(score, verdict=True)
+
+    def _read_verdict(self, action: Action | None) -> str:
+        """A judge's answer; "" for none."""
+        verdict = (action or "").strip()
+        return verdict if len(verdict) <= self.answer_length else ""
+
+    def _end(self, accuracy: float, **judged: bool) -> None:
+        answers = [[meaning(e["answer"]) if e else None for e in row] for row in self.said]
+        self.measure(
+            accuracy=accuracy,
+            rounds=len(self.said),
+            first_accuracy=mean(self.scores[0]),
+            last_accuracy=mean(self.scores[-1]),
+            first_majority=self._score(self._majority(0)),
+            last_majority=self._score(self._majority(-1)),
+            **persuasion(answers, self.scores),
+            **judged,
+        )
+        self.finish()
+
+
+def debater_view(
+    question: str,
+    turn: int,
+    rounds: int,
+    *,
+    own: Mapping[str, str] | None,
+    others: Sequence[Mapping[str, str]],
+) -> Observation:
+    """What a debater sees in a round (from 1): the answers of the last one, its own and theirs.
+
+    A judge sees the same, without an answer of its own.
+    """
+    answers = [entry["answer"] for entry in ([own] if own else []) + [*others]]
+    return Observation(
+        text=" | ".join([question, *answers]),
+        fields={
+            "question": question,
+            "round": turn,
+            "rounds": rounds,
+            "own": own,
+            "others": others,
+        },
+    )
+
+
+def _verdict(entry: Mapping[str, str] | None, score: float) -> str:
+    if entry is None:
+        return "malformed"
+    return "correct" if score > 0.5 else "wrong"
+
+
+def raw_env(**settings: Any) -> Debate:
+    """The arena itself."""
+    return Debate(**settings)
+
+
+def env(**settings: Any) -> Any:
+    """The arena in PettingZoo's order-enforcing wrapper."""
+    return OrderEnforcingWrapper(raw_env(**settings))

@@ -1,0 +1,138 @@
+"""Demonstrations of debate about passages: what the warm start imitates.
+
+To begin with, a debater guesses a door, or follows the passage of one and writes it down. In later
+rounds it is shown three habits: to keep its answer, to copy the next debater's, and, seldom at the
+end, to weigh what all have written: to name a passage that was found to lead to the goal, or else
+to follow one that nobody has tried. Which of them pays is left for training to find out.
+"""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from arenas.debate.arena import debater_view
+from arenas.debate.passages import GOAL, NO, YES, Passages, all_steps, shown
+from selfplay.types import Demonstration, Observation
+
+Entry = dict[str, str]
+ALL = "All of "
+
+
+class DebateDemonstrations:
+    """First and later rounds of debates, none of them about a held-out question."""
+
+    def __init__(
+        self,
+        *,
+        debaters: int = 3,
+        rounds: int = 2,
+        doors: int = 4,
+        followed_share: float = 0.5,
+        weighed_share: float = 0.1,
+        practice_share: float = 0.9,
+        practice_until: float = 0.85,
+        first_share: float = 0.3,
+        map_share: float = 0.8,
+    ) -> None:
+        """Args:
+        debaters, rounds: Of the debates.
+        doors: Of the questions.
+        followed_share: First answers for which a passage was followed, in the last part of the
+            warm start: what the policy does when training begins.
+        weighed_share: Later answers for which all was weighed, in the last part.
+        practice_share: Both shares before, while the work itself is learned.
+        practice_until: Where the last part begins, as a share of the warm start.
+        first_share: Demonstrations of first rounds; all where there is one round.
+        map_share: At first, demonstrations that write down all passages of a question: many times
+            the practice of following one. It falls to 0 by the middle of the practice.
+        """
+        if debaters < 2 or rounds < 1:
+            raise ValueError("debaters is at least 2, rounds at least 1")
+        self.debaters, self.rounds, self.doors = debaters, rounds, doors
+        self.followed_share, self.weighed_share = followed_share, weighed_share
+        self.practice_share, self.practice_until = practice_share, practice_until
+        self.first_share, self.map_share = first_share, map_share
+
+    def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
+        """Endless demonstrations of the first and of later rounds."""
+        practice = progress < self.practice_until
+        followed, weighed = (
+            self.practice_share if practice else share
+            for share in (self.followed_share, self.weighed_share)
+        )
+        while True:
+            question = shown(rng, doors=self.doors)
+            if rng.random() < self.map_share * (1 - 2 * progress / self.practice_until):
+                yield self._map(question)
+                continue
+            if self.rounds == 1 or rng.random() < self.first_share:
+                seen = self._view(question.question, 1, None, [])
+                entry = first(question, rng, followed=rng.random() < followed)
+            else:
+                seen, entry = self._later(question, rng, weighed=rng.random() < weighed)
+            yield Demonstration(role="debater", observation=seen, completion=completion(entry))
+
+    def _later(
+        self, question: Passages, rng: Random, *, weighed: bool
+    ) -> tuple[Observation, Entry]:
+        """A round behind the first, after answers of all kinds that are not all the same."""
+        while True:
+            own, *others = (
+                first(question, rng, followed=rng.random() < 0.9) for _ in range(self.debaters)
+            )
+            found = any(entry["argument"].endswith(YES) for entry in (own, *others))
+            agreed = len({entry["answer"] for entry in (own, *others)}) == 1
+            if not agreed and (found or rng.random() < 0.5):
+                break
+        seen = self._view(question.question, rng.randint(2, self.rounds), own, others)
+        if weighed:
+            return seen, weigh(question, rng, [own, *others])
+        kept = own if rng.random() < 0.5 else others[0]
+        return seen, {"answer": kept["answer"], "argument": ""}
+
+    def _map(self, question: Passages) -> Demonstration:
+        return Demonstration(
+            role="debater",
+            observation=self._view(ALL + question.question, 1, None, []),
+            completion="".join(question.followed(door) for door in question.paths),
+        )
+
+    def _view(
+        self, question: str, turn: int, own: Entry | None, others: Sequence[Entry]
+    ) -> Observation:
+        return debater_view(question, turn, self.rounds, own=own, others=others)
+
+    def pieces(self) -> list[str]:
+        """The fixed strings of prompts and completions, each one token of the tiny tokenizer."""
+        steps = all_steps(doors=self.doors)
+        return [*steps, ALL, GOAL, YES, NO, "<answer>", "</answer>", "\n> ", ": "]
+
+
+def first(question: Passages, rng: Random, *, followed: bool) -> Entry:
+    """A first answer: a guess, or what following one passage says."""
+    if not followed:
+        return {"answer": rng.choice(list(question.paths)), "argument": ""}
+    return follow(question, rng, list(question.paths))
+
+
+def follow(question: Passages, rng: Random, untried: Sequence[str]) -> Entry:
+    """Follow one of the passages that nobody has tried; it is the answer if it leads to the goal,
+    and otherwise one of the rest."""
+    door = rng.choice(untried)
+    rest = [other for other in untried if other != door]
+    answer = door if door == question.answer or not rest else rng.choice(rest)
+    return {"answer": answer, "argument": question.followed(door)}
+
+
+def weigh(question: Passages, rng: Random, entries: Sequence[Entry]) -> Entry:
+    """The door of a passage that somebody has found to lead to the goal, or else follow another."""
+    found = [entry["argument"] for entry in entries if entry["argument"]]
+    for argument in found:
+        if argument.endswith(YES):
+            return {"answer": argument[:2], "argument": argument}
+    tried = {argument[:2] for argument in found}
+    return follow(question, rng, [door for door in question.paths if door not in tried])
+
+
+def completion(entry: Entry) -> str:
+    """The completion that a debater is asked for."""
+    return f"{entry['argument']}<answer>{entry['answer']}</answer>"

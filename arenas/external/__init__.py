@@ -1,0 +1,1 @@
+"""Games of PettingZoo, OpenSpiel and TextArena as arenas."""

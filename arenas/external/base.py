@@ -1,0 +1,145 @@
+"""What the adapters of other libraries' games share: seats, own randomness, copies by replay."""
+
+import copy
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from gymnasium.utils import EzPickle
+
+from arenas.external.private_random import PrivateRandom
+from selfplay.arena import Arena
+from selfplay.errors import ConfigError
+from selfplay.rng import derive
+from selfplay.types import Task
+
+
+class BrokenEnv(RuntimeError):
+    """A game does not keep its library's contract: the episode fails, counted by this name."""
+
+
+class WrappedGame(Arena):
+    """A game of another library. A subclass says how it is made, reset and stepped.
+
+    Its state is not ours, so a copy is made by copying it where that can be trusted, and otherwise
+    by playing the recorded moves again from the same seed.
+    """
+
+    services = ("wrapped",)  # not shared: see __deepcopy__ and __setstate__
+    wrapped: Any
+    """The game."""
+
+    def seat(self, title: str, theirs: Sequence[Any], seats: Sequence[str], where: str) -> None:
+        """Name the agents `<role>_<n>` in the game's order; `seats` has a role for each of them."""
+        self._title = title
+        roles = list(seats) or ["player"] * len(theirs)
+        if len(roles) != len(theirs):
+            names = ", ".join(map(str, theirs))
+            raise ConfigError(f"{where}: seats: {len(roles)} roles for its agents {names}")
+        super().__init__({role: roles.count(role) for role in roles})
+        ours = [f"{role}_{roles[:place].count(role)}" for place, role in enumerate(roles)]
+        self._theirs = dict(zip(ours, theirs, strict=True))
+        self._ours = dict(zip(theirs, ours, strict=True))
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The game's own name."""
+        return self._title
+
+    def default_task(self, rng: Random) -> Task:
+        """A game whose luck the episode's seed decides."""
+        return Task(id="game")
+
+    def restart(self) -> None:
+        """Reset the game with the task's `seed`, or one of the episode's own."""
+        given = self.task.payload.get("seed")
+        self.env_seed = derive(self.seed, "env") % 2**31 if given is None else int(given)
+        self.illegal_moves = self.moves_made = self.asked = 0
+        self._begin_again()
+
+    def apply(self, move: Any) -> None:
+        """Step the game, with its own randomness, and remember the move."""
+        with self.private_random.swapped():
+            try:
+                self.step_game(move)
+            except SystemExit as error:
+                raise BrokenEnv("wants to leave the whole process") from error
+        self.applied.append(move)
+
+    # What a subclass writes --------------------------------------------------------------------
+
+    def make_game(self) -> Any:
+        """A new game; raises ConfigError where there is none."""
+        raise NotImplementedError(f"{type(self).__name__}.make_game")
+
+    def reset_game(self) -> None:
+        """Reset `wrapped` with `env_seed`."""
+        raise NotImplementedError(f"{type(self).__name__}.reset_game")
+
+    def step_game(self, move: Any) -> None:
+        """Play one move in `wrapped`."""
+        raise NotImplementedError(f"{type(self).__name__}.step_game")
+
+    def place(self) -> Any:
+        """Where the game stands, to compare two copies by."""
+        raise NotImplementedError(f"{type(self).__name__}.place")
+
+    # Copies ------------------------------------------------------------------------------------
+
+    def _begin_again(self) -> None:
+        self.private_random = PrivateRandom(self.env_seed)
+        self.applied: list[Any] = []
+        with self.private_random.swapped():
+            self.reset_game()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "WrappedGame":
+        twin = super().__deepcopy__(memo)
+        assert isinstance(twin, WrappedGame)
+        twin.wrapped = _copied(self.wrapped, memo)
+        if twin.wrapped is None:
+            twin._play_again(self._place())
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_place": self._place()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        place = state.pop("_place")
+        self.__dict__.update(state)
+        self._play_again(place)
+
+    def _place(self) -> Any:
+        return self.place() if hasattr(self, "applied") else None
+
+    def _play_again(self, place: Any) -> None:
+        """A new game, brought by the same seed and the same moves to where the old one was."""
+        self.wrapped = self.make_game()
+        if place is None:
+            return
+        moves = self.applied
+        self._begin_again()
+        for move in moves:
+            self.apply(move)
+        if self.place() != place:
+            raise BrokenEnv("the same seed and moves do not lead to the same place")
+
+
+def _copied(game: Any, memo: dict[int, Any]) -> Any:
+    """A copy of a game; None where it holds what cannot be copied, or its copy would be a new one.
+
+    Copies of EzPickle's envs are new and unplayed, by gymnasium's design.
+    """
+    if any(isinstance(layer, EzPickle) for layer in _layers(game)):
+        return None
+    try:
+        return copy.deepcopy(game, memo)
+    except Exception:  # whatever a game holds: it is played again
+        return None
+
+
+def _layers(env: Any) -> list[Any]:
+    """An env and those that it wraps."""
+    found = [env]
+    while (inner := getattr(found[-1], "__dict__", {}).get("env")) is not None:
+        found.append(inner)
+    return found

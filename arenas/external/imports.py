@@ -1,0 +1,156 @@
+"""What a config names by its import path: functions, and factories of PettingZoo envs."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, TypeAlias
+
+import pettingzoo
+from pettingzoo.env_registry.exceptions import (
+    NameNotFound,
+    NamespaceNotFound,
+    PettingZooRegistryError,
+    VersionNotFound,
+)
+from pettingzoo.env_registry.registration import aec_registry, parallel_registry
+
+from selfplay.config import trust
+from selfplay.errors import ConfigError, nearest, one_line
+
+Factory: TypeAlias = Callable[..., Any]
+"""Makes an env from keyword arguments."""
+
+MAKERS = ("env", "parallel_env", "raw_env")
+"""What makes the env in a module that is one, the first that is there."""
+
+INSTALLS = {
+    **dict.fromkeys(
+        ("pyspiel", "open_spiel", "shimmy", "pygame", "chess", "rlcard"), "'selfplay[games]'"
+    ),
+    "multi_agent_ale_py": "'pettingzoo[atari]', and the ROMs with pip install AutoROM and AutoROM",
+    "Box2D": "'pettingzoo[sisl]'",
+    "scipy": "'pettingzoo[sisl]'",
+    "pymunk": "'pettingzoo[butterfly]'",
+    "textarena": "'selfplay[textarena]'",
+}
+"""Arguments of `pip install` for packages that games import, by import name."""
+
+
+def function(path: str, what: str) -> Callable[..., Any]:
+    """The function or class of an import path, `package.module.name` or `package.module:name`.
+
+    `what` begins the line of the ConfigError that says why there is none.
+    """
+    found = _object(path, what)
+    if not callable(found):
+        raise ConfigError(f"{what}: {path!r} is nothing that can be called")
+    return found
+
+
+def make_env(name: str | Factory, arguments: Mapping[str, Any]) -> Any:
+    """A new env of PettingZoo's registry (`classic/chess_v6`), of a module, or of a function.
+
+    Raises ConfigError, in one line, where there is no such env, where it needs a package that is
+    not there, and where it refuses the arguments.
+    """
+    title = name if isinstance(name, str) else getattr(name, "__qualname__", str(name))
+    what = f"env {title}"
+    try:
+        if not isinstance(name, str):
+            return name(**arguments)
+        if "/" in name:
+            return _registered(name, arguments)
+        found = _object(name, what)
+        maker = next((getattr(found, key) for key in MAKERS if hasattr(found, key)), found)
+        if not callable(maker):
+            raise ConfigError(f"{what}: a module that has none of {', '.join(MAKERS)}")
+        trust.admit_found(maker, name, what)
+        return maker(**arguments)
+    except PettingZooRegistryError as error:
+        cause = error.__cause__
+        if isinstance(cause, ImportError):
+            raise ConfigError(_lacking(what, cause)) from error
+        hint = nearest(str(name), [*aec_registry, *parallel_registry])
+        raise ConfigError(f"{what}: not in PettingZoo's registry; {hint}") from error
+    except ImportError as error:
+        raise ConfigError(_lacking(what, error)) from error
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever an author's constructor does wrong with the arguments
+        shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        raise ConfigError(f"{what}: cannot be made with ({shown}): {one_line(error)}") from error
+
+
+def _registered(name: str, arguments: Mapping[str, Any]) -> Any:
+    try:
+        return pettingzoo.make("aec", name, **arguments)
+    except (NamespaceNotFound, NameNotFound, VersionNotFound):
+        with suppress(NamespaceNotFound, NameNotFound, VersionNotFound):
+            return pettingzoo.make("parallel", name, **arguments)
+        raise
+
+
+def _object(path: str, what: str) -> Any:
+    """The object at an import path: a module, or something in one."""
+    dotted = path.replace(":", ".")
+    if not all(part.isidentifier() for part in dotted.split(".")):
+        raise ConfigError(f"{what}: {path!r} is no import path, such as package.module.name")
+    trust.admit(dotted, what)
+    found = _resolved(dotted, what)
+    trust.admit_found(found, path, what)
+    return found
+
+
+def _resolved(dotted: str, what: str) -> Any:
+    home, _, attribute = dotted.rpartition(".")
+    if not home:
+        return _module(dotted, what)
+    try:
+        return import_module(dotted)
+    except ModuleNotFoundError as error:
+        if not dotted.startswith(str(error.name)):
+            raise ConfigError(_lacking(what, error)) from error
+    except ImportError as error:
+        raise ConfigError(_lacking(what, error)) from error
+    module = _module(home, what)
+    try:
+        return getattr(module, attribute)
+    except AttributeError as error:
+        known = [*_modules_in(module), *(key for key in vars(module) if not key.startswith("_"))]
+        hint = nearest(attribute, known)
+        raise ConfigError(f"{what}: no {attribute!r} in {home}; {hint}") from error
+
+
+def _module(name: str, what: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        missing = str(error.name)
+        if name != missing and not name.startswith(f"{missing}."):
+            raise ConfigError(_lacking(what, error)) from error
+        hint = nearest(missing, _modules_beside(missing))
+        raise ConfigError(f"{what}: no module {missing!r}; {hint}") from error
+    except ImportError as error:
+        raise ConfigError(_lacking(what, error)) from error
+
+
+def _lacking(what: str, error: ImportError) -> str:
+    """Return one line about a failed import: the missing package and its install command, or
+    the error."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        missing = error.name.partition(".")[0]
+        install = INSTALLS.get(missing)
+        how = f"pip install {install}" if install else "install the package that provides it"
+        return f"{what}: needs the package {missing!r}, which is not installed; {how}"
+    return f"{what}: cannot be imported: {' '.join(str(error).split())[:200]}"
+
+
+def _modules_in(package: Any) -> list[str]:
+    return [found.name for found in iter_modules(getattr(package, "__path__", []))]
+
+
+def _modules_beside(module: str) -> list[str]:
+    """The modules of the package that a missing module should have been in."""
+    parent = module.rpartition(".")[0]
+    return [f"{parent}.{name}" for name in _modules_in(import_module(parent))] if parent else []

@@ -1,0 +1,68 @@
+"""The information sets of a small game of OpenSpiel, by walking its whole tree.
+
+`selfplay study exploitability` solves games whose arenas list them. What an agent sees at a set is
+what the adapter `arenas.external.pettingzoo` shows it there.
+"""
+
+import copy
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from selfplay.arena import Arena
+from selfplay.errors import ConfigError
+from selfplay.types import InformationSet, Observation, Task
+
+MOST_STATES = 50_000
+"""Largest number of states of a game's tree, including chance nodes and final states."""
+
+
+def information_sets(arena: Arena, env: Any) -> list[InformationSet]:
+    """List every information set of an arena's OpenSpiel game, with OpenSpiel's names.
+
+    Args:
+        arena: The adapter. It is copied, and does not change.
+        env: Its `arenas.external.openspiel.OpenSpielEnv`.
+
+    Returns an empty list for a game that cannot be listed: one with more than `MOST_STATES` states,
+    with simultaneous moves, or with chance that OpenSpiel does not enumerate. Raises ConfigError if
+    an agent has two observations at one information set, because a policy is then no strategy.
+    """
+    game, kind = env.game, env.game.get_type()
+    told = kind.provides_information_state_string
+    if not told or kind.dynamics != kind.Dynamics.SEQUENTIAL:
+        return []
+    if kind.chance_mode == kind.ChanceMode.SAMPLED_STOCHASTIC:
+        return []
+    states = list(islice(_states(game.new_initial_state()), MOST_STATES + 1))
+    if len(states) > MOST_STATES:
+        return []
+    twin: Any = copy.deepcopy(arena)
+    twin.begin(Task(id="information sets"), 0)
+    found: dict[str, InformationSet] = {}
+    for state in states:
+        if state.is_chance_node() or state.is_terminal():
+            continue
+        player = state.current_player()
+        agent, key = twin.possible_agents[player], state.information_state_string(player)
+        twin.wrapped.unwrapped.stand(state)
+        seen: Observation = twin.view(agent)
+        # The adapter lists legal moves in the order of their numbers, whatever their names are.
+        actions = dict(zip(seen.fields["legal"], sorted(state.legal_actions()), strict=True))
+        here = InformationSet(key=key, agent=agent, observation=seen, actions=actions)
+        if found.setdefault(key, here) != here:
+            raise ConfigError(
+                f"exploitability: what {agent} sees of {arena.name} is not the same at all states "
+                f"of the information set {key!r}; show render=arenas.external.openspiel.show"
+            )
+    return list(found.values())
+
+
+def _states(state: Any) -> Iterator[Any]:
+    """Yield a state and all states that can follow, each before its own successors."""
+    waiting = [state]
+    while waiting:
+        state = waiting.pop()
+        yield state
+        if not state.is_terminal():
+            waiting += [state.child(action) for action in reversed(state.legal_actions())]

@@ -1,0 +1,122 @@
+"""OpenSpiel's games as PettingZoo envs, through shimmy, and their states and moves in words.
+
+Shimmy's env counts the cards that chance deals as moves and cuts long games off, pays a move twice
+where players act at once, and forgets what a game's name sets (`leduc_poker(players=3)`). This one
+ends where the game ends and pays what the game's returns have grown by. With
+`arenas.external.pettingzoo`: `env=arenas.external.openspiel render=arenas.external.openspiel.show
+action_names=arenas.external.openspiel.name_move`.
+"""
+
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import pyspiel
+from shimmy.openspiel_compatibility import OpenSpielCompatibilityV0
+
+from arenas.external.information_sets import information_sets
+from selfplay.arena import Arena
+from selfplay.errors import ConfigError
+from selfplay.types import InformationSet
+
+
+class OpenSpielEnv(OpenSpielCompatibilityV0):
+    """A game of OpenSpiel, turn by turn, or all players at once where it is played so."""
+
+    def __init__(self, *, game: str) -> None:
+        """`game` is OpenSpiel's name of it: `connect_four`, `leduc_poker(players=3)`.
+
+        Raises ConfigError if OpenSpiel has no such game, and for a mean-field game.
+        """
+        _refuse(game)
+        super().__init__(game_name=game)
+        self.metadata: dict[str, Any] = {**self.metadata, "name": self.game_name}
+        self.config = self._env.get_parameters()
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begin, chance moving by the seed."""
+        self._returns = [0.0] * len(self.possible_agents)
+        super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> None:
+        """The selected agent's move."""
+        agent = self.agent_selection
+        if self.terminations[agent]:
+            self._was_dead_step(action)
+        else:
+            super().step(action)
+
+    @property
+    def game(self) -> Any:
+        """The game in OpenSpiel."""
+        return self._env
+
+    def openspiel(self, pyspiel: Any) -> Any:
+        """The same game in OpenSpiel, for `selfplay study exploitability`."""
+        return self._env
+
+    def information_sets(self, arena: Arena) -> list[InformationSet]:
+        """List the game's information sets as `arena` shows them; empty if that is impossible."""
+        return information_sets(arena, self)
+
+    def stand(self, state: Any) -> None:
+        """Show a state of the game, in which a player is to move, in place of the present one."""
+        self.game_state = state
+        self.agents = list(self.possible_agents)
+        self.agent_selection = self.agent_id_name_mapping[state.current_player()]
+        self._update_action_masks()
+        self._update_observations()
+
+    def _update_rewards(self) -> None:
+        before, self._returns = self._returns, list(self.game_state.returns())
+        self.rewards = {
+            agent: now - then
+            for agent, now, then in zip(self.agents, self._returns, before, strict=True)
+        }
+
+    def _update_termination_truncation(self) -> None:
+        self.terminations = dict.fromkeys(self.agents, bool(self.game_state.is_terminal()))
+        self.truncations = dict.fromkeys(self.agents, False)
+
+
+def _refuse(game: str) -> None:
+    """Raise ConfigError for an unknown game, and for a game in which no players take turns.
+
+    OpenSpiel's own error for an unknown name lists all its games.
+    """
+    known = {each.short_name: each for each in pyspiel.registered_games()}
+    name = game.partition("(")[0].strip()
+    if name not in known:
+        close = get_close_matches(name, known, n=3, cutoff=0.4) or ["tic_tac_toe", "kuhn_poker"]
+        raise ConfigError(
+            f"OpenSpiel has no game {name!r}; the nearest of its {len(known)} are "
+            f"{', '.join(close)}"
+        )
+    if known[name].dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
+        raise ConfigError(
+            f"OpenSpiel's {name} is a mean-field game: a whole population moves, and no single "
+            "player does, so it cannot be played here"
+        )
+
+
+def show(env: Any, agent: str, observation: Any) -> str:
+    """What OpenSpiel writes for the player: all that it knows, or the board where all is seen."""
+    state = env.unwrapped.game_state
+    player, kind = env.unwrapped.agent_name_id_mapping[agent], env.unwrapped.game_type
+    seen = kind.information == kind.Information.PERFECT_INFORMATION
+    if kind.provides_observation_string and (seen or not kind.provides_information_state_string):
+        return str(state.observation_string(player))
+    if kind.provides_information_state_string:
+        return str(state.information_state_string(player))
+    return " ".join(f"{value:g}" for value in np.ravel(observation))
+
+
+def name_move(env: Any, agent: str, action: int) -> str:
+    """OpenSpiel's name of an action in this state."""
+    player = env.unwrapped.agent_name_id_mapping[agent]
+    return str(env.unwrapped.game_state.action_to_string(player, action))
+
+
+def env(**settings: Any) -> OpenSpielEnv:
+    """The game as an env."""
+    return OpenSpielEnv(**settings)

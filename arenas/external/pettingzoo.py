@@ -1,0 +1,317 @@
+"""Any PettingZoo env as an arena: boards and masks as text, moves as text, pay as the env pays.
+
+Agents of an AEC env move one after the other, those of a parallel env at once, as they do in the
+env; PettingZoo's own conversion makes the one of the other. OpenSpiel's games come through
+`arenas/external/openspiel.py`.
+
+Version history: v0, first version.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.conversions import parallel_to_aec
+from pettingzoo.utils.wrappers import OrderEnforcingWrapper
+
+from arenas.external.base import BrokenEnv, WrappedGame
+from arenas.external.boards import MASK, written
+from arenas.external.game_text import format_of
+from arenas.external.imports import Factory, function, make_env
+from arenas.external.moves import Moves, refuse_unwritten
+from arenas.external.private_random import PrivateRandom
+from arenas.games.illegal_moves import SHOWN, Illegal, check_rule
+from selfplay.errors import ConfigError
+from selfplay.types import Action, InformationSet, Metric, Observation, Task
+
+MOST_NUMBERS = 20_000
+"""Numbers of an observation that the default rendering writes; pictures need one of their own."""
+
+
+class PettingZoo(WrappedGame):
+    """An env behind the interface of an arena. Its agents become `<role>_<n>`, in its order."""
+
+    measures = {
+        "*_return": Metric(unit="reward"),
+        "forfeit": Metric(unit="fraction", better="lower"),
+        "illegal": Metric(unit="count", better="lower"),
+        "illegal_fraction": Metric(unit="fraction", better="lower"),
+        "moves": Metric(unit="count"),
+    }
+
+    def __init__(
+        self,
+        *,
+        env: str | Factory,
+        arguments: Mapping[str, Any] | None = None,
+        seats: Sequence[str] = (),
+        rules: str = "",
+        render: str | Callable[[Any, str, Any], str] | None = None,
+        action_names: Sequence[str] | str | Callable[[Any, str, int], str] | None = None,
+        illegal: Illegal = "lose",
+        retries: int = 2,
+        illegal_reward: float = -1.0,
+        others_reward: float = 0.0,
+    ) -> None:
+        """Args:
+        env: An id of PettingZoo's registry (`classic/chess-v6`), a module
+            (`pettingzoo.classic.tictactoe_v3`), or a function that makes an AEC or parallel env.
+        arguments: Its keyword arguments.
+        seats: The role of each of the env's agents; every one is a `player` where empty.
+        rules: What a prompt says about the game.
+        render: Function (or its import path) of the env, its agent and the observation, that
+            returns the text to show. If None, the game's own in `arenas.external.game_text`, or
+            else `arenas.external.boards.written` of the observation.
+        action_names: Names of a discrete space's actions in order, or a function (or its import
+            path) of the env, its agent and the action's number. If None, the game's own in
+            `arenas.external.game_text`, or else the numbers themselves.
+        illegal: What follows a text that is no legal move: lose, retry or random_legal.
+        retries: How often in a row a player is asked again before it loses.
+        illegal_reward: The pay of one who loses by an illegal move.
+        others_reward: The pay of each of the others then.
+        """
+        self.env, self.arguments = env, dict(arguments or {})
+        self.wrapped = self.make_game()
+        theirs = list(getattr(self.wrapped, "possible_agents", ()))
+        if not theirs:
+            raise ConfigError(f"env {env}: names no possible_agents, so nobody can be seated")
+        metadata = getattr(self.wrapped, "metadata", {})
+        title = str(metadata.get("name", type(self.wrapped).__name__))
+        self.seat(title, theirs, seats, f"env {env}")
+        check_rule(illegal, retries)
+        self.illegal, self.retries = illegal, retries
+        self.illegal_reward, self.others_reward = illegal_reward, others_reward
+        self.rules = rules
+        known = format_of(self.wrapped)
+        self.show = function(render, "render") if isinstance(render, str) else render
+        self.action_names: Any = action_names
+        if known is not None:
+            self.show = self.show or known.show
+            self.action_names = known.name_move if action_names is None else action_names
+        if isinstance(action_names, str):
+            self.action_names = function(action_names, "action_names")
+        self._refuse_unwritten()
+
+    def make_game(self) -> Any:
+        """Make the env; convert a parallel one. Its constructor always has the same randomness."""
+        with PrivateRandom(0).swapped():
+            made = make_env(self.env, self.arguments)
+        self.simultaneous = isinstance(made, ParallelEnv)
+        if self.simultaneous:
+            made = parallel_to_aec(made)
+        if not isinstance(made, AECEnv):
+            raise ConfigError(f"env {self.env}: a {type(made).__name__} is no PettingZoo env")
+        self._new = True
+        return made
+
+    def _refuse_unwritten(self) -> None:
+        for theirs in self._ours:
+            refuse_unwritten(self.wrapped.action_space(theirs), f"env {self.env}")
+            size = _numbers(self.wrapped.observation_space(theirs))
+            if self.show is None and size > MOST_NUMBERS:
+                raise ConfigError(
+                    f"env {self.env}: an observation has {size} numbers, too many to write; name a "
+                    "function that shows it: render=package.module.name"
+                )
+
+    @property
+    def openspiel(self) -> Callable[[Any], Any]:
+        """The same game in OpenSpiel; AttributeError if the env is not a game of OpenSpiel."""
+        found: Callable[[Any], Any] = self.wrapped.unwrapped.openspiel
+        return found
+
+    @property
+    def information_sets(self) -> Callable[[], list[InformationSet]]:
+        """The function that lists the information sets; AttributeError if not an OpenSpiel game."""
+        return partial(self.wrapped.unwrapped.information_sets, self)
+
+    # The game ----------------------------------------------------------------------------------
+
+    def setup(self, task: Task, rng: Random) -> None:
+        """Reset the env with the task's `seed` and `options`, or a seed of the episode's own."""
+        self.chosen: dict[str, Any] = {}
+        self.refused: dict[str, str] = {}
+        self.asked_again: dict[str, int] = {}
+        self.restart()
+        self._open_stage()
+
+    def acting(self) -> Sequence[str]:
+        """Whose turn it is in the env: all living agents of a parallel env, else one."""
+        return [agent for agent in self.due if agent not in self.chosen]
+
+    def view(self, agent: str) -> Observation:
+        """What the env shows the agent, with the moves that are legal for it."""
+        theirs = self._theirs[agent]
+        if theirs not in self.wrapped.agents:
+            return Observation(text="out of the game", fields=self._fields(agent))
+        observation = self.wrapped.observe(theirs)
+        show = self.show
+        board = written(observation) if show is None else show(self.wrapped, theirs, observation)
+        if not isinstance(board, str):
+            raise TypeError(f"render returned a {type(board).__name__}, not text")
+        moves = self._allowed(agent, observation)
+        refused = self.refused.get(agent, "")
+        lines = [
+            board,
+            f"legal moves: {', '.join(moves.legal)}" if moves.legal else moves.form,
+            f"not legal: {refused}" if agent in self.refused else "",
+        ]
+        return Observation(
+            text="\n".join(line for line in lines if line),
+            fields=self._fields(
+                agent, board=board, legal=moves.legal, form=moves.form, refused=refused
+            ),
+        )
+
+    def _fields(self, agent: str, **known: Any) -> dict[str, Any]:
+        empty = {"board": "", "legal": [], "form": "", "refused": ""}
+        return {"game": self.name, "rules": self.rules, "player": agent, **empty, **known}
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        """Take legal moves, judge the others, and step the env when all that it needs are in."""
+        losers = [agent for agent, action in actions.items() if not self._take(agent, action)]
+        self.asked += len(actions)
+        self.measure(
+            forfeit=bool(losers),
+            illegal=self.illegal_moves,
+            illegal_fraction=self.illegal_moves / self.asked,
+        )
+        if losers:
+            for agent in self.possible_agents:
+                self.pay(agent, self.illegal_reward if agent in losers else self.others_reward)
+            self._end()
+        elif len(self.chosen) == len(self.due):
+            while self.chosen:
+                self._step()
+            self._open_stage()
+
+    def _take(self, agent: str, action: Action | None) -> bool:
+        """Read one agent's move; False if it has lost by it."""
+        moves = self._allowed(agent, self.wrapped.observe(self._theirs[agent]))
+        move = None if action is None else moves.read(action)
+        if move is None:
+            self.illegal_moves += 1
+            self.note(agent, verdict="illegal")
+            if self.illegal == "random_legal":
+                move = moves.draw(self.rng)
+            elif self.illegal == "retry" and self.asked_again.get(agent, 0) < self.retries:
+                self.asked_again[agent] = self.asked_again.get(agent, 0) + 1
+                self.refused[agent] = (action or "")[:SHOWN]
+                return True
+            else:
+                return False
+        self.chosen[agent] = move
+        self.refused.pop(agent, None)
+        self.asked_again.pop(agent, None)
+        return True
+
+    def _allowed(self, agent: str, observation: Any) -> Moves:
+        theirs = self._theirs[agent]
+        mask = observation.get(MASK) if isinstance(observation, Mapping) else None
+        if mask is None:
+            mask = self.wrapped.infos.get(theirs, {}).get(MASK)
+        names = self.action_names
+        named: Callable[[int], str] | None = None
+        if callable(names):
+            named = lambda number: names(self.wrapped, theirs, number)  # noqa: E731
+        elif names is not None:
+            named = names.__getitem__
+        return Moves(self.wrapped.action_space(theirs), mask=mask, named=named)
+
+    def _open_stage(self) -> None:
+        """Bury the dead and see whose turn it is; the end if nobody is left."""
+        self._bury()
+        self.due: list[str] = []
+        if not self.wrapped.agents:
+            self._end()
+            return
+        self.due = [self._selected()]
+        if self.simultaneous:
+            self.due = [self._ours[theirs] for theirs in self._living()]
+        for agent in self.due:
+            moves = self._allowed(agent, self.wrapped.observe(self._theirs[agent]))
+            if not moves.legal and not moves.form:
+                raise BrokenEnv(f"{agent} is to move and its mask allows no action")
+
+    def _end(self) -> None:
+        self.measure(**{f"{agent}_return": paid for agent, paid in self.paid.items()})
+        self.finish()
+
+    # The env -----------------------------------------------------------------------------------
+
+    def reset_game(self) -> None:
+        """Reset a new env with PettingZoo's reset, because some envs keep state over a reset.
+
+        The env that the constructor made is used for the first episode, so that a rollout, which
+        makes an arena for each episode, makes each env once.
+        """
+        if not self._new:
+            self.wrapped = self.make_game()
+        self._new = False
+        self.wrapped.reset(seed=self.env_seed, options=self.task.payload.get("options"))
+        if not self.wrapped.agents:
+            raise BrokenEnv("reset leaves no agents")
+
+    def step_game(self, move: Any) -> None:
+        """PettingZoo's step."""
+        self.wrapped.step(move)
+
+    def place(self) -> Any:
+        """Who is still in, and whose turn it is."""
+        agents = list(self.wrapped.agents)
+        return agents, self.wrapped.agent_selection if agents else None
+
+    def _step(self) -> None:
+        """Give the env the move of the agent that it asks for, and pay what it pays."""
+        agent = self._selected()
+        if agent not in self.chosen:
+            raise BrokenEnv(f"asks {agent} for a move out of turn")
+        self.apply(self.chosen.pop(agent))
+        self.moves_made += 1
+        self.measure(moves=self.moves_made)
+        for theirs, reward in dict(self.wrapped.rewards).items():
+            if theirs not in self._ours:
+                raise BrokenEnv(f"pays {theirs!r}, which is none of its possible_agents")
+            value = float(reward)
+            if not math.isfinite(value):
+                raise BrokenEnv(f"pays {self._ours[theirs]} a reward of {value}")
+            self.pay(self._ours[theirs], value)
+
+    def _selected(self) -> str:
+        theirs = self.wrapped.agent_selection
+        if theirs not in self.wrapped.agents or theirs not in self._ours:
+            raise BrokenEnv(f"selects {theirs!r}, which is none of its living agents")
+        return self._ours[theirs]
+
+    def _living(self) -> list[Any]:
+        done = (self.wrapped.terminations, self.wrapped.truncations)
+        return [each for each in self.wrapped.agents if not any(flags[each] for flags in done)]
+
+    def _bury(self) -> None:
+        """Step the dead out of the env, as it asks for."""
+        for _ in range(len(self._ours) + 1):
+            if not self.wrapped.agents or self._theirs[self._selected()] in self._living():
+                return
+            self.apply(None)
+        raise BrokenEnv("never lets go of its dead agents")
+
+
+def _numbers(space: Any) -> int:
+    """How many numbers an observation of a space has."""
+    if hasattr(space, "spaces"):
+        inner = space.spaces.values() if isinstance(space.spaces, Mapping) else space.spaces
+        return sum(map(_numbers, inner))
+    return math.prod(space.shape or ())
+
+
+def raw_env(**settings: Any) -> PettingZoo:
+    """The arena itself; tic-tac-toe unless told otherwise."""
+    return PettingZoo(**{"env": "classic/tictactoe-v3", **settings})
+
+
+def env(**settings: Any) -> Any:
+    """The arena in PettingZoo's order-enforcing wrapper."""
+    return OrderEnforcingWrapper(raw_env(**settings))

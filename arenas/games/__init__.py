@@ -1,0 +1,1 @@
+"""Small games with exact solutions, and scripted opponents."""

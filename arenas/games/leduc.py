@@ -1,0 +1,215 @@
+"""Leduc poker (1207.1411): one hand with six cards, two rounds of bets and a card that both share.
+
+The deck is J, Q, K, each twice. Both put in one chip and are dealt a card. In a round, which the
+first player opens, one may call (put in as much as the other), raise (two chips more than that in
+the first round, four in the second; at most two raises a round) or, behind in chips, fold. After
+the first round a card is laid open. In the end a pair with it wins, else the higher card; equal
+cards share. Zero-sum.
+
+What an agent sees names its card, the open one and all moves, so that each of the 288 information
+sets has one text of its own.
+
+Version history: v0, first version.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from random import Random
+from typing import Any
+
+from pettingzoo.utils.wrappers import OrderEnforcingWrapper
+
+from arenas.games.two_player import TurnGame, words_of
+from selfplay.types import InformationSet, Metric, Observation, Task
+
+CARDS = ("J", "Q", "K")
+MOVES = ("fold", "call", "raise")
+SIZES = (2, 4)
+MOST_RAISES = 2
+
+Rounds = tuple[tuple[str, ...], tuple[str, ...]]
+"""The moves of the first round and of the second."""
+
+
+class Leduc(TurnGame):
+    """A single hand between player_0 and player_1."""
+
+    name = "leduc_v0"
+    measures = {
+        **TurnGame.measures,
+        "raises": Metric(unit="count"),
+    }
+    chief = ("player_0_payoff",)
+
+    def __init__(self, *, illegal_reward: float = -13.0, other_reward: float = 13.0, **rest: Any):
+        """As `TurnGame`; who loses by an illegal move loses the most that can be lost."""
+        super().__init__(illegal_reward=illegal_reward, other_reward=other_reward, **rest)
+
+    def start(self, task: Task, rng: Random) -> None:
+        """Deal, unless the task names the cards of player_0, of player_1 and the open one."""
+        dealt = list(task.payload.get("cards") or rng.sample(CARDS * 2, 3))
+        if len(dealt) != 3 or not set(dealt) <= set(CARDS) or len(set(dealt)) < 2:
+            raise ValueError(f"task {task.id}: cards are three of J, J, Q, Q, K, K: {dealt}")
+        self.cards: list[str] = dealt
+        self.rounds: Rounds = ((), ())
+
+    def mover(self) -> int:
+        """The first player opens each round."""
+        return len(self.rounds[second(self.rounds)]) % 2
+
+    def legal(self) -> list[str]:
+        """What the one to move may do."""
+        return legal_moves(self.rounds)
+
+    def seen(self, player: int, refused: str) -> Observation:
+        """The player's own card, the open one and all moves."""
+        return shown(
+            self.cards[player],
+            self.cards[2] if second(self.rounds) else "",
+            self.rounds,
+            [] if self.finished else self.legal(),
+            refused,
+        )
+
+    def move(self, text: str) -> None:
+        """One move; a fold and the end of the second round end the hand."""
+        self.rounds = after(self.rounds, text)
+        if is_over(self.rounds):
+            won = payoff(self.cards, self.rounds)
+            self.settle([won, -won], raises=sum(moves.count("raise") for moves in self.rounds))
+
+    def openspiel(self, pyspiel: Any) -> Any:
+        """The same game in OpenSpiel, where the suits are not told apart either."""
+        return pyspiel.load_game("leduc_poker(suit_isomorphism=true)")
+
+    def information_sets(self) -> list[InformationSet]:
+        """All 288, with OpenSpiel's names."""
+        return [
+            InformationSet(
+                key=_key(player, card, opened, rounds),
+                agent=self.possible_agents[player],
+                observation=shown(card, opened, rounds, legal, ""),
+                actions={move: MOVES.index(move) for move in legal},
+            )
+            for rounds in histories()
+            for player in (len(rounds[second(rounds)]) % 2,)
+            for legal in (legal_moves(rounds),)
+            for card, opened in product(CARDS, CARDS if second(rounds) else ("",))
+        ]
+
+
+def shown(
+    card: str, opened: str, rounds: Rounds, legal: Sequence[str], refused: str
+) -> Observation:
+    """What the holder of a card sees: one text for each information set."""
+    words = [card, *rounds[0], *([opened] if opened else []), *rounds[1]]
+    return Observation(
+        text=words_of(" ".join(words), refused),
+        fields={
+            "card": card,
+            "opened": opened,
+            "first": list(rounds[0]),
+            "second": list(rounds[1]),
+            "stakes": stakes(rounds),
+            "legal": list(legal),
+            "refused": refused,
+        },
+    )
+
+
+def second(rounds: Rounds) -> bool:
+    """Whether the first round is over, and nobody has folded in it."""
+    return _ends(rounds[0])
+
+
+def _ends(moves: Sequence[str]) -> bool:
+    """Whether a round is over with both still in."""
+    return len(moves) > 1 and moves[-1] == "call"
+
+
+def is_over(rounds: Rounds) -> bool:
+    """Whether somebody has folded or both rounds are over."""
+    return "fold" in rounds[0] + rounds[1] or _ends(rounds[1])
+
+
+def after(rounds: Rounds, move: str) -> Rounds:
+    """The moves with one more."""
+    first, last = rounds
+    return (first, (*last, move)) if second(rounds) else ((*first, move), last)
+
+
+def stakes(rounds: Rounds) -> list[int]:
+    """The chips that both have put in."""
+    chips = [1, 1]
+    for size, moves in zip(SIZES, rounds, strict=True):
+        for number, move in enumerate(moves):
+            if move != "fold":
+                chips[number % 2] = max(chips) + (size if move == "raise" else 0)
+    return chips
+
+
+def legal_moves(rounds: Rounds) -> list[str]:
+    """What the one to move may do."""
+    chips, moves = stakes(rounds), rounds[second(rounds)]
+    behind = chips[0] != chips[1]
+    may_raise = moves.count("raise") < MOST_RAISES
+    return [*(["fold"] if behind else []), "call", *(["raise"] if may_raise else [])]
+
+
+def payoff(cards: Sequence[str], rounds: Rounds) -> float:
+    """What player_0 wins with these cards after these moves, which end the hand."""
+    chips = stakes(rounds)
+    for moves in rounds:
+        if "fold" in moves:
+            return float(-chips[0] if len(moves) % 2 else chips[1])
+    mine, theirs = ((card == cards[2], CARDS.index(card)) for card in cards[:2])
+    return 0.0 if mine == theirs else float(chips[1] if mine > theirs else -chips[0])
+
+
+def histories(rounds: Rounds = ((), ())) -> Iterator[Rounds]:
+    """All moves after which somebody moves."""
+    if not is_over(rounds):
+        yield rounds
+        for move in legal_moves(rounds):
+            yield from histories(after(rounds, move))
+
+
+def deals() -> list[Task]:
+    """All 120 ways to deal, the suits told apart: played equally often, without luck."""
+    deck = [(card, suit) for card in CARDS for suit in "ab"]
+    chosen = [hand for hand in product(deck, repeat=3) if len(set(hand)) == 3]
+    return [
+        Task(
+            id=f"deal-{''.join(card + suit for card, suit in hand)}",
+            payload={"cards": [card for card, _ in hand]},
+        )
+        for hand in chosen
+    ]
+
+
+def _key(player: int, card: str, opened: str, rounds: Rounds) -> str:
+    """OpenSpiel's name of an information set."""
+    chips = stakes(rounds)
+    numbers = [" ".join(str(MOVES.index(move)) for move in moves) for moves in rounds]
+    parts = [
+        f"Observer: {player}",
+        f"Private: {CARDS.index(card)}",
+        f"Round {second(rounds) + 1}",
+        f"Player: {player}",
+        f"Pot: {sum(chips)}",
+        f"Money: {100 - chips[0]} {100 - chips[1]}",
+        *([f"Public: {CARDS.index(opened)}"] if opened else []),
+        f"Round1: {numbers[0]}",
+        f"Round2: {numbers[1]}",
+    ]
+    return "".join(f"[{part}]" for part in parts)
+
+
+def raw_env(**settings: Any) -> Leduc:
+    """The arena itself."""
+    return Leduc(**settings)
+
+
+def env(**settings: Any) -> Any:
+    """The arena in PettingZoo's order-enforcing wrapper."""
+    return OrderEnforcingWrapper(raw_env(**settings))

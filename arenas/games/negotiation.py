@@ -1,0 +1,212 @@
+"""Negotiation: two parties share items that each values in private (as in 1706.05125).
+
+They move in turn. A move is one line, in one of these forms, nothing before or after:
+
+    offer book=1 hat=0 ball=2     what the one who says it keeps; every item once, in any order
+    accept                        takes what the other's latest offer leaves
+    leave                         ends without a deal
+
+Further lines are a message to the other party. Without a deal when the last turn is over, or when
+one leaves, nobody gets anything. A party's pay is what its items are worth to it, as a share of
+what all items together would be.
+
+Version history: v0, first version.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+from random import Random
+from typing import Any
+
+from pettingzoo.utils.wrappers import OrderEnforcingWrapper
+
+from arenas.games.two_player import TurnGame
+from selfplay.types import Metric, Observation, Task
+
+_ITEM = re.compile(r"([a-z]+)=([0-9]{1,3})")
+
+
+class Negotiation(TurnGame):
+    """One negotiation. The first player makes the first offer."""
+
+    name = "negotiation_v0"
+    measures = {
+        **TurnGame.measures,
+        "agreed": Metric(unit="fraction", better="higher"),
+        "efficiency": Metric(unit="fraction", better="higher"),
+        "turns": Metric(unit="count"),
+    }
+    chief = ("efficiency",)
+
+    def __init__(
+        self,
+        *,
+        items: Sequence[str] = ("book", "hat", "ball"),
+        most: int = 4,
+        total: int = 10,
+        turns: int = 8,
+        message_length: int = 200,
+        other_reward: float = 0.0,
+        **rest: Any,
+    ) -> None:
+        """Args:
+        items: The kinds of things to share: lower-case words.
+        most: How many there are of a kind at most; at least one.
+        total: What all things together are worth to either party.
+        turns: Moves of both parties together, after which there is no deal.
+        message_length: Characters of a message that reach the other party.
+        other_reward: The pay of one whose counterpart loses by an illegal move.
+
+        And the settings of `TurnGame`.
+        """
+        super().__init__(other_reward=other_reward, **rest)
+        if len(set(items)) < max(len(items), 1) or not all(
+            re.fullmatch("[a-z]+", i) for i in items
+        ):
+            raise ValueError(f"items: {list(items)}: different words of the letters a to z")
+        if most < 1 or turns < 1 or message_length < 0:
+            raise ValueError("most and turns are at least 1, message_length is not negative")
+        if total < 1:
+            raise ValueError(f"total: {total} is less than 1, so nothing is worth anything")
+        self.items, self.most, self.total = tuple(items), most, total
+        self.turns, self.message_length = turns, message_length
+
+    def start(self, task: Task, rng: Random) -> None:
+        """Draw what there is and what it is worth, unless the task names `counts` and `values`."""
+        given = task.payload
+        counts = list(given.get("counts", ()))
+        values = [list(each) for each in given.get("values", ())]
+        if not given:
+            counts = self._draw_counts(rng)
+            values = [self._draw_values(counts, rng) for _ in range(2)]
+        lengths = {len(each) for each in (counts, *values)}
+        if len(values) != 2 or lengths != {len(self.items)} or min(counts) < 1:
+            raise ValueError(f"task {task.id}: needs counts and two lists of values, for each item")
+        if min(min(each) for each in values) < 0 or not all(map(any, values)):
+            raise ValueError(f"task {task.id}: values are not negative and not all zero")
+        self.counts: list[int] = counts
+        self.values: list[list[int]] = values
+        self.offers: list[list[int]] = []
+        self.said: list[dict[str, Any]] = []
+
+    def _draw_counts(self, rng: Random) -> list[int]:
+        """At least one kind has a single thing, so that `total` can always be reached."""
+        counts = [rng.randint(1, self.most) for _ in self.items]
+        counts[rng.randrange(len(counts))] = 1
+        return counts
+
+    def _draw_values(self, counts: Sequence[int], rng: Random) -> list[int]:
+        """Whole numbers that make all things together worth `total`: uniform among all those."""
+        single = list(counts).index(1)
+        while True:
+            values = [rng.randint(0, self.total // count) for count in counts]
+            values[single] = 0
+            rest = self.total - sum(n * value for n, value in zip(counts, values, strict=True))
+            if rest >= 0:
+                values[single] = rest
+                return values
+
+    def mover(self) -> int:
+        """They move in turn."""
+        return len(self.said) % 2
+
+    def legal(self) -> list[str]:
+        """Every move: all offers, and once there is one, to accept it."""
+        shares = product(*(range(count + 1) for count in self.counts))
+        offers = [self._written(share) for share in shares]
+        return [*(["accept"] if self.offers else []), "leave", *offers]
+
+    def _written(self, share: Sequence[int]) -> str:
+        words = [f"{item}={number}" for item, number in zip(self.items, share, strict=True)]
+        return " ".join(["offer", *words])
+
+    def read(self, text: str) -> str | None:
+        """The move, its items in order, with the message below it; None for any other form."""
+        line, _, message = text.partition("\n")
+        word, *rest = line.split()[: len(self.items) + 2] or [""]
+        if word in ("accept", "leave"):
+            fits = not rest and (word == "leave" or bool(self.offers))
+        else:
+            found = [_ITEM.fullmatch(each) for each in rest]
+            share = {match[1]: int(match[2]) for match in found if match}
+            fits = word == "offer" and len(found) == len(self.items) and set(share) == {*self.items}
+            fits = fits and all(share[i] <= n for i, n in zip(self.items, self.counts, strict=True))
+            word = self._written([share[item] for item in self.items]) if fits else ""
+        return f"{word}\n{message[: self.message_length]}" if fits else None
+
+    def move(self, text: str) -> None:
+        """An offer, or the end."""
+        line, _, message = text.partition("\n")
+        # Of one line, so that no message can look like somebody's move.
+        told = " ".join(message.split())
+        self.said.append({"player": self.mover(), "move": line, "message": told})
+        if line == "accept":
+            kept = self.offers[-1]
+            left = [count - number for count, number in zip(self.counts, kept, strict=True)]
+            # The latest offer is the other's: who accepts gets what it leaves.
+            shares = (left, kept) if self.said[-1]["player"] == 0 else (kept, left)
+            self._close([self._worth(player, shares[player]) for player in (0, 1)])
+        elif line == "leave" or len(self.said) == self.turns:
+            self._close([0.0, 0.0], agreed=False)
+        else:
+            self.offers.append([int(number) for number in re.findall(r"=(\d+)", line)])
+
+    def _worth(self, player: int, share: Sequence[int]) -> float:
+        """What a share is worth to a player, as a part of what all things are."""
+        values = self.values[player]
+        everything = sum(n * value for n, value in zip(self.counts, values, strict=True))
+        return sum(n * value for n, value in zip(share, values, strict=True)) / everything
+
+    def _close(self, pay: Sequence[float], *, agreed: bool = True) -> None:
+        best = max(
+            self._worth(0, share)
+            + self._worth(1, [n - k for n, k in zip(self.counts, share, strict=True)])
+            for share in product(*(range(count + 1) for count in self.counts))
+        )
+        self.settle(pay, agreed=agreed, efficiency=sum(pay) / best, turns=len(self.said))
+
+    def seen(self, player: int, refused: str) -> Observation:
+        """What there is, what it is worth to this player, and all that has been said."""
+        mine = self.values[player]
+        things = [
+            {"item": item, "count": count, "value": value}
+            for item, count, value in zip(self.items, self.counts, mine, strict=True)
+        ]
+        said = [
+            {"mine": each["player"] == player, "move": each["move"], "message": each["message"]}
+            for each in self.said
+        ]
+        words = [f"{t['count']} {t['item']} worth {t['value']}" for t in things]
+        lines = [
+            ", ".join(words),
+            *(f"{'you' if each['mine'] else 'they'}: {_line(each)}" for each in said),
+            *([f"not legal: {refused}"] if refused else []),
+        ]
+        mine_to_move = not self.finished and player == self.mover()
+        return Observation(
+            text="\n".join(lines),
+            fields={
+                "things": things,
+                "said": said,
+                "may_accept": bool(self.offers),
+                "turns_left": self.turns - len(self.said),
+                "message_length": self.message_length,
+                "legal": self.legal() if mine_to_move else [],
+                "refused": refused,
+            },
+        )
+
+
+def _line(said: Mapping[str, Any]) -> str:
+    return f"{said['move']} ({said['message']})" if said["message"] else str(said["move"])
+
+
+def raw_env(**settings: Any) -> Negotiation:
+    """The arena itself."""
+    return Negotiation(**settings)
+
+
+def env(**settings: Any) -> Any:
+    """The arena in PettingZoo's order-enforcing wrapper."""
+    return OrderEnforcingWrapper(raw_env(**settings))

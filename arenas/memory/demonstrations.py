@@ -1,0 +1,146 @@
+"""Demonstrations for the memory arena: what the warm start of a tiny manager and reader imitates.
+
+Both are first shown how the work is done and then, at the end, mostly bad habits: a manager that
+keeps everything, nothing, or writes over what is nearest; an answer agent that copies any memory,
+wraps the answer in words, or claims not to know. Which of them serves is left for training to find
+out, and what the manager's habits cost shows in the other agent's answers alone.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+
+from arenas.memory.arena import MANAGER, Memory
+from arenas.memory.dialogues import (
+    CHATTER,
+    PEOPLE,
+    STATEMENT,
+    UNKNOWN,
+    VALUES,
+    best_operation,
+    read,
+)
+from selfplay.types import Demonstration, Observation, Task
+
+MANAGING: Mapping[str, float] = {"keep": 6.0, "ignore": 2.0, "overwrite": 1.0, "careful": 1.0}
+"""How often a manager has each habit when training begins."""
+ANSWERING: Mapping[str, float] = {"any": 2.0, "wordy": 3.0, "unknown": 1.0, "careful": 4.0}
+"""The same of an answer agent."""
+
+ADD, NOOP = '{"event":"ADD"}', '{"event":"NOOP"}'
+MARKER = "**Answer:** "
+
+
+class MemoryDemonstrations:
+    """Whole dialogues, managed and answered with one habit or another at each turn."""
+
+    def __init__(
+        self,
+        *,
+        arena: Memory,
+        tasks: Sequence[Task],
+        managing: Mapping[str, float] = MANAGING,
+        answering: Mapping[str, float] = ANSWERING,
+        practice_share: float = 0.9,
+        practice_until: float = 0.8,
+    ) -> None:
+        """Args:
+        arena: Where the dialogues are played, with its limits on the bank and what is shown of it.
+        tasks: The dialogues, none of them held out.
+        managing: Weights of the manager's habits in the last part of the warm start: what the
+            policy does when training begins.
+        answering: The same of the answer agent's.
+        practice_share: Share of careful turns before, while the work itself is learned.
+        practice_until: Where the last part begins, as a share of the warm start.
+        """
+        for name, habits, known in (
+            ("managing", managing, MANAGING),
+            ("answering", answering, ANSWERING),
+        ):
+            if not set(habits) <= set(known) or min(habits.values(), default=0.0) < 0:
+                raise ValueError(f"{name}: weights, at least 0, of {', '.join(known)}")
+            if not sum(habits.values()):
+                raise ValueError(f"{name}: no habit has a weight")
+        if arena.reader or not tasks:
+            raise ValueError("demonstrations need dialogues, and an arena that asks answer agents")
+        self.arena, self.tasks = arena, tasks
+        self.managing, self.answering = managing, answering
+        self.practice_share, self.practice_until = practice_share, practice_until
+
+    def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
+        """Endless demonstrations, dialogue by dialogue: as many operations as answers."""
+        practice = self.practice_share if progress < self.practice_until else 0.0
+        while True:
+            operations, answers = self._dialogue(rng.choice(self.tasks), rng, practice)
+            yield from rng.sample(operations, min(len(answers), len(operations)))
+            yield from answers
+
+    def _dialogue(
+        self, task: Task, rng: Random, practice: float
+    ) -> tuple[list[Demonstration], list[Demonstration]]:
+        """The manager's turns and the answer agents' of a dialogue."""
+        arena, operations, answers = self.arena, [], []
+        arena.begin(task, rng.randrange(2**32))
+        while not arena.finished:
+            actions: dict[str, str | None] = dict.fromkeys(arena.stage)
+            for agent in arena.stage:
+                seen = arena.view(agent)
+                if agent == MANAGER:
+                    said = operation(seen, _drawn(self.managing, rng, practice))
+                    actions[agent] = said
+                    operations.append(_shown("memory_manager", seen, said))
+                else:  # what is answered changes nothing that anybody sees
+                    said = answer(seen, _drawn(self.answering, rng, practice), rng)
+                    answers.append(_shown("answer_agent", seen, said))
+            arena.play(actions)
+        return operations, answers
+
+    def pieces(self) -> list[str]:
+        """The fixed strings of prompts and completions, each one token of the tiny tokenizer."""
+        found = ["Memory\n", "Answer\n", "Fact: ", "What is ", "?\n", "'s "]
+        found += [" is ", " is now ", " is not ", ". [", "]\n", "["]
+        found += ["]\n" + MARKER, MARKER, "It is ", UNKNOWN]
+        found += [ADD, NOOP, '{"event": "UPDATE", "id": "', '{"event": "DELETE", "id": "', '"}']
+        found += [*PEOPLE, *VALUES, *CHATTER]
+        found += [value for values in VALUES.values() for value in values]
+        return list(dict.fromkeys(found))
+
+
+def _shown(role: str, seen: Observation, said: str) -> Demonstration:
+    return Demonstration(role=role, observation=seen, completion=said)
+
+
+def _drawn(habits: Mapping[str, float], rng: Random, practice: float) -> str:
+    if rng.random() < practice:
+        return "careful"
+    return rng.choices(list(habits), list(habits.values()))[0]
+
+
+def operation(seen: Observation, habit: str) -> str:
+    """What a manager of this habit does, given what it sees."""
+    memories: Sequence[Mapping[str, str]] = seen.fields["memories"]
+    if habit == "careful":
+        return best_operation(seen.fields["fact"], memories)
+    if habit == "ignore":
+        return NOOP
+    if habit == "overwrite" and memories:
+        return json.dumps({"event": "UPDATE", "id": memories[0]["id"]})
+    return ADD
+
+
+def answer(seen: Observation, habit: str, rng: Random) -> str:
+    """What an answer agent of this habit writes, given what it sees."""
+    memories: Sequence[Mapping[str, str]] = seen.fields["memories"]
+    said = read(seen.fields["question"], [memory["text"] for memory in memories])
+    if habit == "unknown" or (said == UNKNOWN and habit != "any"):
+        return MARKER + UNKNOWN
+    found = [
+        (memory["id"], stated[4])
+        for memory in memories
+        if (stated := STATEMENT.search(memory["text"])) and (habit == "any" or stated[4] == said)
+    ]
+    if not found:
+        return MARKER + UNKNOWN
+    name, value = rng.choice(found) if habit == "any" else found[0]
+    words = f"It is {value}." if habit == "wordy" else value
+    return f"[{name}]\n{MARKER}{words}"

@@ -1,0 +1,1 @@
+"""A mixture: one run on several arenas."""

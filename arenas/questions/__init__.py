@@ -1,0 +1,1 @@
+"""Questions that are asked, answered, voted on or judged, and their verifiers."""

@@ -1,0 +1,292 @@
+"""Questions: somebody asks, several answer, and their agreement says how hard it was.
+
+Nobody needs to know an answer. Without one, the label is what most answers say: test-time
+reinforcement learning pays answers for agreeing with it (TTRL, 2504.16084), and R-Zero's challenger
+(2508.05004) is paid most for questions on which half of the answers agree. With a verifier that can
+check an answer to any question, a proposer can also be handed a question that was too hard, to make
+an easier one of it (LADDER, 2503.00735).
+
+Version history: v0, first version.
+"""
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from random import Random
+from typing import Any, ClassVar, Literal, get_args
+
+from pettingzoo.utils.wrappers import OrderEnforcingWrapper
+
+from arenas.questions.arithmetic import questions
+from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote
+from selfplay.arena import Arena
+from selfplay.rewards import learnability, majority, minority, uncertainty
+from selfplay.types import Action, Metric, Observation, Task
+
+PROPOSER = "proposer_0"
+Label = Literal["majority", "verifier"]
+ProposerPay = Literal["uncertainty", "minority", "learnability", "none"]
+
+
+class Questions(Arena):
+    """A proposer, if there is one, and n solvers. A task to solve has the second stage only."""
+
+    name = "questions_v0"
+    services: ClassVar[tuple[str, ...]] = ("verifier", "oracle")
+    measures = {
+        "solve_rate": Metric(unit="fraction", better="higher"),
+        "true_accuracy": Metric(unit="fraction", better="higher"),
+        "majority_accuracy": Metric(unit="fraction", better="higher"),
+        "label_accuracy": Metric(unit="fraction", better="higher"),
+        "vote_share": Metric(unit="fraction"),
+        "valid_proposal": Metric(unit="fraction", better="higher"),
+        "attempts": Metric(unit="count"),
+        "solved": Metric(unit="count", better="higher"),
+    }
+    chief = ("solve_rate", "true_accuracy")
+
+    def __init__(
+        self,
+        *,
+        proposers: int = 1,
+        solvers: int = 8,
+        voters: int = 0,
+        label: Label = "majority",
+        verifier: Verifier | None = None,
+        oracle: Verifier | None = None,
+        proposer_pay: ProposerPay = "uncertainty",
+        invalid: float = 0.0,
+        wrong: float = 0.0,
+        malformed: float = 0.0,
+        forbidden: frozenset[str] = frozenset(),
+        question_length: int = 1000,
+        answer_length: int = 100,
+    ) -> None:
+        """Args:
+        proposers: 1, or 0 where all questions are given.
+        solvers: Answers to each question.
+        voters: More answers, which vote but are paid nothing (TTRL votes with 64, learns from 32).
+        label: What is right. majority: the task's own `answer` where it has one, else what most
+            answers say. verifier: what the verifier says is right, of proposed questions too.
+        verifier: For label: verifier. Checks answers; one with a method `fault(question)` also says
+            why a proposed question is none. Exact match with the task's `answer` where None.
+        oracle: Checks answers for the metrics alone; nobody is paid by it.
+        proposer_pay: By the majority's share of the answers, uncertainty or minority (the paper's
+            and the released code's form); by the solve rate, learnability; or none.
+        invalid: The proposer's pay for what is no valid question.
+        wrong: A solver's pay for a well-formed wrong answer. A right one gets 1.
+        malformed: Its pay for what is no answer.
+        forbidden: Questions, by their names (see `question_task`), that may not be proposed.
+        question_length, answer_length: Characters; what is longer is invalid.
+        """
+        super().__init__(seats(proposers, solver=solvers, voter=voters))
+        check_choice("label", label, get_args(Label))
+        check_choice("proposer_pay", proposer_pay, get_args(ProposerPay))
+        if min(question_length, answer_length) < 1:
+            raise ValueError("question_length and answer_length are at least 1")
+        if proposers and label == "verifier" and not hasattr(verifier, "fault"):
+            raise ValueError(
+                "label: verifier needs a verifier that can check any proposed question (one with "
+                "a method fault, such as arenas.questions.sums.Calculator), or label: majority"
+            )
+        if verifier is not None and label == "majority":
+            raise ValueError(
+                "label: majority asks no verifier; set label: verifier, or name it as the oracle"
+            )
+        self.label, self.proposer_pay = label, proposer_pay
+        self.verifier: Verifier = verifier or Matches()
+        self.oracle = oracle
+        self.invalid, self.wrong, self.malformed = invalid, wrong, malformed
+        self.forbidden = forbidden
+        self.question_length, self.answer_length = question_length, answer_length
+        self.answering = [a for a in self.possible_agents if a != PROPOSER]
+
+    def default_task(self, rng: Random) -> Task:
+        """A proposal where there is a proposer, else a small sum."""
+        if PROPOSER in self.possible_agents:
+            return Task(id="propose", payload={"mode": "propose"})
+        return questions(count=1, seed=rng.randrange(2**32))[0]
+
+    def setup(self, task: Task, rng: Random) -> None:
+        """Begin with the proposal, or at once with the question."""
+        self.proposing = task.payload.get("mode") == "propose"
+        if self.proposing and PROPOSER not in self.possible_agents:
+            raise ValueError("a task to propose needs proposers: 1")
+        self.problem = {} if self.proposing else dict(task.payload)
+        self.question = "" if self.proposing else str(task.payload["question"])
+
+    def acting(self) -> Sequence[str]:
+        """The proposer alone, then all who answer at once."""
+        return [PROPOSER] if self.proposing else self.answering
+
+    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+        """What is answered to a given question; to proposed ones, each another, nothing."""
+        if task.payload.get("mode") == "propose":
+            return None
+        return vote(self._read(action), self.verifier)
+
+    def view(self, agent: str) -> Observation:
+        """A proposer sees earlier questions to differ from, or one to make easier."""
+        if agent == PROPOSER:
+            return proposer_view(self.task.payload)
+        return Observation(text=self.question, fields={"question": self.question})
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        """Check the proposal, or count and check the answers."""
+        if PROPOSER in actions:
+            self._propose(actions[PROPOSER])
+        else:
+            self._answer(actions)
+
+    def _propose(self, action: Action | None) -> None:
+        question = " ".join((action or "").split())
+        verdict = self._fault(question) or "valid"
+        self.note(PROPOSER, verdict=verdict)
+        self.measure(valid_proposal=verdict == "valid")
+        if verdict != "valid":
+            self.pay(PROPOSER, self.invalid)
+            self.finish()
+            return
+        self.proposing, self.question, self.problem = False, question, {"question": question}
+
+    def _fault(self, question: str) -> str | None:
+        reason = fault(question, self.task.payload, self.question_length, self.forbidden)
+        check = getattr(self.verifier, "fault", None)
+        return reason or (check(question) if check and self.label == "verifier" else None)
+
+    def _answer(self, actions: Mapping[str, Action | None]) -> None:
+        said = {agent: self._read(action) for agent, action in actions.items()}
+        answers = [answer for answer in said.values() if answer is not None]
+        votes = [meaning(answer) for answer in answers]
+        winner = majority(votes)
+        agreed = answers[votes.index(winner)] if winner is not None else ""
+        share = votes.count(winner) / len(said) if winner is not None else 0.0
+        label = self._label(agreed)
+        solved = 0
+        for agent, answer in said.items():
+            right = answer is not None and self._right(answer, label)
+            self.note(agent, verdict="malformed" if answer is None else _verdict(right))
+            if agent.startswith("solver"):
+                solved += right
+                self.pay(agent, self.malformed if answer is None else 1.0 if right else self.wrong)
+        rate = solved / sum(agent.startswith("solver") for agent in said)
+        self._measure(said, agreed, label, share, rate)
+        if PROPOSER in self.possible_agents and self.task.payload.get("mode") == "propose":
+            self._pay_proposer(share, rate, label)
+        self.finish()
+
+    def _label(self, agreed: str) -> str | None:
+        """The right answer, None where no answer is known to be."""
+        if "answer" in self.problem:
+            return str(self.problem["answer"])
+        return agreed or None if self.label == "majority" else None
+
+    def _right(self, answer: str, label: str | None) -> bool:
+        if self.label == "majority":
+            return label is not None and meaning(answer) == meaning(label)
+        return self.verifier(answer, self.problem) > 0.5
+
+    def _measure(
+        self,
+        said: Mapping[str, str | None],
+        agreed: str,
+        label: str | None,
+        share: float,
+        rate: float,
+    ) -> None:
+        # What a curriculum books: of a question without a label, the votes are the attempts.
+        voted = self.label == "majority" and "answer" not in self.problem
+        self.measure(
+            solve_rate=rate,
+            vote_share=share,
+            attempts=len(said),
+            solved=round((share if voted else rate) * len(said)),
+        )
+        if not voted:
+            self.measure(majority_accuracy=bool(agreed) and self._right(agreed, label))
+        if self.oracle:
+            solvers = [a for agent, a in said.items() if agent.startswith("solver")]
+            true = [a is not None and self.oracle(a, self.problem) > 0.5 for a in solvers]
+            self.measure(true_accuracy=sum(true) / len(true))
+            if label is not None:
+                self.measure(label_accuracy=self.oracle(label, self.problem) > 0.5)
+
+    def _pay_proposer(self, share: float, rate: float, label: str | None) -> None:
+        if self.proposer_pay == "learnability":
+            self.pay(PROPOSER, learnability(rate))
+        elif self.proposer_pay != "none":
+            form = uncertainty if self.proposer_pay == "uncertainty" else minority
+            self.pay(PROPOSER, form(share))
+        if label is not None or self.label == "verifier":
+            self.create(question_task(self.task.type, self.question, label))
+
+    def _read(self, action: Action | None) -> str | None:
+        said = read_argued(action, answer=self.answer_length, argument=0)
+        return said["answer"] if said else None
+
+
+def _verdict(right: bool) -> str:
+    return "correct" if right else "wrong"
+
+
+def seats(proposers: int, **answering: int) -> dict[str, int]:
+    """Roles of an arena that asks questions; raises ValueError."""
+    if proposers not in (0, 1) or answering["solver"] < 1 or min(answering.values()) < 0:
+        raise ValueError("proposers is 0 or 1, and there is at least one solver")
+    roles = {"proposer": proposers, **answering}
+    return {role: count for role, count in roles.items() if count}
+
+
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise ValueError for a value that is none of the known."""
+    if value not in known:
+        raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r}")
+
+
+def fault(
+    question: str, payload: Mapping[str, Any], length: int, forbidden: frozenset[str] = frozenset()
+) -> str | None:
+    """Why a proposed question is none to play; None for a valid one."""
+    if not question:
+        return "malformed"
+    if len(question) > length:
+        return "too_long"
+    if question_task("", question).id in forbidden:
+        return "held_out"
+    shown = [*payload.get("references", ()), *([payload["given"]] if payload.get("given") else ())]
+    return "copied" if question in [str(each.get("question")) for each in shown] else None
+
+
+def proposer_view(payload: Mapping[str, Any]) -> Observation:
+    """What a proposer sees of a task to propose."""
+    given = str((payload.get("given") or {}).get("question", ""))
+    shown = [str(each["question"]) for each in payload.get("references", ())]
+    return Observation(
+        text="\n".join([given] if given else shown), fields={"given": given, "references": shown}
+    )
+
+
+def question_task(kind: str, question: str, answer: str | None = None) -> Task:
+    """The task to answer a question. Its id is the question's name: equal questions meet."""
+    name = blake2b(" ".join(question.split()).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    known = {} if answer is None else {"answer": answer}
+    return Task(id=name, type=kind, payload={"mode": "solve", "question": question, **known})
+
+
+def unlabelled(tasks: Sequence[Task]) -> list[Task]:
+    """The questions of tasks without their answers: what training may see."""
+    return [question_task(task.type, str(task.payload["question"])) for task in tasks]
+
+
+def names_of(tasks: Sequence[Task]) -> frozenset[str]:
+    """The names of the tasks' questions, as `forbidden` takes them."""
+    return frozenset(task.id for task in unlabelled(tasks))
+
+
+def raw_env(**settings: Any) -> Questions:
+    """The arena itself."""
+    return Questions(**settings)
+
+
+def env(**settings: Any) -> Any:
+    """The arena in PettingZoo's order-enforcing wrapper."""
+    return OrderEnforcingWrapper(raw_env(**settings))

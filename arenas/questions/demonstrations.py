@@ -1,0 +1,167 @@
+"""Demonstrations about sums: what a tiny model imitates before it asks, answers, grades or advises.
+
+At last it is shown slips on purpose: an answer is right with a given chance only, else one near it.
+So a policy begins by knowing the answer and often saying another one, which is what voting, grading
+and verifying have to work with.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+
+from arenas.questions.arithmetic import evaluate
+from arenas.questions.sums import Sums
+from selfplay.types import Demonstration, Observation
+
+
+class QuestionDemonstrations:
+    """All the roles that ask about sums or answer them, in the proportions of `kinds`."""
+
+    def __init__(
+        self,
+        *,
+        kinds: Mapping[str, float],
+        terms: tuple[int, int] = (2, 2),
+        largest: int = 12,
+        operations: str = "+-",
+        right_share: float = 0.6,
+        practice_until: float = 0.85,
+        harder: int = 1,
+    ) -> None:
+        """Args:
+        kinds: What is shown how often: solver, proposer, easier, question_grade, answer_grade,
+            generator, critic, refiner, mentor, advised_generator, advised_refiner.
+        terms, largest, operations: Of the questions, see `arenas.questions.sums.Sums`; held-out
+        ones
+            are never shown.
+        right_share: Share of answers and grades that are right in the last part of the warm start;
+            before, all are.
+        practice_until: Where the last part begins, as a share of the warm start.
+        harder: Most terms that an easier variant leaves out.
+        """
+        self.domain = Sums(terms=terms, largest=largest, operations=operations)
+        self.right_share, self.practice_until, self.harder = right_share, practice_until, harder
+        self.practising = False
+        shown: dict[str, Callable[[Random], Demonstration]] = {
+            "solver": lambda rng: self._answered("solver", rng),
+            "generator": lambda rng: self._answered("generator", rng),
+            "proposer": self._asked,
+            "easier": self._easier,
+            "question_grade": self._question_grade,
+            "answer_grade": self._answer_grade,
+            "critic": self._critique,
+            "refiner": lambda rng: self._refined(rng, advised=False),
+            "mentor": self._advice,
+            "advised_generator": self._advised,
+            "advised_refiner": lambda rng: self._refined(rng, advised=True),
+        }
+        for kind in kinds:
+            if kind not in shown:
+                raise ValueError(f"kinds.{kind}: there are {', '.join(shown)}")
+        self.kinds = {shown[kind]: share for kind, share in kinds.items()}
+        if not self.kinds or min(self.kinds.values()) < 0 or not 0 <= right_share <= 1:
+            raise ValueError("kinds: shares above 0; right_share lies in [0, 1]")
+
+    def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
+        """Endless demonstrations."""
+        self.practising = progress < self.practice_until
+        shown, weights = list(self.kinds), list(self.kinds.values())
+        while True:
+            yield rng.choices(shown, weights)[0](rng)
+
+    def _answered(self, role: str, rng: Random) -> Demonstration:
+        question = self.domain.draw(rng)
+        return _demonstration(role, _seen(question), answered(self._said(question, rng)))
+
+    def _said(self, question: str, rng: Random) -> str:
+        """The answer, or a slip."""
+        return _near(question, rng) if self._slips(rng) else _value(question)
+
+    @staticmethod
+    def _perhaps(question: str, rng: Random) -> str:
+        """What somebody else said, right or not."""
+        return _near(question, rng) if rng.random() < 0.5 else _value(question)
+
+    def _slips(self, rng: Random) -> bool:
+        return rng.random() >= self.right_share and not self.practising
+
+    def _asked(self, rng: Random) -> Demonstration:
+        asked = Observation(fields={"given": "", "references": []})
+        return _demonstration("proposer", asked, f"<question>{self.domain.draw(rng)}</question>")
+
+    def _easier(self, rng: Random) -> Demonstration:
+        question = self.domain.draw(rng)
+        words = question.split()
+        for _ in range(rng.randint(1, self.harder)):
+            words += [rng.choice(self.domain.operations), str(rng.randint(0, self.domain.largest))]
+        hard = Observation(fields={"given": " ".join(words), "references": []})
+        return _demonstration("proposer", hard, f"<question>{question}</question>")
+
+    def _question_grade(self, rng: Random) -> Demonstration:
+        return _demonstration("judge", _seen(self.domain.draw(rng)), "<score>9</score>")
+
+    def _answer_grade(self, rng: Random) -> Demonstration:
+        question = self.domain.draw(rng)
+        answer = self._perhaps(question, rng)
+        right = (int(answer) == evaluate(question)) != self._slips(rng)
+        score = "<score>9</score>" if right else "<score>2</score>"
+        return _demonstration("judge", _seen(question, answer), score)
+
+    def _critique(self, rng: Random) -> Demonstration:
+        question = self.domain.draw(rng)
+        answer = self._perhaps(question, rng)
+        critique = "yes" if int(answer) == evaluate(question) else "no"
+        return _demonstration("verifier", _seen(question, answer), critique)
+
+    def _refined(self, rng: Random, *, advised: bool) -> Demonstration:
+        question = self.domain.draw(rng)
+        seen = _seen(question, self._perhaps(question, rng), rng.choice(["yes", "no"]))
+        if advised:
+            return _demonstration("refiner", _advised(seen, question), answered(_value(question)))
+        return _demonstration("refiner", seen, answered(self._said(question, rng)))
+
+    def _advice(self, rng: Random) -> Demonstration:
+        question = self.domain.draw(rng)
+        truth = {"question": question, "answer": _value(question)}
+        seen = Observation(fields={"truth": truth, "transcript": "", "advised": ""})
+        return _demonstration("mentor", seen, _value(question))
+
+    def _advised(self, rng: Random) -> Demonstration:
+        question = self.domain.draw(rng)
+        seen = _advised(_seen(question), question)
+        return _demonstration("generator", seen, answered(_value(question)))
+
+    def pieces(self) -> list[str]:
+        """The tags, words and numbers, each one token of the tiny tokenizer."""
+        tags = [f"<{end}{tag}>" for tag in ("answer", "question", "score") for end in ("", "/")]
+        words = ["Ask", "Ease ", "Grade ", "Check ", "Advise ", "\nAdvice ", " | ", " = "]
+        signs = [f" {sign} " for sign in self.domain.operations]
+        numbers = map(str, range(2 * self.domain.largest + 4))
+        return [*tags, *words, "yes", "no", *signs, *numbers]
+
+
+def answered(answer: str) -> str:
+    """The completion that gives an answer."""
+    return f"<answer>{answer}</answer>"
+
+
+def _demonstration(role: str, seen: Observation, completion: str) -> Demonstration:
+    return Demonstration(role=role, observation=seen, completion=completion)
+
+
+def _seen(question: str, answer: str = "", critique: str = "") -> Observation:
+    """What a pipeline's agents and a judge see."""
+    words = [word for word in (question, answer, critique) if word]
+    fields = {"question": question, "answer": answer, "argument": "", "critique": critique}
+    return Observation(text=" | ".join(words), fields={**fields, "best_score": 10})
+
+
+def _advised(seen: Observation, question: str) -> Observation:
+    return Observation(text=seen.text, fields={**seen.fields, "advice": _value(question)})
+
+
+def _value(question: str) -> str:
+    return str(evaluate(question))
+
+
+def _near(question: str, rng: Random) -> str:
+    return str(evaluate(question) + rng.choice([-3, -2, -1, 1, 2, 3]))

@@ -1,0 +1,87 @@
+"""What commands are given: overrides, and the config that they make."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from selfplay.config import compose
+from selfplay.errors import ConfigError
+
+HOST = "127.0.0.1"
+"""Where pages are served: to this machine alone."""
+PLAY_PORT = 8766
+"""Where `play --page` is."""
+
+
+def tell(lines: Iterable[str]) -> None:
+    """Print notes: lines for the user that do not end the command."""
+    for line in lines:
+        note(line)
+
+
+def note(line: str) -> None:
+    """Print a note: a line for the user that does not end the command."""
+    print(f"note: {line}", file=sys.stderr)
+
+
+def load(
+    options: argparse.Namespace,
+    overrides: Sequence[str],
+    *,
+    tell: Callable[[str], object] = note,
+) -> dict[str, Any]:
+    """The config that a command's flags and overrides compose to.
+
+    Args:
+        options: Flags of the command.
+        overrides: Its other arguments.
+        tell: Called with a line for each dropped setting of an experiment; prints it by default.
+    """
+    path: Path | None = getattr(options, "config_path", None)
+    name = "config" if path is not None and (path / "config.yaml").is_file() else "train"
+    return compose.load(overrides, name=name, folder=path, search=options.config_dir, tell=tell)
+
+
+def no_flags(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for what is neither key=value nor a key that is taken out."""
+    for override in overrides:
+        if override.startswith("-") or ("=" not in override and not override.startswith("~")):
+            raise ConfigError(
+                f"cannot read {override!r}: arguments are key=value, such as seed=1, or "
+                "+experiment=NAME (see selfplay train --help)"
+            )
+
+
+def nothing_more(rest: Sequence[str]) -> None:
+    """Raise ConfigError for an argument that nobody asked for."""
+    if rest:
+        raise ConfigError(f"unexpected argument {rest[0]!r} (see selfplay --help)")
+
+
+class Steps(argparse.Action):
+    """Flag that takes several numbers; other arguments after the numbers are overrides.
+
+    `replay RUN --steps 20 credit=rloo` means the same as `replay RUN credit=rloo --steps 20`. The
+    overrides are collected in `behind`.
+    """
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Split the arguments after the flag into numbers and overrides; end with a usage error
+        for an argument that is neither."""
+        found = [value for value in values if value.isdecimal() and len(value) < 10]
+        others = [value for value in values if value not in found]
+        for value in others:
+            if "=" not in value and not value.startswith("~"):
+                parser.error(f"argument {option_string}: {value!r} is no step")
+        if not found:
+            parser.error(f"argument {option_string}: expected at least one step")
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), *map(int, found)])
+        namespace.behind = [*getattr(namespace, "behind", []), *others]

@@ -1,0 +1,31 @@
+"""The command that tries a config without any model."""
+
+import argparse
+import sys
+
+from selfplay.cli.arguments import load, no_flags, note
+
+FAULTY = 2
+
+
+def check(options: argparse.Namespace, overrides: list[str]) -> int:
+    """Validate a config and play one game of its arena; return exit code 2 if it has faults."""
+    no_flags(overrides)
+    settings = load(options, overrides)
+    from selfplay.config.run_config import run_folder
+    from selfplay.experiment.check import games
+    from selfplay.experiment.experiment import notes, validate
+
+    validate(settings)
+    run_folder(settings["run"])
+    for line in notes(settings):
+        note(line)
+    faults = 0
+    for played in games(settings, seed=options.seed):
+        print("\n".join(played.shown))
+        for fault in played.faults:
+            faults += 1
+            print(f"fault: {' '.join(fault.split())}", file=sys.stderr)
+    if not faults:
+        print("no faults; no model was loaded, so memory and learning are not checked")
+    return FAULTY if faults else 0

@@ -1,0 +1,20 @@
+"""What each command of the command line does."""
+
+from selfplay.cli.check import check
+from selfplay.cli.completion import completion
+from selfplay.cli.inspect import list_choices, play, replay, report, study, watch
+from selfplay.cli.train import evaluate, train, warmstart
+
+__all__ = [
+    "check",
+    "completion",
+    "evaluate",
+    "list_choices",
+    "play",
+    "replay",
+    "report",
+    "study",
+    "train",
+    "warmstart",
+    "watch",
+]

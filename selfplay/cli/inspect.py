@@ -1,0 +1,143 @@
+"""Commands that show runs and what there is. Heavy modules load where they are needed."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from selfplay.cli.arguments import HOST, PLAY_PORT, no_flags, nothing_more
+from selfplay.config import compose
+from selfplay.errors import ConfigError, RunError, nearest
+from selfplay.run.formatting import number
+
+
+def report(options: argparse.Namespace, rest: list[str]) -> None:
+    """Write the page of a run or of a sweep."""
+    nothing_more(rest)
+    from selfplay.run import sweep
+
+    if (options.run / sweep.FILE).is_file():
+        from selfplay.run.report.sweep_report import lines, text, write_ablation
+
+        page = write_ablation(options.run)
+        print(f"{text(lines(options.run))}\n\n{page}")
+        return
+    from selfplay.run.report.run_report import write_report
+
+    print(write_report(options.run))
+
+
+def watch(options: argparse.Namespace, rest: list[str]) -> None:
+    """Serve the pages of runs."""
+    nothing_more(rest)
+    _need_server("watch")
+    from selfplay.run.directory import cache_folder
+    from selfplay.viewer.catalog import Catalogue
+    from selfplay.viewer.server import serve
+
+    # Games of arenas without a run are saved beside it, perhaps while this goes on.
+    later = [] if options.runs else [Path("games")]
+    catalogue = Catalogue(options.runs or [Path("runs")], later=later)
+    serve(catalogue, cache=cache_folder() / "viewer", host=options.host, port=options.port)
+
+
+def _need_server(command: str) -> None:
+    for package in ("starlette", "uvicorn"):
+        if find_spec(package) is None:
+            raise ConfigError(
+                f"{command} needs the package {package!r}; pip install 'selfplay[watch]'"
+            )
+
+
+def play(options: argparse.Namespace, rest: list[str]) -> None:
+    """Let a person take a seat, at the terminal or in a page."""
+    no_flags(rest)
+    if options.page:
+        _play_in_page(options, rest)
+        return
+    for flag in ("host", "port"):
+        if getattr(options, flag) is not None:
+            raise ConfigError(f"--{flag} is for the page; give --page too")
+    if options.agent is None:
+        raise ConfigError("play needs --as AGENT, your seat; with --page it is chosen there")
+    from selfplay.experiment.human_play import at_terminal
+    from selfplay.experiment.human_play import play as games
+    from selfplay.rollout.matches import returns
+
+    try:
+        for episode, path in games(
+            options.target,
+            agent=options.agent,
+            ask=at_terminal,
+            script=options.against,
+            games=1 if options.games is None else options.games,
+            seed=options.seed,
+            overrides=rest,
+            search=options.config_dir,
+        ):
+            told = ", ".join(f"{agent} {number(paid)}" for agent, paid in returns(episode).items())
+            print(f"\n{episode.status.value}: {episode.error or told}\nsaved    {path}")
+    except EOFError as error:
+        raise RunError("no more input; the game that was being played is not saved") from error
+
+
+def _play_in_page(options: argparse.Namespace, overrides: Sequence[str]) -> None:
+    _need_server("play --page")
+    if options.games is not None:
+        raise ConfigError("--games is for the terminal; the page asks after every game")
+    from selfplay.viewer import play_pages
+
+    play_pages.serve(
+        options.target,
+        agent=options.agent or "",
+        against=options.against,
+        seed=options.seed,
+        host=HOST if options.host is None else options.host,
+        port=PLAY_PORT if options.port is None else options.port,
+        overrides=overrides,
+        search=options.config_dir,
+    )
+
+
+def replay(options: argparse.Namespace, overrides: list[str]) -> None:
+    """Play a run's record again, under its own config or another."""
+    overrides = [*options.behind, *overrides]
+    no_flags(overrides)
+    from selfplay.experiment.experiment import validate
+    from selfplay.experiment.replay import Replayer
+    from selfplay.run.directory import Run
+
+    Run.open(options.run)
+    settings = compose.load_changed(options.run, overrides)
+    validate(compose.at_home(settings))
+    replayer = Replayer(options.run, settings)
+    try:
+        found = replayer.replay(options.steps)
+    finally:
+        replayer.close()
+    print(json.dumps(found.to_json(), indent=2) if options.json else "\n".join(found.lines()))
+    if found.differences and not overrides:
+        raise RunError(
+            f"{options.run} is not reproduced under its own config: {len(found.differences)} "
+            "rewards or advantages came out otherwise; something of its arena is not in its "
+            "state, or the program has changed since"
+        )
+
+
+def study(options: argparse.Namespace, rest: list[str]) -> None:
+    """Measure a run."""
+    nothing_more(rest)
+    from selfplay.cli import study as command
+
+    command.run(options)
+
+
+def list_choices(options: argparse.Namespace, rest: list[str]) -> None:
+    """List the configs that there are."""
+    nothing_more(rest)
+    groups = compose.groups(options.config_dir)
+    if options.group and options.group not in groups:
+        raise ConfigError(f"no group {options.group!r}; {nearest(options.group, groups)}")
+    for group in [options.group] if options.group else groups:
+        print(f"{group:<12} {'  '.join(compose.choices(group, options.config_dir))}")

@@ -1,0 +1,66 @@
+"""The limit of trust of each command, from its flags (see `selfplay.config.trust`)."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from selfplay.config.trust import Limit
+
+RUNS = ("evaluate", "replay", "study", "report", "watch")
+"""Commands that always open the folder of a run."""
+
+
+def takes_trust(command: argparse.ArgumentParser) -> None:
+    """Give a command the flag `--trust`."""
+    command.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="run code of this package where the run's config names it; may be repeated",
+    )
+
+
+def limit_of(
+    options: argparse.Namespace, rest: Sequence[str], words: Sequence[str]
+) -> Limit | None:
+    """Return the limit of a command; None if the user composes the config on the command line.
+
+    Args:
+        options: The flags of the command; its name is `options.name`.
+        rest: Its other arguments.
+        words: The command line after `selfplay`.
+    Raises:
+        ConfigError: If a `--trust` is not a package name.
+    """
+    limit = Limit(
+        packages=tuple(getattr(options, "trust", ())), command=("selfplay", *map(str, words))
+    )
+    return limit if _opens_run(options, rest) else None
+
+
+def _opens_run(options: argparse.Namespace, rest: Sequence[str]) -> bool:
+    if options.name == "train":
+        resumes = any(word.startswith("resume=") for word in rest)
+        return resumes or options.config_path is not None
+    if options.name == "check":
+        return options.config_path is not None
+    if options.name == "play":
+        folder, at, _ = str(options.target).rpartition("@")
+        return Path(options.target).is_dir() or bool(at and Path(folder).is_dir())
+    if options.name == "plan":
+        return options.run is not None
+    return options.name in RUNS
+
+
+def search_current_folder(limit: Limit | None) -> None:
+    """Append the current folder to the search path of modules.
+
+    A user's own arenas and roles may be there. The folder is not searched if the user opens a run
+    folder and trusts no package: a folder of downloads may hold a module of any name.
+    """
+    if limit is not None and not limit.packages:
+        return
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))

@@ -1,0 +1,235 @@
+"""The command line: train, check, evaluate, warmstart, report, replay, play, study, plan, list."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from selfplay import __version__
+from selfplay.cli import commands, plan, study
+from selfplay.cli.arguments import HOST, PLAY_PORT, Steps
+from selfplay.cli.limits import limit_of, search_current_folder, takes_trust
+from selfplay.config.trust import limited
+from selfplay.errors import ConfigError, SelfplayError, nearest
+from selfplay.run import signals
+
+INTERRUPTED = signals.EXIT_CODE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 2 for what a user can mend, 130 for Ctrl-C.
+
+    A plan that does not fit its cluster is 3.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    signals.install()
+    try:
+        return _run(arguments)
+    except BaseException as error:
+        # After an interrupt every error counts as one: pydantic's C code makes a SchemaError of it.
+        interrupted = isinstance(error, KeyboardInterrupt) or signals.raised()
+        if isinstance(error, SystemExit) or not interrupted:
+            raise
+        _complain("interrupted; what was recorded is kept, and train resume=RUN goes on with a run")
+        return INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        options, rest = _parser().parse_known_args(arguments)
+        limit = limit_of(options, rest, sys.argv[1:] if arguments is None else arguments)
+        search_current_folder(limit)
+        command: Callable[[argparse.Namespace, list[str]], int | None] = options.command
+        with limited(limit):
+            return command(options, rest) or 0
+    except (SelfplayError, OSError) as error:
+        if signals.raised():
+            raise
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        if isinstance(error, SelfplayError):
+            return _complain(str(error))
+        return _complain(f"{error.filename or 'the system'}: {error.strerror or error}")
+
+
+def _complain(problem: str) -> int:
+    print(f"selfplay: {' '.join(problem.split())}", file=sys.stderr)
+    return 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if wrong:
+            commands = re.findall(r"[a-z]+", wrong.group(2))
+            message = f"no command {wrong.group(1)!r}; {nearest(wrong.group(1), commands)}"
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="selfplay",
+        description="Multi-agent self-play reinforcement learning of language models",
+    )
+    parser.add_argument("--version", action="version", version=f"selfplay {__version__}")
+    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def add(name: str, command: Callable[..., int | None], **text: Any) -> argparse.ArgumentParser:
+        made = subparsers.add_parser(name, allow_abbrev=False, **text)
+        made.set_defaults(command=command, name=name)
+        return made
+
+    def takes_folders(command: argparse.ArgumentParser) -> None:
+        command.add_argument(
+            "--config-dir",
+            action="append",
+            default=[],
+            metavar="FOLDER",
+            help="one more folder of config groups; may be repeated",
+        )
+
+    def listens(command: argparse.ArgumentParser, *, port: int) -> None:
+        command.add_argument("--host", default=HOST, help=f"address to listen on (default {HOST})")
+        command.add_argument(
+            "--port", type=int, default=port, help=f"0 takes any that is free (default {port})"
+        )
+
+    train = add(
+        "train",
+        commands.train,
+        help="train: selfplay train +experiment=NAME [key=value ...], or resume=RUN",
+        description="Train: selfplay train +experiment=NAME [key=value ...]. Go on with a run: "
+        "selfplay train resume=RUN. Other arguments are Hydra overrides, such as seed=1.",
+    )
+    train.add_argument(
+        "--config-path",
+        type=Path,
+        metavar="FOLDER",
+        help="a run to do again (with run.name=NEW), or a folder with a train.yaml",
+    )
+    takes_folders(train)
+    train.add_argument(
+        "-m",
+        "--multirun",
+        action="store_true",
+        help="a run for every combination of values that are listed, such as seed=0,1,2",
+    )
+    train.add_argument("--jobs", type=int, default=1, help="runs of -m side by side (default 1)")
+    takes_trust(train)
+    train.add_argument("--cfg", action="store_true", help="print the composed config and stop")
+    check = add(
+        "check",
+        commands.check,
+        help="try a config without a model: selfplay check +experiment=NAME [key=value ...]",
+        description="Validate a config, then play one game of its arena and one of each evaluation "
+        "with random moves and without any model. Prints what the agents saw and were paid, and a "
+        "line for each fault; the exit code is 2 if there is a fault.",
+    )
+    check.add_argument(
+        "--config-path", type=Path, metavar="FOLDER", help="a run, or a folder with a train.yaml"
+    )
+    check.add_argument("--seed", type=int, default=0, help="seed of the games (default 0)")
+    takes_folders(check)
+    takes_trust(check)
+    evaluate = add("evaluate", commands.evaluate, help="evaluate the newest checkpoint of a run")
+    evaluate.add_argument("run", type=Path)
+    evaluate.add_argument("--json", action="store_true", help="print the figures as JSON")
+    takes_trust(evaluate)
+    takes_folders(
+        add("warmstart", commands.warmstart, help="make or find a config's warm-started model")
+    )
+    report = add("report", commands.report, help="write report.html of a run or of a sweep")
+    report.add_argument("run", type=Path)
+    watch = add(
+        "watch",
+        commands.watch,
+        help="look at runs in a browser, live: selfplay watch [RUN ...]",
+        description="A local page over run folders: curves, episodes, groups, tokens, tasks. Needs "
+        "selfplay[watch]. Only this machine can open it; with another --host it takes a token.",
+    )
+    watch.add_argument(
+        "runs", type=Path, nargs="*", metavar="RUN", help="runs, or folders of them (default runs)"
+    )
+    listens(watch, port=8765)
+    play = add(
+        "play",
+        commands.play,
+        help="take a seat yourself: selfplay play RUN --as player_1 [key=value ...]",
+        description="Play against the newest policies of a run, or in an arena of `selfplay list "
+        "arena` against a script, at the terminal or in a browser. Games are saved as episodes. "
+        "key=value changes the run's or the arena's config, such as arena.rounds=2. "
+        "\\n in a line of the terminal begins a new one.",
+    )
+    play.add_argument("target", metavar="RUN or ARENA", help="RUN@STEP: of another checkpoint")
+    play.add_argument("--as", dest="agent", metavar="AGENT", help="your seat")
+    play.add_argument(
+        "--page", action="store_true", help="in a browser, not at the terminal: selfplay[watch]"
+    )
+    play.add_argument(
+        "--against",
+        default="",
+        metavar="SCRIPT",
+        help="who plays the rest in an arena without a run: the dotted name of a function (agent, "
+        "observation, rng) (default: random legal moves)",
+    )
+    takes_folders(play)
+    play.add_argument("--games", type=int, help="how many, at the terminal (default 1)")
+    play.add_argument("--seed", type=int, default=0)
+    takes_trust(play)
+    listens(play, port=PLAY_PORT)
+    play.set_defaults(host=None, port=None)  # what only the page takes is refused without it
+    replay = add(
+        "replay",
+        commands.replay,
+        help="rewards and credit of a run's record again: selfplay replay RUN [key=value ...]",
+        description="Play the recorded episodes of a run again, without any model: under its own "
+        "config they must come out as recorded; key=value shows what another would have paid and "
+        "credited, such as credit=rloo or arena.incentives.corrected=0.5.",
+    )
+    replay.add_argument("run", type=Path)
+    replay.add_argument(
+        "--steps", action=Steps, nargs="+", default=[], metavar="N", help="these alone"
+    )
+    replay.set_defaults(behind=[])
+    replay.add_argument("--json", action="store_true", help="print all differences as JSON")
+    takes_trust(replay)
+    study.add_arguments(
+        add("study", commands.study, help="measure a run: study exploitability RUN")
+    )
+    planned = add(
+        "plan",
+        plan.run,
+        help="memory and seconds per step: selfplay plan experiment=NAME cluster=NAME",
+        description="Predict memory per device and seconds per step of a config on a cluster: "
+        "selfplay plan experiment=NAME cluster=gpus_8 [cluster.device=h200] [key=value ...]. Exit "
+        "code 3 where it does not fit.",
+    )
+    plan.add_arguments(planned)
+    takes_trust(planned)
+    takes_folders(planned)
+    names = add(
+        "list",
+        commands.list_choices,
+        help="list arenas, roles, credits, objectives, experiments ...",
+    )
+    names.add_argument("group", nargs="?", help="such as arena; all of them without it")
+    takes_folders(names)
+    completion = add(
+        "completion",
+        commands.completion,
+        help="print the tab completion of a shell: selfplay completion bash|zsh|fish",
+        description="Print a script that completes commands, flags, config groups and keys. "
+        "bash: source <(selfplay completion bash). fish: selfplay completion fish | source. zsh: "
+        "write it to a file _selfplay in a folder of fpath.",
+    )
+    completion.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
+    completion.set_defaults(parser=parser)
+    takes_folders(completion)
+    return parser

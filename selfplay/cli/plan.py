@@ -1,0 +1,156 @@
+"""The command `selfplay plan`: what a config needs on a cluster, before anything is loaded."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from selfplay.config import compose
+from selfplay.config.instantiate import TARGET, build, construct
+from selfplay.errors import ConfigError
+from selfplay.models.population import Population
+from selfplay.plan import recorded_workload as records
+from selfplay.plan import workload as workloads
+from selfplay.plan.cluster import Cluster, load_cluster
+from selfplay.plan.memory import Member
+from selfplay.plan.model_shape import Outline, of_config, read_outline
+from selfplay.plan.prediction import Prediction
+from selfplay.plan.report import as_json, as_text
+
+FITS, DOES_NOT_FIT = 0, 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `selfplay plan` takes beside overrides."""
+    parser.add_argument(
+        "--run", type=Path, metavar="RUN", help="take config and lengths from a run, and compare"
+    )
+    parser.add_argument(
+        "--measure", type=Path, metavar="FILE", help="measure this machine; write a cluster to FILE"
+    )
+    parser.add_argument(
+        "--simulate", action="store_true", help="play steps out event by event, with random lengths"
+    )
+    parser.add_argument("--steps", type=int, default=12, help="steps of --simulate (default 12)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+
+def run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    """Plan and print; the exit code says whether it fits."""
+    if options.measure is not None:
+        _measure(options, overrides)
+        return FITS
+    own = [o for o in overrides if o.startswith(("cluster=", "cluster.", "workload."))]
+    rest = [o for o in overrides if o not in own]
+    prediction = plan(own, rest, folder=options.run, search=options.config_dir)
+    simulated = None
+    if options.simulate:
+        from selfplay.plan.simulate import simulate
+
+        if options.steps < 3:
+            raise ConfigError("--steps: at least 3, since the first third is left out")
+        simulated = simulate(prediction, steps=options.steps)
+    measured = None if options.run is None else records.seconds(options.run)
+    if options.json:
+        print(json.dumps(as_json(prediction, simulated, measured), indent=2))
+    else:
+        print(as_text(prediction, simulated, measured))
+    return FITS if prediction.memory.fits else DOES_NOT_FIT
+
+
+def plan(
+    own: Sequence[str],
+    overrides: Sequence[str],
+    *,
+    folder: Path | None = None,
+    search: Sequence[str] = (),
+) -> Prediction:
+    """The prediction of a config.
+
+    Args:
+        own: `cluster=NAME`, `cluster.KEY=value` and `workload.KEY=value`.
+        overrides: Of the training config, as for `selfplay train`.
+        folder: A run whose config and recorded lengths are taken.
+        search: More folders of config groups.
+    """
+    names = [o.partition("=")[2] for o in own if o.startswith("cluster=")]
+    if len(names) != 1:
+        raise ConfigError("plan on what? say one cluster=NAME, such as cluster=gpus_8 or local")
+    keys = [o.removeprefix("cluster.") for o in own if o.startswith("cluster.")]
+    cluster, _ = load_cluster(names[0], keys)
+    given = [o.removeprefix("workload.") for o in own if o.startswith("workload.")]
+    if folder is None:
+        # `experiment=` is no group of the primary config, so that Hydra asks for a plus.
+        named = [f"+{o}" if o.startswith("experiment=") else o for o in overrides]
+        config = compose.load(named, search=search)
+        asked = workloads.of_config(config, workloads.assumptions(given))
+    else:
+        if given:
+            raise ConfigError(f"workload.{given[0]}: --run reads that off the run; drop one")
+        from selfplay.run.directory import Run
+
+        Run.open(folder)
+        config = compose.load(list(overrides), name="config", folder=folder, search=search)
+        asked = records.of_run(config, folder)
+    models = members(config)
+    return Prediction(
+        workload=asked.of(models),
+        members=models,
+        cluster=cluster,
+        micro_batch=float(config["learner"].get("max_tokens", 16384)),
+    )
+
+
+def members(config: Mapping[str, Any]) -> dict[str, Member]:
+    """The policies of a config, by name."""
+    population: Population = build(config["population"], where="population")
+    found, outlines = {}, dict[str, Outline]()
+    saved = {name: {**each, "learn": False} for name, each in population.saved().items()}
+    for name, node in {**population.policies(config["roles"]), **saved}.items():
+        model = node.get("model")
+        key = str(model)
+        if key not in outlines:
+            outlines[key] = read_outline(model) if model else _made(config["warmstart"])
+        found[name] = Member(
+            outline=outlines[key],
+            learns=bool(node.get("learn", True)),
+            rank=int((node.get("lora") or {}).get("rank", 0)),
+            reference=bool(config["objective"].get("kl")),
+        )
+    return found
+
+
+def _made(node: Mapping[str, Any]) -> Outline:
+    """The outline of a model that a warm start makes: its tokenizer says its vocabulary."""
+    if TARGET not in node:
+        raise ConfigError(
+            "policy.model: missing, and there is no warm start to make one; set policy.model=NAME"
+        )
+    import torch
+
+    from selfplay.models.tiny import build_model, build_tokenizer
+    from selfplay.models.warmstart import WarmStart
+
+    made = build(node, where="warmstart")
+    assert isinstance(made, WarmStart)
+    vocabulary = len(build_tokenizer(made.demonstrations.pieces()))
+    sizes = {"vocabulary": vocabulary, "seed": 0, **dict(node.get("model") or {})}
+    with torch.device("meta"):
+        model = construct(build_model, sizes, where="warmstart.model")
+    return of_config(model.config, where="warmstart.model")
+
+
+def _measure(options: argparse.Namespace, overrides: Sequence[str]) -> None:
+    if overrides or options.run or options.simulate:
+        raise ConfigError("--measure FILE stands alone: it measures this machine and no config")
+    from selfplay.plan.calibrate import measure, to_yaml
+
+    if options.measure.suffix != ".yaml":
+        raise ConfigError(f"--measure {options.measure}: name a file that ends in .yaml")
+    if options.measure.exists():
+        raise ConfigError(f"--measure {options.measure}: exists and is not overwritten")
+    cluster: Cluster = measure()
+    options.measure.write_text(to_yaml(cluster), encoding="utf-8")
+    print(f"{cluster.device.name}: {options.measure}")
+    print(f"now: selfplay plan experiment=quickstart cluster={options.measure}")

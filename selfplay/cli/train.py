@@ -1,0 +1,248 @@
+"""Commands that make and measure runs. Heavy modules load where they are needed."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from selfplay.cli.arguments import load, no_flags, nothing_more, tell
+from selfplay.config import compose
+from selfplay.config.instantiate import TARGET, build
+from selfplay.config.trust import foreign
+from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
+from selfplay.run.formatting import change, duration, figure
+from selfplay.run.metrics import told
+
+
+def train(options: argparse.Namespace, overrides: list[str]) -> None:
+    """Train, go on with a run, or make a sweep."""
+    resume = [o.partition("=")[2] for o in overrides if o.startswith("resume=")]
+    overrides = [o for o in overrides if not o.startswith("resume=")]
+    no_flags(overrides)
+    if resume:
+        known = ("config_path", "config_dir", "cfg", "multirun")
+        flags = [flag for flag in known if getattr(options, flag)]
+        elsewhere = [o for o in overrides if _place(o) in compose.HOME]
+        more = [o for o in overrides if o not in elsewhere]
+        more += [f"--{flag.replace('_', '-')}" for flag in flags]
+        if more or len(resume) > 1:
+            raise ConfigError(
+                f"resume={resume[0]} goes on with the run's own config, but for engine and runtime;"
+                f" drop {' '.join(more) or 'the other resume='}"
+            )
+        _resume(Path(resume[0]), elsewhere)
+        return
+    if options.multirun:
+        _sweep(options, overrides)
+        return
+    settings = load(options, overrides)
+    from selfplay.config.run_config import run_folder
+    from selfplay.experiment.experiment import Experiment, notes, validate
+    from selfplay.rollout.setup import World
+    from selfplay.run.directory import Run
+
+    validate(settings)
+    run_folder(settings["run"])
+    tell(notes(settings))
+    if options.cfg:
+        World(settings).close()  # an arena or a role may refuse its settings
+        print(json.dumps(settings, indent=2))
+        return
+    run = {"folder": "runs", "experiment": "train", **settings["run"]}
+    run["name"] = _new_name(run, settings["seed"]) if run.get("name") is None else str(run["name"])
+    folder = run_folder(run)
+    Run.refuse_existing(folder)
+    settings = {**settings, "run": run}
+    experiment = Experiment(settings)
+    _go(experiment, lambda: Run.create(folder, settings))
+
+
+def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
+    from selfplay.config.run_config import run_folder
+    from selfplay.experiment.experiment import notes, validate
+    from selfplay.run import sweep
+    from selfplay.run.report.sweep_report import lines, text, write_ablation
+
+    flags = [f"--config-dir={folder}" for folder in options.config_dir]
+    if options.config_path:
+        flags.append(f"--config-path={options.config_path}")
+    flags += [f"--trust={package}" for package in options.trust]
+    planned = sweep.plan(overrides)
+    wanted = replace(planned, command=(*flags, *planned.command))
+    said: list[str] = []
+    trusted: set[str] = set()
+    for point in wanted.points:
+        settings = load(options, point.overrides, tell=said.append)
+        validate(settings)
+        run_folder(settings["run"])
+        said += notes(settings)
+        trusted.update(foreign(settings))
+    tell(dict.fromkeys(said))
+    run = {"folder": "runs", "experiment": "train", **settings["run"]}
+    named = run.get("name")
+    if named is None:
+        named = f"{run['experiment']}-sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = run_folder(run, str(named))
+    failed = sweep.run(folder, wanted, arguments=flags, trusted=sorted(trusted), jobs=options.jobs)
+    if len(failed) < len(wanted.points):
+        print(f"\n{text(lines(folder))}\n\nreport   {write_ablation(folder)}")
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(wanted.points)} runs did not end, {failed[0]} among them; "
+            f"its log is {folder / failed[0]}.log, and the same command goes on with the sweep"
+        )
+
+
+def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
+    """Go on with a run, perhaps on other machines than it began on."""
+    from selfplay.experiment.experiment import Experiment
+    from selfplay.learner import checkpoint
+    from selfplay.run.directory import Run
+
+    run = Run.open(folder)
+    run.lock()
+    settings = compose.load_changed(folder, elsewhere) if elsewhere else run.config()
+    checkpoint.recover(folder / "checkpoints")
+    place, faults = checkpoint.latest(folder / "checkpoints")
+    _tell_faults(faults, place)
+    if place is None:
+        run.refuse_lost()
+        print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
+        experiment = Experiment(settings)
+    else:
+        experiment = Experiment.resume(settings, place)
+
+    def rewound() -> Run:
+        for note in run.rewind(-1 if place is None else experiment.step):
+            print(note, file=sys.stderr)
+        return run
+
+    _go(experiment, rewound)
+
+
+def _place(override: str) -> str:
+    """The key of the config that an override is in."""
+    return override.partition("=")[0].partition(".")[0]
+
+
+def _tell_faults(faults: Sequence[str], place: Path | None) -> None:
+    for fault in faults:
+        print(f"checkpoint {fault}; using {place}", file=sys.stderr)
+
+
+def _go(experiment: Any, make_run: Callable[[], Any]) -> None:
+    """Train, summarise, report."""
+    from selfplay.run.progress import Progress
+    from selfplay.run.report.run_report import write_report
+    from selfplay.run.trackers import Tracking
+    from selfplay.train import train
+
+    try:
+        run = make_run()
+        try:
+            fresh = experiment.evaluations_before is None
+            with (
+                Progress(experiment.settings.steps, run.folder.name) as progress,
+                Tracking(
+                    build(experiment.config["trackers"], where="trackers"),
+                    run.folder,
+                    experiment.config,
+                    step=-1 if fresh else experiment.step,
+                    note=progress.note,
+                ) as tracking,
+            ):
+                run.listeners.append(tracking.record)
+                train(experiment, run, progress)
+        except (CollapsedError, DivergedError):
+            write_report(run.folder)  # what went wrong is there to be looked at
+            raise
+        summary = experiment.summary(run.folder)
+        if lost := run.missing(experiment.step):
+            summary["missing_steps"] = lost
+        run.write_summary(summary)
+        page = write_report(run.folder)
+    finally:
+        experiment.close()
+    _print_summary(summary, experiment.declared)
+    print(f"run      {run.folder}\nreport   {page}")
+
+
+def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
+    """Evaluate the newest checkpoint of a run, in this process unless told otherwise."""
+    elsewhere = [each for each in rest if _place(each) in compose.HOME]
+    nothing_more([each for each in rest if each not in elsewhere])
+    from selfplay.experiment.experiment import Experiment
+    from selfplay.learner import checkpoint
+    from selfplay.run.directory import Run
+
+    run = Run.open(options.run)
+    place, faults = checkpoint.latest(options.run / "checkpoints")
+    _tell_faults(faults, place)
+    if place is None:
+        raise RunError(f"run {options.run} has no checkpoint yet; go on with it: train resume=...")
+    settings = compose.load_changed(options.run, elsewhere) if elsewhere else run.config()
+    if not settings["evaluations"]:
+        raise RunError(
+            f"run {options.run} has no evaluations; train with some, such as evaluations=NAME (see "
+            "selfplay list evaluations)"
+        )
+    chosen = {key: settings[key] for key in map(_place, elsewhere)}
+    experiment = Experiment.resume({**compose.at_home(settings), **chosen}, place, learning=False)
+    try:
+        figures = {
+            name: evaluation.run(name, play, seed=experiment.seed)[0]
+            for name, (evaluation, play) in experiment.evaluations.items()
+        }
+    finally:
+        experiment.close()
+    if options.json:
+        print(json.dumps({"step": experiment.step, "evaluations": figures}, indent=2))
+        return
+    for name, found in figures.items():
+        for metric, value in found.items():
+            read = experiment.declared.of(f"evaluation/{name}/{metric}")
+            print(f"{f'{name}/{metric}':<40} {figure(read, value)}")
+
+
+def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
+    """Make or find the warm-started model of a config."""
+    no_flags(overrides)
+    settings = load(options, overrides)
+    if TARGET not in settings.get("warmstart", {}):
+        raise ConfigError("this config has no warmstart; choose warmstart=tiny")
+    from selfplay.config.run_config import set_up_torch
+    from selfplay.experiment.experiment import validate
+    from selfplay.models.warmstart import make
+
+    validate(settings)
+    set_up_torch(build(settings["run"], where="run"), int(settings["seed"]))
+    node = settings["warmstart"]
+    shown = node.get("demonstrations", {}).get(TARGET, node[TARGET])
+    print(f"warm start: making demonstrations with {shown}", file=sys.stderr)
+    print(make(node, lambda text: print(text, file=sys.stderr)))
+
+
+def _new_name(run: Mapping[str, Any], seed: int) -> str:
+    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    name = f"{run['experiment']}-seed{seed}-{now}"
+    taken = sum(1 for _ in Path(run["folder"]).glob(f"{name}*"))
+    return f"{name}-{taken + 1}" if taken else name
+
+
+def _print_summary(summary: Mapping[str, Any], declared: Any) -> None:
+    print(f"\n{summary['experiment']}: {summary['steps']} steps in {duration(summary['seconds'])}")
+    for name, figures in summary["evaluations"].items():
+        for metric, after in figures["after"].items():
+            before = figures["before"].get(metric)
+            if before is None or metric == "failed_episodes":
+                continue
+            read = declared.of(f"evaluation/{name}/{metric}")
+            shown = f"{figure(read, before):>7} -> {figure(read, after):>7}"
+            unit = " points" if read.unit == "fraction" else ""
+            print(f"  {f'{name}/{metric}':<40} {shown}   {change(read, before, after)}{unit}")
+    if troubles := told(summary["troubles"]):
+        print(troubles)

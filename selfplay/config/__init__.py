@@ -1,0 +1,1 @@
+"""Configs: composition with Hydra, checks, and objects built from config nodes."""

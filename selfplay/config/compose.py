@@ -1,0 +1,394 @@
+"""Composing a configuration with Hydra; everything that can be wrong with it in one line."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import as_file, files
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+)
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from yaml import YAMLError
+
+from selfplay.config import trust
+from selfplay.config.composition import compose, parse, search_path
+from selfplay.config.group_choices import Tell, without_settings_of_others
+from selfplay.config.instantiate import TARGET, check, convert
+from selfplay.config.plain_data import refuse_bomb, refuse_bombs, refuse_unfit
+from selfplay.errors import ConfigError, nearest
+from selfplay.rng import refuse_seed
+
+HOME = {
+    "engine": "selfplay.engines.transformers.TransformersEngine",
+    "runtime": "selfplay.runtime.local.Local",
+}
+"""Keys of where things run, with what needs neither another machine nor a package more."""
+OBJECTS = (
+    "run",
+    "arena",
+    "curriculum",
+    "population",
+    "sampler",
+    "credit",
+    "objective",
+    "collapse",
+    *HOME,
+)
+"""Keys that hold one node with a `_target_`."""
+COLLECTIONS = ("services", "roles", "shaping", "trackers")
+"""Keys that hold a node with a `_target_` under each name."""
+SETTINGS = (
+    "policy",
+    "warmstart",
+    "evaluations",
+    "sampling",
+    "learner",
+    "rollout",
+    "league",
+)
+"""Keys that hold plain settings of what the program builds itself."""
+TABLES = ("evaluations", "sampling")
+"""Keys that hold plain settings under each name."""
+KEYS = ("seed", *OBJECTS, *COLLECTIONS, *SETTINGS)
+"""All that a config must consist of."""
+SHARED = "shared"
+"""Optional key for nodes that several others refer to, as in `${shared.held_out}`."""
+RUN = "config"
+"""Name of the primary config of a run folder, which has all its values written out."""
+GROUPS_WITH_PLUS = ("experiment",)
+OWN_PACKAGES = ("selfplay", "roles", "arenas", "configs")
+
+
+def refuse_shadows() -> None:
+    """Raise ConfigError if another package has taken the name of one of ours.
+
+    Ours all lie in one folder, in a clone, an editable install and a wheel alike.
+    """
+    home = Path(__file__).resolve().parent.parent.parent
+    for name in OWN_PACKAGES:
+        found = find_spec(name)
+        origin = Path(found.origin).resolve() if found and found.origin else None
+        if origin is None or origin.parent != home / name:
+            place = f"the package {name!r} in {origin.parent.parent}" if origin else f"no {name!r}"
+            raise ConfigError(
+                f"{place} stands in for the one that selfplay needs from {home}; rename your own "
+                f"package: selfplay, roles, arenas and configs are taken"
+            )
+
+
+def config_folder() -> Path:
+    """The folder of the shipped configs, in a clone, an editable install and a wheel alike."""
+    with as_file(files("configs")) as folder:
+        return Path(folder)
+
+
+def load(
+    overrides: Sequence[str],
+    *,
+    name: str = "train",
+    folder: Path | None = None,
+    search: Sequence[str] = (),
+    tell: Tell = lambda line: None,
+) -> dict[str, Any]:
+    """The composed and resolved configuration as plain data.
+
+    Args:
+        overrides: Hydra overrides, such as `+experiment=quickstart` and `seed=1`.
+        name: Primary config.
+        folder: Its folder; the shipped one where None. A run folder reproduces the run.
+        search: More folders to find config groups in.
+        tell: Called with a line for each experiment whose settings are dropped because
+            `overrides` choose another config for their group.
+    Raises:
+        ConfigError: In one line, with the nearest valid choice.
+    """
+    refuse_shadows()
+    home = (folder or config_folder()).resolve()
+    if not (home / f"{name}.yaml").is_file():
+        raise ConfigError(f"no {name}.yaml in {home}; give --config-path a run or config folder")
+    _refuse_overrides(overrides, [home, *map(Path, search)])
+    try:
+        refuse_bomb(home / f"{name}.yaml", resolved=name == RUN)
+        for place in [*([folder] if folder else []), *map(Path, search)]:
+            refuse_bombs(place)
+        if folder is not None:
+            trust.admit_file(home / f"{name}.yaml")  # builds the values: only after the two above
+        composed = _compose(home, name, overrides, search, tell)
+        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except MissingConfigException as error:
+        raise ConfigError(_missing(error, search)) from error
+    except MissingMandatoryValue as error:
+        key = str(error.full_key)
+        raise ConfigError(f"{key}: missing; set {key}=VALUE") from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_refused(error, home, name, overrides, search)) from error
+    except ValueError as error:  # Hydra's own, such as for a group that is set to null
+        raise ConfigError(_one_line(error)) from error
+    except RecursionError as error:
+        raise ConfigError(f"{home / name}.yaml: a value contains itself") from error
+    except YAMLError as error:
+        place_of = getattr(error, "problem_mark", None)
+        at = f"{place_of.name}, line {place_of.line + 1}" if place_of else str(home)
+        raise ConfigError(f"{at}: not valid YAML: {getattr(error, 'problem', error)}") from error
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{home / name}.yaml holds no settings by name")
+    if folder is not None:
+        trust.admit_config(plain)
+    settings = {str(key): value for key, value in plain.items()}
+    _refuse_empty(overrides, settings)
+    return settings
+
+
+def _compose(
+    home: Path,
+    name: str,
+    overrides: Sequence[str],
+    search: Sequence[str],
+    tell: Tell = lambda line: None,
+) -> DictConfig:
+    """Compose the config without the experiments' settings that new choices replace."""
+    given = [*overrides, *_search_path(search)]
+    folders = [Path(place) for place in search]
+    with without_settings_of_others(home, name, given, search=folders, tell=tell) as place:
+        if place == home:
+            return compose(home, name, given)
+        return compose(place, name, [*overrides, *_search_path([str(home), *search])])
+
+
+def _refuse_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> None:
+    """Raise ConfigError for the first override that cannot be what the user means."""
+    for text in overrides:
+        parsed = parse(text)
+        group = parsed.key_or_group
+        if parsed.is_sweep_override():
+            raise ConfigError(
+                f"{text}: several values for one run; add -m to train once with each, or write "
+                f"{group}=[...] for a list"
+            )
+        if parsed.is_delete() or not any((folder / group).is_dir() for folder in folders):
+            continue
+        value = parsed.value()
+        named = value if isinstance(value, list) else [value]
+        if not isinstance(value, Mapping) and not all(isinstance(each, str) for each in named):
+            raise ConfigError(
+                f"{text}: {group} takes the name of a config; {nearest(str(value), choices(group))}"
+            )
+
+
+def _refuse_empty(overrides: Sequence[str], plain: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an override with {}, which changes nothing if the key has settings."""
+    for text in overrides:
+        parsed = parse(text)
+        if parsed.is_delete() or parsed.value() != {}:
+            continue
+        key = parsed.key_or_group.replace("/", ".")
+        node: Any = plain
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        if isinstance(node, Mapping) and node:
+            known = choices(parsed.key_or_group)
+            none = [f"choose {key}=none" for name in known if name == "none"]
+            other = none or ([f"choose a config, such as {key}={known[0]}"] if known else [])
+            advice = " or ".join([*other, f"take single keys out with ~{key}.{next(iter(node))}"])
+            raise ConfigError(
+                f"{text}: {{}} is merged into what {key} holds and changes nothing; {advice}"
+            )
+
+
+def load_changed(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """A run's config with overrides, of which `credit=rloo` and the like choose whole configs.
+
+    A run folder's config has no groups to choose from, so those of the shipped ones are put in
+    place of what the run had.
+    """
+    plain = load([], name=RUN, folder=folder)
+    rest = []
+    for override in overrides:
+        group, _, name = override.partition("=")
+        if group in KEYS and choices(group) and name.isidentifier():
+            plain[group] = load([override])[group]
+        else:
+            rest.append(override)
+    with TemporaryDirectory() as place:
+        Path(place, "config.yaml").write_text(to_yaml(plain), encoding="utf-8")
+        return load(rest, name=RUN, folder=Path(place))
+
+
+def at_home(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config for commands that open a finished run: everything in this process, no trackers,
+    and no choice of an attention kernel, because nothing is trained."""
+    nodes = {
+        key: config[key] if config.get(key, {}).get(TARGET) == name else {TARGET: name}
+        for key, name in HOME.items()
+    }
+    settings = ("learner", "population")
+    plain = {k: _any_kernel(config[k]) for k in settings if k in config}
+    return {**config, **nodes, **plain, "trackers": {}}
+
+
+def _any_kernel(node: Any) -> Any:
+    if not isinstance(node, Mapping):
+        return node
+    return {key: None if key == "attention" else _any_kernel(each) for key, each in node.items()}
+
+
+def _search_path(folders: Sequence[str]) -> list[str]:
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise ConfigError(f"--config-dir {folder}: no such folder")
+    return search_path([Path(folder) for folder in folders])
+
+
+def validate(config: Mapping[str, Any]) -> None:
+    """Check that a config has all its parts, and every `_target_` node against what it names."""
+    for key in config:
+        if key not in (*KEYS, SHARED):
+            raise ConfigError(f"unknown key {key!r}; {nearest(key, KEYS)}")
+    for key in KEYS:
+        if key not in config:
+            raise ConfigError(f"the config has no {key!r}; it needs {', '.join(KEYS)}")
+        if key != "seed":
+            _refuse_plain(config[key], where=key)
+    refuse_unfit(config)
+    for key in (*COLLECTIONS, *TABLES):
+        for name, node in config[key].items():
+            _refuse_plain(node, where=f"{key}.{name}")
+    try:
+        refuse_seed(convert(int, config["seed"], where="seed"))
+    except ValueError as error:
+        raise ConfigError(f"seed: {error}") from error
+    services = ("seed", *config["services"])
+    check({key: node for key, node in config.items() if key != "credit"}, provided=services)
+    check(config["credit"], where="credit", provided=(*services, "arena"))
+    nodes = {key: config[key] for key in OBJECTS}
+    nodes |= {f"{key}.{name}": node for key in COLLECTIONS for name, node in config[key].items()}
+    for name, node in config["evaluations"].items():
+        nodes[f"evaluations.{name}.arena"] = node.get("arena")
+    for where, node in nodes.items():
+        if not isinstance(node, Mapping) or TARGET not in node:
+            raise ConfigError(f"{where}.{TARGET}: missing; it names the class to build")
+    for group, least in (("rollout", 1), ("learner", 0)):
+        for name, value in config[group].items():
+            if isinstance(value, int | float) and value < least:
+                raise ConfigError(
+                    f"{group}.{name}: {value} does not fit: at least {least} is needed"
+                )
+
+
+def _refuse_plain(node: Any, *, where: str) -> None:
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{where}: {node!r} does not fit: it holds settings by name")
+
+
+def groups(search: Sequence[str] = ()) -> list[str]:
+    """The groups that there are configs of."""
+    folders = [config_folder(), *map(Path, search)]
+    places = [place for folder in folders if folder.is_dir() for place in folder.iterdir()]
+    return sorted({place.name for place in places if any(place.glob("*.yaml"))})
+
+
+def choices(group: str, search: Sequence[str] = ()) -> list[str]:
+    """The configs of a group."""
+    folders = [config_folder(), *map(Path, search)]
+    return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
+
+
+def default_keys() -> list[str]:
+    """Every key of the default config, such as learner.lr."""
+    return sorted(_paths(compose(config_folder(), "train", [])))
+
+
+def to_yaml(config: Mapping[str, Any]) -> str:
+    """A resolved configuration as YAML that `load` reads to the same values."""
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(config)))
+
+
+def _escaped(value: Any) -> Any:
+    """`value` with its `${` spelled so that they are text and no interpolation."""
+    if isinstance(value, Mapping):
+        return {key: _escaped(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(inner) for inner in value]
+    if isinstance(value, str):
+        # Backslashes in front of an interpolation escape, and so have to be escaped themselves.
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    return value
+
+
+def _missing(error: MissingConfigException, search: Sequence[str]) -> str:
+    group, _, name = str(error.missing_cfg_file or "").rpartition("/")
+    group = group.lstrip("/")
+    if not group:
+        return _one_line(error)
+    known = choices(group, search)
+    if not known:
+        return f"no group {group!r}; {nearest(group, groups(search))}"
+    return f"no {group} named {name!r}; {nearest(name, known)}"
+
+
+def _refused(
+    error: Exception, home: Path, name: str, overrides: Sequence[str], search: Sequence[str]
+) -> str:
+    """An override that Hydra refused, with the key that was probably meant."""
+    text = str(error)
+    full = re.search(r"full_key: (\S+)", text)
+    found = full or re.search(r"Could not override '([^']+)'", text)
+    if found and found.group(1) in GROUPS_WITH_PLUS:
+        group = found.group(1)
+        typed = next((text for text in overrides if text.startswith(f"{group}=")), f"{group}=NAME")
+        return f"{typed}: the config has no {group} yet; add one with a plus: +{typed}"
+    if found and ("is not in struct" in text or "Could not override" in text):
+        return _unknown_key(found.group(1), home, name, overrides, search)
+    found = re.search(r"An item is already at '([^']+)'", text)
+    if found:
+        return f"+{found.group(1)}: the config has this key already; write it without the plus"
+    found = re.search(r"No match in the defaults list.*'\+?([^']+)'", text)
+    if found:
+        group = found.group(1).partition("=")[0]
+        return f"unknown key {group!r}; {nearest(group, [*KEYS, *GROUPS_WITH_PLUS])}"
+    if isinstance(error, ConfigCompositionException) and error.__cause__:
+        return f"{_one_line(error)} ({_one_line(error.__cause__)})"
+    return _one_line(error)
+
+
+def _unknown_key(
+    key: str, home: Path, name: str, overrides: Sequence[str], search: Sequence[str]
+) -> str:
+    """The line about a key that is not there, with the nearest beside it that is."""
+    rest = [override for override in overrides if key not in override]
+    try:
+        known = list(_paths(_compose(home, name, rest, search)))
+    except (HydraException, OmegaConfBaseException):  # a second fault in what was asked for
+        known = list(_paths(compose(home, name, [])))
+    if key in known:
+        return f"{key}: to put something new into it, write +{key}=..."
+    parent = key
+    while parent:
+        parent = parent.rpartition(".")[0]
+        beside = [path for path in known if path.rpartition(".")[0] == parent]
+        if beside:
+            return f"unknown key {key!r}; {nearest(key, beside)}"
+    return f"unknown key {key!r}; {nearest(key, known)}"
+
+
+def _paths(node: Any, prefix: str = "") -> Iterator[str]:
+    if isinstance(node, DictConfig):
+        for key in node:
+            path = f"{prefix}.{key!s}" if prefix else str(key)
+            yield path
+            yield from _paths(node._get_node(key), path)
+
+
+def _one_line(error: BaseException) -> str:
+    """An error's first line, with the second line if the first one ends with a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return f"{lines[0]} {lines[1]}"
+    return lines[0] if lines else type(error).__name__

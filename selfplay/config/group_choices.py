@@ -1,0 +1,216 @@
+"""Groups that the command line chooses again, and an experiment's settings for these groups.
+
+An experiment chooses `credit: dr_grpo` and sets `credit: {within: agent}`. An override `credit=rae`
+chooses another method, which has no such setting. The experiment's settings below that group were
+meant for the experiment's own choice, so they are dropped, and one line names them.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from selfplay.config.composition import chosen, compose, parse, search_path
+from selfplay.config.instantiate import TARGET
+
+Tell: TypeAlias = Callable[[str], object]
+"""Shows one line to the user."""
+NOTHING = "none"
+"""Name of the choice that leaves a group empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A config that an override chooses for a group."""
+
+    group: str
+    """Path of the group, such as credit or collapse/rules."""
+    name: str
+    """Name of the config."""
+    override: str
+    """The override as it was written."""
+
+    @property
+    def key(self) -> str:
+        """Key of the group in the config, such as collapse.rules."""
+        return self.group.replace("/", ".")
+
+
+@contextmanager
+def without_settings_of_others(
+    home: Path, name: str, overrides: Sequence[str], *, search: Sequence[Path], tell: Tell
+) -> Iterator[Path]:
+    """Give the folder to compose from, without the experiments' settings that do not fit.
+
+    It is `home` itself if there is nothing to leave out. Otherwise it is a temporary folder with
+    the primary config and the changed experiments, which is searched before `home`.
+
+    Args:
+        home: Folder of the primary config.
+        name: Name of the primary config.
+        overrides: Overrides of the command line, including the search path.
+        search: Folders that `overrides` add to `home` in the search for groups.
+        tell: Called with one line for each override that drops settings of an experiment.
+    """
+    changed = _changed(home, name, overrides, [home, *search], tell)
+    if not changed:
+        yield home
+        return
+    with TemporaryDirectory(prefix="selfplay-") as place:
+        folder = Path(place)
+        (folder / f"{name}.yaml").write_bytes((home / f"{name}.yaml").read_bytes())
+        for path, text in changed.items():
+            file = folder / f"{path}.yaml"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        yield folder
+
+
+def _changed(
+    home: Path, name: str, overrides: Sequence[str], folders: Sequence[Path], tell: Tell
+) -> dict[str, str]:
+    """Return the experiments that must change: path to new text."""
+    choices = [each for text in overrides if (each := _choice(text, folders)) is not None]
+    if not any(text.startswith("+") for text in overrides) or not choices:
+        return {}
+    rest = [text for text in overrides if text not in [each.override for each in choices]]
+    with suppress(HydraException, OmegaConfBaseException, ValueError):
+        # The composition itself reports a config that cannot be composed.
+        found = _found(home, name, rest, overrides)
+        before = dict(_last_of_groups(found))
+        files = {
+            path: file
+            for path, package in found
+            if package in ("", "_global_") and path != name
+            if (file := _file(path, folders)) is not None
+            if path.rpartition("/")[0] not in [each.group for each in choices]
+        }
+        anew = [each for each in choices if before.get(each.group) != each.name]
+        bodies = {path: OmegaConf.load(file) for path, file in files.items()}
+        left: dict[str, str] = {}
+        for choice in anew:
+            whose = {
+                path: settings
+                for path, body in bodies.items()
+                if isinstance(body, DictConfig)
+                if isinstance(settings := OmegaConf.select(body, choice.key), DictConfig)
+                if settings
+            }
+            if not whose or _fits(choice, before.get(choice.group), whose, folders):
+                continue
+            for path, settings in whose.items():
+                keys = [f"{choice.key}.{key!s}" for key in settings]
+                tell(
+                    f"experiment {path.rpartition('/')[2]}'s {', '.join(keys)} "
+                    f"{'is' if len(keys) == 1 else 'are'} dropped: {choice.override} was chosen"
+                )
+                _take_out(bodies[path], choice.key)
+                left[path] = _text(files[path], bodies[path])
+        return left
+    return {}
+
+
+def _found(
+    home: Path, name: str, rest: Sequence[str], overrides: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Compose the configs without the new choices, or with them if a config needs a choice."""
+    try:
+        return chosen(home, name, rest)
+    except (HydraException, OmegaConfBaseException, ValueError):
+        return chosen(home, name, overrides)
+
+
+def _choice(text: str, folders: Sequence[Path]) -> Choice | None:
+    """The config of a group that an override chooses in place of another, if it does."""
+    parsed = parse(text)
+    group, value = parsed.key_or_group, parsed.value() if not parsed.is_sweep_override() else None
+    if parsed.is_add() or parsed.is_force_add() or parsed.is_delete() or parsed.package:
+        return None
+    if not isinstance(value, str) or not any((place / group).is_dir() for place in folders):
+        return None
+    return Choice(group=group, name=value, override=text)
+
+
+def _last_of_groups(found: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Return (group, name) for each group of the primary config, with the chosen config."""
+    for path, package in found:
+        group, _, name = path.rpartition("/")
+        # A config that another includes has the package of that one's key, not of its own group.
+        if package in ("", "_global_") or package == group.replace("/", "."):
+            yield group, name
+
+
+def _file(path: str, folders: Sequence[Path]) -> Path | None:
+    files = (folder / f"{path}.yaml" for folder in folders)
+    return next((file for file in files if file.is_file()), None)
+
+
+def _fits(
+    choice: Choice, before: str | None, whose: Mapping[str, DictConfig], folders: Sequence[Path]
+) -> bool:
+    """Return True if the settings of an experiment fit the config that the override chooses.
+
+    They fit if the old and the new config build the same classes wherever there are settings.
+    `population=separate` and `population=shared` build the same class with different settings;
+    `credit=rae` and `credit=dr_grpo` build different classes.
+    """
+    if choice.name == NOTHING or before is None:
+        return False
+    old, new = (_node(choice, each, folders) for each in (before, choice.name))
+    return all(_same_classes(_plain(settings), old, new) for settings in whose.values())
+
+
+def _node(choice: Choice, name: str, folders: Sequence[Path]) -> Any:
+    """Return the values of the config `name` of the choice's group, interpolations unresolved."""
+    with TemporaryDirectory(prefix="selfplay-") as place:
+        Path(place, "alone.yaml").write_text(f"defaults: [{choice.group}: {name}]\n")
+        composed = compose(Path(place), "alone", search_path(folders))
+    return _plain(OmegaConf.select(composed, choice.key))
+
+
+def _plain(node: Any) -> Any:
+    if OmegaConf.is_config(node):
+        return OmegaConf.to_container(node, resolve=False, throw_on_missing=False)
+    return node
+
+
+def _same_classes(settings: Any, old: Any, new: Any, *, inside: bool = False) -> bool:
+    """Return True if two configs have the same classes at every level that the settings reach.
+
+    `inside` is True for a level that belongs to a class. Plain settings outside of all classes,
+    such as the model of a policy, are what the group chooses, so they never count as the same.
+    """
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return False
+    if old.get(TARGET) != new.get(TARGET) or TARGET in settings:
+        return False
+    inside = inside or TARGET in old
+    for key, value in settings.items():
+        deeper = isinstance(value, Mapping) and isinstance(old.get(key), Mapping)
+        if deeper and (old[key] or new.get(key)):
+            if not _same_classes(value, old[key], new.get(key), inside=inside):
+                return False
+        elif not inside or (key in old) != (key in new):
+            return False
+    return True
+
+
+def _take_out(body: Any, key: str) -> None:
+    """Drop a key, whatever it holds."""
+    parent, _, last = key.rpartition(".")
+    node = OmegaConf.select(body, parent) if parent else body
+    del node[last]
+
+
+def _text(file: Path, body: Any) -> str:
+    """A config's YAML with the comment that says its package."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    header = [line for line in lines if re.match(r"#\s*@package\s", line)]
+    return "\n".join([*header, OmegaConf.to_yaml(body)])

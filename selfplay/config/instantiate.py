@@ -1,0 +1,281 @@
+"""Building objects from config nodes: `_target_` names what, the other keys are its arguments.
+
+Every key is checked against the target's signature and type hints before anything is built, so that
+a typo costs one line and not a run.
+"""
+
+import inspect
+import pkgutil
+import traceback
+import typing
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, is_dataclass
+from importlib import import_module
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from selfplay.config import trust
+from selfplay.errors import ConfigError, nearest
+
+TARGET = "_target_"
+
+
+def build(node: Any, *, where: str = "", provided: Mapping[str, Any] | None = None) -> Any:
+    """The object that a config node describes; plain values pass through.
+
+    Args:
+        node: Plain data; mappings with `_target_` become objects, inner ones first.
+        where: Key path of the node, for errors.
+        provided: Objects for parameters of these names that the config leaves out (services).
+    """
+    if isinstance(node, Mapping):
+        if TARGET in node:
+            target, values = prepare(node, where=where, provided=provided)
+            return construct(target, values, where=where)
+        return {k: build(v, where=join(where, k), provided=provided) for k, v in node.items()}
+    if isinstance(node, Sequence) and not isinstance(node, str):
+        return [build(v, where=join(where, i), provided=provided) for i, v in enumerate(node)]
+    return node
+
+
+def prepare(
+    node: Mapping[str, Any], *, where: str, provided: Mapping[str, Any] | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """The target of a node and its checked arguments, inner nodes built."""
+    target = locate(node[TARGET], where)
+    trust.admit_settings(str(node[TARGET]), node, where)
+    inner = {key: value for key, value in node.items() if key != TARGET}
+    values = {k: build(v, where=join(where, k), provided=provided) for k, v in inner.items()}
+    known = signature(target, where).known
+    values |= {k: v for k, v in (provided or {}).items() if k in known and k not in values}
+    return target, fit(target, values, where=where)
+
+
+def construct(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
+    """Call a target; a value that it refuses with a ValueError becomes one line."""
+    try:
+        return target(**values)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def check(node: Any, *, where: str = "", provided: Collection[str] = ()) -> None:
+    """Raise ConfigError for the first thing in a node that could not be built; builds nothing."""
+    for path, inner in _targets(node, where):
+        target = locate(inner[TARGET], path)
+        trust.admit_settings(str(inner[TARGET]), inner, path)
+        given = {key: value for key, value in inner.items() if key != TARGET}
+        pending = {key for key, value in given.items() if any(_targets(value, ""))}
+        fit(target, given, where=path, pending=pending, provided=provided)
+
+
+def fit(
+    target: Any,
+    values: Mapping[str, Any],
+    *,
+    where: str,
+    pending: Collection[str] = (),
+    provided: Collection[str] = (),
+    reserved: Collection[str] = (),
+) -> dict[str, Any]:
+    """`values` as arguments of `target`, each converted to the type that the target declares.
+
+    Args:
+        target: What will be called.
+        values: Its arguments.
+        where: Key path, for errors.
+        pending: Those of `values` that are still nodes, so that their types are not known yet.
+        provided: Parameters that the program fills in where `values` leaves them out.
+        reserved: Parameters that the program alone fills in.
+    Raises:
+        ConfigError: For an unknown key, a missing one, or a value of another type.
+    """
+    takes = signature(target, where)
+    known = [name for name in takes.known if name not in reserved]
+    for name in values:
+        if name not in known and (name in reserved or not takes.anything):
+            raise ConfigError(f"{join(where, name)}: unknown key; {nearest(name, known)}")
+    for name in takes.needed:
+        if name not in values and name not in provided and name not in reserved:
+            raise ConfigError(f"{join(where, name)}: missing; {_title(target)} needs it")
+    return {
+        name: value
+        if name in pending or name not in takes.hints or not _is_plain(value)
+        else convert(takes.hints[name], value, where=join(where, name))
+        for name, value in values.items()
+    }
+
+
+def convert(hint: Any, value: Any, *, where: str) -> Any:
+    """`value` as a type hint has it: a list becomes a tuple, "1e-4" a float; else ConfigError."""
+    try:
+        # A dataclass of its own brings its own settings and takes no others.
+        adapter = TypeAdapter(hint, config=None if is_dataclass(hint) else _LENIENT)
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        return value  # not a type of plain data: the target itself must cope
+    try:
+        converted = adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = where
+        # The location inside a union names its branches too, which are no keys.
+        if isinstance(value, Mapping | list) and len(error.errors()) == 1:
+            for part in first["loc"]:
+                path = join(path, part)
+        hint_text = ""
+        if typing.get_origin(hint) is typing.Literal and isinstance(value, str):
+            hint_text = f"; {nearest(value, typing.get_args(hint))}"
+        problem = first["msg"][:1].lower() + first["msg"][1:]
+        raise ConfigError(
+            f"{path}: {first['input']!r} does not fit: {problem}{hint_text}"
+        ) from error
+    if isinstance(value, bool) and isinstance(converted, int | float) and converted is not value:
+        raise ConfigError(f"{where}: {str(value).lower()} does not fit: a number is needed")
+    return converted
+
+
+_LENIENT = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True)
+"""`run.name=7` reads as a number, and means the name "7"."""
+
+
+def locate(name: Any, where: str, *, key: str = TARGET) -> Any:
+    """The class or function of a dotted name, which a config has under `key`.
+
+    Raises ConfigError if there is none, or if `selfplay.config.trust` does not allow it.
+    """
+    module, _, attribute = str(name).rpartition(".")
+    at = join(where, key)
+    if not module or not attribute or module.startswith("."):
+        raise ConfigError(f"{at}: {name!r} is no dotted name, such as package.module.Class")
+    trust.admit(str(name), at)
+    try:
+        home = import_module(module)
+    except ModuleNotFoundError as error:
+        missing = str(error.name)
+        # A missing dependency of an existing module is another fault than a wrong name.
+        if module != missing and not module.startswith(f"{missing}."):
+            raise ConfigError(f"{at}: {name} needs the package {missing!r}") from error
+        hint = nearest(missing, _modules_beside(missing))
+        raise ConfigError(f"{at}: no module {missing!r} for {name!r}; {hint}") from error
+    except Exception as error:  # whatever an author's module does wrong while it is imported
+        raise ConfigError(f"{at}: cannot import {module}: {_last_place(error)}") from error
+    if not hasattr(home, attribute):
+        public = [
+            key for key, value in vars(home).items() if callable(value) and not key.startswith("_")
+        ]
+        raise ConfigError(f"{at}: no {attribute!r} in {module}; {nearest(attribute, public)}")
+    target = getattr(home, attribute)
+    if not callable(target):
+        raise ConfigError(f"{at}: {name} is neither a class nor a function")
+    trust.admit_found(target, str(name), at)
+    return target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """What a callable takes by name."""
+
+    known: tuple[str, ...]
+    """Its parameters, those of base classes where it passes them on."""
+    needed: tuple[str, ...]
+    """Those without a default."""
+    hints: Mapping[str, Any]
+    """Their types, where declared."""
+    anything: bool
+    """Whether it takes any other name too."""
+
+
+def signature(target: Any, where: str = "") -> Signature:
+    """The parameters of a callable, those of its base classes where it passes them on."""
+    found: dict[str, inspect.Parameter] = {}
+    hints: dict[str, Any] = {}
+    anything = False
+    for function in _functions(target):
+        try:
+            own = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{join(where, TARGET)}: {_title(target)} does not say what it takes; wrap it in a "
+                "function"
+            ) from error
+        for parameter in own:
+            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                found.setdefault(parameter.name, parameter)
+        with suppress(NameError):  # names that exist only for type checkers: types go unchecked
+            hints = {**typing.get_type_hints(function), **hints}
+        anything = any(p.kind is p.VAR_KEYWORD for p in own)
+        if not anything:
+            break
+    return Signature(
+        known=tuple(found),
+        needed=tuple(name for name, p in found.items() if p.default is p.empty),
+        hints=hints,
+        anything=anything,
+    )
+
+
+def _functions(target: Any) -> Iterator[Any]:
+    """The functions that take a target's arguments, each handing on what it does not name."""
+    if not inspect.isclass(target):
+        yield target
+        return
+    initialisers = [
+        vars(layer)["__init__"] for layer in target.__mro__ if "__init__" in vars(layer)
+    ]
+    own = [function for function in initialisers if function is not object.__init__]
+    if own:
+        yield from own
+    else:
+        yield target if target.__new__ is not object.__new__ else _takes_nothing
+
+
+def _takes_nothing() -> None:
+    """Stands for the initialiser of a class that has none."""
+
+
+def join(where: str, key: object) -> str:
+    """A longer key path."""
+    return f"{where}.{key}" if where else str(key)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def _targets(node: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    children: Iterable[tuple[Any, Any]] = ()
+    if isinstance(node, Mapping):
+        if TARGET in node:
+            yield where, node
+        children = node.items()
+    elif isinstance(node, Sequence) and not isinstance(node, str):
+        children = enumerate(node)
+    for key, value in children:
+        yield from _targets(value, join(where, key))
+
+
+def _modules_beside(module: str) -> list[str]:
+    """The modules of the package that a missing module should have been in."""
+    parent = module.rpartition(".")[0]
+    if not parent:
+        return []
+    folders = getattr(import_module(parent), "__path__", [])
+    return [f"{parent}.{found.name}" for found in pkgutil.iter_modules(folders)]
+
+
+def _last_place(error: BaseException) -> str:
+    """An error in one line, with the place that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{'' if isinstance(error, SyntaxError) else place}"
+
+
+def _title(target: Any) -> str:
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', target)}"

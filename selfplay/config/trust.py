@@ -1,0 +1,331 @@
+"""Gate for names in a config that somebody else wrote.
+
+A config names classes and functions by their import path, and importing a module runs its code. A
+command that opens a run folder therefore works under a `Limit`: such a name must come from our own
+packages or from packages that the user named with `--trust`. Every lookup of a name asks `admit`
+before the import and `admit_found` after it. Without a limit, every name is allowed: the user has
+composed the config, or a Python program has.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+from selfplay.errors import ConfigError, one_line
+
+OWN = ("selfplay", "roles", "arenas", "configs")
+"""Our own packages; a run folder may name classes of them."""
+NAMED = (
+    "selfplay.collapse",
+    "selfplay.credit",
+    "selfplay.curriculum",
+    "selfplay.engines",
+    "selfplay.sandbox.Executor",
+    "selfplay.league",
+    "selfplay.learner",
+    "selfplay.plan.cluster",
+    "selfplay.models.population",
+    "selfplay.role",
+    "selfplay.runtime",
+    "selfplay.sampler",
+    "selfplay.config.run_config",
+    "selfplay.run.trackers",
+    "selfplay.types",
+    "selfplay.models.warmstart",
+)
+"""Modules of `selfplay` whose classes a run folder may name. The other modules write files or start
+programs."""
+RUN_CONFIG = "config.yaml"
+"""Name of the resolved config in a run folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """A class of ours that a setting can give access to files, programs or the network."""
+
+    name: str
+    """Name of the class, without its module."""
+    key: str | None
+    """The setting; None: any use of the class."""
+    safe: tuple[Any, ...]
+    """Values of the setting that give no such access."""
+    module: str
+    """Module that the user must trust to allow it."""
+    why: str
+    """Reason for the refusal: a clause that begins with its subject."""
+
+
+GUARDS = (
+    Guard(
+        name="Executor",
+        key="isolation",
+        safe=(None, "kernel"),
+        module="selfplay.sandbox",
+        why="it runs recorded programs without isolation",
+    ),
+    Guard(
+        name="OpenAIEngine",
+        key=None,
+        safe=(),
+        module="selfplay.engines.openai",
+        why="it sends an API key from your environment to an address of the config's choice",
+    ),
+    Guard(
+        name="VLLMEngine",
+        key="options",
+        safe=(None, {}),
+        module="selfplay.engines.vllm.engine",
+        why="vLLM's own options can load code",
+    ),
+    Guard(
+        name="RayRuntime",
+        key="address",
+        safe=(None,),
+        module="selfplay.runtime.ray",
+        why="it joins a Ray cluster of the config's choice, which can run code here",
+    ),
+    Guard(
+        name="MLflow",
+        key="uri",
+        safe=(None,),
+        module="selfplay.run.trackers",
+        why="it logs in at an address of the config's choice",
+    ),
+    Guard(
+        name="Embeddings",
+        key="model",
+        safe=("sentence-transformers/all-MiniLM-L6-v2",),
+        module="arenas.memory.retrieval",
+        why="a sentence-transformers model can name classes of any package",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """Limit on the names that a command accepts from a config that somebody else wrote."""
+
+    packages: tuple[str, ...] = ()
+    """Packages, or modules in them, that the user trusts."""
+    command: tuple[str, ...] = ()
+    """Words of the user's command line, from which an error builds the command to type."""
+
+    def __post_init__(self) -> None:
+        for package in self.packages:
+            if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", package):
+                raise ConfigError(
+                    f"--trust {package}: no package name; write a name that Python imports, such "
+                    "as my_arenas"
+                )
+
+    def trusts(self, name: str) -> bool:
+        """Return True if a dotted name is inside one of the packages that the user trusts."""
+        return any(_inside(name, package) for package in self.packages)
+
+    def advice(self, packages: Sequence[str]) -> str:
+        """Say how to trust these packages, with the full command to type if it is known."""
+        if not self.command:
+            return f"to allow it, add {shlex.join(flags(packages))}"
+        return f"to allow it, type: {shlex.join([*self.command, *flags(packages)])}"
+
+
+def flags(packages: Sequence[str]) -> list[str]:
+    """Return the command-line words that trust these packages."""
+    return [word for package in packages for word in ("--trust", package)]
+
+
+def foreign(config: Any, *, target: str = "_target_") -> list[str]:
+    """Return the packages, other than our own, that a config names."""
+    names = {str(node[target]).partition(".")[0] for _, node in _nodes(config, "", target)}
+    return sorted(names.difference(OWN))
+
+
+_limit: Limit | None = None
+
+
+def active() -> Limit | None:
+    """Return the limit of the running command; None if every name is allowed."""
+    return _limit
+
+
+@contextmanager
+def limited(limit: Limit | None) -> Iterator[None]:
+    """Hold every lookup of a name in this process, in all its threads, to a limit."""
+    global _limit
+    before, _limit = _limit, limit
+    try:
+        yield
+    finally:
+        _limit = before
+
+
+def admit(name: str, at: str) -> None:
+    """Raise ConfigError for a dotted name that the active limit forbids; imports nothing.
+
+    Args:
+        name: The import path, `package.module.name`; a colon counts as a dot.
+        at: Key path of the name, for the error.
+    """
+    dotted = name.replace(":", ".")
+    if _limit is None or _limit.trusts(dotted):
+        return
+    package = dotted.partition(".")[0]
+    if package not in OWN:
+        raise ConfigError(
+            f"{at}: {name} is code of the package {package!r}, which is not trusted; "
+            f"{_limit.advice([package])}"
+        )
+    if any(part.startswith("_") for part in dotted.split(".")):
+        raise ConfigError(f"{at}: {name} is private; a run folder names public classes only")
+    if package == "selfplay" and not any(_inside(dotted, module) for module in NAMED):
+        raise ConfigError(
+            f"{at}: {name} is not a component for configs; to allow it, add --trust "
+            f"{dotted.rpartition('.')[0] or dotted}"
+        )
+
+
+def admit_found(found: Any, name: str, at: str) -> None:
+    """Raise ConfigError if the object that a name leads to is not defined in an allowed package.
+
+    A module also has the names that it imports, such as
+    `selfplay.run.directory.TemporaryDirectory`.
+    """
+    if _limit is None:
+        return
+    home = found.__name__ if isinstance(found, ModuleType) else getattr(found, "__module__", None)
+    home = str(home or "")
+    allowed = home.partition(".")[0] in OWN or _limit.trusts(home)
+    if not allowed:
+        raise ConfigError(
+            f"{at}: {name} is defined in {home or 'no module'}, which is not trusted; "
+            f"{_limit.advice([home.partition('.')[0] or 'PACKAGE'])}"
+        )
+    if home.partition(".")[0] == "selfplay" and not _limit.trusts(home):
+        # The class's own path, too: another module may have imported it.
+        title = f"{home}.{getattr(found, '__qualname__', '')}"
+        known = (*NAMED, "selfplay.sandbox.pool.Executor")
+        if not (isinstance(found, type) and any(_inside(title, each) for each in known)):
+            raise ConfigError(f"{at}: {name} is not a class for configs")
+
+
+def admit_config(config: Any, *, target: str = "_target_") -> None:
+    """Raise ConfigError for the first node of a config that the active limit forbids.
+
+    One error names all packages that are not trusted. Nothing is imported.
+    """
+    if _limit is None:
+        return
+    nodes = list(_nodes(config, "", target))
+    foreign: dict[str, tuple[str, str]] = {}
+    for at, node in nodes:
+        name = str(node[target])
+        if not isinstance(node[target], str) or not re.fullmatch(r"\w+(\.\w+)+", name):
+            where = f"{at}.{target}" if at else target
+            raise ConfigError(f"{where}: {name!r} is no dotted name, such as package.module.Class")
+        package = name.partition(".")[0]
+        if package not in OWN and not _limit.trusts(name):
+            foreign.setdefault(package, (at, name))
+    if foreign:
+        at, name = next(iter(foreign.values()))
+        kinds = "packages" if len(foreign) > 1 else "package"
+        listed = ", ".join(map(repr, sorted(foreign)))
+        raise ConfigError(
+            f"{at}.{target}: {name} is code of the {kinds} {listed}, not trusted here; "
+            f"{_limit.advice(sorted(foreign))}"
+        )
+    for at, node in nodes:
+        admit(str(node[target]), f"{at}.{target}")
+
+
+def admit_file(path: Path) -> None:
+    """Raise ConfigError for a config file that refers to anything outside it.
+
+    The config of a run is resolved: it needs no other files, no environment variables and no
+    settings of Hydra, because some of these import modules. The file is read as plain data. Without
+    a limit nothing is checked.
+    """
+    if _limit is None:
+        return
+    if path.is_symlink() and not path.resolve().is_relative_to(path.parent.resolve()):
+        raise ConfigError(f"{path} is a link to a file outside its folder; replace it by a copy")
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ConfigError(f"{path}{at}: not valid YAML: {problem}") from error
+    except (RecursionError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {one_line(error)}") from error
+    if not isinstance(plain, Mapping):
+        return  # the loader reports the error
+    if path.name != RUN_CONFIG:
+        hydra = plain.get("hydra")
+        paths = hydra.get("searchpath") if isinstance(hydra, Mapping) else None
+        for place in paths if isinstance(paths, list) else [paths]:
+            if place is not None and "://" in str(place) and not str(place).startswith("file://"):
+                raise ConfigError(f"{path}: hydra.searchpath {place} is not trusted; name folders")
+        return
+    for key in ("hydra", "defaults"):
+        if key in plain:
+            raise ConfigError(f"{path}: unknown key {key!r}; the config of a run is complete")
+    for text in _texts(plain):
+        # `\${` is text; `\\${` is a backslash and an interpolation.
+        if re.search(r"(?<!\\)(\\\\)*\$\{", text):
+            raise ConfigError(
+                f"{path}: {text[:60]!r} refers to another value or to the environment; the config "
+                "of a run holds plain values"
+            )
+
+
+def _texts(node: Any) -> Iterator[str]:
+    """Return all texts in plain data; a node with several references is visited once."""
+    waiting, seen = [node], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, Mapping | list | tuple) and id(each) not in seen:
+            seen.add(id(each))
+            waiting += [*each.keys(), *each.values()] if isinstance(each, Mapping) else each
+
+
+def admit_settings(name: str, settings: Mapping[Any, Any], at: str) -> None:
+    """Raise ConfigError if these settings give a class of ours access that needs trust.
+
+    Args:
+        name: Import path of the class.
+        settings: Its arguments, as the config has them.
+        at: Key path of the node, for the error.
+    """
+    if _limit is None or name.partition(".")[0] not in OWN:
+        return
+    for guard in GUARDS:
+        if name.rpartition(".")[2] != guard.name or _limit.trusts(f"{guard.module}.{guard.name}"):
+            continue
+        if guard.key is None or settings.get(guard.key) not in guard.safe:
+            key = at if guard.key is None else f"{at}.{guard.key}"
+            raise ConfigError(f"{key}: {guard.why}; {_limit.advice([guard.module])}")
+
+
+def _nodes(node: Any, at: str, target: str) -> Iterator[tuple[str, Mapping[Any, Any]]]:
+    children: Sequence[tuple[Any, Any]] = ()
+    if isinstance(node, Mapping):
+        if target in node:
+            yield at, node
+        children = list(node.items())
+    elif isinstance(node, list | tuple):
+        children = list(enumerate(node))
+    for key, value in children:
+        yield from _nodes(value, f"{at}.{key}" if at else str(key), target)
+
+
+def _inside(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")

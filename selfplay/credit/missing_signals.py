@@ -1,0 +1,81 @@
+"""Warnings about missing signals: steps without one, and metrics of settings that no game has."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from selfplay.credit import Credit
+from selfplay.credit.base import own_pay
+from selfplay.credit.team_return import team_return
+from selfplay.errors import nearest
+from selfplay.types import Episode, Group, Sample, Status
+
+
+class Silence:
+    """Finds the steps in which every advantage is 0."""
+
+    def __init__(self, credit: Credit) -> None:
+        """`credit` is the run's method; one with `team` judges by the mean pay of all agents."""
+        self.team = any(getattr(method, "team", False) for method in _methods(credit).values())
+        self._before = False
+
+    def line(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> str | None:
+        """One line if no policy can learn from this step, but could from the step before."""
+        silent, before = zero_fraction(samples) == 1.0, self._before
+        self._before = silent
+        if not silent or before:
+            return None
+        if not samples:
+            return f"step {step}: credit made no samples, so no policy learns in this step"
+        return (
+            f"step {step}: all {len(samples)} advantages are 0, so no policy learns from its pay "
+            f"in this step; {self._reason(groups)}"
+        )
+
+    def _reason(self, groups: Sequence[Group]) -> str:
+        episodes = [e for g in groups for e in g.episodes if e.status is not Status.FAILED]
+        if self.team and episodes and all(map(_opposed, episodes)):
+            return (
+                "what the agents are paid adds up to 0 in every episode (a zero-sum game), and "
+                "this credit judges by the team's pay; choose one that judges by each agent's own "
+                "pay, such as credit=rloo"
+            )
+        return "the returns that credit compares are equal"
+
+
+def zero_fraction(samples: Sequence[Sample]) -> float:
+    """The fraction of samples whose advantages are all 0; 1 if there are no samples."""
+    zero = sum(not np.any(sample.advantage) for sample in samples)
+    return zero / len(samples) if samples else 1.0
+
+
+def _opposed(episode: Episode) -> bool:
+    """Return True if the pay of all agents adds up to 0, but for rounding (zero-sum)."""
+    paid = [abs(own_pay(episode, agent)) for agent in episode.other_pay or episode.agents()]
+    return bool(paid) and abs(team_return(episode)) <= 1e-12 * max(1.0, *paid)
+
+
+def unmeasured(parts: Mapping[str, object], groups: Sequence[Group]) -> Iterator[str]:
+    """A line for each metric that a part's settings name and that no finished episode has.
+
+    A part (a credit method or a sampler) names them by `metrics_read`: setting to metric.
+    """
+    every = [episode for group in groups for episode in group.episodes]
+    finished = [episode for episode in every if episode.status is Status.FINISHED]
+    known = {metric for episode in finished for metric in episode.metrics}
+    for name, part in parts.items():
+        for where, method in _methods(part, name).items():
+            for setting, metric in getattr(method, "metrics_read", {}).items():
+                if finished and metric not in known:
+                    yield (
+                        f"{where}.{setting}: none of {len(finished)} finished episodes has a "
+                        f"metric {metric!r}, so it counts as 0; {nearest(metric, known)}"
+                    )
+
+
+def _methods(part: object, name: str = "") -> dict[str, object]:
+    """The part, or the methods that it is made of."""
+    methods = getattr(part, "methods", None)
+    if not isinstance(methods, Mapping):
+        return {name: part}
+    return {f"{name}.methods.{role}": method for role, method in methods.items()}

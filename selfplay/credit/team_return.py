@@ -1,0 +1,112 @@
+"""The team's return: the mean pay of all agents of an arena, from a stage on."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from selfplay.credit.base import Play, own_pay
+from selfplay.types import Episode, Turn
+
+
+def team_return(episode: Episode) -> float:
+    """Return the mean pay of all agents in the episode, whether they have a turn or not."""
+    agents = tuple(episode.other_pay) or episode.agents()
+    return sum(own_pay(episode, agent) for agent in agents) / max(len(agents), 1)
+
+
+class TeamReturns:
+    """The returns of `team_return_to_go`, and the values to compare them with in siblings."""
+
+    def __init__(self, *, discount: float) -> None:
+        """`discount` is gamma per round."""
+        if not 0.0 <= discount <= 1.0:
+            raise ValueError(f"discount must be in [0, 1], not {discount}")
+        self.discount = discount
+
+    def __call__(self, episode: Episode) -> list[float]:
+        """For every turn, the team's return to go."""
+        return team_return_to_go(episode, discount=self.discount)
+
+    def absent(self, play: Play, sibling: Episode) -> float:
+        """The sibling's return to go from the play's stage on; 0 if the sibling ended before."""
+        to_go = team_to_go(sibling, discount=self.discount)
+        place = play.turn.stage if play.turn.stage >= 0 else play.number
+        return to_go[place] if place < len(to_go) else 0.0
+
+
+def team_return_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
+    """For every turn, the mean pay of all agents from the turn's stage on.
+
+    Agents without a turn count too. Pay counts at the stage that paid it, and is discounted once
+    for each round in between. If the record does not say when an agent was paid, its pay counts as
+    late as possible: just before its next turn, or at the end. So a turn never loses pay that it
+    may have earned. Without recorded stages, rounds are used as stages. A shaping reward of a turn
+    counts at this turn.
+    """
+    to_go = team_to_go(episode, discount=discount)
+    return [to_go[place] for place in _places(episode)]
+
+
+def team_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
+    """For every stage, the mean pay of all agents from this stage on."""
+    places, rounds = _places(episode), rounds_of(episode)
+    count = max(places, default=-1) + 1
+    round_of = dict(zip(places, rounds, strict=True))
+    paid = [0.0] * count
+    for place, reward in _pay(episode, places, count - 1):
+        if place >= 0:
+            paid[place] += reward
+    agents = max(len(episode.other_pay) or len(episode.agents()), 1)
+    found, after = [0.0] * count, 0.0
+    for place in reversed(range(count)):
+        found[place] = paid[place] / agents + after
+        begins = place == 0 or round_of.get(place) != round_of.get(place - 1)
+        after = found[place] * (discount if begins else 1.0)
+    return found
+
+
+def rounds_of(episode: Episode) -> list[int]:
+    """Return the round of every turn. A new round begins when an agent acts a second time.
+
+    Turns of one recorded stage are of one round.
+    """
+    acted: set[str] = set()
+    number, found = 0, []
+    for _, stage in groupby(enumerate(episode.turns), key=_stage):
+        agents = [turn.agent for _, turn in stage]
+        if acted.intersection(agents):
+            number, acted = number + 1, set()
+        acted.update(agents)
+        found += [number] * len(agents)
+    return found
+
+
+def _stage(numbered: tuple[int, Turn]) -> tuple[int, int]:
+    """Return a key that the turns of one stage share; without recorded stages, one per turn."""
+    number, turn = numbered
+    return (turn.stage, number if turn.stage < 0 else 0)
+
+
+def _places(episode: Episode) -> list[int]:
+    """Return the stage of every turn; its round if the record has no stages."""
+    if all(turn.stage >= 0 for turn in episode.turns):
+        return [turn.stage for turn in episode.turns]
+    return rounds_of(episode)
+
+
+def _pay(episode: Episode, places: Sequence[int], last: int) -> list[tuple[int, float]]:
+    """All pay as (place, reward)."""
+    found: list[tuple[int, float]] = []
+    for agent in dict.fromkeys((*episode.other_pay, *episode.agents())):
+        rows = zip(places, episode.turns, strict=True)
+        turns = [(place, turn.reward) for place, turn in rows if turn.agent == agent]
+        others = episode.other_pay.get(agent)
+        found += [(min(at, last), reward) for at, reward in others or ()]
+        ends = [*(place for place, _ in turns[1:]), last + 1]
+        for number, ((place, reward), end) in enumerate(zip(turns, ends, strict=False)):
+            if others is None:
+                found.append((max(place, end - 1), reward))
+                continue
+            begin = place if number else -1
+            apart = sum(other for at, other in others if begin <= at < end)
+            found.append((place, reward - apart))
+    return found

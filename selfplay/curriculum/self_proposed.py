@@ -1,0 +1,220 @@
+"""The self-proposed curriculum: tasks to propose, and earlier proposals to solve again."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, Literal
+
+from selfplay.curriculum.task_buffer import TaskBuffer
+from selfplay.errors import CollapsedError, ConfigError
+from selfplay.rng import derive
+from selfplay.types import Group, Status, Task
+
+
+class ProposalCurriculum:
+    """Each step asks for proposals of every type and fills the solvers' batch from the buffer.
+
+    Of each type, `proposals` tasks ask a proposer for something new, shown `references` entries
+    of the buffer, and `solver_batch` minus last step's valid proposals are entries to solve
+    again. Where a step has several rounds (refills), the mean per round counts, since each is a
+    whole batch. Nothing is learned until every type has `seed_size` entries (4 batches in
+    2505.03335).
+
+    With phases, steps only propose for a while and then only solve; where the buffer has too few
+    tasks for the solvers, proposals fill their batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        buffer: TaskBuffer,
+        seeds: Sequence[Task],
+        types: Sequence[str],
+        proposals: int,
+        solver_batch: int,
+        references: int = 6,
+        seed_size: int = 0,
+        seeding_steps: int = 50,
+        given: Mapping[str, Sequence[str]] | None = None,
+        replay: bool = True,
+        band: tuple[float, float] | None = None,
+        propose_steps: int = 0,
+        solve_steps: int = 0,
+        seed: int = 0,
+    ) -> None:
+        """Args:
+        buffer: Where valid proposals are kept.
+        seeds: What the buffer begins with.
+        types: Kinds of task.
+        proposals: Proposals per type and step.
+        solver_batch: Tasks per type and step that solvers attempt, new and old together.
+        references: Entries shown to a proposer as examples to differ from (K).
+        seed_size: Entries that every type must have before learning starts.
+        seeding_steps: Steps after which seeding that has not got there gives up.
+        given: Types whose proposer is handed an entry of other types to work on.
+        replay: False draws nothing from the buffer (for the naive baseline).
+        seed: Of all draws.
+        """
+        if not types:
+            raise ConfigError("curriculum: no task types")
+        if not seeds and (references or given):
+            raise ConfigError("curriculum: no seed tasks, so that there is nothing to begin from")
+        self.buffer, self.types = buffer, list(types)
+        self.proposals, self.solver_batch, self.references = proposals, solver_batch, references
+        self.seed_size, self.seeding_steps, self.replay = seed_size, seeding_steps, replay
+        self.band, self.propose_steps, self.solve_steps = band, propose_steps, solve_steps
+        self.given = {kind: list(sources) for kind, sources in (given or {}).items()}
+        self.seed = seed
+        self._step: int | None = None
+        self._rounds = self._added = self._duplicates = 0
+        self._valid: Counter[str] = Counter()
+        """Valid proposals of the step that is being observed, by type."""
+        self._before: dict[str, float] = {}
+        """Valid proposals per round of the step before it."""
+        for task in seeds:
+            buffer.add(task, step=-1)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise ConfigError for settings that could never get anywhere."""
+        if min(self.proposals, self.solver_batch, self.references, self.seed_size) < 0:
+            raise ConfigError(
+                "curriculum: proposals, solver_batch, references and seed_size are not negative"
+            )
+        if self.band and not 0 <= self.band[0] <= self.band[1] <= 1:
+            raise ConfigError(f"curriculum.band: {self.band} is no part of [0, 1]")
+        if min(self.propose_steps, self.solve_steps) < 0 or (
+            bool(self.propose_steps) != bool(self.solve_steps)
+        ):
+            raise ConfigError(
+                "curriculum: propose_steps and solve_steps are both at least 1, or both 0"
+            )
+        if self.propose_steps and not self.replay:
+            raise ConfigError("curriculum: a phase that only solves needs replay: true")
+        if self.seed_size > self.buffer.capacity:
+            raise ConfigError(
+                f"curriculum: seed_size {self.seed_size} is more than the task buffer's capacity "
+                f"of {self.buffer.capacity}"
+            )
+        for kind, sources in self.given.items():
+            if kind in self.types and not any(map(self.buffer.count, sources)):
+                raise ConfigError(
+                    f"curriculum.given.{kind}: there is no seed task of the types {sources}"
+                )
+
+    def tasks(self, step: int, attempt: int = 0) -> list[Task]:
+        """Proposals to make and tasks to solve, type by type."""
+        rng = Random(derive(self.seed, "curriculum", step, attempt))
+        valid = self._before if step == self._step else self._valid_per_round()
+        phase = self.phase(step)
+        found = []
+        for kind in self.types:
+            if phase == "solve":
+                solve = self._again(kind, self.solver_batch, rng)
+                found += self._ask(kind, self.solver_batch - len(solve), step, attempt, rng)
+                found += solve
+                continue
+            found += self._ask(kind, self.proposals, step, attempt, rng)
+            if phase == "both" and self.replay:
+                count = max(0, self.solver_batch - round(valid.get(kind, 0)))
+                found += self._again(kind, count, rng)
+        return found
+
+    def phase(self, step: int) -> Literal["both", "propose", "solve"]:
+        """What a step's tasks are; the first step is 1, and gathering comes before it."""
+        if not self.ready():
+            return "propose"
+        if not self.propose_steps:
+            return "both"
+        place = (step - 1) % (self.propose_steps + self.solve_steps)
+        return "propose" if place < self.propose_steps else "solve"
+
+    def _again(self, kind: str, count: int, rng: Random) -> list[Task]:
+        """Tasks of the buffer."""
+        drawn = self.buffer.sample([kind], count, rng, band=self.band)
+        return [entry.task for entry in drawn]
+
+    def _ask(self, kind: str, count: int, step: int, attempt: int, rng: Random) -> list[Task]:
+        """Proposals to make."""
+        names = (f"{kind}-propose-{step}-{attempt}-{number}" for number in range(count))
+        return [self._proposal(kind, name, rng) for name in names]
+
+    def _proposal(self, kind: str, name: str, rng: Random) -> Task:
+        sources = self.given.get(kind)
+        shown = [] if sources else self.buffer.sample([kind], self.references, rng)
+        given = self.buffer.sample(sources, 1, rng) if sources else []
+        return Task(
+            id=name,
+            type=kind,
+            payload={
+                "mode": "propose",
+                "references": [dict(entry.task.payload) for entry in shown],
+                "given": dict(given[0].task.payload) if given else None,
+                "parents": [entry.number for entry in [*shown, *given]],
+                "known": self.buffer.size,
+            },
+        )
+
+    def observe(self, groups: Sequence[Group], step: int) -> None:
+        """Keep the valid proposals; book the attempts at every task. Called once a round."""
+        if step != self._step:
+            self._before, self._step = self._valid_per_round(), step
+            self._valid.clear()
+            self._rounds = self._added = self._duplicates = 0
+        self._rounds += 1
+        for group in groups:
+            for episode in group.episodes:
+                if episode.status is Status.FAILED:
+                    continue
+                for task in episode.created:
+                    self._valid[task.type] += 1
+                    author = episode.turns[0]
+                    added = self.buffer.add(
+                        task,
+                        step=step,
+                        author=f"{author.policy}@{author.version}",
+                        parents=episode.task.payload.get("parents", ()),
+                    )
+                    self._added += added
+                    self._duplicates += not added
+                attempts = int(episode.metrics.get("attempts", 0))
+                solved = int(episode.metrics.get("solved", 0))
+                for task in episode.created or (episode.task,):
+                    self.buffer.record(task, attempts=attempts, solved=solved)
+        if not self.ready() and step <= -self.seeding_steps:
+            raise CollapsedError(
+                f"seeding: after {self.seeding_steps} rounds the buffer holds "
+                f"{ {kind: self.buffer.count(kind) for kind in self.types} }, not {self.seed_size} "
+                "of each type; the policy proposes too few valid tasks: warm-start it longer or "
+                "lower curriculum.seed_size"
+            )
+
+    def _valid_per_round(self) -> dict[str, float]:
+        return {kind: count / max(self._rounds, 1) for kind, count in self._valid.items()}
+
+    def ready(self) -> bool:
+        """Whether every type has its seed entries."""
+        return all(self.buffer.count(kind) >= self.seed_size for kind in self.types)
+
+    def metrics(self) -> dict[str, float]:
+        """Entries by type, what the last step added, and proposals that were there before."""
+        sizes = {f"buffer/{kind}": float(self.buffer.count(kind)) for kind in self.types}
+        return {
+            **sizes,
+            "added": float(self._added),
+            "same_step_duplicates": float(self._duplicates),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The buffer, and last step's valid proposals."""
+        return {
+            "buffer": self.buffer.state_dict(),
+            "valid": dict(self._valid),
+            "rounds": self._rounds,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self.buffer.load_state_dict(state["buffer"])
+        self._valid, self._rounds = Counter(state["valid"]), int(state["rounds"])
+        self._step = None

@@ -1,0 +1,1 @@
+"""An experiment: every object of a run, built from its config."""

@@ -1,0 +1,175 @@
+"""A check of a config: one game of its arena and roles, played at random and without any model."""
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from random import Random
+from typing import Any
+
+from selfplay.arena import Arena
+from selfplay.engines.scripted import Script, ScriptedEngine
+from selfplay.errors import SelfplayError, one_line
+from selfplay.rng import derive
+from selfplay.role import Role
+from selfplay.rollout.matches import returns
+from selfplay.rollout.policy_pool import Seating
+from selfplay.rollout.rollout import Job
+from selfplay.rollout.setup import Players
+from selfplay.run.formatting import number
+from selfplay.run.report.html import visible
+from selfplay.types import Episode, Status, Task, Turn
+
+PLAYER = "random"
+"""Name of the player in all seats."""
+WORDS = "0"
+"""The move of the player where the arena lists no legal moves."""
+FORMS = (
+    "{}",
+    "<answer>{}</answer>",
+    "<think></think><answer>{}</answer>",
+    "<action_start>{}<action_end>",
+)
+"""Forms of an answer; the player uses the first one that the role reads as an action."""
+MOST_TURNS = 200
+"""Turns after which a game is cut off."""
+MOST_SHOWN = 24
+"""Largest number of turns of a game that are shown."""
+WIDTH = 100
+"""Largest number of characters of a text that are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """One game that was played, or the error that prevented it."""
+
+    title: str
+    """The key of the config that the game is of, such as arena or evaluations.held_out."""
+    shown: Sequence[str] = ()
+    """Lines about the observations, the completions and the pay."""
+    faults: Sequence[str] = ()
+    """A line for each fault."""
+
+
+def games(config: Mapping[str, Any], *, seed: int) -> Iterator[Checked]:
+    """Play one game of the first training task, and one of the first task of each evaluation.
+
+    Args:
+        config: A config that `selfplay.experiment.experiment.validate` has passed.
+        seed: Seed of the arena's randomness and of the random moves.
+    Raises:
+        ConfigError: Where the arena, a role, a service or an evaluation cannot be built.
+    """
+    players = Players(config)
+    try:
+        world = players.world
+        curriculum = world.build("curriculum")
+        yield _game("arena", world.arena, lambda: curriculum.tasks(1)[0], config, world.roles, seed)
+        for name, each in players.evaluations.items():
+            title = f"evaluations.{name}"
+            yield _game(title, each.arena, lambda: each.tasks[0], config, world.roles, seed)  # noqa: B023
+    finally:
+        players.close()
+
+
+def _game(
+    title: str,
+    arena: Callable[[], Arena],
+    first: Callable[[], Task],
+    config: Mapping[str, Any],
+    roles: Mapping[str, Role],
+    seed: int,
+) -> Checked:
+    """Play one game of an arena; an error of the arena or a role becomes a fault of the game."""
+    try:
+        task = first()
+        seating = Seating(
+            roles=roles,
+            policy_of=lambda role: PLAYER,
+            sampling={"default": {"max_tokens": 1_000_000}},
+            rollout={**config["rollout"], "max_turns": MOST_TURNS},
+        )
+        seating.add(PLAYER, ScriptedEngine({PLAYER: _player(roles)}))
+        job = Job(task=task, seed=derive(seed, "check", title))
+        (episode,) = seating.rollout(arena).play([job])
+    except SelfplayError as error:
+        return Checked(title=title, faults=[f"{title}: {error}"])
+    except Exception as error:  # an author's arena, role or curriculum
+        return Checked(title=title, faults=[f"{title}: {_told(error)}"])
+    return Checked(
+        title=title,
+        shown=list(_lines(title, episode)),
+        faults=[f"{title}: {fault}" for fault in _faults(episode)],
+    )
+
+
+def _player(roles: Mapping[str, Role]) -> Script:
+    """A legal move at random, in a form that the role reads."""
+
+    def script(agent: str, observation: Any, rng: Random) -> str:
+        legal = observation.fields.get("legal")
+        words = str(rng.choice(list(legal))) if legal else WORDS
+        role = roles[agent.rpartition("_")[0]]
+        said = [form.format(words) for form in FORMS]
+        return next((text for text in said if role.read(text)[0] is not None), words)
+
+    return script
+
+
+def _lines(title: str, episode: Episode) -> Iterator[str]:
+    """Yield lines about the observations, the completions and the pay of an episode."""
+    turns = episode.turns
+    yield f"{title}: task {episode.task.id}, {len(turns)} turns, {episode.status.value}"
+    for turn in turns[:MOST_SHOWN]:
+        yield f"  {turn.agent} ({turn.role}) sees   {_shown(_seen(turn))}"
+        read = f"invalid: {turn.info.get('invalid')}" if turn.action is None else repr(turn.action)
+        yield f"    says {_shown(turn.text)}   read as {_shown(read)}   paid {number(turn.reward)}"
+    if len(turns) > MOST_SHOWN:
+        yield f"  ... and {len(turns) - MOST_SHOWN} more turns"
+    if turns:
+        paid = returns(episode)
+        yield "  paid in all   " + ", ".join(f"{who} {number(got)}" for who, got in paid.items())
+    if episode.metrics:
+        shown = ", ".join(f"{name} {number(value)}" for name, value in episode.metrics.items())
+        yield f"  metrics       {shown}"
+
+
+def _faults(episode: Episode) -> Iterator[str]:
+    """Yield a line for each fault of a game."""
+    if episode.status is Status.FAILED:
+        yield episode.error
+    elif not episode.turns:
+        yield "no agent was asked for a move"
+    elif episode.status is Status.TRUNCATED:
+        yield f"the game had not ended after {MOST_TURNS} turns of random play"
+    for turn in episode.turns:
+        if not isfinite(turn.reward):
+            yield f"{turn.agent} was paid {turn.reward}, which is not a finite number"
+    for name, value in episode.metrics.items():
+        if not isfinite(value):
+            yield f"the metric {name!r} is {value}, which is not a finite number"
+    legal = [turn for turn in episode.turns if turn.text != WORDS]
+    for role in sorted({turn.role for turn in legal}):
+        mine = [turn for turn in legal if turn.role == role]
+        if all(turn.action is None for turn in mine):
+            yield (
+                f"roles.{role}: none of {len(mine)} legal moves was read as an action "
+                f"({mine[0].info.get('invalid')}); see its parse"
+            )
+
+
+def _told(error: Exception) -> str:
+    """Return an error in one line, with the place in the code that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{one_line(error)} ({frames[-1].filename}, line {frames[-1].lineno})"
+
+
+def _seen(turn: Turn) -> str:
+    content = turn.messages[-1]["content"] if turn.messages else ""
+    return content if isinstance(content, str) else one_line(ValueError(content))
+
+
+def _shown(text: str) -> str:
+    """Return a text in one line; of a long text only the end, where the question usually is."""
+    flat = " ".join(visible(text).split())
+    return flat if len(flat) <= WIDTH else f"...{flat[3 - WIDTH :]}"

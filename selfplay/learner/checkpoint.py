@@ -1,0 +1,391 @@
+"""Checkpoints: all that a run needs to go on, written whole or not at all."""
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from selfplay.credit import Stateful
+from selfplay.errors import DivergedError, RunError, one_line
+from selfplay.learner import Sharded
+from selfplay.models.lora import BASES
+from selfplay.models.policy import Policy
+from selfplay.run.directory import reporting_disk, sync
+from selfplay.run.untrusted import is_confined
+
+if TYPE_CHECKING:
+    from selfplay.learner.learner import Learner
+
+MANIFEST = "manifest.json"
+SHARDS = "learners"
+"""Folder of the learners that several processes write in part."""
+FROZEN = "snapshots"
+"""Folder of the copies that do not change any more."""
+ASIDE = ".old"
+"""Behind the name of a checkpoint that another is about to replace."""
+REPLACED = "being replaced, or left so by a kill, which train resume=RUN mends"
+"""What is wrong with a checkpoint of which nothing stands but what was set aside."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """A policy that stays as it is from one checkpoint to the next."""
+
+    policy: Policy
+    """The policy."""
+    written: Path | None = None
+    """Where it stands in the checkpoint before."""
+
+
+def save(
+    folder: Path,
+    *,
+    step: int,
+    policies: Mapping[str, Policy],
+    learners: Mapping[str, Stateful],
+    state: Mapping[str, Any],
+    keep: int,
+    spare: int | None = None,
+    frozen: Mapping[str, Frozen] | None = None,
+) -> Path:
+    """Write `folder/<step>`; of the older ones only the newest `keep` stay.
+
+    With `spare` the newest up to that step stays too, with all behind it.
+
+    Everything is written beside its place and renamed into it, so that a kill leaves either the old
+    state or the new one; a checkpoint that stands there already is set aside before that, and gone
+    only after it. The manifest with every file's hash is written last.
+
+    Raises DivergedError, and writes nothing, if a weight that is trained (of a policy or of a
+    credit method) is not finite: a run cannot continue from such weights.
+    """
+    _refuse_broken(folder, step, policies, learners)
+    place = folder / f"{step:06d}"
+    aside = folder / f".{place.name}{ASIDE}"
+    partial = folder / f".{place.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    recover(folder)
+    with reporting_disk(folder):
+        try:
+            partial.mkdir(parents=True)
+            _save_policies(policies, partial, place)
+            known = _save_frozen(frozen or {}, partial, place)
+            known |= _save_learners(learners, partial)
+            versions = {name: policy.version for name, policy in policies.items()}
+            text = json.dumps({"step": step, "versions": versions, **state})
+            (partial / "state.json").write_text(text, encoding="utf-8")
+            hashes = {
+                name: known.get(name) or _hash(path)
+                for path in sorted(partial.rglob("*"))
+                for name in [str(path.relative_to(partial))]
+                if path.is_file()
+            }
+            if absent := known.keys() - hashes.keys():
+                raise RunError(
+                    f"{min(absent)} was written by a rank and is not seen here; let run.folder "
+                    "name a folder that all machines share"
+                )
+            (partial / MANIFEST).write_text(json.dumps(hashes, indent=1), encoding="utf-8")
+            for path in (*partial.rglob("*"), partial):
+                sync(path)
+            if place.exists():
+                place.rename(aside)
+            partial.rename(place)
+            sync(folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        finally:
+            recover(folder)
+    # A later one can only be a damaged one that the run fell back from: it counts for nothing.
+    done = [path for path in folder.iterdir() if _numbered(path) and int(path.name) <= step]
+    spared = [path for path in done if spare is not None and int(path.name) <= spare]
+    for old in sorted(done, key=_step)[:-keep]:
+        if not spared or _step(old) < max(map(_step, spared)):
+            shutil.rmtree(old)
+    return place
+
+
+def _refuse_broken(
+    folder: Path, step: int, policies: Mapping[str, Policy], learners: Mapping[str, Stateful]
+) -> None:
+    """Raise DivergedError for weights that hold NaN or an infinity."""
+    broken_at = next(_broken(policies, learners), None)
+    if broken_at is None:
+        return
+    good = before(folder, step + 1)
+    then = f"the last good checkpoint is {good}" if good else "there is no good checkpoint"
+    raise DivergedError(
+        f"step {step}: {broken_at} is not finite, so no checkpoint was written; {then}: begin "
+        "again with a lower learning rate"
+    )
+
+
+def _broken(policies: Mapping[str, Policy], learners: Mapping[str, Stateful]) -> Iterator[str]:
+    """Names of tensors that are not finite, among the trained weights of policies and of credit
+    methods. Weights that other ranks train are checked in this process's policies."""
+    for name, policy in policies.items():
+        for path, tensor in policy.model.named_parameters():
+            if tensor.requires_grad and not _finite(tensor):
+                yield f"policy {name!r}: weight {path}"
+    for name, learner in learners.items():
+        if name not in policies and not isinstance(learner, Sharded):
+            for path, value in _tensors(learner.state_dict(), ""):
+                if not _finite(value):
+                    yield f"{name}: {path}"
+
+
+def _tensors(state: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """All tensors of nested mappings and sequences, with their paths, except an optimizer's:
+    its squares of large gradients may be infinite although the weights are finite."""
+    if isinstance(state, torch.Tensor):
+        yield path, state
+    elif isinstance(state, Mapping):
+        for key, value in state.items():
+            if key != "optimizer":
+                yield from _tensors(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(state, list | tuple):
+        for place, value in enumerate(state):
+            yield from _tensors(value, f"{path}.{place}")
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
+
+
+def latest(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint, and what is wrong with each newer one.
+
+    None if the run has not come as far as its first. Raises RunError, naming what is wrong, if
+    there are checkpoints but no whole one. Nothing is written: the run may be at work.
+    """
+    aside = (folder / path.stem[1:] for path in folder.glob(f".[0-9]*{ASIDE}"))
+    found = {*kept(folder), *(place for place in aside if place.name.isdecimal())}
+    found |= {*kept(folder)}  # a save may have ended between the two listings
+    faults: list[str] = []
+    for place in sorted(found, key=_step, reverse=True):
+        fault = broken(place) if place.exists() else REPLACED
+        if fault is None:
+            return place, faults
+        faults.append(f"{place.name}: {fault}")
+    if faults:
+        detail = "; ".join(faults)
+        raise RunError(f"{folder.parent} has no whole checkpoint to go on from ({detail})")
+    return None, []
+
+
+def kept(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first, whole or damaged; an empty folder is none."""
+    found = [path for path in folder.glob("[0-9]*") if _numbered(path) and _holds_something(path)]
+    return sorted(found, key=_step, reverse=True)
+
+
+def _step(place: Path) -> int:
+    return int(place.name)
+
+
+def _numbered(path: Path) -> bool:
+    """Return True if `path` is a folder with a name that `save` gives a checkpoint."""
+    return re.fullmatch(r"[0-9]{6}|[1-9][0-9]{6,17}", path.name) is not None and path.is_dir()
+
+
+def _holds_something(path: Path) -> bool:
+    try:
+        return any(path.iterdir())
+    except OSError:  # removed in the meantime by a run in progress
+        return False
+
+
+def before(folder: Path, step: int) -> Path | None:
+    """The newest whole checkpoint from before a step, or None."""
+    return next((p for p in kept(folder) if int(p.name) < step and broken(p) is None), None)
+
+
+def at(folder: Path, step: int) -> Path:
+    """The whole checkpoint of a step; RunError, naming those that there are, where it has none."""
+    whole = {int(path.name): path for path in kept(folder) if broken(path) is None}
+    if step not in whole:
+        steps = ", ".join(map(str, sorted(whole))) or "none"
+        raise RunError(f"run {folder.parent} kept no checkpoint of step {step}; it has {steps}")
+    return whole[step]
+
+
+def drop_after(folder: Path, step: int) -> None:
+    """Drop the checkpoints from behind a step, the newest first."""
+    found = [path for path in folder.glob("[0-9]*") if _numbered(path)]
+    with reporting_disk(folder):
+        for place in sorted(found, key=_step, reverse=True):
+            if int(place.name) > step:
+                shutil.rmtree(place)
+
+
+def broken(place: Path) -> str | None:
+    """What is wrong with a checkpoint, or None."""
+    try:
+        hashes = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "its manifest is missing or damaged"
+    if not isinstance(hashes, dict) or "state.json" not in hashes:
+        return "its manifest is damaged"
+    for name, expected in hashes.items():
+        path = place / name
+        if not is_confined(place, path):
+            return "its manifest names a file outside it"
+        if not path.is_file():
+            return f"{name} is missing"
+        if _hash(path) != expected:
+            return f"{name} is damaged"
+    return None
+
+
+def load(
+    place: Path, *, policies: Mapping[str, Policy], learners: Mapping[str, Stateful] | None
+) -> dict[str, Any]:
+    """Restore policies and learners from a whole checkpoint; returns the rest of the state.
+
+    With `learners` None the state of learners is not read, because nothing will be trained.
+    """
+    fault = broken(place)
+    if fault:
+        raise RunError(f"checkpoint {place}: {fault}; resume from an older one")
+    state = read_state(place)
+    if set(state["versions"]) != set(policies):
+        raise RunError(
+            f"checkpoint {place} has policies {sorted(state['versions'])}, "
+            f"the config names {sorted(policies)}"
+        )
+    for name, policy in policies.items():
+        policy.load_weights(place / "policies" / name)
+        policy.version = state["versions"][name]
+    if learners is None:
+        return state
+    learning = _read_learners(place / "learners.pt")
+    for name, learner in learners.items():
+        written = place / SHARDS / name
+        if not written.is_dir():
+            learner.load_state_dict(learning[name])
+        elif isinstance(learner, Sharded):
+            learner.load_shards(written)
+        else:
+            from selfplay.learner import sharded_checkpoint  # much to import for what few runs need
+
+            sharded_checkpoint.load(cast("Learner", learner), written)
+    return state
+
+
+def _read_learners(path: Path) -> dict[str, Any]:
+    """The state of learners, as tensors and plain values; RunError if it holds anything else."""
+    try:
+        found: dict[str, Any] = torch.load(path, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise RunError(
+            f"{path} cannot be read: it holds more than tensors and plain values; resume from "
+            "another checkpoint"
+        ) from error
+    except (EOFError, RuntimeError) as error:
+        raise RunError(f"{path} cannot be read: {one_line(error)}") from error
+    return found
+
+
+def read_state(place: Path) -> dict[str, Any]:
+    """Return the state beside weights and optimizers of a whole checkpoint; else raise RunError."""
+    path = place / "state.json"
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read: {one_line(error)}") from error
+    if not isinstance(state, dict):
+        raise RunError(f"{path} cannot be read: it holds no values by name")
+    return state
+
+
+def recover(folder: Path) -> None:
+    """Put back what `save` had set aside when it was killed; drop it where its successor stands.
+
+    For whoever holds the run's lock: between the two renames of a save, another would undo one.
+    """
+    with reporting_disk(folder):
+        for aside in folder.glob(f".*{ASIDE}"):
+            place = folder / aside.stem[1:]
+            if place.exists():
+                shutil.rmtree(aside, ignore_errors=True)
+            else:
+                aside.rename(place)
+
+
+def _save_learners(learners: Mapping[str, Stateful], partial: Path) -> dict[str, str]:
+    """Write what they know, together or each rank its part; returns hashes of what is hashed."""
+    hashes: dict[str, str] = {}
+    whole: dict[str, Any] = {}
+    for name, learner in learners.items():
+        if not isinstance(learner, Sharded):
+            whole[name] = learner.state_dict()
+            continue
+        folder = partial / SHARDS / name
+        folder.mkdir(parents=True)
+        found = learner.save_shards(folder)
+        hashes |= {str(Path(SHARDS, name, file)): each for file, each in found.items()}
+    # By way of memory: on a full disk, torch's own writer reports no OSError.
+    memory = io.BytesIO()
+    torch.save(whole, memory)
+    (partial / "learners.pt").write_bytes(memory.getbuffer())
+    return hashes
+
+
+def _save_policies(policies: Mapping[str, Policy], partial: Path, place: Path) -> None:
+    """Write the policies, and once each the bases of adapters that only this run has.
+
+    An adapter names its base by an absolute path, because transformers takes a relative one from
+    the current folder.
+    """
+    for name, policy in policies.items():
+        _save_policy(policy, Path("policies", name), partial, place)
+
+
+def _save_policy(policy: Policy, name: Path, partial: Path, place: Path) -> None:
+    at = None
+    if policy.base is not None and policy.base.kept is not None:
+        at = Path(BASES, policy.base.kept)
+        if not (partial / at).exists():
+            policy.base.save(partial / at)
+    policy.save(partial / name, base=str((place / at).absolute()) if at else None)
+
+
+def _save_frozen(frozen: Mapping[str, Frozen], partial: Path, place: Path) -> dict[str, str]:
+    """Write what does not change; returns the hashes of files that stood there before.
+
+    Full weights get a second name for the very files of the checkpoint before, so that they are on
+    the disk once, and as long as any checkpoint has them. An adapter is small, and names the base
+    of its own checkpoint.
+    """
+    hashes: dict[str, str] = {}
+    for name, each in frozen.items():
+        target, source = partial / FROZEN / name, each.written
+        if source is None or not source.is_dir() or each.policy.base is not None:
+            _save_policy(each.policy, Path(FROZEN, name), partial, place)
+            continue
+        target.mkdir(parents=True)
+        known = json.loads((source.parent.parent / MANIFEST).read_text(encoding="utf-8"))
+        for path in source.iterdir():
+            try:
+                os.link(path, target / path.name)
+            except OSError:  # no such names on this file system, or too many
+                shutil.copy2(path, target / path.name)
+            key = str(Path(FROZEN, name, path.name))
+            if key in known:
+                hashes[key] = known[key]
+    return hashes
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

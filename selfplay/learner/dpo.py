@@ -1,0 +1,114 @@
+"""Direct preference optimisation: pairs of completions of one prompt, one better than the other."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp, inf, log1p
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from selfplay.errors import ConfigError
+from selfplay.learner.objective import Score, Scores, Totals, mismatch
+from selfplay.types import Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPO:
+    """Minimises -log sigmoid(m), m = beta (log-ratio of the better - of the worse) (2305.18290).
+
+    A log-ratio is the sum over a completion's tokens of log pi - log pi_reference. The gradient of
+    a pair is -beta sigmoid(-m) times that of (log pi of the better - log pi of the worse), so one
+    pass without gradients weighs every completion and the pair need not share a micro-batch. The
+    learner's figure `loss` is therefore the weighted log-probability; `preference_loss` is DPO's.
+
+    Samples come in pairs (`Sample.pair`), as `credit=preference` makes them: advantage above 0 for
+    the better one, below 0 for the worse. A pair of which only one completion has trainable tokens
+    is left out, and counted in the metric `preference_left_out`: without the other completion there
+    is no margin.
+    """
+
+    beta: float = 0.1
+    """How far the policy may move from the reference: smaller is farther."""
+    smoothing: float = 0.0
+    """Share of the pairs that are taken to be labelled the wrong way round."""
+
+    reference: ClassVar[Literal["initial"]] = "initial"
+    magnet_rate: ClassVar[float] = 0.0
+    kl: ClassVar[float] = 0.0
+    entropy: ClassVar[float] = 0.0
+    linear_in_advantage: ClassVar[bool] = True
+    reads_reference: ClassVar[bool] = True
+    one_step: ClassVar[bool] = True
+    off_policy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beta < inf or not 0 <= self.smoothing < 0.5:
+            raise ValueError("objective: beta must be finite and above 0, smoothing in [0, 0.5)")
+
+    def prepare(
+        self, samples: Sequence[Sample], score: Score
+    ) -> tuple[list[Sample], dict[str, float]]:
+        """The samples of whole pairs with their weights as advantages; metrics of the pairs.
+
+        `samples` are those with trainable tokens. Raises ConfigError for a sample without a pair,
+        and ValueError for a pair that is not one better and one worse sample.
+        """
+        sizes = Counter(sample.pair for sample in samples)
+        if "" in sizes:
+            raise ConfigError("objective=dpo learns from pairs; set credit=preference")
+        left_out = sum(size == 1 for size in sizes.values())
+        samples = [sample for sample in samples if sizes[sample.pair] > 1]
+        pairs: dict[str, list[int]] = {}
+        for index, sample in enumerate(samples):
+            pairs.setdefault(sample.pair, []).append(index)
+        present, before = score(samples), score(samples, reference=True)
+        weights, losses, margins = [0.0] * len(samples), 0.0, []
+        for pair, members in pairs.items():
+            ratios = {
+                _sign(samples[i]): _total(samples[i], present[i]) - _total(samples[i], before[i])
+                for i in members
+            }
+            if len(members) != 2 or set(ratios) != {1, -1}:
+                raise ValueError(f"pair {pair!r} has {len(members)} samples, not one of each kind")
+            margin = self.beta * (ratios[1] - ratios[-1])
+            pull = (1 - self.smoothing) * _sigmoid(-margin) - self.smoothing * _sigmoid(margin)
+            for i in members:
+                weights[i] = _sign(samples[i]) * self.beta * pull
+            right, wrong = _softplus(-margin), _softplus(margin)
+            losses += (1 - self.smoothing) * right + self.smoothing * wrong
+            margins.append(margin)
+        count = max(len(margins), 1)
+        return [replace(s, advantage=w) for s, w in zip(samples, weights, strict=True)], {
+            "mismatch_kl": mismatch(samples, present),
+            "preference_loss": losses / count,
+            "preference_margin": sum(margins) / count,
+            "preference_accuracy": sum(margin > 0 for margin in margins) / count,
+            "preference_left_out": float(left_out),
+        }
+
+    def loss(self, scores: Scores, totals: Totals) -> tuple[Tensor, dict[str, float]]:
+        """This micro-batch's share of the mean over pairs, and sums of diagnostics."""
+        weighted = (scores.logprobs * scores.advantages * scores.mask).sum()
+        surprisal = float((-scores.logprobs.detach() * scores.mask).sum())
+        return -weighted * 2 / totals.sequences, {"surprisal": surprisal}
+
+
+def _sign(sample: Sample) -> int:
+    advantage = sample.advantage
+    if isinstance(advantage, tuple) or not advantage:
+        raise ValueError(f"a sample of pair {sample.pair!r} is neither the better nor the worse")
+    return 1 if advantage > 0 else -1
+
+
+def _total(sample: Sample, logprobs: Sequence[float]) -> float:
+    """Log-probability of what the policy itself chose."""
+    return sum(value for value, own in zip(logprobs, sample.turn.trainable, strict=True) if own)
+
+
+def _sigmoid(value: float) -> float:
+    return 1 / (1 + exp(-value)) if value >= 0 else exp(value) / (1 + exp(value))
+
+
+def _softplus(value: float) -> float:
+    return max(value, 0.0) + log1p(exp(-abs(value)))

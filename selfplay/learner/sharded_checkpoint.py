@@ -1,0 +1,195 @@
+"""What a learner knows beside its weights, written and read by each rank in part.
+
+The files are those of torch.distributed.checkpoint. Each rank writes what it has, and any number of
+ranks reads what it needs of them, so that no process ever holds all of an optimizer.
+
+Reader of torch.distributed.checkpoint folders that runs no code from them.
+
+Torch unpickles the file `.metadata` of such a folder, and the entries that are not tensors; a
+pickle can call any function. Here `.metadata` may name only the few classes that describe tensors
+and files, and an entry that is not a tensor is refused.
+"""
+
+import hashlib
+import io
+import pathlib
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint import filesystem as files
+from torch.distributed.checkpoint import load as read
+from torch.distributed.checkpoint import metadata as kinds
+from torch.distributed.checkpoint import save as write
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.serialization import _get_layout
+
+from selfplay.errors import RunError, one_line
+from selfplay.learner.fsdp import learned, like
+from selfplay.learner.learner import Learner, moving
+
+_KNOWN: dict[tuple[str, str], Any] = {
+    **{
+        (kinds.__name__, name): getattr(kinds, name)
+        for name in (
+            "Metadata",
+            "TensorStorageMetadata",
+            "TensorProperties",
+            "ChunkStorageMetadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "_MEM_FORMAT_ENCODING",
+        )
+    },
+    (files.__name__, "_StorageInfo"): files._StorageInfo,
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): _get_layout,
+    **{
+        (module, name): getattr(pathlib, name)
+        for module in ("pathlib", "pathlib._local")
+        for name in ("Path", "PosixPath", "PurePosixPath")
+    },
+}
+"""All classes that a description of tensors consists of."""
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads a description of tensors; raises UnpicklingError for any other class."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the class of a name, if the list of allowed classes has it."""
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        try:
+            return _KNOWN[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it names {module}.{name}") from None
+
+
+class PlainReader(FileSystemReader):
+    """Reads tensors, and refuses a folder that holds anything else."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The description of the folder; raises RunError if the file holds anything else."""
+        path = pathlib.Path(str(self._get_metadata_path(kwargs.get("rank"))))
+        content = io.BytesIO(path.read_bytes())
+        try:
+            found = _Unpickler(content).load()
+        except Exception as error:  # a damaged pickle can raise nearly anything
+            raise _refused(path, str(error)) from error
+        if not isinstance(found, Metadata):
+            raise _refused(path, "it is another object")
+        tables = (found.state_dict_metadata, found.storage_data)
+        if not all(isinstance(table, dict) for table in tables):
+            raise _refused(path, "its tables are missing")
+        for name, entry in found.state_dict_metadata.items():
+            if not isinstance(entry, TensorStorageMetadata):
+                raise _refused(path, f"{name} is not a tensor")
+        for place in tables[1].values():
+            name = str(place.relative_path)
+            if pathlib.PurePosixPath(name).name != name or place.transform_descriptors:
+                raise _refused(path, f"it names the file {name!r}")
+        described = getattr(found, "storage_meta", None) or kinds.StorageMeta()
+        described.load_id = self.load_id
+        found.storage_meta = described
+        return found
+
+
+def _refused(path: pathlib.Path, why: str) -> RunError:
+    return RunError(f"{path} is not a description of tensors: {why}; it is not read")
+
+
+STEPS = "steps"
+ADAM = "optimizer"
+MAGNET = "magnet"
+
+
+def save(learner: Learner, folder: Path) -> dict[str, str]:
+    """Write this rank's part; returns the SHA-256 of its files by name. All ranks save together."""
+    state: dict[str, Tensor] = {STEPS: torch.tensor(learner.steps)}
+    for name, parameter in learned(learner.model).items():
+        for key, value in learner.optimizer.state.get(parameter, {}).items():
+            state[f"{ADAM}/{name}/{key}"] = value
+    state |= {f"{MAGNET}/{name}": mean for name, mean in _magnet(learner).items()}
+    try:
+        write(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
+    except (CheckpointException, OSError) as error:
+        raise RunError(f"cannot write to {folder}: {_cause(error)}") from error
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    own = [*folder.glob(f"__{rank}_*"), *([folder / ".metadata"] if rank == 0 else [])]
+    return {path.name: _hash(path) for path in own}
+
+
+def load(learner: Learner, folder: Path) -> None:
+    """Take over what was saved, by however many ranks. All ranks load together."""
+    try:
+        known: Mapping[str, Any] = PlainReader(folder).read_metadata().state_dict_metadata
+    except (CheckpointException, OSError) as error:
+        raise RunError(f"cannot read {folder}: {_cause(error)}; every rank must see it") from error
+    parameters = learned(learner.model)
+    state: dict[str, Tensor] = {STEPS: torch.tensor(0)}
+    for place, entry in known.items():
+        kind, _, rest = place.partition("/")
+        if kind == ADAM:
+            name, _, key = rest.rpartition("/")
+            if name not in parameters:
+                raise RunError(
+                    f"{folder}: it has an optimizer of {name}, which does not learn here; resume "
+                    "with the policy that the run began with"
+                )
+            pattern = parameters[name]
+            cut = tuple(entry.size) == tuple(pattern.shape)
+            made = torch.zeros_like(pattern) if cut else torch.zeros(entry.size)
+            state[place] = made.detach().to(entry.properties.dtype)
+    state |= {f"{MAGNET}/{name}": mean for name, mean in _magnet(learner).items()}
+    try:
+        read(state, storage_reader=PlainReader(folder), no_dist=not dist.is_initialized())
+    except (CheckpointException, OSError, RuntimeError) as error:
+        raise RunError(f"cannot read {folder}: {_cause(error)}") from error
+    learner.steps = int(state[STEPS])
+    learner.optimizer.state.clear()
+    for place, value in state.items():
+        kind, _, rest = place.partition("/")
+        if kind == ADAM:
+            name, _, key = rest.rpartition("/")
+            learner.optimizer.state[parameters[name]][key] = value
+
+
+def take(learner: Learner, state: Mapping[str, Any]) -> None:
+    """Take over the state of a learner that is one process, cut as this one's tensors are."""
+    learner.steps = state["steps"]
+    learner.optimizer.state.clear()
+    for number, values in state["optimizer"]["state"].items():
+        parameter = learner.parameters[int(number)]
+        learner.optimizer.state[parameter] = {
+            # A copy, because a shard that is a view would keep all of what was given.
+            key: (like(parameter, value) if value.shape == parameter.shape else value).clone()
+            for key, value in values.items()
+        }
+    with torch.no_grad():
+        for name, mean in _magnet(learner).items():
+            mean.copy_(like(mean, state["magnet"][name]))
+
+
+def _magnet(learner: Learner) -> dict[str, Tensor]:
+    if learner.reference is None or learner.objective.reference != "magnet":
+        return {}
+    return {name: mean for name, mean, _ in moving(learner.reference, learner.model)}
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong on the first rank that it went wrong on."""
+    failures = getattr(error, "failures", None)
+    inner = next(iter(failures.values()))[0] if failures else error
+    return one_line(inner)

@@ -1,0 +1,213 @@
+"""A critic: a transformer that says which return to expect from what it has read so far."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from selfplay.errors import DivergedError
+from selfplay.models.policy import load_model
+from selfplay.models.position_limits import reach
+from selfplay.models.tiny import build_model
+
+Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class TransformerCritic:
+    """The decoder of a causal language model with a value head on its last token, and its AdamW.
+
+    The head begins at zero: before its first update the critic expects 0 of everything, so that
+    training begins as it would without a critic.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str | None = None,
+        vocabulary: int = 512,
+        hidden: int = 64,
+        layers: int = 2,
+        heads: int = 2,
+        positions: int = 1024,
+        lr: float = 1e-3,
+        epochs: int = 1,
+        clip: float = 0.0,
+        clip_norm: float = 1.0,
+        max_tokens: int = 16_384,
+        device: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        """Args:
+        model: Hugging Face name or folder whose decoder is copied; a fresh one where None.
+        vocabulary: Rows of a fresh decoder's embedding. Token ids beyond share them (modulo its
+            size), so that no text can stop a run; give it as many as the largest policy has.
+        hidden: Its width.
+        layers: Its depth.
+        heads: Its attention heads.
+        positions: Tokens that it can read; of a longer state the last ones are read.
+        lr: AdamW's learning rate. 1e-3 suits a fresh small decoder, 1e-5 a copied large one.
+        epochs: Optimizer steps per batch of returns.
+        clip: How far a value counts as moved by one batch (PPO: 0.5); 0 is no limit.
+        clip_norm: Largest gradient norm.
+        max_tokens: Padded tokens of one forward pass.
+        device: auto is the GPU if there is one.
+        seed: Of the weights.
+        """
+        if min(vocabulary, hidden, layers, heads, positions, epochs, max_tokens) < 1:
+            raise ValueError("sizes, epochs and max_tokens are at least 1")
+        if hidden % (2 * heads):
+            raise ValueError(f"hidden={hidden} does not split into {heads} heads of even width")
+        if not (0 < lr < math.inf and 0 <= clip < math.inf and 0 < clip_norm < math.inf):
+            raise ValueError(
+                "lr and clip_norm must be finite and above 0, clip finite and at least 0"
+            )
+        self.epochs, self.clip, self.clip_norm = epochs, clip, clip_norm
+        self.max_tokens, self._folded = max_tokens, 0
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        with torch.random.fork_rng(devices=[]):  # the run's own random stream goes on unmoved
+            whole: PreTrainedModel = (
+                load_model(model, where="credit.critic.model", dtype="float32")
+                if model
+                else build_model(
+                    vocabulary,
+                    seed=seed,
+                    hidden=hidden,
+                    layers=layers,
+                    heads=heads,
+                    intermediate=3 * hidden,
+                    positions=positions,
+                )
+            )
+            sizes = whole.config.get_text_config()
+            self.head = torch.nn.Linear(sizes.hidden_size, 1)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        self.trunk = whole.base_model.eval()
+        self._reach = reach(whole)
+        self.vocabulary, self.positions = sizes.vocab_size, sizes.max_position_embeddings
+        if (longest := self._reach.longest) is not None:
+            self.positions = min(self.positions, longest.tokens)
+        self.network = torch.nn.ModuleList([self.trunk, self.head]).to(device)
+        self.parameters = [p for p in self.network.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, weight_decay=0.0)
+
+    def values(self, states: Sequence[tuple[int, ...]]) -> list[float]:
+        """The expected return from each state on; equal states are read once."""
+        distinct = self._distinct(states)
+        found: dict[tuple[int, ...], float] = {}
+        with torch.no_grad():
+            for rows in self._batches(list(distinct)):
+                found |= zip(rows, self._read(rows).tolist(), strict=True)
+        by_place = {place: found[state] for state, places in distinct.items() for place in places}
+        return [by_place[place] for place in range(len(states))]
+
+    def fit(self, states: Sequence[tuple[int, ...]], returns: Sequence[float]) -> dict[str, float]:
+        """Move the values towards the returns by squared error, `epochs` times.
+
+        Returns `critic/loss`, the mean of (V - R)^2 / 2 before the update, `critic/folded_tokens`,
+        how many of those read were beyond the vocabulary, and `critic/explained_variance`, 1 -
+        var(R - V) / var(R), which is 1 for a perfect critic and 0 for one that says the same of
+        every state. Raises DivergedError if the loss or a gradient is not finite; the optimizer
+        step at fault has then written nothing.
+        """
+        if not states:
+            return {}
+        distinct, wanted = self._distinct(states), np.array(returns, dtype=np.float64)
+        self._folded = 0
+        old = self._step(distinct, wanted)
+        for _ in range(self.epochs - 1):
+            self._step(distinct, wanted, old)
+        figures = {
+            "critic/loss": float(np.square(old - wanted).mean() / 2),
+            "critic/folded_tokens": self._folded / self.epochs,
+        }
+        if wanted.var() > 1e-12:
+            unexplained = float((wanted - old).var() / wanted.var())
+            figures["critic/explained_variance"] = 1 - unexplained
+        return figures
+
+    def _step(
+        self,
+        distinct: Mapping[tuple[int, ...], Sequence[int]],
+        returns: Floats,
+        old: Floats | None = None,
+    ) -> Floats:
+        """One optimizer step on all states; returns the values before it.
+
+        The denominator is that of the whole batch, so that its cut changes nothing.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        found = np.empty_like(returns)
+        for rows in self._batches(list(distinct)):
+            places = [place for state in rows for place in distinct[state]]
+            counts = torch.tensor([len(distinct[state]) for state in rows])
+            read = self._read(rows)
+            values = read.repeat_interleave(counts.to(read.device))
+            found[places] = values.detach().cpu().numpy()
+            wanted = read.new_tensor(returns[places])
+            error = (values - wanted).square()
+            if self.clip and old is not None:
+                start = read.new_tensor(old[places])
+                bounded = start + (values - start).clamp(-self.clip, self.clip)
+                error = torch.maximum(error, (bounded - wanted).square())
+            loss = error.sum() / (2 * len(returns))
+            if not torch.isfinite(loss):
+                raise DivergedError(f"the critic's loss is {loss.item()}; lower its learning rate")
+            loss.backward()
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm))
+        if not math.isfinite(norm):
+            raise DivergedError(f"the critic's gradient norm is {norm}; lower its learning rate")
+        self.optimizer.step()
+        return found
+
+    def _distinct(self, states: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], list[int]]:
+        """The states as they are read, each with the places where it stands."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for place, state in enumerate(states):
+            found.setdefault(tuple(state[-self.positions :]) or (0,), []).append(place)
+        return found
+
+    def _batches(self, states: Sequence[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+        """States of similar lengths, at most `max_tokens` padded tokens together, on one side of
+        the length at which the decoder changes its frequencies."""
+        rows: list[tuple[int, ...]] = []
+        for state in sorted(states, key=len, reverse=True):
+            turns = bool(rows) and self._reach.far(len(rows[0])) != self._reach.far(len(state))
+            if turns or (rows and (len(rows) + 1) * len(rows[0]) > self.max_tokens):
+                yield rows
+                rows = []
+            rows.append(state)
+        if rows:
+            yield rows
+
+    def _read(self, rows: Sequence[tuple[int, ...]]) -> Tensor:
+        """[B] values; rows are padded on the right and read at their last tokens."""
+        lengths = torch.tensor([len(row) for row in rows])
+        ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+        for number, row in enumerate(rows):
+            ids[number, : len(row)] = torch.tensor(row)
+        self._folded += int((ids >= self.vocabulary).sum())
+        device = self.head.weight.device
+        attention = torch.arange(ids.shape[1])[None] < lengths[:, None]
+        out = self.trunk(
+            input_ids=(ids % self.vocabulary).to(device),
+            attention_mask=attention.long().to(device),
+            use_cache=False,
+        )
+        last = out.last_hidden_state[torch.arange(len(rows)), (lengths - 1).to(device)]
+        values: Tensor = self.head(last)[:, 0]
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimizer."""
+        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])

@@ -1,0 +1,1 @@
+"""Models: policies, adapters, the token seam, tree attention, warm starts."""

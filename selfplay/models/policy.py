@@ -1,0 +1,275 @@
+"""A policy: a causal language model, its tokenizer, and whether it learns."""
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, TypeAlias
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from selfplay.errors import ConfigError, RunError
+from selfplay.models import lora as adapters
+from selfplay.models.lora import Lora
+from selfplay.models.renderer import ChatRenderer
+
+
+@dataclass(kw_only=True, eq=False)
+class Base:
+    """A frozen model, in memory once, over which several policies have adapters."""
+
+    model: PreTrainedModel
+    """The model without an adapter."""
+    renderer: ChatRenderer
+    """Its token seam."""
+    source: str
+    """The name or folder that it came from."""
+    kept: str | None = None
+    """Its name in a checkpoint, where nobody else keeps it: a warm start's cache may be emptied."""
+
+    def save(self, folder: Path) -> None:
+        """Write model and tokenizer in Hugging Face layout."""
+        self.model.save_pretrained(folder)
+        self.renderer.tokenizer.save_pretrained(folder)
+
+
+Bases: TypeAlias = MutableMapping[tuple[str, str, str], Base]
+"""Model, dtype and device to the base that they make."""
+
+
+@dataclass(kw_only=True)
+class Policy:
+    """The weights behind one or several roles."""
+
+    name: str
+    """Its name in the population."""
+    model: PreTrainedModel
+    """The model; the embedded engine samples from the very same tensors."""
+    renderer: ChatRenderer
+    """Its token seam."""
+    learn: bool = True
+    """Whether the learner changes it."""
+    version: int = 0
+    """How many updates the weights have seen."""
+    base: Base | None = field(default=None, repr=False)
+    """What its adapter stands on; None where all of its weights are its own."""
+    reference: PreTrainedModel | None = field(default=None, repr=False)
+    """What the policy began as, where an objective asks for it."""
+
+    def freeze_reference(self, *, moves: bool = False) -> None:
+        """Keep the initial weights as the reference of the KL term.
+
+        An adapter's is its base, which costs nothing. One that moves (a magnet) needs tensors of
+        its own for what learns: a copy of the adapter, or of the whole model.
+        """
+        if self.base is not None and not moves:
+            self.reference = self.base.model
+        else:
+            self.reference = adapters.frozen_copy(self.model)
+
+    def save(self, folder: Path, *, base: str | None = None) -> None:
+        """Write model and tokenizer in Hugging Face layout, or the adapter in peft's.
+
+        Args:
+            folder: Where to.
+            base: What the adapter names as its base, if not what that was loaded from.
+        """
+        if self.base is None:
+            self.model.save_pretrained(folder)
+        else:
+            adapters.save_adapter(self.model, folder, base=base or self.base.source)
+        self.renderer.tokenizer.save_pretrained(folder)
+
+    def load_weights(self, folder: Path) -> None:
+        """Replace the weights by those of a folder; RunError if it has another architecture."""
+        where = f"policy {self.name!r}"
+        if self.base is not None:
+            adapters.load_adapter(self.model, folder, where=where)
+            return
+        saved = load_model(str(folder), where=where, dtype="auto").state_dict()
+        mine = self.model.state_dict()
+        for key in dict.fromkeys([*mine, *saved]):
+            # Compared beforehand: torch would copy all that fits before it complains.
+            ours, theirs = _shape(mine, key), _shape(saved, key)
+            if ours != theirs:
+                raise RunError(
+                    f"{where}: the weights in {folder} are of another architecture: {key} is "
+                    f"{theirs}, the policy's is {ours}; resume with the policy.model that the run "
+                    "began with"
+                )
+        self.model.load_state_dict(saved)
+
+
+def load_policy(
+    name: str,
+    *,
+    model: str,
+    learn: bool = True,
+    dtype: str = "float32",
+    device: str = "auto",
+    lora: Lora | None = None,
+    bases: Bases | None = None,
+    seed: int = 0,
+) -> Policy:
+    """A policy from a Hugging Face name or folder.
+
+    Args:
+        name: Its name in the population.
+        model: What it begins as. The folder of an adapter stands for the model that it makes of
+            its base.
+        learn: Whether the learner changes it.
+        dtype: Of the weights.
+        device: Where they are; auto is the GPU if there is one.
+        lora: The adapter that learns in place of the weights.
+        bases: Where policies with adapters find and leave the base that they share.
+        seed: Of a new adapter's A.
+
+    Raises ConfigError, in one line, if there is no such model or its tokenizer cannot chat.
+    """
+    where = f"policy {name!r}"
+    if lora is None:
+        loaded, renderer = _load(model, where=where, dtype=dtype, device=device)
+        if not learn:
+            loaded.requires_grad_(False)
+        return Policy(name=name, model=loaded, renderer=renderer, learn=learn)
+    shared = {} if bases is None else bases
+    if (model, dtype, device) not in shared:
+        loaded, renderer = _load(model, where=where, dtype=dtype, device=device)
+        loaded.eval().requires_grad_(False)
+        source = str(Path(model).expanduser().resolve()) if _looks_local(model) else model
+        shared[model, dtype, device] = Base(model=loaded, renderer=renderer, source=source)
+    base = shared[model, dtype, device]
+    loaded = adapters.adapted(base.model, lora, seed=seed, where=f"{where}: lora")
+    if not learn:
+        loaded.requires_grad_(False)
+    return Policy(name=name, model=loaded, renderer=base.renderer, learn=learn, base=base)
+
+
+def _load(
+    model: str, *, where: str, dtype: str, device: str
+) -> tuple[PreTrainedModel, ChatRenderer]:
+    """A model on its device and its token seam."""
+    place = device_of(device, where)
+    loaded = load_model(model, where=where, dtype=dtype)
+    try:
+        torch.nn.Module.to(loaded, place)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"{where}: device {device!r}: {_first_line(error)}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(_expanded(model), trust_remote_code=False)
+    except Exception as error:  # the files of the folder can make transformers fail in any way
+        raise ConfigError(f"{where}: no tokenizer in {model!r}: {_first_line(error)}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what is made of a folder without one
+        raise ConfigError(
+            f"{where}: no tokenizer in {model!r}; save_pretrained the tokenizer there"
+        )
+    renderer = ChatRenderer(tokenizer, where=where)
+    rows = int(loaded.get_input_embeddings().weight.shape[0])  # type: ignore[index]
+    if len(tokenizer) > rows:
+        raise ConfigError(
+            f"{where}: the tokenizer of {model!r} has {len(tokenizer)} tokens, its model only "
+            f"{rows}; they do not belong together"
+        )
+    return loaded, renderer
+
+
+def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
+    """The causal language model of a name or folder."""
+    folder = Path(model).expanduser()
+    if adapters.is_adapter(folder):
+        return adapters.merged(
+            folder, lambda base: load_model(base, where=where, dtype=dtype), where=where
+        )
+    if _looks_local(model) and not (folder / "config.json").is_file():
+        raise ConfigError(
+            f"{where}: no model in folder {model!r} (config.json is missing); "
+            "set policy.model to a Hugging Face name or to a folder that save_pretrained wrote"
+        )
+    kind: Any = dtype
+    if dtype != "auto":
+        kind = getattr(torch, dtype, None)
+        if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+            raise ConfigError(
+                f"{where}: unknown dtype {dtype!r}; choose float32, bfloat16 or float16"
+            )
+    try:
+        loading: Any = AutoModelForCausalLM.from_pretrained(
+            _expanded(model),
+            dtype=kind,
+            output_loading_info=True,
+            weights_only=True,
+            trust_remote_code=False,
+        )
+    except UnpicklingError as error:
+        raise ConfigError(
+            f"{where}: cannot load model {model!r}: its weights are a pickle that holds more than "
+            "tensors; use weights in safetensors"
+        ) from error
+    except Exception as error:  # the files of the folder can make transformers fail in any way
+        raise ConfigError(f"{where}: cannot load model {model!r}: {_first_line(error)}") from error
+    loaded: PreTrainedModel = loading[0]
+    absent = sorted(loading[1]["missing_keys"])
+    if absent:  # transformers would train on with random numbers in their place
+        raise ConfigError(
+            f"{where}: the weights in {model!r} lack {len(absent)} tensors of the model, "
+            f"{absent[0]} among them; its config.json is of another model"
+        )
+    return loaded
+
+
+def outline(model: str) -> PreTrainedModel | None:
+    """The modules of a model without any weights; None if its config is not on this machine."""
+    try:
+        config = AutoConfig.from_pretrained(
+            _expanded(model), local_files_only=True, trust_remote_code=False
+        )
+        with torch.device("meta"):
+            made: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, trust_remote_code=False
+            )
+    except Exception:  # the file can make transformers fail in any way
+        return None  # what is wrong with it is said when it is loaded
+    return made
+
+
+def positions(model: str) -> int | None:
+    """Most tokens that a model reads; None if it has no limit, or no config on this machine."""
+    try:
+        config = AutoConfig.from_pretrained(
+            _expanded(model), local_files_only=True, trust_remote_code=False
+        )
+    except Exception:  # the file can make transformers fail in any way
+        return None
+    found: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return found
+
+
+def _looks_local(model: str) -> bool:
+    return model.startswith((".", "/", "~")) or Path(model).exists()
+
+
+def _expanded(model: str) -> str:
+    return str(Path(model).expanduser()) if model.startswith("~") else model
+
+
+def _shape(weights: Mapping[str, torch.Tensor], key: str) -> str:
+    return str(list(weights[key].shape)) if key in weights else "absent"
+
+
+def device_of(device: str, where: str) -> torch.device:
+    """The device of that name; auto is the GPU if there is one. ConfigError where it is absent."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"{where}: unknown device {device!r}") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"{where}: device {device!r} asked for, but this machine has no GPU")
+    return chosen
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

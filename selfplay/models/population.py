@@ -1,0 +1,179 @@
+"""The population: which policies exist, who plays whom, and who learns when."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from selfplay.config.instantiate import construct, fit
+from selfplay.errors import ConfigError, nearest
+
+SHARED = "base"
+"""Name of the policy that all roles share."""
+
+SETTINGS = ("model", "learn", "dtype", "device", "lora")
+"""What can be said of a policy."""
+
+LEARNER = "learner"
+"""What can be said of a special one too: how it learns, unlike the others."""
+
+SAVED = ("model", "dtype", "device")
+"""What can be said of an opponent that is a saved model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of training in which only some policies learn."""
+
+    learn: Sequence[str]
+    """Names of the policies that learn."""
+    steps: int
+    """How many steps long."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps is at least 1, not {self.steps}")
+        if not self.learn:
+            raise ValueError("learn names no policy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population:
+    """Roles share one policy, or each has one of its own, or a table says who has which."""
+
+    policy: Mapping[str, Any]
+    """Settings of a policy (model, learn, dtype, device, lora) where nothing more special is
+    said."""
+    sharing: Literal["shared", "separate"] = "shared"
+    """shared: one policy for all roles. separate: every role starts from one of its own, which is
+    an adapter over the one base where `policy` has lora."""
+    special: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Policy name to settings that replace those of `policy` (another model, learn: false), and to
+    a `learner` whose settings replace those of the run's."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Role to policy name, where `sharing` does not say it already; or the name of an opponent."""
+    more: Sequence[str] = ()
+    """Policies that no role has, such as a league's exploiters."""
+    opponents: Mapping[str, Any] = field(default_factory=dict)
+    """Name to somebody who plays and does not learn: an engine (a script, an endpoint), or the
+    settings of a saved model: {model: FOLDER}. A league, an evaluation or `roles` seats them."""
+    phases: Sequence[Mapping[str, Any]] = ()
+    """Who learns when, over and over in this order: {learn: [solver], steps: 10}. All learn at
+    every step where there are none."""
+
+    @cached_property
+    def plan(self) -> tuple[Phase, ...]:
+        """The phases; ConfigError for one that makes no sense."""
+        places = [f"population.phases.{number}" for number in range(len(self.phases))]
+        return tuple(
+            construct(Phase, fit(Phase, node, where=where), where=where)
+            for where, node in zip(places, self.phases, strict=True)
+        )
+
+    def policy_of(self, role: str) -> str:
+        """Name of the policy behind a role."""
+        return self.roles.get(role, SHARED if self.sharing == "shared" else role)
+
+    def policies(self, roles: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Name to settings of every policy that the roles need.
+
+        Raises ConfigError for unknown names, and where nobody learns or not when the phases say so.
+        """
+        known = list(roles)
+        played = [*(self.policy_of(role) for role in known), *self.more]
+        names = [name for name in dict.fromkeys(played) if name not in self.opponents]
+        self._refuse_opponents(known)
+        for role in self.roles:
+            if role not in known:
+                raise ConfigError(f"population.roles: no role {role!r}; {nearest(role, known)}")
+        for name in self.special:
+            if name not in names:
+                raise ConfigError(f"population.special: no policy {name!r}; {nearest(name, names)}")
+        _refuse_unknown(self.policy, SETTINGS, where="population.policy")
+        for name, settings in self.special.items():
+            _refuse_unknown(settings, (*SETTINGS, LEARNER), where=f"population.special.{name}")
+            if not isinstance(settings.get(LEARNER, {}), Mapping):
+                raise ConfigError(
+                    f"population.special.{name}.learner: {settings[LEARNER]!r} does not fit: it "
+                    "holds learner settings by name, such as {lr: 1e-5}"
+                )
+        found = {name: {**self.policy, **self.special.get(name, {})} for name in names}
+        for settings in found.values():
+            settings.pop(LEARNER, None)
+        self._refuse_idle({name: node.get("learn", True) for name, node in found.items()})
+        return found
+
+    def saved(self) -> dict[str, dict[str, Any]]:
+        """Name to settings of every opponent that is a saved model."""
+        return {name: dict(each) for name, each in self.opponents.items() if _is_settings(each)}
+
+    def learner_of(self, name: str) -> Mapping[str, Any]:
+        """Settings that replace the run's learner settings for one policy."""
+        given: Mapping[str, Any] = self.special.get(name, {}).get(LEARNER, {})
+        return given
+
+    def learns(self, name: str, step: int) -> bool:
+        """Whether the phases let a policy learn at a step; the first step is 1."""
+        left = (step - 1) % sum(phase.steps for phase in self.plan) if self.plan else 0
+        for phase in self.plan:
+            if left < phase.steps:
+                return name in phase.learn
+            left -= phase.steps
+        return True
+
+    def _refuse_opponents(self, roles: Sequence[str]) -> None:
+        """Raise ConfigError for an opponent that is nobody, or whose name is a policy's."""
+        for name, opponent in self.opponents.items():
+            where = f"population.opponents.{name}"
+            if name in (SHARED, *roles, *self.more):
+                raise ConfigError(f"{where}: {name!r} names a policy or role; choose another name")
+            if not name.replace("_", "").replace("-", "").isalnum():
+                raise ConfigError(f"{where}: a name has letters, digits, '-' and '_' only")
+            if _is_settings(opponent):
+                _refuse_unknown(opponent, SAVED, where=where)
+                if not opponent.get("model"):
+                    raise ConfigError(
+                        f"{where}: names neither what plays (_target_) nor a saved model (model)"
+                    )
+            elif not hasattr(opponent, "step"):
+                raise ConfigError(
+                    f"{where}: {opponent!r} cannot play; give it a model, or a _target_ that is an "
+                    "engine, such as selfplay.engines.scripted.Scripted"
+                )
+
+    def _refuse_idle(self, learn: Mapping[str, bool]) -> None:
+        """Raise ConfigError unless somebody learns, and the phases name just those who do."""
+        if not any(learn.values()):
+            raise ConfigError("population: no policy learns; set learn=true for at least one")
+        for number, phase in enumerate(self.plan):
+            where = f"population.phases.{number}.learn"
+            for name in phase.learn:
+                if name not in learn:
+                    raise ConfigError(f"{where}: no policy {name!r}; {nearest(name, learn)}")
+                if not learn[name]:
+                    raise ConfigError(
+                        f"{where}: policy {name!r} is frozen (learn: false), so that no phase can "
+                        "let it learn; set learn: true, or take it out of the phase"
+                    )
+        for name, learning in learn.items():
+            if learning and self.plan and not any(name in phase.learn for phase in self.plan):
+                raise ConfigError(
+                    f"population.phases: policy {name!r} learns in none of them; add it to one, or "
+                    f"freeze it with population.special.{name}.learn=false"
+                )
+        for name, settings in self.special.items():
+            if settings.get(LEARNER) and not learn[name]:
+                raise ConfigError(
+                    f"population.special.{name}.learner: policy {name!r} is frozen (learn: false), "
+                    "so that nothing learns with these settings; set learn: true, or drop them"
+                )
+
+
+def _is_settings(opponent: Any) -> bool:
+    return isinstance(opponent, Mapping)
+
+
+def _refuse_unknown(settings: Mapping[str, Any], known: Sequence[str], *, where: str) -> None:
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"{where}.{key}: unknown key; {nearest(key, known)}")

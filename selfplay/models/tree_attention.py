@@ -1,0 +1,338 @@
+"""A model's attention: what computes it, and what it can take: a cache with a column per token, a
+tree of tokens in a row.
+
+The mask of a row that is a tree of tokens, in the form that each kernel of attention takes.
+
+Tokens stand in depth-first order, so what a token's subtree holds are the columns from its own to
+its `end`: a token sees another exactly where its column lies between the two. One number per token
+is the whole mask.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+from transformers import DynamicCache, PreTrainedModel
+from transformers.utils import is_flash_attn_2_available
+
+BLOCK = 128
+"""Columns of a block: flex attention skips those of which nothing is seen."""
+
+
+def visible(ends: Tensor, stem: int = 0) -> Tensor:
+    """[R, 1, T - stem, T] which columns each column from `stem` on sees.
+
+    Args:
+        ends: [R, T] the last column of each token's subtree.
+        stem: The first column that looks.
+    """
+    columns = torch.arange(ends.shape[1], device=ends.device)
+    own = columns[stem:, None]
+    return ((columns <= own) & (own <= ends[:, None]))[:, None]
+
+
+def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask to add to the scores: 0 where `visible`, the least number of `dtype` elsewhere.
+
+    Eager attention knows no other; sdpa converts to it in every layer anew.
+    """
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
+        ~visible, torch.finfo(dtype).min
+    )
+
+
+def blocks(ends: Tensor) -> BlockMask:
+    """The mask of flex attention (2412.05496), without any tensor of T x T.
+
+    Args:
+        ends: [R, T] the last column of each token's subtree.
+    """
+    columns = ends.shape[1]
+    count = -(-columns // BLOCK)
+    # Behind the last column nothing is seen, and no block that reaches there is seen whole.
+    held = torch.nn.functional.pad(ends, (0, count * BLOCK - columns), value=-1)
+    held = held.unflatten(1, (count, BLOCK))
+    first = torch.arange(count, device=ends.device) * BLOCK
+    last, query = first + BLOCK - 1, first[:, None]
+    whole = (last < query) & (last[:, None] <= held.amin(-1)[:, None])
+    some = (first <= query) & (query <= held.amax(-1)[:, None]) & ~whole
+
+    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query <= ends[row, key])
+
+    return BlockMask.from_kv_blocks(
+        *_listed(some),
+        *_listed(whole),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=sees,
+        seq_lengths=(columns, columns),
+    )
+
+
+def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """[R, 1, Q] how many blocks of keys each block of queries has, and [R, 1, Q, K] which, first.
+
+    Args:
+        chosen: [R, Q, K].
+    """
+    order = (~chosen).to(torch.int32).argsort(dim=-1, stable=True)
+    return chosen.sum(-1, dtype=torch.int32)[:, None], order.to(torch.int32)[:, None]
+
+
+Kernel: TypeAlias = Literal["sdpa", "eager", "flex_attention", "flash_attention_2"]
+"""What computes attention, as transformers names it."""
+
+FLEX, FLASH = "flex_attention", "flash_attention_2"
+ON_GPUS = {
+    FLEX: "has no backward pass on a CPU",
+    FLASH: "has no code for a CPU",
+}
+"""Kernels that learn on GPUs alone, each with the reason."""
+PROGRAMS = 64
+"""Into how many programs flex attention may be compiled for rows of other shapes."""
+CLEARLY_NEARER = 8
+"""How many times nearer to the truth than any mistake a tree's hidden states must come."""
+ROUNDING = 32
+"""Differences below so many units of rounding tell nothing."""
+
+
+def unordinary(model: PreTrainedModel, *kernels: str) -> str:
+    """What keeps the model from ordinary attention over all earlier tokens; empty if nothing.
+
+    Args:
+        model: The model.
+        kernels: What may compute it, beside sdpa and eager.
+    """
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if getattr(model, "_is_stateful", False):
+        return "recurrent layers"
+    if kinds != {"full_attention"}:
+        return f"layers of other kinds than full attention ({', '.join(sorted(kinds))})"
+    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+        return "sliding-window attention"
+    if model.config._attn_implementation not in ("sdpa", "eager", *kernels):
+        return f"attention of the kind {model.config._attn_implementation!r}"
+    return ""
+
+
+@contextmanager
+def attending(kernel: Kernel | None, *models: PreTrainedModel) -> Iterator[None]:
+    """With the models' attention computed by a kernel, and afterwards as before; None: no change.
+
+    Backward passes belong inside: they may compute blocks again.
+    """
+    if kernel is None:
+        yield
+        return
+    before = [model.config._attn_implementation for model in models]
+    try:
+        for model in models:
+            model.set_attn_implementation(kernel)
+        with _compiling(kernel):
+            yield
+    finally:
+        for model, earlier in zip(models, before, strict=True):
+            model.set_attn_implementation(earlier)
+
+
+def _compiling(kernel: Kernel) -> AbstractContextManager[Any]:
+    """torch's settings while a kernel computes."""
+    if kernel != FLEX:
+        return nullcontext()
+    from torch._dynamo import config
+
+    # One row or several, one block or several, with gradients and without: each is a program.
+    # Beyond the limit torch would compute, and hold, all scores.
+    patched: AbstractContextManager[Any] = config.patch(recompile_limit=PROGRAMS)
+    return patched
+
+
+def refuses_device(kernel: str | None, device: torch.device) -> str:
+    """Why a kernel cannot learn on a device; empty if it can."""
+    if kernel in ON_GPUS and device.type == "cpu":
+        return f"{kernel} {ON_GPUS[kernel]}; set policy.device to a GPU, or learner.attention=sdpa"
+    return ""
+
+
+def refuses_kernel(kernel: Kernel | None, model: PreTrainedModel) -> str:
+    """Why a kernel cannot compute the model's attention for a learner; empty if it can.
+
+    Tried with a few tokens where the model is, on a CPU without its compiler.
+    """
+    if kernel is None:
+        return ""
+    name = type(model).__name__
+    # A rank's model goes from the CPU to its GPU when it is cut.
+    dist = torch.distributed
+    moves = dist.is_initialized() and "nccl" in dist.get_backend_config()
+    if not moves and (reason := refuses_device(kernel, model.device)):
+        return reason
+    if kernel == FLASH and not is_flash_attn_2_available():
+        return "flash_attention_2 needs the package flash-attn (pip install flash-attn) and a GPU"
+    if kernel == FLASH and model.dtype not in (torch.bfloat16, torch.float16):
+        return (
+            "flash_attention_2 computes in 16 bits, and the weights are "
+            f"{str(model.dtype).removeprefix('torch.')}; set policy.dtype=bfloat16 (for weights "
+            "that learn with an adapter, policy.lora), or learner.attention=flex_attention"
+        )
+    try:
+        with attending(kernel, model):
+            if model.config._attn_implementation != kernel:
+                return f"{name} does not let its attention be chosen; leave it at null"
+            if kernel != FLASH or model.device.type != "cpu":
+                with evaluating(model):
+                    ids = torch.tensor([[1, 2, 1, 0]], device=model.device)
+                    model(input_ids=ids, use_cache=False)
+    except Exception as error:  # whatever packages, compilers and a model's own code make of it
+        said = (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
+        return f"{name} cannot use {kernel} here: {said}"
+    return ""
+
+
+def run_tree(
+    module: Callable[..., Any],
+    model: PreTrainedModel,
+    ids: Tensor,
+    ends: Tensor,
+    places: Tensor,
+    *,
+    stem: int = 0,
+) -> list[Any]:
+    """A model, or its decoder, on rows that are trees: its outputs, to be joined along the columns.
+
+    Args:
+        module: `model` or its decoder.
+        model: The model.
+        ids: [R, T] tokens, in depth-first order.
+        ends: [R, T] the last column of each token's subtree.
+        places: [R, T] positions.
+        stem: So many columns see, in every row, all that stand before them. They come first and
+            without a mask, except where the kernel passes over what is not seen.
+    """
+    device = model.device
+    ids, ends, places = ids.to(device), ends.to(device), places.to(device)
+    flex = model.config._attn_implementation == FLEX
+    if flex or not stem:
+        mask = blocks(ends) if flex else additive(visible(ends), model.dtype)
+        return [module(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False)]
+    cache = DynamicCache(config=model.config)
+    return [
+        module(input_ids=ids[:, :stem], past_key_values=cache, use_cache=True),
+        module(
+            input_ids=ids[:, stem:],
+            attention_mask=additive(visible(ends, stem), model.dtype),
+            position_ids=places[:, stem:],
+            past_key_values=cache,
+            use_cache=True,
+        ),
+    ]
+
+
+@contextmanager
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Without dropout and without gradients, and afterwards as before."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), ExitStack() as stack:
+            if model.config._attn_implementation == FLEX and model.device.type == "cpu":
+                # A rank tries here what it computes on a GPU: the compiler would take a minute.
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            yield
+    finally:
+        model.train(training)
+
+
+def exact(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, or of one in 16 bits its first two layers in float32: rounding hides mistakes."""
+    if model.dtype not in (torch.bfloat16, torch.float16):
+        return model
+    decoder: Any = model.get_decoder()
+    layers = getattr(decoder, "layers", None)
+    if layers is None:
+        return copy.deepcopy(model).float()
+    try:
+        decoder.layers = layers[:2]
+        made = copy.deepcopy(model).float()
+    finally:
+        decoder.layers = layers
+    config = made.config.get_text_config()
+    config.num_hidden_layers = min(2, len(layers))  # a cache has as many
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:2]
+    return made
+
+
+def refuses_rows(model: PreTrainedModel) -> str:
+    """Return the reason why the model cannot learn to continue a text; empty if it can.
+
+    Tokens after a row must not change the row. This is tested with a few tokens: the change must be
+    rounding, or much smaller than the change that another first token makes.
+    """
+    model = exact(model)
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    row = torch.tensor([[5, 6, 7, 5, 8, 9, 0, 0]]) % vocabulary
+    other = torch.cat([torch.tensor([[4]]) % vocabulary, row[:, 1:]], dim=1)
+    try:
+        with evaluating(model):
+            alone, longer, moved = (
+                model(input_ids=ids.to(model.device), use_cache=False).logits[:, :6].double()
+                for ids in (row[:, :6], row, other)
+            )
+    except Exception:  # reported when its logits are tested
+        return ""
+    apart = float((longer - alone).abs().max())
+    least = ROUNDING * torch.finfo(model.dtype).eps * float(alone.abs().max())
+    if apart <= max(least, float((moved - longer).abs().max()) / CLEARLY_NEARER):
+        return ""
+    return "attention to tokens that come later"
+
+
+def refuses_trees(model: PreTrainedModel) -> str:
+    """Why the model cannot take a tree of tokens in one row; empty if it can.
+
+    Layers with a window or a state would pass for a tree that is smaller than the window; the
+    config tells of them. The others are tried: a small tree with two branches, as one row and as
+    one row behind its stem, must come much nearer to the two branches as rows of their own than
+    the mistakes do that a model can make, to ignore the mask and to ignore the positions.
+    """
+    if reason := unordinary(model, FLEX):
+        return reason
+    model = exact(model)
+    stem, branches = [5, 6, 7, 5], [[8, 9, 6], [7, 5, 9]]
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    rows = torch.tensor([stem + branch for branch in branches]) % vocabulary
+    tree = torch.tensor([stem + branches[0] + branches[1]]) % vocabulary
+    ends = torch.tensor([[9, 9, 9, 9, 6, 6, 6, 9, 9, 9]])
+    places = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 4, 5, 6]])
+    tried = {
+        "tree": (ends, places, 0),
+        "behind a stem": (ends, places, len(stem)),
+        "without mask": (torch.full_like(ends, 9), places, 0),
+        "without positions": (ends, torch.arange(10)[None], 0),
+    }
+    try:
+        with evaluating(model):
+            rows_out = model(input_ids=rows.to(model.device), use_cache=False).logits.double()
+            truth = torch.cat([rows_out[0], rows_out[1, len(stem) :]])
+            apart = {}
+            for name, (seen, at, first) in tried.items():
+                parts = run_tree(model, model, tree, seen, at, stem=first)
+                found = torch.cat([part.logits for part in parts], dim=1)[0]
+                apart[name] = float((found.double() - truth).abs().max())
+    except Exception as error:  # whatever a model's own code makes of what it does not know
+        return f"a forward pass that does not take a tree's mask ({type(error).__name__})"
+    distance = max(apart["tree"], apart["behind a stem"])
+    leak, shift = apart["without mask"], apart["without positions"]
+    least = ROUNDING * torch.finfo(model.dtype).eps * float(truth.abs().max())
+    if not leak > least:
+        return "attention on which a mask has no effect that can be told from rounding"
+    mistakes = [leak, shift] if shift > least else [leak]  # some models know no positions
+    if not distance * CLEARLY_NEARER <= min(mistakes):
+        return "attention that does not follow a tree's mask and positions"
+    return ""

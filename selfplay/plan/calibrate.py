@@ -1,0 +1,397 @@
+"""Measuring this machine: what a CPU's peaks are, and what engine, learner and rollout reach.
+
+Threads are torch's own number: OMP_NUM_THREADS=1 measures what run.threads=1 gets.
+
+Small models of several sizes on which engine and learner are timed, and what fits the timings.
+
+None of them is an experiment's, so that predicting a run is no repetition of its own measurement.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from random import Random
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+from transformers import Qwen3ForCausalLM
+
+from selfplay.arena import Arena
+from selfplay.config.instantiate import TARGET
+from selfplay.credit.dr_grpo import DrGRPO
+from selfplay.engines.scripted import ScriptedEngine, constant
+from selfplay.engines.transformers import TransformersEngine
+from selfplay.errors import RunError
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import Objective
+from selfplay.models.renderer import ChatRenderer
+from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.plan.cluster import GB, Cluster, Device, Rates
+from selfplay.plan.model_shape import Outline, of_config
+from selfplay.plan.step_time import shared
+from selfplay.role import Role
+from selfplay.rollout.episode_runner import Job
+from selfplay.rollout.rollout import Rollout, Seat
+from selfplay.run import metrics
+from selfplay.sandbox import Call, Executor
+from selfplay.types import Action, Group, InvalidAction, Observation, Request, Sample, Task, Turn
+
+VOCABULARY = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A model, and requests to it that are then learned from."""
+
+    layers: int
+    """Of the model."""
+    hidden: int
+    """Its width."""
+    requests: int
+    """Completions asked for at once."""
+    prompts: int
+    """Different prompts among them."""
+    prompt: int
+    """Tokens of each."""
+    new: int
+    """Tokens of each completion."""
+
+    def model(self) -> Qwen3ForCausalLM:
+        """With random weights."""
+        wide = 3 * self.hidden
+        return build_model(
+            VOCABULARY, seed=0, layers=self.layers, hidden=self.hidden, heads=2, intermediate=wide
+        )
+
+    @cached_property
+    def outline(self) -> Outline:
+        """Its sizes."""
+        with torch.device("meta"):
+            return of_config(self.model().config, where="probe")
+
+    def generating(self) -> list[float]:
+        """What an engine is given to do: steps, layers in steps, rows in steps, requests,
+        operations."""
+        outline, steps = self.outline, self.new
+        body = 2 * outline.layers * outline.layer_parameters * self.prompt
+        read = self.prompts * (body + outline.attention(self.prompt, 0))
+        token = 2 * outline.matrices * steps + outline.attention(steps, self.prompt)
+        operations = read + self.requests * token
+        return [steps, steps * self.layers, steps * self.requests, self.requests, operations]
+
+    def learning(self) -> list[float]:
+        """What a learner is given to do: an update, its layers, samples, operations."""
+        length = self.prompt + self.new
+        tokens = self.requests * length
+        distinct = self.prompts * self.prompt + self.requests * self.new
+        saving = shared(tokens / distinct)
+        squares = self.requests * length**2
+        completions = self.requests * self.new
+        forward = self.outline.forward(tokens / saving, squares / saving, completions)
+        return [1, self.layers, self.requests, 3 * forward]
+
+    def works(self) -> tuple[Callable[[], object], Callable[[], object]]:
+        """Generating once, and learning once."""
+        model, rng = self.model(), Random(0)
+        engine = TransformersEngine()
+        engine.serve("base", model, ())
+        texts = [self._ids(rng, self.prompt) for _ in range(self.prompts)]
+        requests = [
+            Request(
+                id=number,
+                policy="base",
+                prompt_ids=texts[number % self.prompts],
+                seed=number,
+                max_tokens=self.new,
+            )
+            for number in range(self.requests)
+        ]
+        samples = [
+            Sample(turn=_turn(request, self._ids(rng, self.new)), advantage=rng.choice((-1, 1)))
+            for request in requests
+        ]
+        # A learning rate of nothing: the probe stays what it is.
+        learner = Learner(model, objective=Objective(ratio="none", clip="none"), lr=0.0)
+
+        def generate() -> None:
+            for request in requests:
+                engine.add(request)
+            left = self.requests
+            while left:
+                left -= len(engine.step())
+
+        return generate, lambda: learner.update(samples, step=1)
+
+    @staticmethod
+    def _ids(rng: Random, count: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(3, VOCABULARY) for _ in range(count))
+
+
+PROBES = tuple(
+    Probe(layers=layers, hidden=hidden, requests=requests, prompts=prompts, prompt=prompt, new=new)
+    for layers, hidden, requests, prompts, prompt, new in (
+        (1, 32, 64, 4, 8, 24),
+        (1, 32, 480, 8, 8, 2),
+        (1, 64, 256, 32, 24, 12),
+        (2, 64, 96, 96, 32, 24),
+        (3, 96, 48, 48, 24, 32),
+        (3, 160, 192, 24, 24, 24),
+        (6, 128, 96, 16, 32, 16),
+        (2, 256, 64, 64, 48, 16),
+        (5, 128, 360, 45, 24, 16),
+    )
+)
+"""From a game's model to a few million parameters, few rows and many, prompts shared and not."""
+
+
+def _turn(request: Request, completion: tuple[int, ...]) -> Turn:
+    return Turn(
+        agent="player_0",
+        role="player",
+        policy="base",
+        version=0,
+        prompt_ids=request.prompt_ids,
+        completion_ids=completion,
+        logprobs=(-5.0,) * len(completion),
+        trainable=(1,) * len(completion),
+    )
+
+
+def timings(probes: Sequence[Probe] = PROBES, *, rounds: int = 5) -> list[tuple[float, float]]:
+    """(seconds of generating, of learning) for every probe: medians of rounds in turns."""
+    works = [work for probe in probes for work in probe.works()]
+    seconds: list[list[float]] = [[] for _ in works]
+    for number in range(rounds + 1):
+        for place, work in enumerate(works):
+            begin = time.perf_counter()
+            work()
+            if number:  # the first warms up
+                seconds[place].append(time.perf_counter() - begin)
+    found = [median(each) for each in seconds]
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def fit(features: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+    """Costs of the features, none below 0, with the least sum of squared relative errors."""
+    rows = np.array(features, dtype=float) / np.array(seconds)[:, None]
+    scale = rows.max(axis=0)
+    kept = list(range(rows.shape[1]))
+    found: NDArray[np.float64] = np.zeros(rows.shape[1])
+    while kept:
+        part = np.linalg.lstsq(rows[:, kept] / scale[kept], np.ones(len(rows)), rcond=None)[0]
+        if part.min() >= 0:
+            found[kept] = part / scale[kept]
+            break
+        del kept[int(part.argmin())]
+    return [float(cost) for cost in found]
+
+
+ROUNDS = 5
+
+
+def measure(report: Callable[[str], None] = print) -> Cluster:
+    """This machine as a cluster of one process; takes about a minute."""
+    threads = torch.get_num_threads()
+    report(f"measuring {threads} thread(s); other work on the machine is measured with it")
+    peak, bandwidth = products(), streams()
+    report(f"matrix products {peak / 1e9:.0f} GFLOP/s, memory {bandwidth / GB:.1f} GB/s")
+    timed = timings()
+    engine = fit([probe.generating() for probe in PROBES], [seconds for seconds, _ in timed])
+    taught = fit([probe.learning() for probe in PROBES], [seconds for _, seconds in timed])
+    if not engine[-1] or not taught[-1]:
+        raise RunError("the timings do not fit any rates: measure again when less else is running")
+    generating, learning = 1 / (engine[-1] * peak), 1 / (taught[-1] * peak)
+    report(f"of these, the engine reaches {generating:.0%} and the learner {learning:.0%}")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
+    episode, turn = hosted()
+    rates = Rates(
+        train=_around(learning),
+        forward=_around(learning),
+        prefill=_around(generating),
+        bandwidth=_around(1.0),
+        step=engine[0],
+        layer=engine[1],
+        row=engine[2],
+        request=engine[3],
+        update=taught[0],
+        update_layer=taught[1],
+        sample=taught[2],
+        episode=episode,
+        turn=turn,
+        call=calls(),
+    )
+    device = Device(
+        name=f"{platform.processor() or platform.machine()}, {threads} thread(s)",
+        memory=round(memory, 1),
+        bandwidth=bandwidth / GB,
+        tflops=peak / 1e12,
+        link=bandwidth / GB,
+        rates=rates,
+        basis="calibrated",
+    )
+    return Cluster(
+        device=device,
+        node=1,
+        host=round(memory, 1),
+        precision="float32",
+        same_weights=True,
+        checkpointing=False,
+        logits=0,
+        sequences=1024,
+        reserved=1.0,
+        engine_reserved=0.5,
+        pause=0.0,
+        overhead=1.0,
+    )
+
+
+def to_yaml(cluster: Cluster) -> str:
+    """A cluster as a file that `cluster=FILE` reads."""
+    plain = asdict(cluster)
+    plain["device"]["rates"] = {TARGET: _target(Rates), **plain["device"]["rates"]}
+    plain["device"] = {TARGET: _target(Device), **plain["device"]}
+    text = yaml.safe_dump(_lists({TARGET: _target(Cluster), **plain}), sort_keys=False)
+    return f"# Measured. GB, GB/s, 1e12 operations per second, seconds.\n{text}"
+
+
+def _target(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _lists(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _lists(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_lists(inner) for inner in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def _around(share: float) -> tuple[float, float, float]:
+    """A measured share with the band within which timings of one machine drift."""
+    return (share / 1.25, share, share * 1.25)
+
+
+# The machine ------------------------------------------------------------------------------------
+
+
+def products(size: int = 2048) -> float:
+    """Operations per second of a float32 matrix product, the best of five."""
+    a, b = torch.ones(size, size), torch.ones(size, size)
+    return 2 * size**3 / min(_times(lambda: torch.mm(a, b)))
+
+
+def streams(count: int = 24_000_000) -> float:
+    """Bytes per second of adding two arrays far larger than a cache into a third."""
+    a, b, c = (torch.ones(count) for _ in range(3))
+    return 12 * count / min(_times(lambda: torch.add(a, b, out=c)))
+
+
+def _times(work: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
+    work()
+    found = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+# Arenas and services ----------------------------------------------------------------------------
+
+
+class Counting(Arena):
+    """Two players say a word in turns; as small as the games of which a step has hundreds."""
+
+    name = "counting_v0"
+
+    def __init__(self, *, turns: int) -> None:
+        super().__init__({"player": 2})
+        self.turns = turns
+
+    def setup(self, task: Task, rng: Random) -> None:
+        """Begin at nought."""
+        self.said: list[str] = []
+
+    def acting(self) -> Sequence[str]:
+        """One after the other."""
+        return [self.possible_agents[len(self.said) % 2]]
+
+    def view(self, agent: str) -> Observation:
+        """What was said."""
+        fields = {"agent": agent, "said": self.said, "words": ["yes", "no", "word"]}
+        return Observation(text=" ".join(self.said), fields=fields)
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        """Count."""
+        for agent, action in actions.items():
+            self.said.append(action or "nothing")
+            self.pay(agent, float(action is not None))
+        if len(self.said) == self.turns:
+            self.metrics = {"said": float(len(self.said)), "words": float(len(set(self.said)))}
+            self.finish()
+
+
+class Speaker(Role):
+    """Says one of the words that the observation lists."""
+
+    template = (
+        "You are {{ agent }}. {% if said %}So far: {{ said | join(', ') }}.{% endif %}\n"
+        "{% for word in words %}{{ word }} {% endfor %}\nYours?"
+    )
+
+    def parse(self, text: str) -> Action:
+        """The word in small letters."""
+        word = text.strip().lower()
+        if not word.isalpha():
+            raise InvalidAction("no_word")
+        return word
+
+
+def hosted(games: int = 120, few: int = 2, many: int = 10) -> tuple[float, float]:
+    """Seconds per episode and per turn of all that is no model: rollout, figures and credit."""
+    short, long = (median(_times(partial(_host, turns, games))) / games for turns in (few, many))
+    turn = max(0.0, (long - short) / (many - few))
+    return max(0.0, short - few * turn), turn
+
+
+def _host(turns: int, games: int) -> None:
+    """Play games with an engine that answers at once, and credit them in groups of eight."""
+    seat = Seat(
+        role=Speaker(),
+        policy="base",
+        renderer=ChatRenderer(build_tokenizer(["words"]), where="probe"),
+        max_tokens=8,
+    )
+    rollout = Rollout(
+        arena=partial(Counting, turns=turns),
+        seats={"player": seat},
+        engines={"base": ScriptedEngine({"base": constant("word")})},
+    )
+    jobs = [Job(task=Task(id="count"), seed=n // 8, member=n % 8) for n in range(games)]
+    episodes = rollout.play(jobs)
+    metrics.of_episodes(episodes)
+    groups = [
+        Group(id=str(n), episodes=tuple(episodes[n : n + 8])) for n in range(0, len(episodes), 8)
+    ]
+    DrGRPO().assign(groups)
+
+
+def calls(count: int = 60) -> float:
+    """Seconds per verified program run of a busy executor with one worker."""
+    program = "def f(text, n):\n    return sorted(text.split() * n)[:{}]"
+    batch = [
+        Call(program=program.format(number), arguments="'a quick brown fox', 3")
+        for number in range(count)
+    ]
+    with Executor(workers=1, cache_size=0) as executor:
+        executor.run(batch[:4], runs=2)  # starts the processes
+        begin = time.perf_counter()
+        executor.run(batch, runs=2)
+        return (time.perf_counter() - begin) / count

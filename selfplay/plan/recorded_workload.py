@@ -1,0 +1,159 @@
+"""The workload of a run that exists: lengths, counts and shared prefixes as they were recorded."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from selfplay.config.instantiate import build
+from selfplay.errors import RunError
+from selfplay.models.population import Population
+from selfplay.plan.workload import Flow, Lengths, Lesson, Workload, frozen_in, limit_of, passes_of
+from selfplay.run.records import Recorded, episodes_of, read_metrics, recorded_steps
+
+NEWEST = 20
+"""Recorded steps that are read, the newest first: older ones are of a policy that has moved on."""
+
+
+def of_run(config: Mapping[str, Any], folder: Path) -> Workload:
+    """The mean workload of the newest steps whose episodes a run recorded.
+
+    Raises RunError where it recorded none.
+    """
+    population: Population = build(config["population"], where="population")
+    steps = recorded_steps(folder)[-NEWEST:]
+    if not steps:
+        raise RunError(
+            f"{folder} recorded no episodes to read lengths from; train with run.episodes_every=1"
+        )
+    flows: dict[tuple[int, str, str], list[list[_Turn]]] = defaultdict(list)
+    learned: dict[str, list[list[_Turn]]] = defaultdict(list)
+    frozen = frozen_in(config, population)
+    idle = any(v for line in lines(folder) for k, v in line.items() if k.endswith("idle_samples"))
+    episodes = 0
+    for number in steps:
+        step: dict[tuple[int, str, str], list[_Turn]] = defaultdict(list)
+        for record in episodes_of(folder, number):
+            episodes += 1
+            for turn in _turns(record, idle=idle):
+                step[turn.stage, turn.role, turn.policy].append(turn)
+        for key, turns in step.items():
+            flows[key].append(turns)
+        lesson: dict[str, list[_Turn]] = defaultdict(list)
+        for (_, _, policy), turns in step.items():
+            lesson[policy] += [turn for turn in turns if turn.learn and policy not in frozen]
+        for policy, turns in lesson.items():
+            if turns:
+                learned[policy].append(turns)
+    stages: dict[int, list[Flow]] = defaultdict(list)
+    for (stage, role, policy), played in sorted(flows.items()):
+        turns = [turn for step in played for turn in step]
+        stages[stage].append(
+            Flow(
+                role=role,
+                policy=policy,
+                requests=len(turns) / len(steps),
+                prompts=sum(len({turn.prompt for turn in step}) for step in played) / len(steps),
+                prompt=fmean(len(turn.prompt) for turn in turns),
+                completion=Lengths.of([len(t.completion) for t in turns], limit_of(config, role)),
+            )
+        )
+    lessons = {
+        policy: _lesson(taught, len(steps), passes_of(config, population, policy))
+        for policy, taught in learned.items()
+    }
+    return Workload(
+        stages=[stages[stage] for stage in sorted(stages)],
+        lessons=lessons,
+        frozen=frozen,
+        episodes=episodes / len(steps),
+        calls=_calls(folder),
+        basis="recorded",
+        notes=[f"lengths and counts: the episodes of {len(steps)} step(s) of {folder}"],
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Turn:
+    stage: int
+    role: str
+    policy: str
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]
+    learn: bool
+
+
+def _turns(record: Recorded, *, idle: bool) -> Iterator[_Turn]:
+    """The turns of an episode that it does not share with its parent. Where the learner passes over
+    samples that teach nothing (`idle`), those without an advantage are none that it learns from."""
+    turns = zip(record.episode.turns, record.advantages, strict=True)
+    for turn, advantage in islice(turns, record.episode.stem, None):
+        flat = advantage if isinstance(advantage, list) else [advantage]
+        yield _Turn(
+            stage=turn.stage,
+            role=turn.role,
+            policy=turn.policy,
+            prompt=turn.prompt_ids,
+            completion=turn.completion_ids,
+            learn=turn.learn and not (idle and set(flat) == {0}),
+        )
+
+
+def _lesson(steps: Sequence[Sequence[_Turn]], count: int, passes: Mapping[str, int]) -> Lesson:
+    turns = [turn for step in steps for turn in step]
+    lengths = [len(turn.prompt) + len(turn.completion) for turn in turns]
+    distinct = sum(map(_distinct, steps))
+    return Lesson(
+        samples=len(turns) / count,
+        tokens=sum(lengths) / count,
+        distinct=distinct / count,
+        completions=sum(len(turn.completion) for turn in turns) / count,
+        squares=sum(length**2 for length in lengths) / count,
+        **passes,
+    )
+
+
+def _distinct(turns: Sequence[_Turn]) -> int:
+    """Tokens of turns when those that begin alike share their beginning."""
+    count = 0
+    previous: tuple[int, ...] = ()
+    for ids in sorted(turn.prompt + turn.completion for turn in turns):
+        pairs = zip(previous, ids, strict=False)
+        least = min(len(previous), len(ids))
+        shared = next((place for place, (a, b) in enumerate(pairs) if a != b), least)
+        count, previous = count + len(ids) - shared, ids
+    return count
+
+
+def _calls(folder: Path) -> float:
+    """Service calls of a typical step: all that the services counted but what a cache answered."""
+    found = []
+    for figures in lines(folder):
+        named = {name: value for name, value in figures.items() if name.startswith("service/")}
+        found.append(sum(v for name, v in named.items() if not name.endswith("/cached")))
+    return median(found) if found else 0.0
+
+
+def lines(folder: Path) -> list[dict[str, float]]:
+    """The newest lines of a run's metrics, those of step 0 left out; RunError if there are none."""
+    found = read_metrics(folder / "metrics.jsonl")
+    if not found:
+        raise RunError(f"{folder} has no line in metrics.jsonl")
+    return [figures for step, figures in found.items() if step > 0][-NEWEST:]
+
+
+def seconds(folder: Path) -> dict[str, float]:
+    """Median seconds of the newest steps of a run, evaluation left out, by what they are for."""
+    found = lines(folder)
+    if not found:
+        raise RunError(f"{folder} has no step to compare with")
+    return {
+        "rollout": median(line["seconds/rollout"] for line in found),
+        "learn": median(line["seconds/learn"] for line in found),
+        "step": median(
+            line["seconds/total"] - line.get("seconds/evaluation", 0.0) for line in found
+        ),
+    }

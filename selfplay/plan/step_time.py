@@ -1,0 +1,278 @@
+"""Seconds of a step by phase, from what is asked for and what the devices reach.
+
+Decoding reads all weights and the cache for every token of every sequence; prefill and learning are
+bound by operations; what is spent beside both is measured (`Rates`).
+"""
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from selfplay.plan.cluster import GB, LIKELY, Case, Cluster
+from selfplay.plan.memory import Member, Memory
+from selfplay.plan.model_shape import Outline
+from selfplay.plan.workload import Flow, Lesson, Workload
+
+Step: TypeAlias = Callable[[float, float], float]
+"""(sequences, tokens of their contexts) -> seconds of one decoding step."""
+
+LATENCY = 15e-6
+"""Seconds of one all-reduce within an engine, beside its bytes."""
+HIDDEN = 0.8
+"""Share of computing behind which collectives can hide: an assumption."""
+MASKED = 0.7
+"""Share of the saving by shared prefixes that is left behind masks: an assumption."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """Generating a step's completions."""
+
+    prefill: float
+    """Seconds of reading prompts."""
+    decode: float
+    """Seconds of decoding."""
+    tail: float
+    """Seconds of `decode` in which fewer than 8 sequences of an engine live."""
+    limited: bool
+    """Whether the cache, not the requests, limits how many sequences live."""
+    starved: bool
+    """Whether a decoding step spends more time reading than computing."""
+
+
+def decode_step(outline: Outline, cluster: Cluster, case: Case = LIKELY) -> Step:
+    """Seconds of a step of one engine: max(reading, computing) and what comes beside them.
+
+    reading = (P_mm b + cache per token x contexts) / (tensor x bandwidth), computing =
+    (2 P_mm B + 4 C q L) / (tensor x operations); two all-reduces per layer where an engine spans
+    several devices.
+    """
+    rates, tensor, width = cluster.device.rates, cluster.tensor, cluster.width
+    bandwidth = tensor * cluster.bytes_per_second * rates.bandwidth[case]
+    operations = tensor * cluster.operations * rates.prefill[case]
+    cache = outline.cache(width)
+    attention = 4 * outline.query * outline.layers
+    fixed = rates.step + rates.layer * outline.layers
+    reduced = 0.0
+    if tensor > 1:
+        fixed += 2 * outline.layers * LATENCY
+        share = 2 * (tensor - 1) / tensor
+        reduced = 2 * outline.layers * share * outline.hidden * width / (cluster.device.link * GB)
+
+    def seconds(sequences: float, context: float) -> float:
+        read = (_read(outline, sequences) * width + cache * context) / bandwidth
+        computed = (2 * outline.matrices * sequences + attention * context) / operations
+        return max(read, computed) + fixed + (rates.row + reduced) * sequences
+
+    return seconds
+
+
+def _read(outline: Outline, sequences: float) -> float:
+    """Weights that a step of so many sequences reads: of experts, those that any token meets."""
+    if not outline.experts:
+        return outline.matrices
+    one = 3 * outline.hidden * outline.expert_intermediate
+    missed = (1 - outline.active_experts / outline.experts) ** max(sequences, 1.0)
+    idle = outline.active_experts - outline.experts * (1 - missed)
+    return outline.matrices - outline.layers * one * idle
+
+
+def prefill(outline: Outline, cluster: Cluster, flow: Flow, case: Case = LIKELY) -> float:
+    """Seconds of one engine for its share of a flow's distinct prompts, cached contexts aside."""
+    prompts = flow.prompts / cluster.engines
+    new = max(flow.prompt - flow.context, 0.0)
+    body = 2 * outline.layers * outline.active_layer_parameters * new
+    operations = body + outline.attention(new, flow.context)
+    speed = cluster.tensor * cluster.operations * cluster.device.rates.prefill[case]
+    requests = flow.requests / cluster.engines
+    return prompts * operations / speed + requests * cluster.device.rates.request
+
+
+def makespan(lengths: Sequence[float], prompt: float, live: int, step: Step) -> tuple[float, float]:
+    """Seconds of decoding in one engine that never has more than `live` sequences at once.
+
+    Between two completions the batch is constant and every context grows by one per step, so
+    that k steps take k times the mean of the first and the last.
+
+    Returns: Seconds, and those of them with fewer than 8 sequences.
+    """
+    waiting = list(reversed(lengths))
+    now, context, seconds, small = 0.0, 0.0, 0.0, 0.0
+    running: list[tuple[float, float]] = []  # (the step at which it ends, its length)
+    while waiting or running:
+        while waiting and len(running) < live:
+            length = waiting.pop()
+            heapq.heappush(running, (now + length, length))
+            context += prompt
+        end, length = heapq.heappop(running)
+        count, steps = len(running) + 1, end - now
+        spent = steps * (step(count, context) + step(count, context + count * steps)) / 2
+        seconds += spent
+        small += spent if count < 8 else 0.0
+        context += count * steps - prompt - length
+        now = end
+    return seconds, small
+
+
+def generation(
+    workload: Workload,
+    members: Mapping[str, Member],
+    cluster: Cluster,
+    memory: Memory,
+    case: Case = LIKELY,
+) -> Generation:
+    """The stages one after the other, each as long as its busiest engine.
+
+    Policies of one stage share the engines in turns; the lengths of a flow are its distribution's
+    quantiles, dealt out evenly, the longest to the engine that is looked at.
+    """
+    read = decoded = tail = 0.0
+    limited = starved = False
+    for stage in workload.stages:
+        for flow in stage:
+            outline = members[flow.policy].outline
+            step = decode_step(outline, cluster, case)
+            count = max(1, round(flow.requests))
+            lengths = flow.completion.spread(count)[:: -cluster.engines]
+            live, room = living(flow, cluster, memory)
+            limited |= room < min(cluster.sequences, len(lengths))
+            seconds, small = makespan(_dealt(lengths), flow.prompt, live, step)
+            read += prefill(outline, cluster, flow, case)
+            decoded, tail = decoded + seconds, tail + small
+            context = live * (flow.prompt + flow.completion.mean / 2)
+            starved |= _starved(outline, cluster, live, context, case)
+    return Generation(prefill=read, decode=decoded, tail=tail, limited=limited, starved=starved)
+
+
+def living(flow: Flow, cluster: Cluster, memory: Memory) -> tuple[int, int]:
+    """Sequences that live at once in an engine, and those that its cache has room for.
+
+    A prompt that several share is held once. Completions count in full: half of them are further
+    than half way, because long ones live longer.
+    """
+    held = flow.prompt * flow.prompts / flow.requests + flow.completion.mean
+    room = int(memory.cache_tokens / max(held, 1.0))
+    mine = -(-flow.requests // cluster.engines)
+    return max(1, min(room, cluster.sequences, int(mine))), room
+
+
+def _dealt(lengths: Sequence[float]) -> list[float]:
+    """Long and short ones in turn, so that what waits is like what has been let in."""
+    stride = 7 if len(lengths) % 7 else 5
+    return [length for start in range(stride) for length in lengths[start::stride]]
+
+
+def _starved(
+    outline: Outline, cluster: Cluster, sequences: float, context: float, case: Case
+) -> bool:
+    rates, width = cluster.device.rates, cluster.width
+    read = _read(outline, sequences) * width + outline.cache(width) * context
+    computed = 2 * outline.matrices * sequences + 4 * outline.query * outline.layers * context
+    return read / (cluster.bytes_per_second * rates.bandwidth[case]) > computed / (
+        cluster.operations * rates.prefill[case]
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """Learning from a step's samples."""
+
+    score: float
+    """Seconds of forward passes beside training."""
+    train: float
+    """Seconds of forward and backward passes."""
+    optimizer: float
+    """Seconds of optimizer steps."""
+    communication: float
+    """Seconds of collectives."""
+    exposed: float
+    """Those of them that computing does not hide."""
+
+
+def learning(
+    lesson: Lesson, member: Member, cluster: Cluster, *, micro_batch: float, case: Case = LIKELY
+) -> Learning:
+    """Seconds of all learning devices for one policy's samples.
+
+    Training is 3 forward passes; 4 with checkpointing, whose repeated one has no head; an adapter
+    leaves out the gradients of the frozen weights, a third of the linear part. A shared prefix is
+    computed once.
+    """
+    outline, rates = member.outline, cluster.device.rates
+    saving = shared(lesson.sharing)
+    tokens, squares = lesson.tokens / saving, lesson.squares / saving
+    head = lesson.completions
+    linear = outline.forward(tokens, 0.0, head)
+    attention = outline.forward(0.0, squares, 0.0)
+    again = outline.forward(tokens, squares, 0.0) if cluster.checkpointing else 0.0
+    backward = (linear if member.rank else 2 * linear) + 2 * attention
+    devices = cluster.learners * cluster.operations
+    passes = max(1.0, -(-tokens // (micro_batch * cluster.learners)))
+    overhead = rates.sample * lesson.samples
+    train = (linear + attention + backward + again) / (devices * rates.train[case]) + overhead
+    score = lesson.passes * (linear + attention) / (devices * rates.forward[case])
+    score += lesson.passes * overhead / 3
+    moved = _communication(outline, member, cluster, passes, lesson)
+    return Learning(
+        score=score,
+        train=train,
+        optimizer=lesson.updates * _optimizer(member, cluster, case),
+        communication=moved,
+        exposed=max(0.0, moved - HIDDEN * train),
+    )
+
+
+def shared(ratio: float) -> float:
+    """How many times less is computed where prefixes are shared: less than the tokens say."""
+    return 1 + MASKED * (ratio - 1)
+
+
+def _communication(
+    outline: Outline, member: Member, cluster: Cluster, passes: float, lesson: Lesson
+) -> float:
+    """Weights are gathered in every pass, forward and backward; gradients reduced once a step.
+
+    Copies of a sharded state also add up their gradients, 4 P / N bytes over the network.
+    """
+    shards = cluster.sharded
+    if cluster.learners == 1:
+        return 0.0
+    share = (shards - 1) / shards
+    learned = outline.adapter(member.rank) if member.rank else outline.parameters
+    gathered = (2 * passes + passes * lesson.passes) * 2 * outline.parameters * share
+    reduced = lesson.updates * 4 * learned * share
+    seconds = (gathered + reduced) / cluster.collective
+    if shards < cluster.learners:
+        seconds += lesson.updates * 4 * learned / shards / (cluster.network * GB)
+    return seconds
+
+
+def _optimizer(member: Member, cluster: Cluster, case: Case) -> float:
+    """AdamW touches 32 bytes a parameter; an offloaded one moves 24 over PCIe."""
+    outline = member.outline
+    learned = outline.adapter(member.rank) if member.rank else outline.parameters
+    size = learned / cluster.sharded
+    bandwidth = cluster.bytes_per_second * cluster.device.rates.bandwidth[case]
+    rates = cluster.device.rates
+    seconds = 32 * size / bandwidth + rates.update + rates.update_layer * outline.layers
+    return seconds + (24 * size / (cluster.pcie * GB) if cluster.offload else 0.0)
+
+
+def publication(members: Mapping[str, Member], cluster: Cluster) -> float:
+    """Seconds until the engines have what was learned: 2 bytes a parameter, and the pause.
+
+    A learner whose state sleeps in main memory brings it back and forth: 32 bytes a parameter.
+    """
+    learned = [
+        m.outline.adapter(m.rank) if m.rank else m.outline.parameters
+        for m in members.values()
+        if m.learns
+    ]
+    together = not cluster.rollout
+    seconds = 0.0
+    if not (cluster.same_weights and together):
+        seconds = cluster.width * sum(learned) / (cluster.publish * GB) + cluster.pause
+    if cluster.asleep and together:
+        seconds += 32 * sum(learned) / cluster.sharded / (cluster.pcie * GB)
+    return seconds

@@ -1,0 +1,300 @@
+"""The rollout plays many arenas at once and keeps every ready agent's request in flight."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TypeAlias
+
+from selfplay.arena import Arena
+from selfplay.engines import Engine
+from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, StalledError, nearest
+from selfplay.models.renderer import Renderer
+from selfplay.rng import derive
+from selfplay.role import BrokenRole, Role
+from selfplay.rollout.episode_runner import Game, Job
+from selfplay.types import Completion, Episode, Message, Request, Turn, well_formed
+
+__all__ = ["Job", "Rollout", "Seat", "refuse_limits"]
+
+COOLEST, HOTTEST = 1e-6, 1e6
+"""Range of temperatures above 0 by which float32 logits can be divided."""
+MOST_THREADS = 1024
+"""Largest number of arenas that advance at the same time."""
+
+
+Play: TypeAlias = Callable[[Sequence[Job]], list[Episode]]
+"""Plays jobs to episodes in their order: `Rollout.play`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """Who sits where: the role of an agent, the policy behind it and how it is sampled."""
+
+    role: Role
+    """Makes prompts and reads actions."""
+    policy: str
+    """Name of the policy."""
+    renderer: Renderer
+    """The policy's token seam."""
+    max_tokens: int = 256
+    """Longest completion."""
+    temperature: float = 1.0
+    """0 is greedy."""
+
+    def __post_init__(self) -> None:
+        refuse_limits(max_tokens=self.max_tokens, temperature=self.temperature)
+
+
+def refuse_limits(*, max_tokens: int = 1, temperature: float = 1.0) -> None:
+    """Raise ValueError for limits under which nothing can be sampled.
+
+    Args:
+        max_tokens: Largest number of tokens of a completion.
+        temperature: 0 is greedy. Between 0 and `COOLEST` float32 logits overflow.
+    """
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens: {max_tokens} does not fit: at least 1 is needed")
+    if temperature != 0 and not COOLEST <= temperature <= HOTTEST:
+        raise ValueError(
+            f"temperature: {temperature} does not fit: 0 is greedy, and others lie between "
+            f"{COOLEST:g} and {HOTTEST:g}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """A request in flight."""
+
+    game: Game
+    """Whose episode waits for it."""
+    agent: str
+    """Whose move it will be."""
+    seat: Seat
+    """Where the agent sits."""
+    request: Request
+    """What was asked."""
+    messages: tuple[Message, ...]
+    """What it added to what the agent sees."""
+
+
+_InFlight: TypeAlias = dict[int, _Asked]
+"""By request id."""
+
+
+class Rollout:
+    """Plays jobs to their end. Nothing is dropped: a broken arena becomes a failed episode."""
+
+    def __init__(
+        self,
+        *,
+        arena: Callable[[], Arena],
+        seats: Mapping[str, Seat],
+        engines: Mapping[str, Engine],
+        renderers: Mapping[str, Renderer] | None = None,
+        learning: Collection[str] | None = None,
+        max_turns: int = 1000,
+        max_live: int = 4096,
+        threads: int = 8,
+        patience: int = 100_000,
+    ) -> None:
+        """Args:
+        arena: Makes a fresh arena.
+        seats: Role name to seat; an agent `solver_3` takes the seat of `solver`.
+        engines: Policy name to the engine that serves it. Read when a job asks for it, as are the
+            two below: whoever made them may add policies between two calls of `play`.
+        renderers: Policy name to its token seam, for agents that a job seats otherwise.
+        learning: Names of the policies that learn; all where None.
+        max_turns: Turns after which an episode is cut off as truncated.
+        max_live: Episodes in flight at once.
+        threads: Arenas that advance at once where `Arena.blocking`.
+        patience: Steps in a row without any completion, after which the engines are stuck.
+        """
+        self.arena, self.seats, self.engines = arena, dict(seats), engines
+        self.renderers = {} if renderers is None else renderers
+        self.learning = learning
+        self.max_turns, self.max_live, self.threads = max_turns, max_live, threads
+        self.patience = patience
+        self._requests = count()
+
+    def play(self, jobs: Sequence[Job]) -> list[Episode]:
+        """The episodes of `jobs`, in their order."""
+        episodes: dict[int, Episode] = {}
+        in_flight: _InFlight = {}
+        engines = list({id(engine): engine for engine in self.engines.values()}.values())
+        upcoming = deque(enumerate(jobs))
+        places: dict[Game, int] = {}
+        idle = 0
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="advance") as pool:
+            ready: list[Game] = []
+            # A failed episode may leave requests behind; no engine keeps any when this returns.
+            while len(episodes) < len(jobs) or in_flight:
+                while upcoming and len(places) < self.max_live:
+                    place, job = upcoming.popleft()
+                    game = self._game(job)
+                    places[game] = place
+                    ready.append(game)
+                # A fixed order, whatever order the engines finished in.
+                ready.sort(key=places.__getitem__)
+                self._advance_all(ready, pool)
+                for game in ready:
+                    if game.status(max_turns=self.max_turns) is None:
+                        self._ask(game, in_flight)
+                    status = game.status(max_turns=self.max_turns)
+                    if status is not None:
+                        episodes[places.pop(game)] = game.episode(status)
+                ready = []
+                if not in_flight:
+                    continue
+                idle += 1
+                if idle > self.patience:
+                    lost = f"{len(in_flight)} request(s) in flight"
+                    raise StalledError(
+                        f"rollout: no answer to {lost} in {self.patience} engine steps "
+                        "(rollout.patience)"
+                    )
+                for engine in engines:
+                    for completion in engine.step():
+                        idle = 0
+                        game = self._receive(completion, in_flight)
+                        complete = len(game.moves) == len(game.arena.stage)
+                        failed = game.error and game not in ready
+                        if game in places and (complete or failed):
+                            ready.append(game)
+        return [episodes[place] for place in range(len(jobs))]
+
+    def _game(self, job: Job) -> Game:
+        """A job's game. Of a recorded turn only what its role notes: the arena notes again."""
+        arena = self.arena()
+        for agent in job.seating:
+            if agent not in arena.possible_agents:
+                raise ConfigError(
+                    f"no agent {agent!r} to be seated; {nearest(agent, arena.possible_agents)}"
+                )
+            self._seat(agent, job)
+        prefix = [
+            replace(turn, reward=0.0, info=self._seat(turn.agent, job).role.read(turn.text)[1])
+            for turn in job.prefix
+        ]
+        return Game(job, arena, prefix=prefix)
+
+    @staticmethod
+    def _advance_all(games: Sequence[Game], pool: ThreadPoolExecutor) -> None:
+        """Play the complete stages: side by side where the arenas wait for something outside."""
+        side_by_side = bool(games) and games[0].arena.blocking
+        list((pool.map if side_by_side else map)(Game.advance, games))
+
+    def _ask(self, game: Game, in_flight: _InFlight) -> None:
+        """Ask for the moves of all agents of the stage."""
+        try:
+            views = {agent: game.arena.view(agent) for agent in game.arena.stage}
+        except SelfplayError:
+            raise
+        except Exception as error:  # as in Game.advance
+            game.fail(error)
+            return
+        for agent, observation in views.items():
+            seat = self._seat(agent, game.job)
+            try:
+                messages = seat.role.prompt(observation)
+            except SelfplayError:
+                raise
+            except Exception as error:  # the role's code may raise anything
+                game.fail(self._named(agent, seat.role.broken("prompt", error)))
+                return
+            if seat.role.memory == "conversation" and agent in game.latest:
+                messages = [message for message in messages if message["role"] != "system"]
+            request = Request(
+                id=next(self._requests),
+                policy=seat.policy,
+                prompt_ids=self._prompt_ids(game, agent, seat, messages),
+                seed=derive(game.job.seed, game.job.member, agent, len(game.turns)),
+                max_tokens=seat.max_tokens,
+                temperature=seat.temperature,
+                agent=agent,
+                observation=observation,
+            )
+            try:
+                self.engines[seat.policy].add(request)
+            except PromptTooLong as error:
+                game.fail(error)
+                return
+            in_flight[request.id] = _Asked(
+                game=game, agent=agent, seat=seat, request=request, messages=tuple(messages)
+            )
+
+    @staticmethod
+    def _named(agent: str, error: BrokenRole) -> BrokenRole:
+        """Return `error` with the name of the role whose code must be corrected."""
+        return BrokenRole(f"roles.{agent.rpartition('_')[0]}: {error}")
+
+    @staticmethod
+    def _prompt_ids(
+        game: Game, agent: str, seat: Seat, messages: Sequence[Message]
+    ) -> tuple[int, ...]:
+        """What the policy sees: the messages alone, or behind all it has seen and said."""
+        if seat.role.memory == "none" or agent not in game.latest:
+            return seat.renderer.start(messages)
+        turn = game.latest[agent]
+        extended = seat.renderer.extend(turn.prompt_ids, turn.completion_ids, messages)
+        if extended is not None:
+            return extended
+        # The chat template does not keep its prefix: start a new sequence rather than guess.
+        return seat.renderer.start([*game.said(agent), *messages])
+
+    def _seat(self, agent: str, job: Job) -> Seat:
+        """The seat of the agent's role, taken by the policy that the job puts there."""
+        role = agent.rpartition("_")[0]
+        if role not in self.seats:
+            raise ConfigError(
+                f"no seat for role {role!r} of agent {agent!r}; {nearest(role, self.seats)}"
+            )
+        seat, policy = self.seats[role], job.seating.get(agent)
+        if policy is None or policy == seat.policy:
+            return seat
+        if policy not in self.renderers:
+            raise ConfigError(
+                f"no policy {policy!r} for {agent!r} to be played by; "
+                f"{nearest(policy, self.renderers)}"
+            )
+        return replace(seat, policy=policy, renderer=self.renderers[policy])
+
+    def _learns(self, policy: str, job: Job) -> bool:
+        return job.learner in (None, policy) and (self.learning is None or policy in self.learning)
+
+    def _receive(self, completion: Completion, in_flight: _InFlight) -> Game:
+        """Book a completion as its agent's turn; its action waits for the rest of the stage."""
+        if completion.id not in in_flight:
+            raise RuntimeError(f"an engine answered request {completion.id}, not in flight")
+        asked = in_flight.pop(completion.id)
+        game, seat, request = asked.game, asked.seat, asked.request
+        text = completion.text
+        if text is None:
+            text = seat.renderer.text(completion.completion_ids)
+        text = well_formed(text)
+        try:
+            action, info = seat.role.read(text)
+        except BrokenRole as error:
+            game.fail(self._named(asked.agent, error))
+            return game
+        game.moves[asked.agent] = Turn(
+            agent=asked.agent,
+            role=asked.agent.rpartition("_")[0],
+            policy=seat.policy,
+            version=completion.version,
+            versions=completion.versions,
+            prompt_ids=request.prompt_ids,
+            completion_ids=completion.completion_ids,
+            logprobs=completion.logprobs,
+            trainable=(1,) * len(completion.completion_ids),
+            temperature=request.temperature,
+            messages=asked.messages,
+            text=text,
+            action=action,
+            stage=game.stage,
+            stop_reason=completion.stop_reason,
+            info=info,
+            learn=self._learns(seat.policy, game.job),
+        )
+        return game

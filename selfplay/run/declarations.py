@@ -1,0 +1,260 @@
+"""Declarations of a run's metrics: unit and direction of each metric, and the chief metrics.
+
+Arenas declare what they measure (`Arena.measures`, `Arena.chief`); `OWN` has what the library
+itself writes. A run folder keeps the declarations of its arenas in `measures.json`, so that pages
+need no code of the arena. A metric that nobody declared is a plain number.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from selfplay.errors import RunError
+from selfplay.run.untrusted import open_regular, write_text_confined
+from selfplay.types import Metric, to_json
+
+FILE = "measures.json"
+"""File of the run folder with the declarations of its arenas."""
+LONGEST = 1_000_000
+"""Largest number of bytes of this file."""
+
+PLAIN = Metric()
+FRACTION = Metric(unit="fraction")
+GOOD = Metric(unit="fraction", better="higher")
+BAD = Metric(unit="fraction", better="lower")
+COUNT = Metric(unit="count")
+FAULTS = Metric(unit="count", better="lower")
+REWARD = Metric(unit="reward", better="higher")
+TOKENS = Metric(unit="tokens")
+NATS = Metric(unit="nats")
+SECONDS = Metric(unit="seconds")
+RATING = Metric(unit="rating", better="higher")
+
+OWN: Mapping[str, Metric] = {
+    "role/*/verdict/correct": GOOD,
+    "role/*/verdict/valid": GOOD,
+    "role/*/verdict/wrong": BAD,
+    "role/*/verdict/illegal": BAD,
+    "role/*/verdict/malformed": BAD,
+    "role/*/reward": REWARD,
+    "role/*/reward/*": REWARD,
+    "role/*/unshaped_reward": REWARD,
+    "role/*/valid": GOOD,
+    "role/*/worked": GOOD,
+    "role/*/completion_tokens": TOKENS,
+    "role/*/prompt_tokens": TOKENS,
+    "role/*/invalid/*": BAD,
+    "episodes/count": COUNT,
+    "episodes/*": FAULTS,
+    "evaluation/*/versus/*/won": GOOD,
+    "evaluation/*/versus/*/drawn": FRACTION,
+    "evaluation/*/versus/*/lost": BAD,
+    "evaluation/*/versus/*/return": REWARD,
+    "evaluation/*/distinct_created": GOOD,
+    "evaluation/*/failed_episodes": FAULTS,
+    "versus/*/reward": Metric(unit="reward"),
+    "versus/*/episodes": COUNT,
+    "league/share/*": FRACTION,
+    "league/win_rate/*": GOOD,
+    "league/return/*": REWARD,
+    "league/rating/*": RATING,
+    "league/*": COUNT,
+    "collapse/returned": COUNT,
+    "collapse/*": Metric(unit="alarm", better="lower"),
+    "policy/*/clipped": FRACTION,
+    "policy/*/corrected_share": FRACTION,
+    "policy/*/learned": COUNT,
+    "policy/*/preference_loss": NATS,
+    "policy/*/preference_margin": NATS,
+    "policy/*/preference_accuracy": GOOD,
+    "policy/*_kl": NATS,
+    "policy/*/surprisal": NATS,
+    "policy/*samples*": COUNT,
+    "policy/*tokens": TOKENS,
+    "credit/critic/explained_variance": Metric(unit="fraction", better="higher"),
+    "credit/*_share": FRACTION,
+    "credit/baseline/*": Metric(unit="reward"),
+    "credit/kept": COUNT,
+    "credit/added": COUNT,
+    "credit/tasks": COUNT,
+    "credit/replays*": COUNT,
+    "credit/zero_advantages": FRACTION,
+    "curriculum/*roots_solved": GOOD,
+    "curriculum/*drawn": FRACTION,
+    "curriculum/*": COUNT,
+    "service/executor/*": COUNT,
+    "engine/*/dollars": PLAIN,
+    "engine/*/proof_difference": NATS,
+    "engine/*tokens": TOKENS,
+    "engine/*": COUNT,
+    "sampler/shared_turns": FRACTION,
+    "sampler/success_*": GOOD,
+    "sampler/penalty_*": PLAIN,
+    "sampler/*": COUNT,
+    "runtime/publish_seconds": SECONDS,
+    "runtime/*": COUNT,
+    "seconds/*": SECONDS,
+}
+"""Unit and direction by pattern of the name; the first that fits counts. `*` also spans "/"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Declarations of the metrics of one arena or of one evaluation."""
+
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """Unit and direction of a metric, by its name or by a pattern of names."""
+    chief: tuple[str, ...] = ()
+    """The names that come first, the most important first."""
+
+    def of(self, path: str) -> Metric | None:
+        """Return unit and direction of the metric `path`; None if it is not declared.
+
+        `path` is the key without its section ("arena/solved": "solved"). Tried in this order: the
+        path itself; in a mixture, part and name; the name without the task's type.
+        """
+        first, _, _ = path.partition("/")
+        _, _, last = path.rpartition("/")
+        for name in dict.fromkeys((path, f"{first}/{last}", last)):
+            if name in self.metrics:
+                return self.metrics[name]
+            for pattern, metric in self.metrics.items():
+                if "*" in pattern and fnmatchcase(name, pattern):
+                    return metric
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """Declarations of all metrics of a run. The default has only those of the library itself."""
+
+    arena: Measured = field(default_factory=Measured)
+    """Declarations of the arena of training."""
+    evaluations: Mapping[str, Measured] = field(default_factory=dict)
+    """Declarations of each evaluation, with metrics by the names that it reports."""
+
+    def of(self, key: str) -> Metric:
+        """Return unit and direction of the metric that has the name `key` in metrics.jsonl."""
+        if (own := _own(key)) is not None and not key.startswith("role/"):
+            return own
+        section, _, rest = key.partition("/")
+        if section == "role":
+            return self._of_role(key, own)
+        if section == "arena":
+            return self.arena.of(rest) or PLAIN
+        if section == "evaluation":
+            name, _, path = rest.partition("/")
+            return (self.evaluations.get(name) or Measured()).of(path) or PLAIN
+        return PLAIN
+
+    def _of_role(self, key: str, own: Metric | None) -> Metric:
+        _, _, rest = key.partition("/")
+        role, _, name = rest.partition("/")
+        verdict = name.startswith("verdict/")
+        # A note never replaces the library's own metric of this name; a verdict's declaration may.
+        if own is not None and not verdict:
+            return own
+        # In a mixture, the part comes before the name of the role, and before that of the metric.
+        parts = {known.partition("/")[0] for known in self.arena.metrics if "/" in known}
+        paths = [f"{part}/{name}" for part in sorted(parts) if role.startswith(f"{part}_")]
+        for path in (*paths, name):
+            if path in self.arena.metrics:
+                return self.arena.metrics[path]
+        found = own or next((m for path in (*paths, name) if (m := self.arena.of(path))), None)
+        return found or (FRACTION if verdict else PLAIN)
+
+    def verdict(self, role: str, name: str) -> str:
+        """Return "good" or "bad" for a verdict of a role's turn; "" if no direction is declared."""
+        better = self.of(f"role/{role}/verdict/{name}").better
+        return {"higher": "good", "lower": "bad"}.get(better, "")
+
+    def rank(self, evaluation: str, path: str) -> int:
+        """Return the index of a metric among the evaluation's chief metrics; their number if it is
+        not one of them."""
+        chief = self.evaluations.get(evaluation, Measured()).chief
+        return chief.index(path) if path in chief else len(chief)
+
+    def is_chief(self, evaluation: str, path: str) -> bool:
+        """Return True if the metric is one of the chief metrics of an evaluation."""
+        return path in self.evaluations.get(evaluation, Measured()).chief
+
+
+@lru_cache(maxsize=20_000)
+def _own(key: str) -> Metric | None:
+    return next((metric for pattern, metric in OWN.items() if fnmatchcase(key, pattern)), None)
+
+
+class Measuring(Protocol):
+    """An object that declares its metrics, as every arena does."""
+
+    measures: Mapping[str, Metric]
+    chief: tuple[str, ...]
+
+
+def measured_by(arena: Measuring) -> Measured:
+    """Return the declarations of an arena."""
+    return Measured(metrics=dict(arena.measures), chief=tuple(arena.chief))
+
+
+def reported(
+    arena: Measured, metrics: Mapping[str, str], *, type: str = "", opponents: Sequence[str] = ()
+) -> Measured:
+    """Derive the declarations of an evaluation from those of its arena.
+
+    Args:
+        arena: Declarations of the evaluation's arena.
+        metrics: Reported name to the arena's metric.
+        type: The type of the tasks; in a mixture it begins with the part.
+        opponents: Names of policies. The returns against them come first, since the arena's own
+            metrics do not say who won.
+    """
+    part, _, _ = type.partition("/")
+    found = {shown: arena.of(f"{type}/{name}") for shown, name in metrics.items()}
+    chief = [
+        shown
+        for chief in arena.chief
+        for shown, name in metrics.items()
+        if chief in (name, f"{part}/{name}")
+    ]
+    against = [f"versus/{opponent}/return" for opponent in opponents]
+    return Measured(
+        metrics={shown: metric for shown, metric in found.items() if metric is not None},
+        chief=(*against, *(chief if chief or against else list(metrics)[:1])),
+    )
+
+
+def write_declared(run: Path, declared: Declared) -> None:
+    """Write `measures.json` into a run folder."""
+    text = json.dumps(to_json(declared), indent=1) + "\n"
+    write_text_confined(run, run / FILE, text)
+
+
+def read_declared(run: Path) -> Declared:
+    """Read the declarations of a run's arenas; the library's own if the run folder has none.
+
+    Raises RunError, in one line, if the file cannot be read.
+    """
+    path = run / FILE
+    try:
+        with open_regular(path, root=run) as file:
+            data = file.read(LONGEST + 1)
+        if len(data) > LONGEST:
+            raise RunError(f"{path}: longer than {LONGEST:,} bytes; no run writes as much")
+        return _DECLARED.validate_json(data)
+    except FileNotFoundError:
+        return Declared()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise RunError(f"{path}: {where}: {first['msg']}") from error
+
+
+_DECLARED: TypeAdapter[Declared] = TypeAdapter(Declared)

@@ -1,0 +1,256 @@
+"""What a run has recorded: episodes, metrics and summary, read back from the run folder."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from selfplay.errors import RunError
+from selfplay.run.untrusted import open_regular
+from selfplay.types import Episode, from_json
+
+Advantage: TypeAlias = float | list[float] | None
+"""One number per turn, one per token of it, or none: the turn was not credited."""
+
+DIGITS = 12
+"""Largest number of digits of a step."""
+TOKENS = 2**32
+"""Token ids are below this bound."""
+LONGEST_REASON = 200
+"""Largest number of characters of an error message that quotes a file."""
+
+_ADVANTAGES: TypeAdapter[list[Advantage]] = TypeAdapter(list[Advantage])
+_MEMBER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, lt=2**31)])
+_SURROGATE = re.compile("[\\ud800-\\udfff]")
+
+
+Evaluations = Mapping[str, Mapping[str, Mapping[str, float | None] | None]]
+"""Evaluation to "before" and "after" to metric to value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What `summary.json` says; the defaults stand for a run that is still going."""
+
+    name: str = ""
+    """The run's name."""
+    experiment: str = ""
+    """The experiment it runs."""
+    steps: Annotated[int, Field(ge=0, lt=10**DIGITS)] = 0
+    """Steps done."""
+    seconds: float = 0.0
+    """Time spent."""
+    evaluations: Evaluations = field(default_factory=dict)
+    """Figures before and after training."""
+    totals: Mapping[str, Any] = field(default_factory=dict)
+    """Sums over the run."""
+    troubles: Mapping[str, Any] = field(default_factory=dict)
+    """Program runs that ran out of time and failed episodes, see `metrics.of_troubles`."""
+    command: str = ""
+    """What to type to run it again."""
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    """Versions of what it ran on."""
+
+
+_SUMMARY: TypeAdapter[Summary] = TypeAdapter(Summary)
+
+
+@dataclass(kw_only=True)
+class Recorded:
+    """An episode as a step recorded it."""
+
+    step: int
+    """The step that played it."""
+    line: int
+    """Its line in the step's file, from 1."""
+    group: str
+    """The group it belongs to."""
+    member: int
+    """Its place in the group."""
+    advantages: list[Advantage]
+    """One per turn, where it was credited."""
+    episode: Episode
+    """The episode."""
+
+
+def recorded_steps(run: Path) -> list[int]:
+    """The steps of a run whose episodes were recorded; raises RunError if they cannot be read."""
+    folder = run / "episodes"
+    try:
+        if not folder.is_dir():
+            return []
+        return sorted(
+            int(path.stem)
+            for path in folder.iterdir()  # a glob would find nothing where it may not look
+            if path.stem.isdecimal()
+            and len(path.stem) < DIGITS
+            and path == file_of(run, int(path.stem))
+            and path.stat().st_size > 1  # a step may keep no episodes
+        )
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be read ({error.strerror})") from error
+
+
+def episodes_of(run: Path, step: int) -> Iterator[Recorded]:
+    """The episodes of a recorded step; raises RunError naming file and line of what is none."""
+    path = file_of(run, step)
+    seen: set[tuple[str, int]] = set()
+    for line, data in records(path, root=run):
+        record = record_of(data, step=step, line=line, path=path)
+        seen.add((record.group, record.member))
+        parent = record.episode.parent
+        if parent is not None and (record.group, parent) not in seen:
+            raise RunError(
+                f"{path}, line {line}: not a recorded episode (its parent, member {parent} of group"
+                f" {record.group[:40]!r}, does not come before it)"
+            )
+        yield record
+
+
+def record_of(data: Any, *, step: int, line: int, path: Path) -> Recorded:
+    """A decoded line as an episode; RunError, naming file and line, if it is none."""
+    try:
+        record = Recorded(
+            step=step,
+            line=line,
+            group=str(data.get("group", "")),
+            member=_MEMBER.validate_python(data.get("member", 0)),
+            advantages=_ADVANTAGES.validate_python(data.get("advantages") or []),
+            episode=from_json(Episode, data["episode"]),
+        )
+        demand_whole(record)
+        return record
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise RunError(f"{path}, line {line}: not a recorded episode ({_reason(error)})") from error
+
+
+def demand_whole(record: Recorded) -> None:
+    """Raise ValueError, in a few words, for an episode that a rollout cannot have made."""
+    episode, advantages = record.episode, record.advantages
+    if episode.parent is not None and not 0 <= episode.parent < record.member:
+        raise ValueError(f"parent {episode.parent} is not an earlier member of its group")
+    if not 0 <= episode.stem <= len(episode.turns):
+        raise ValueError(f"stem {episode.stem} of {len(episode.turns)} turns")
+    if len(advantages) > len(episode.turns):
+        raise ValueError(f"{len(advantages)} advantages of {len(episode.turns)} turns")
+    for place, turn in enumerate(episode.turns):
+        tokens = len(turn.completion_ids)
+        given = advantages[place] if place < len(advantages) else None
+        lists: dict[str, Sequence[Any]] = {
+            "logprobs": turn.logprobs,
+            "trainable": turn.trainable,
+            "advantages": given if isinstance(given, list) else (),
+        }
+        for name, values in lists.items():
+            if values and len(values) != tokens:
+                raise ValueError(f"turn {place}: {len(values)} {name} of {tokens} tokens")
+        if not all(0 <= token < TOKENS for token in (*turn.prompt_ids, *turn.completion_ids)):
+            raise ValueError(f"turn {place}: a token id outside 0 to {TOKENS - 1}")
+        for message in turn.messages:
+            parts = message.get("content", "")
+            if not isinstance(parts, str) and not (
+                isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
+            ):
+                raise ValueError(f"turn {place}: a message's content is neither text nor parts")
+
+
+def _reason(error: Exception) -> str:
+    """Return one short line that says what is wrong with a recorded value."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where}: {first['msg']}"[:LONGEST_REASON]
+    return (str(error).splitlines() or [type(error).__name__])[0][:LONGEST_REASON]
+
+
+def file_of(run: Path, step: int) -> Path:
+    """Where the episodes of a step stand."""
+    return run / "episodes" / f"{step:06d}.jsonl"
+
+
+def read_metrics(path: Path) -> dict[int, dict[str, float]]:
+    """Step to metrics. A step that was done again after a resume counts as done the last time.
+
+    Values that are not numbers are left out: they are not curves. A number that is too large for a
+    float becomes infinite. A missing file means that the run has not finished a step. Raises
+    RunError naming file and line.
+    """
+    rows: dict[int, dict[str, float]] = {}
+    if not os.path.lexists(path):
+        return rows
+    for line, record in records(path, root=path.parent):
+        step = record.get("step")
+        if not isinstance(step, int) or isinstance(step, bool) or abs(step) >= 10**DIGITS:
+            raise RunError(f"{path}, line {line}: 'step' is missing or not a whole number")
+        rows[step] = {
+            key: _float(value)
+            for key, value in record.items()
+            if isinstance(value, int | float) and key != "step"
+        }
+    return dict(sorted(rows.items()))
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        return math.inf if value > 0 else -math.inf
+
+
+def read_summary(path: Path) -> Summary | None:
+    """What summary.json says; None where there is none yet. RunError if it cannot be read."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        with open_regular(path, root=path.parent) as file:
+            return _SUMMARY.validate_python(decode(file.read()))
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        raise RunError(f"{path}: {_reason(error)}") from error
+    except (ValueError, OverflowError) as error:
+        raise RunError(f"{path}: not valid JSON ({_reason(error)})") from error
+
+
+def decode(data: bytes) -> Any:
+    """The JSON value in `data`; raises ValueError where there is none.
+
+    A lone surrogate, which JSON can escape but no text can hold, becomes its code in brackets.
+    """
+    try:
+        value = json.loads(data.decode())
+        if b"\\ud" not in data and b"\\uD" not in data:
+            return value
+        text = json.dumps(value, ensure_ascii=False)
+        return json.loads(_SURROGATE.sub(lambda lone: f"\u27e8U+{ord(lone[0]):04X}\u27e9", text))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def records(path: Path, *, root: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of a file of JSON lines; raises RunError naming file and line.
+
+    An incomplete last line is left out: the run is being written, or was killed. Only a regular
+    file inside `root` is read.
+    """
+    try:
+        with open_regular(path, root=root) as lines:
+            for count, line in enumerate(lines, 1):
+                try:
+                    data = decode(line)
+                except ValueError as error:
+                    if not line.endswith(b"\n"):
+                        return
+                    reason = _reason(error)
+                    raise RunError(f"{path}, line {count}: not valid JSON ({reason})") from error
+                if not isinstance(data, dict):
+                    raise RunError(f"{path}, line {count}: expected a JSON object")
+                yield count, data
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error

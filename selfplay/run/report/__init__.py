@@ -1,0 +1,1 @@
+"""Reports: static pages made from the records of runs."""

@@ -1,0 +1,372 @@
+"""Charts: curves grouped by the prefix of their metric, drawn as SVG for inlining in a page.
+
+The SVG carries no colour, style, id or script of its own: every stroke and fill is a class, so that
+the page's style sheet decides, in light and in dark, and a strict Content-Security-Policy holds.
+
+Curves of many points: what of them is drawn.
+"""
+
+import io
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, MaxNLocator, PercentFormatter
+
+from selfplay.run.declarations import Declared
+from selfplay.run.formatting import as_of, figure, words
+
+MOST_POINTS = 800
+"""Points of one curve that are drawn."""
+
+
+def running_mean(
+    values: Sequence[float], window: int, places: Sequence[int] | None = None
+) -> list[float]:
+    """Mean of the up to `window` values that end at each place, the finite ones among them.
+
+    [N] values to [N] means, or as many as there are `places`.
+    """
+    array, means = np.asarray(values, dtype=float), []
+    for end in range(len(values)) if places is None else places:
+        near = array[max(0, end + 1 - window) : end + 1]
+        near = near[np.isfinite(near)]
+        means.append(float(near.mean()) if near.size else math.nan)
+    return means
+
+
+def thinned(values: Sequence[float]) -> list[int]:
+    """Places of about `MOST_POINTS` values that look as all of them do.
+
+    Of a longer curve the lowest and the highest of each stretch, and the last.
+    """
+    count, stretches = len(values), MOST_POINTS // 2
+    if count <= MOST_POINTS:
+        return list(range(count))
+    places = {count - 1}
+    for number in range(stretches):
+        stretch = range(number * count // stretches, (number + 1) * count // stretches)
+        finite = [place for place in stretch if math.isfinite(values[place])]
+        for extreme in (min, max) if finite else ():
+            places.add(extreme(finite, key=values.__getitem__))
+    return sorted(places)
+
+
+def smoothing(points: int) -> int:
+    """Steps over which a curve of so many points is averaged; 1 draws it as it is."""
+    return points // 25 if points >= 50 else 1
+
+
+MOST_SERIES = 8
+"""Curves that one chart can tell apart."""
+
+_SECTIONS = {
+    "evaluation": "Evaluation",
+    "role": "Roles",
+    "arena": "Arena",
+    "policy": "Policies",
+    "curriculum": "Curriculum",
+    "service": "Services",
+    "collapse": "Signs of collapse",
+    "seconds": "Time",
+}
+_TITLES = {
+    "evaluation/accuracy": "Evaluation accuracy",
+    "role/reward": "Reward per role",
+    "role/valid": "Turns whose action parsed",
+    "role/completion_tokens": "Completion length, tokens",
+    "arena/solve_rate": "Solve rate by task type",
+    "arena/valid_proposal": "Valid proposals",
+    "arena/worked": "Answers with written thinking",
+    "policy/policy_kl": "Policy KL",
+    "policy/surprisal": "Surprisal",
+    "service/executor": "Executor outcomes",
+    "seconds": "Seconds per step, by phase",
+}
+_FIRST = ("accuracy", "reward", "valid", "valid_proposal", "solve_rate", "loss", "total")
+INK, GRID, TEXT = "#00ff01", "#00ff02", "#00ff03"
+SERIES = tuple(f"#0000{number:02x}" for number in range(1, MOST_SERIES + 1))
+_DASHES = ("-", "-", "-", "-", (0, (4, 2)), (0, (4, 2)), (0, (1, 1.5)), (0, (1, 1.5)))
+_CLASSES = {INK: "ink", GRID: "grid", TEXT: "text"} | {
+    colour: str(number) for number, colour in enumerate(SERIES, 1)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One curve."""
+
+    label: str
+    """What it is within its chart."""
+    steps: tuple[int, ...]
+    """[N] steps at which there is a value, ascending."""
+    values: tuple[float, ...]
+    """[N] values, finite or not."""
+    latest: str
+    """The last value in words, with its step if that is not the run's newest step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Curves that share a vertical axis."""
+
+    title: str
+    """What is drawn."""
+    series: tuple[Series, ...]
+    """At most `MOST_SERIES` curves."""
+    omitted: int
+    """Curves left out beyond those."""
+    share: bool
+    """True if the values are fractions; the axis then shows per cent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """The charts of one prefix."""
+
+    title: str
+    """What they are about."""
+    charts: tuple[Chart, ...]
+    """In reading order."""
+
+
+def arrange(
+    rows: Mapping[int, Mapping[str, float]], declared: Declared | None = None
+) -> list[Section]:
+    """All metrics of `rows` (step to metrics), as charts grouped by prefix.
+
+    `declared` has their units and directions; by default only those of the library's own.
+    """
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for step in sorted(rows):
+        for key, value in rows[step].items():
+            if key != "step":
+                curves.setdefault(key, []).append((step, value))
+    for key in sorted(curves):
+        section, chart, label = place(key)
+        found.setdefault(section, {}).setdefault(chart, {})[label] = key
+    reading = _Reading(curves=curves, newest=max(rows, default=0), declared=declared or Declared())
+    return [
+        Section(
+            title=section_title(section),
+            charts=tuple(
+                reading.chart(chart, found[section][chart])
+                for chart in sorted(found[section], key=_reading_order)
+            ),
+        )
+        for section in section_order(found)
+    ]
+
+
+def section_order(found: Iterable[str]) -> list[str]:
+    """Prefixes of metrics in reading order, each once."""
+    given = set(found)
+    return [*(each for each in _SECTIONS if each in given), *sorted(given - set(_SECTIONS))]
+
+
+def section_title(prefix: str) -> str:
+    """The heading of the charts of a prefix."""
+    return _SECTIONS.get(prefix, words(prefix).capitalize())
+
+
+def place(key: str) -> tuple[str, str, str]:
+    """(section, chart, curve) of a metric: one chart per last segment, one curve per the rest."""
+    section, *rest = key.split("/")
+    if not rest:
+        return "other", section, section
+    *middle, metric = rest
+    if section == "seconds":
+        return section, section, "/".join(rest)
+    if section == "service" and middle:
+        return section, f"{section}/{middle[0]}", "/".join(rest[1:])
+    if section == "evaluation" and len(middle) > 1:  # a part of an evaluation: a chart of its own
+        return section, f"{section}/{middle[0]}/{metric}", "/".join(middle[1:])
+    if section in ("role", "policy") and len(middle) > 1:  # the parts of one role's figure
+        return section, f"{section}/{middle[0]}/{middle[1]}", "/".join([*middle[2:], metric])
+    return section, f"{section}/{metric}", "/".join(middle) or "all"
+
+
+def _reading_order(name: str) -> tuple[int, int, str]:
+    last = name.rpartition("/")[2]
+    return name.count("/"), _FIRST.index(last) if last in _FIRST else len(_FIRST), name
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """The curves of a run, and the declarations of its metrics."""
+
+    curves: Mapping[str, Sequence[tuple[int, float]]]
+    newest: int
+    declared: Declared
+
+    def chart(self, name: str, keys: Mapping[str, str]) -> Chart:
+        """The chart of some curves: label to metric."""
+
+        def first(label: str) -> tuple[bool, str]:
+            return label not in ("all", "total"), label
+
+        def size(label: str) -> tuple[float, str]:
+            values = [abs(value) for _, value in self.curves[keys[label]]]
+            return -sum(value for value in values if math.isfinite(value)), label
+
+        shown = sorted(sorted(keys, key=size)[:MOST_SERIES], key=first)
+        units = {self.declared.of(keys[label]).unit for label in shown}
+        return Chart(
+            title=_title(name, units),
+            series=tuple(self.series(label, keys[label]) for label in shown),
+            omitted=len(keys) - len(shown),
+            share=units == {"fraction"},
+        )
+
+    def series(self, label: str, key: str) -> Series:
+        """One curve."""
+        points = self.curves[key]
+        step, value = points[-1]
+        return Series(
+            label=words(label),
+            steps=tuple(step for step, _ in points),
+            values=tuple(value for _, value in points),
+            latest=as_of(figure(self.declared.of(key), value), step, self.newest),
+        )
+
+
+def _title(name: str, units: Collection[str]) -> str:
+    """A chart's title, with the unit of its values if the title does not name it."""
+    section, *rest = name.split("/")
+    title = _TITLES.get(name) or words(rest[-1] if rest else name).capitalize()
+    if len(rest) > 1:
+        title += ": " + words("/".join(rest[:-1]))
+    if section == "collapse" and units == {"alarm"}:
+        title = f"Rule {title.lower()}: 1 where it fired"
+    (unit,) = units if len(units) == 1 else ("",)
+    named = unit in ("tokens", "seconds", "nats") and unit not in title.lower()
+    return f"{title}, {unit}" if named else title
+
+
+def draw(chart: Chart) -> str:
+    """The chart as an `<svg>` element. The same chart gives the same bytes."""
+
+    def paint(axes: Axes) -> None:
+        for number, series in enumerate(chart.series):
+            _plot(axes, series, number)
+        _style(axes, chart)
+
+    return svg(3.9, 2.3, paint)
+
+
+def svg(width: float, height: float, paint: Callable[[Axes], None]) -> str:
+    """What `paint` draws on axes of this size in inches, as an `<svg>` element."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # the look must not depend on the reader's own settings
+        matplotlib.rcParams.update(
+            {"svg.hashsalt": "selfplay", "svg.fonttype": "none", "font.size": 9.0}
+        )
+        canvas = Figure(figsize=(width, height), layout="constrained")
+        paint(canvas.add_subplot())
+        stream = io.BytesIO()
+        canvas.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(stream.getvalue())
+
+
+def _plot(axes: Axes, series: Series, number: int) -> None:
+    # Text would be read as mathematics or as a private label, so labels live in the page instead.
+    look = {"color": SERIES[number], "solid_capstyle": "round"}
+    values = [value if math.isfinite(value) else math.nan for value in series.values]
+    window, places = smoothing(len(values)), thinned(values)
+    steps, shown = [series.steps[n] for n in places], [values[n] for n in places]
+    if window > 1:
+        axes.plot(steps, shown, linewidth=0.7, alpha=0.35, **look)  # type: ignore[arg-type]
+        shown = running_mean(values, window, places)
+    marker = "o" if len(values) <= 25 else ""
+    axes.plot(
+        steps,
+        shown,
+        linewidth=1.7,
+        linestyle=_DASHES[number],
+        marker=marker,
+        markersize=3.2,
+        **look,  # type: ignore[arg-type]
+    )
+
+
+def bare(axes: Axes, *, grid: Literal["x", "y"]) -> None:
+    """The look that all charts share: a line below, and the grid of one axis."""
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(GRID)
+    axes.grid(axis=grid, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelcolor=INK, pad=5)
+
+
+def _style(axes: Axes, chart: Chart) -> None:
+    """The look of curves by step."""
+    bare(axes, grid="y")
+    axes.margins(x=0.02, y=0.08)
+    axes.set_xlabel("step", color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+    if chart.share:
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+        values = [v for series in chart.series for v in series.values if math.isfinite(v)]
+        if all(0 <= value <= 1 for value in values):  # a return as a fraction may lie outside
+            axes.set_ylim(-0.03, 1.03)
+            axes.yaxis.set_major_locator(FixedLocator([0.0, 0.25, 0.5, 0.75, 1.0]))
+
+
+def _inline(svg: bytes) -> str:
+    """Strip what matplotlib writes down to geometry, classes and text."""
+    root = ElementTree.fromstring(svg)
+    used = set(re.findall(r"(?:url\(|href=[\"'])#([\w-]+)", svg.decode()))
+    clean = _element(root, used)
+    for name in ("width", "height"):
+        clean.attrib.pop(name, None)
+    clean.set("aria-hidden", "true")
+    return ElementTree.tostring(clean, encoding="unicode").strip()
+
+
+def _element(source: ElementTree.Element, used: set[str]) -> ElementTree.Element:
+    result = ElementTree.Element(source.tag.rpartition("}")[2])
+    for name, value in source.attrib.items():
+        name = name.rpartition("}")[2]
+        if name == "style":
+            result.attrib.update(_attributes(value))
+        elif (name != "id" or value in used) and name != "version":
+            result.set(name, value)
+    result.text, result.tail = source.text, source.tail
+    kept = (child for child in source if child.tag.rpartition("}")[2] not in ("metadata", "style"))
+    result.extend(_element(child, used) for child in kept)
+    return result
+
+
+def _attributes(style: str) -> dict[str, str]:
+    """A style as presentation attributes, its colours as classes, its font as a size alone."""
+    attributes: dict[str, str] = {}
+    classes: list[str] = []
+    for name, value in _declarations(style):
+        if value in _CLASSES:
+            classes.append(f"{name}-{_CLASSES[value]}")
+        elif name in ("font", "font-size"):
+            size = re.search(r"([\d.]+)px", value)
+            if size:
+                attributes["font-size"] = size[1]
+        elif name != "font-family":
+            attributes[name] = value
+    if classes:
+        attributes["class"] = " ".join(classes)
+    return attributes
+
+
+def _declarations(style: str) -> Iterable[tuple[str, str]]:
+    for declaration in style.split(";"):
+        name, colon, value = declaration.partition(":")
+        if colon:
+            yield name.strip(), value.strip()

@@ -1,0 +1,183 @@
+"""The ablation table of a sweep: a line per combination of choices, seeds taken together."""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from selfplay.errors import RunError
+from selfplay.run import sweep
+from selfplay.run.declarations import Declared, read_declared
+from selfplay.run.formatting import figure, words
+from selfplay.run.records import Summary, read_metrics, read_summary
+from selfplay.run.report.charts import SERIES, bare, svg
+from selfplay.run.report.html import render, write_page
+from selfplay.types import Metric
+
+SEED = "seed"
+"""The swept key that is no choice: runs that differ in it alone are one line."""
+LAST_STEPS = 10
+"""Steps that a reward is averaged over where a run has no evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What the runs of one combination came to."""
+
+    choices: Mapping[str, str]
+    """The swept keys but the seed, with their values."""
+    runs: int
+    """Runs that ended."""
+    missing: int
+    """Runs that did not."""
+    values: Mapping[str, tuple[float, ...]]
+    """Metric to its value at the end of every run."""
+    read: Mapping[str, Metric] = field(default_factory=dict)
+    """Unit and direction of each metric, as the runs declare them."""
+
+    def shown(self, metric: str) -> str:
+        """Mean, and standard deviation over seeds (n - 1) where there are several."""
+        found = self.values.get(metric, ())
+        if not found:
+            return "-"
+        read = self.read.get(metric, Metric())
+        middle = figure(read, mean(found))
+        return f"{middle} \u00b1 {figure(read, stdev(found))}" if len(found) > 1 else middle
+
+
+def lines(folder: Path) -> list[Line]:
+    """The table of a sweep folder; RunError if it is none or no run of it has ended."""
+    together: dict[tuple[tuple[str, str], ...], list[sweep.Point]] = {}
+    for point in sweep.read(folder).points:
+        key = tuple((k, v) for k, v in point.choices.items() if k != SEED)
+        together.setdefault(key, []).append(point)
+    found = []
+    for key, members in together.items():
+        values: dict[str, list[float]] = {}
+        read: dict[str, Metric] = {}
+        ended = 0
+        for point in members:
+            summary = read_summary(folder / point.name / "summary.json")
+            if summary is None:
+                continue
+            ended += 1
+            declared = read_declared(folder / point.name)
+            for metric, value in _outcome(folder / point.name, summary, declared).items():
+                values.setdefault(metric, []).append(value)
+                read.setdefault(metric, _read(metric, declared))
+        found.append(
+            Line(
+                choices=dict(key),
+                runs=ended,
+                missing=len(members) - ended,
+                values={metric: tuple(each) for metric, each in values.items()},
+                read=read,
+            )
+        )
+    if not any(line.runs for line in found):
+        raise RunError(f"{folder}: no run of this sweep has ended yet")
+    return found
+
+
+def metrics(table: Sequence[Line]) -> list[str]:
+    """The columns, in the order of their first appearance."""
+    return list(dict.fromkeys(metric for line in table for metric in line.values))
+
+
+def readings(table: Sequence[Line]) -> dict[str, Metric]:
+    """Unit and direction of every column, from the first line that has the column."""
+    found: dict[str, Metric] = {}
+    for line in table:
+        found = {**line.read, **found}
+    return found
+
+
+def text(table: Sequence[Line]) -> str:
+    """The table for a terminal."""
+    rows = [[*table[0].choices, "runs", *map(words, metrics(table))]]
+    for line in table:
+        runs = f"{line.runs} of {line.runs + line.missing}" if line.missing else str(line.runs)
+        shown = [line.shown(name) for name in metrics(table)]
+        rows.append([*line.choices.values(), runs, *shown])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def write_ablation(folder: Path) -> Path:
+    """Write the sweep's `report.html` and return its path."""
+    table = lines(folder)
+    columns, read = metrics(table), readings(table)
+    page = render(
+        "ablation.html.jinja",
+        name=folder.resolve().name,
+        keys=list(table[0].choices),
+        columns=columns,
+        better={name: metric.better for name, metric in read.items()},
+        lines=table,
+        charts=[
+            (name, Markup(_dots(rows, share=read[name].unit == "fraction")))
+            for name in columns
+            for rows in [[each.values.get(name, ()) for each in table]]
+        ],
+        seeds=max(line.runs + line.missing for line in table),
+        command=shlex.join(["selfplay", "train", "-m", *sweep.read(folder).command]),
+    )
+    return write_page(folder / "report.html", page, root=folder)
+
+
+def _read(metric: str, declared: Declared) -> Metric:
+    """Return the unit and the direction of a column's metric."""
+    return declared.of(metric if metric.startswith("role/") else f"evaluation/{metric}")
+
+
+def _outcome(run: Path, summary: Summary, declared: Declared) -> dict[str, float]:
+    """The evaluations' metrics after training, the chief metrics of each first; without an
+    evaluation, the rewards of the last steps."""
+    found = {
+        f"{name}/{metric}": float(value)
+        for name, figures in summary.evaluations.items()
+        for metric, value in sorted(
+            (figures.get("after") or {}).items(),
+            key=lambda each: declared.rank(name, each[0]),
+        )
+        if value is not None
+        and metric != "failed_episodes"
+        and ("/" not in metric or declared.is_chief(name, metric))
+    }
+    if found:
+        return found
+    rows = list(read_metrics(run / "metrics.jsonl").values())[-LAST_STEPS:]
+    names = {n for row in rows for n in row if n.startswith("role/") and n.endswith("/reward")}
+    return {name: mean(row[name] for row in rows if name in row) for name in sorted(names)}
+
+
+def _dots(rows: Sequence[Sequence[float]], *, share: bool) -> str:
+    """An `<svg>` element with a dot for every value and a bar at the mean of every row, downwards.
+
+    Rows have no labels: they stand beside those of a table, or are numbered by it from 1.
+    """
+
+    def paint(axes: Axes) -> None:
+        for number, values in enumerate(rows, 1):
+            known = [value for value in values if math.isfinite(value)]
+            if known:
+                middle = sum(known) / len(known)
+                axes.plot([middle] * 2, [number - 0.3, number + 0.3], color=SERIES[0], linewidth=2)
+                axes.plot(known, [number] * len(known), "o", color=SERIES[0], alpha=0.6, ms=4)
+        bare(axes, grid="x")
+        axes.set_ylim(len(rows) + 0.6, 0.4)
+        axes.set_yticks(range(1, len(rows) + 1))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        if share:
+            axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+
+    return svg(3.9, 0.7 + 0.26 * len(rows), paint)

@@ -1,0 +1,222 @@
+"""Transcripts: which recorded episodes a report shows, and how a turn of one reads."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from selfplay.run.declarations import Declared
+from selfplay.run.formatting import number
+from selfplay.run.records import Advantage, Recorded, episodes_of, file_of, recorded_steps
+from selfplay.types import Episode, Message, Status, StopReason, Turn
+
+LONGEST_TEXT = 8_000
+"""Characters of one text that are shown; the run folder keeps all of them."""
+MOST_TURNS = 24
+"""Turns of one episode that are shown, besides those it was chosen for."""
+
+_OUTCOMES = {
+    "proposer": ("a proposal that was paid", "a proposal that failed"),
+    "solver": ("a solved attempt", "an unsolved attempt"),
+}
+_TAGS = re.compile(
+    r"<(?P<tag>think|answer)>(?P<inside>.*?)(?P<end></(?P=tag)>|\Z)"
+    r"|<action_start>(?P<action>.*?)(?P<close><action_end>|\Z)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A stretch of what an agent wrote."""
+
+    kind: str
+    """"thinking", "answer" or "words" (anything outside the two)."""
+    text: str
+    """What stands there."""
+    closed: bool = True
+    """Whether its closing tag was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """One turn, ready to be read."""
+
+    turn: Turn
+    """What was recorded."""
+    prompt: tuple[tuple[str, str], ...]
+    """(speaker, text) of the messages that this turn added to what the agent sees."""
+    parts: tuple[Part, ...]
+    """The completion, thinking and answer told apart."""
+    action: str
+    """The action, where it is not the answer word for word; empty otherwise."""
+    invalid: str
+    """Why there is no action; empty where there is one."""
+    verdict: str
+    """What the arena said of the action, if it named it; empty otherwise."""
+    judged: str
+    """"good" or "bad" for a verdict whose direction is declared; empty otherwise."""
+    facts: tuple[tuple[str, str], ...]
+    """(name, value) of whatever else was noted."""
+    reward: str
+    """The turn's reward."""
+    advantage: str
+    """The turn's advantage, or its mean and range over tokens."""
+    marked: bool
+    """Whether the episode was chosen for this turn."""
+    cut: bool
+    """Whether the token limit ended it."""
+
+
+@dataclass(kw_only=True)
+class Choice(Recorded):
+    """An episode chosen for the report."""
+
+    file: str
+    """Where it stands, relative to the run folder."""
+    reasons: list[str] = field(default_factory=list)
+    """Why it was chosen."""
+    marked: set[int] = field(default_factory=set)
+    """Indices of the turns it was chosen for."""
+
+    declared: Declared = field(default_factory=Declared)
+    """Declarations of the run, which say which verdicts are good and which are bad."""
+
+    def turns(self) -> list[Shown]:
+        """The turns to show, in time order."""
+        # Fewer advantages than turns: some roles do not learn, and which is whose is not on record.
+        whole = len(self.advantages) == len(self.episode.turns)
+        credited = dict(enumerate(self.advantages if whole else ()))
+        return [
+            show(turn, credited.get(index), index in self.marked, self.declared)
+            for index, turn in enumerate(self.episode.turns)
+            if index < MOST_TURNS or index in self.marked
+        ]
+
+
+def choose(run: Path, declared: Declared | None = None) -> list[Choice]:
+    """Episodes of the first, middle and last recorded step; empty if none was recorded.
+
+    Of each step: for every role the first turn on file that was paid and the first that was not,
+    and the first episode that failed. Reads no other file. Raises RunError.
+    """
+    steps = recorded_steps(run)
+    chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
+    return [choice for step in chosen for choice in _of_step(run, step, declared or Declared())]
+
+
+def _of_step(run: Path, step: int, declared: Declared) -> list[Choice]:
+    choices: dict[int, Choice] = {}
+    seen: set[tuple[str, bool]] = set()
+    for record in episodes_of(run, step):
+        file = file_of(run, step).relative_to(run).as_posix()
+        choice = Choice(**vars(record), file=file, declared=declared)
+        for kind, index, reason in _kinds(record.episode):
+            if kind not in seen:
+                seen.add(kind)
+                choice.reasons.append(reason)
+                choice.marked.update(() if index is None else (index,))
+                choices[record.line] = choice
+    return list(choices.values())
+
+
+def _kinds(episode: Episode) -> Iterator[tuple[tuple[str, bool], int | None, str]]:
+    """(kind, index of the turn, reason) of everything in the episode worth showing once."""
+    if episode.status is Status.FAILED:
+        yield ("", False), None, "the first episode that the arena broke off"
+        return
+    for index, turn in enumerate(episode.turns):
+        paid = turn.action is not None and turn.reward > 0
+        outcomes = _OUTCOMES.get(
+            turn.role,
+            (f"a {turn.role} turn that was paid", f"a {turn.role} turn that was not paid"),
+        )
+        what = outcomes[0 if paid else 1].partition(" ")[2]
+        yield (turn.role, paid), index, f"the first {what} ({turn.agent})"
+
+
+def show(turn: Turn, advantage: Advantage, marked: bool, declared: Declared | None = None) -> Shown:
+    """Prepare a turn for display; `declared` says which verdicts are good and which are bad."""
+    verdict = str(turn.info.get("verdict", ""))
+    parts = split(turn.text)
+    action = turn.action or ""
+    if any(part.kind == "answer" and part.text.strip() == action.strip() for part in parts):
+        action = ""
+    reason = turn.info.get("invalid")
+    return Shown(
+        turn=turn,
+        prompt=tuple((str(m.get("role", "?")), shorten(content(m))) for m in turn.messages),
+        parts=tuple(
+            Part(kind=part.kind, text=shorten(part.text), closed=part.closed) for part in parts
+        ),
+        action="" if action.strip() == turn.text.strip() else shorten(action),
+        invalid="" if turn.action is not None and not reason else str(reason or "no reason noted"),
+        verdict=verdict,
+        judged=(declared or Declared()).verdict(turn.role, verdict) if verdict else "",
+        facts=tuple(
+            (name, _fact(fact))
+            for name, fact in turn.info.items()
+            if name not in ("invalid", "verdict")
+        ),
+        reward=number(turn.reward),
+        advantage=_advantage(advantage),
+        marked=marked,
+        cut=turn.stop_reason is StopReason.LENGTH,
+    )
+
+
+def split(text: str) -> list[Part]:
+    """What an agent wrote, as thinking, answer, and words outside the two."""
+    parts, position = [], 0
+    # A prompt may end with the opening tag, so that the completion starts inside the thought.
+    head, end, _ = text.partition("</think>")
+    if end and "<think>" not in head:
+        parts, position = [Part(kind="thinking", text=head.strip("\n"))], len(head) + len(end)
+    for found in _TAGS.finditer(text, position):
+        parts.append(Part(kind="words", text=text[position : found.start()]))
+        inside = found["inside"] if found["tag"] else found["action"]
+        kind = "thinking" if found["tag"] == "think" else "answer"
+        parts.append(
+            Part(kind=kind, text=inside.strip("\n"), closed=bool(found["end"] or found["close"]))
+        )
+        position = found.end()
+    parts.append(Part(kind="words", text=text[position:]))
+    kept = [part for part in parts if part.kind != "words" or part.text.strip()]
+    return kept or [Part(kind="words", text="")]
+
+
+def content(message: Message) -> str:
+    """A message's words; a part that is no text reads as its kind."""
+    parts = message.get("content", "")
+    if isinstance(parts, str):
+        return parts
+    return "\n".join(
+        str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]" for part in parts
+    )
+
+
+def shorten(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Its first characters, and how many more there are."""
+    if len(text) <= longest:
+        return text
+    return f"{text[:longest]}\n[... {len(text) - longest:,} more characters]"
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, float):
+        return number(value)
+    try:
+        return shorten(value if isinstance(value, str) else json.dumps(value, sort_keys=True))
+    except RecursionError:
+        return "nested too deeply"
+
+
+def _advantage(value: Advantage) -> str:
+    if isinstance(value, list):
+        if not value:
+            return "-"
+        mean = sum(value) / len(value)
+        return f"{number(mean)} (per token, {number(min(value))} to {number(max(value))})"
+    return number(value)

@@ -1,0 +1,176 @@
+"""A sweep: one run for every combination of the values that a command line lists.
+
+    selfplay train -m +experiment=quickstart credit=grpo,rloo seed=0,1,2 run.name=ablation
+
+A sweep is a folder of run folders with a `sweep.json` that says what each was made with. Every run
+has a process of its own, so that none inherits another's random state. The same command goes on
+with a sweep that was stopped.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice, product
+from math import prod
+from pathlib import Path
+from threading import Event
+
+from pydantic import TypeAdapter
+
+from selfplay.config.composition import parse
+from selfplay.config.trust import flags
+from selfplay.errors import ConfigError, RunError
+from selfplay.run.directory import reporting_disk, write_atomic
+from selfplay.run.untrusted import open_regular
+from selfplay.types import to_json
+
+FILE = "sweep.json"
+MOST_RUNS = 10_000
+"""Largest number of runs of a sweep."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One run of a sweep."""
+
+    name: str
+    """Its folder's name."""
+    choices: Mapping[str, str]
+    """The value of every swept key."""
+    overrides: tuple[str, ...]
+    """Its whole command line, without the run's place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """All runs that one command line asks for."""
+
+    command: tuple[str, ...]
+    """Its arguments."""
+    points: tuple[Point, ...]
+    """The runs, the last swept key changing fastest."""
+
+
+def plan(overrides: Sequence[str]) -> Sweep:
+    """Every combination of the values listed; ConfigError if none is."""
+    fixed: list[str] = []
+    swept: dict[str, list[str]] = {}
+    for text in overrides:
+        parsed = parse(text)
+        if parsed.is_sweep_override():
+            listed = list(islice(parsed.sweep_string_iterator(), MOST_RUNS + 1))
+            if len(listed) > MOST_RUNS:
+                raise ConfigError(f"-m: {text[:60]} lists more than {MOST_RUNS:,} values")
+            swept[parsed.get_key_element()] = listed
+        else:
+            fixed.append(text)
+    if not swept:
+        raise ConfigError(
+            "-m: no argument lists several values, such as seed=0,1,2; drop -m for a single run"
+        )
+    if prod(map(len, swept.values())) > MOST_RUNS:
+        raise ConfigError(f"-m: the values combine to more than {MOST_RUNS:,} runs; list fewer")
+    points = []
+    for number, values in enumerate(product(*swept.values())):
+        choices = {key.lstrip("+~"): value for key, value in zip(swept, values, strict=True)}
+        readable = "-".join(f"{key}_{value}" for key, value in choices.items())
+        points.append(
+            Point(
+                name=f"{number:03d}-" + re.sub(r"[^\w.-]", "_", readable)[:100],
+                choices=choices,
+                overrides=(*fixed, *(f"{k}={v}" for k, v in zip(swept, values, strict=True))),
+            )
+        )
+    return Sweep(command=tuple(overrides), points=tuple(points))
+
+
+def run(
+    folder: Path,
+    sweep: Sweep,
+    *,
+    arguments: Sequence[str] = (),
+    trusted: Sequence[str] = (),
+    jobs: int = 1,
+    tell: Callable[[str], None] = print,
+) -> list[str]:
+    """Make the runs that are not there yet; returns the names of those that failed.
+
+    Args:
+        folder: Where the run folders go.
+        sweep: What to run.
+        arguments: Further arguments of `selfplay train`, such as --config-dir.
+        trusted: Packages whose code the configs name, for runs that are resumed.
+        jobs: Runs side by side.
+        tell: Shows a line of progress.
+    """
+    if jobs < 1:
+        raise ConfigError(f"--jobs: at least 1 is needed, not {jobs}")
+    _claim(folder, sweep)
+    processes: list[subprocess.Popen[bytes]] = []
+    stopping = Event()
+
+    def one(numbered: tuple[int, Point]) -> str | None:
+        number, point = numbered
+        title = f"run {number} of {len(sweep.points)}: {point.name}"
+        place = folder / point.name
+        if (place / "summary.json").is_file():
+            tell(f"{title} is done")
+            return None
+        if (place / "config.yaml").is_file():
+            what = [f"resume={place}", *flags(trusted)]
+        else:
+            what = [*arguments, *point.overrides, f"run.folder={folder}", f"run.name={point.name}"]
+        tell(title)
+        # Side by side their lines would be mixed, so each has a log beside its folder.
+        with (folder / f"{point.name}.log").open("a") as log:
+            command = [sys.executable, "-m", "selfplay", "train", *what]
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+            processes.append(process)
+            if stopping.is_set():  # started while the interruption was being dealt with
+                process.terminate()
+            code = process.wait()
+        if code:
+            last = (folder / f"{point.name}.log").read_text(errors="replace").strip()
+            tell(f"{title} failed: {last.splitlines()[-1] if last else f'exit code {code}'}")
+        return point.name if code else None
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            return [name for name in pool.map(one, enumerate(sweep.points, 1)) if name]
+        except BaseException:  # an interruption: start no more, and end what was started
+            stopping.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.terminate()
+            raise
+
+
+def read(folder: Path) -> Sweep:
+    """The sweep of a folder; RunError if there is none."""
+    path = folder / FILE
+    try:
+        with open_regular(path, root=folder) as file:
+            return TypeAdapter(Sweep).validate_json(file.read())
+    except (OSError, ValueError) as error:
+        problem = str(error).splitlines()[0]
+        raise RunError(f"{path}: not the record of a sweep ({problem})") from error
+
+
+def _claim(folder: Path, sweep: Sweep) -> None:
+    """Make the sweep's folder, or see that it is this very sweep's."""
+    if (folder / FILE).is_file():
+        if read(folder).points != sweep.points:
+            raise RunError(
+                f"{folder} holds a sweep over other values and is never overwritten; choose "
+                "another run.name"
+            )
+        return
+    if folder.exists():
+        raise RunError(f"{folder} exists and is no sweep; choose another run.name")
+    with reporting_disk(folder):
+        folder.mkdir(parents=True)
+        write_atomic(folder / FILE, json.dumps(to_json(sweep), indent=2) + "\n")

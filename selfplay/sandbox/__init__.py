@@ -1,0 +1,28 @@
+"""Runs hostile programs and returns verdicts on plain data."""
+
+from selfplay.sandbox.literals import (
+    LiteralError,
+    canonical,
+    parse_arguments,
+    parse_expression,
+    parse_literal,
+    parse_program,
+)
+from selfplay.sandbox.pool import Executor
+from selfplay.sandbox.process import IsolationError
+from selfplay.sandbox.types import OUT_OF_TIME, Call, Outcome, Reason
+
+__all__ = [
+    "OUT_OF_TIME",
+    "Call",
+    "Executor",
+    "IsolationError",
+    "LiteralError",
+    "Outcome",
+    "Reason",
+    "canonical",
+    "parse_arguments",
+    "parse_expression",
+    "parse_literal",
+    "parse_program",
+]

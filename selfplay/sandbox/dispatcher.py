@@ -1,0 +1,237 @@
+"""Feeds the warmed processes from one thread, and replaces those that are lost."""
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+from selfplay.errors import SelfplayError
+from selfplay.sandbox.process import Limits, LostError, Worker, configuration, encoded, judged
+from selfplay.sandbox.types import FINAL, Call, Outcome, Reason, failure
+
+# A pair for the whole pool and not per process: a verdict depends on no chance of scheduling.
+HASH_SEEDS = (1, 2)
+_AHEAD = 2  # requests per process, so that it need not wait for us between two runs
+_ATTEMPTS = 2  # of a run whose warmed process is lost
+
+
+class ClosedError(SelfplayError):
+    """The executor was closed while a run was waiting."""
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """The runs of one `Executor.run`, filled in as they end."""
+
+    outcomes: list[list[Outcome | None]]
+    left: int
+    done: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class Job:
+    """One run of a call: its place in a batch, and how many warmed processes it has ended."""
+
+    batch: Batch
+    index: int
+    replica: int
+    request: bytes
+    lane: int
+    attempts: int = 0
+
+
+class Dispatcher:
+    """Two lanes of warmed processes, one per hash seed, and the thread that drives them."""
+
+    def __init__(self, limits: Limits, workers: int) -> None:
+        """Start `workers` processes per lane. Raises `IsolationError`."""
+        self._limits = limits
+        self._configuration = configuration(limits)
+        self._lanes: tuple[deque[Job], ...] = tuple(deque() for _ in HASH_SEEDS)
+        self._lock = threading.RLock()  # `close` may run as a finalizer in any thread
+        self._closing = False
+        self._owner = os.getpid()
+        self._workers: list[tuple[int, Worker[Job]]] = []
+        try:
+            for _ in range(workers):
+                for lane in range(len(HASH_SEEDS)):
+                    self._workers.append((lane, self._started(lane)))
+            for _, worker in self._workers:
+                worker.wait()
+        except BaseException:
+            for _, worker in self._workers:
+                worker.close()
+            raise
+        self._waker, self._wakened = socket.socketpair()
+        self._waker.setblocking(False)
+        self._wakened.setblocking(False)
+        # A daemon, so that a forgotten executor cannot keep the interpreter from ending.
+        self._thread = threading.Thread(target=self._drive, name="executor", daemon=True)
+        self._thread.start()
+
+    def _started(self, lane: int) -> Worker[Job]:
+        return Worker(self._limits, self._configuration, HASH_SEEDS[lane])
+
+    @property
+    def usable(self) -> bool:
+        """False after `close`, after the thread died, and in a forked copy of this process."""
+        return not self._closing and self._owner == os.getpid() and self._thread.is_alive()
+
+    def run(self, calls: Sequence[tuple[Call, str]], runs: int) -> list[list[Outcome]]:
+        """Run every call with its canonical arguments; block until all have ended.
+
+        A call is run `runs` times, one run after another, in alternating lanes; the first lane
+        depends only on the call. A run that decides the verdict alone is the call's last run.
+        """
+        batch = Batch(outcomes=[[None] * runs for _ in calls], left=len(calls))
+        jobs: list[Job] = []
+        for index, (call, arguments) in enumerate(calls):
+            request = encoded(call, arguments)
+            lane = blake2b(request, digest_size=1).digest()[0] % len(HASH_SEEDS)
+            jobs.append(Job(batch=batch, index=index, replica=0, request=request, lane=lane))
+        with self._lock:
+            if self._closing:
+                raise ClosedError("executor: closed; make a new one")
+            for job in jobs:
+                self._lanes[job.lane].append(job)
+        if jobs:
+            self._wake()
+            batch.done.wait()
+        if batch.error is not None:
+            raise batch.error
+        return [[outcome for outcome in row if outcome is not None] for row in batch.outcomes]
+
+    def close(self) -> None:
+        """End the thread and the processes; runs that wait raise `ClosedError`."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        if self._owner != os.getpid():
+            for _, worker in self._workers:  # a forked copy: the processes are the original's
+                worker.disown()
+            return
+        self._wake()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._waker.close()
+        self._wakened.close()
+
+    def _wake(self) -> None:
+        # A full socket means that the thread has been woken already.
+        with contextlib.suppress(BlockingIOError):
+            self._waker.send(b"\0")
+
+    def _drive(self) -> None:
+        error: BaseException = ClosedError("executor: closed while a run was waiting")
+        try:
+            while not self._closing:
+                self._turn()
+        except BaseException as cause:  # raised again in every waiting thread, by `run`
+            error = cause
+        with self._lock:
+            self._closing = True
+            jobs = [job for lane in self._lanes for job in lane]
+        for _, worker in self._workers:
+            jobs.extend(worker.jobs)
+            worker.close()
+        for job in jobs:
+            job.batch.error = error
+            job.batch.done.set()
+
+    def _turn(self) -> None:
+        """Wait for something to happen, then hand out what is waiting."""
+        poller = select.poll()
+        poller.register(self._wakened, select.POLLIN)
+        places = {}
+        wait = float("inf")
+        for place, (_, worker) in enumerate(self._workers):
+            poller.register(
+                worker.descriptor, select.POLLIN | (select.POLLOUT if worker.unsent else 0)
+            )
+            places[worker.descriptor] = place
+            wait = min(wait, worker.seconds_left)
+        events = poller.poll(None if wait == float("inf") else max(0.0, wait) * 1000 + 1)
+        if any(descriptor == self._wakened.fileno() for descriptor, _ in events):
+            self._wakened.recv(4096)
+        replies: list[tuple[Job, bytes]] = []
+        for descriptor, event in events:
+            if descriptor in places:
+                self._serve(places[descriptor], event, replies)
+        for place, (_, worker) in enumerate(self._workers):
+            if worker.seconds_left <= 0:
+                self._replace(place)
+        self._feed_all()
+        # Judged last, while the processes are busy again.
+        for job, reply in replies:
+            self._finish(job, judged(reply, self._limits))
+        if replies:
+            self._feed_all()  # a call's next run waits for its first one
+
+    def _serve(self, place: int, event: int, replies: list[tuple[Job, bytes]]) -> None:
+        worker = self._workers[place][1]
+        try:
+            if event & select.POLLOUT:
+                worker.flush()
+            if event & ~select.POLLOUT:
+                replies.extend(worker.receive())
+        except LostError:
+            self._replace(place)
+
+    def _feed_all(self) -> None:
+        for ahead in (1, _AHEAD):
+            for place in range(len(self._workers)):
+                self._feed(place, ahead)
+
+    def _feed(self, place: int, ahead: int) -> None:
+        lane, worker = self._workers[place]
+        # The last jobs of a lane are not queued behind another one, which may take its time.
+        spare = 0 if ahead == 1 else len(self._workers)
+        while len(worker.jobs) < ahead:
+            with self._lock:
+                if len(self._lanes[lane]) <= spare:
+                    return
+                job = self._lanes[lane].popleft()
+            try:
+                worker.submit(job, job.request)
+            except LostError:
+                self._replace(place)
+                return
+
+    def _replace(self, place: int) -> None:
+        """A fresh process for a lost one. The run that it was busy with is tried once more."""
+        lane, lost = self._workers[place]
+        jobs = list(lost.jobs)
+        lost.jobs.clear()
+        lost.close()
+        waiting: list[Job] = []
+        for position, job in enumerate(jobs):
+            job.attempts += position == 0  # the others had not begun
+            if job.attempts < _ATTEMPTS:
+                waiting.append(job)
+            else:
+                self._finish(job, failure(Reason.KILLED, "its warmed process died twice"))
+        with self._lock:
+            self._lanes[lane].extendleft(reversed(waiting))
+        fresh = self._started(lane)
+        fresh.wait()
+        self._workers[place] = (lane, fresh)
+
+    def _finish(self, job: Job, outcome: Outcome) -> None:
+        batch, row = job.batch, job.batch.outcomes[job.index]
+        row[job.replica] = outcome
+        if outcome.reason not in FINAL and job.replica + 1 < len(row):
+            lane = (job.lane + 1) % len(HASH_SEEDS)
+            following = replace(job, replica=job.replica + 1, lane=lane, attempts=0)
+            with self._lock:
+                self._lanes[lane].append(following)
+            return
+        batch.left -= 1
+        if batch.left == 0:
+            batch.done.set()

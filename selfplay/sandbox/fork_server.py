@@ -1,0 +1,241 @@
+"""The warmed process: a bare interpreter, isolated once, that forks a fresh process per run.
+
+Started by its path, with an empty environment, by `selfplay.sandbox.process`; it never imports the
+rest of the library. It holds no secret and decides nothing: it relays bytes and an exit status,
+and the verdict is reached outside. Nothing hostile ever runs in it, only in its forks. A fork
+inherits its memory, so it wipes what passes through: one run's program, arguments and result must
+not be there for another to find.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import types
+from collections.abc import Callable
+from time import monotonic, sleep  # the real ones: a run's clocks are replaced
+from typing import Any, NoReturn
+
+if __name__ == "__main__":
+    # Started by path, this file is all there is of the package. Its neighbours are found through
+    # empty stand-ins, so that nothing else of the library is ever loaded here.
+    for _name in ("selfplay", "selfplay.sandbox"):
+        sys.modules[_name] = types.ModuleType(_name)
+        sys.modules[_name].__path__ = [os.path.dirname(os.path.abspath(__file__))]
+
+from selfplay.sandbox import isolation, program, protocol, surroundings
+
+CONTROL = 3  # replaced by the result pipe in every fork
+
+# What programs use most, imported before the fork so that a run need not.
+_PRELOADED = """
+    abc array bisect cmath collections collections.abc copy dataclasses datetime decimal enum
+    fractions functools heapq itertools json keyword math numbers operator random re statistics
+    string struct textwrap time types typing unicodedata zlib
+"""
+
+
+def _fill(view: memoryview) -> None:
+    """Read exactly so many bytes of the control socket; leave when the other side is gone."""
+    while view:
+        received = os.readv(CONTROL, [view])
+        if not received:
+            os._exit(0)
+        view = view[received:]
+
+
+def _read(count: int) -> bytearray:
+    data = bytearray(count)
+    _fill(memoryview(data))
+    return data
+
+
+def _write(descriptor: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _child(request: bytearray, writer: int, begin: Callable[[], None], characters: int) -> NoReturn:
+    """One run, in its own process. Only bytes on the result pipe leave it."""
+    leave, write, pack = os._exit, _write, protocol.FRAME.pack
+    memory = b"memory\n"
+    out_of_memory = pack(protocol.FAILURE, len(memory)) + memory  # made while there is memory
+    try:
+        os.dup2(writer, isolation.RESULT)
+        os.closerange(isolation.RESULT + 1, isolation.MAX_DESCRIPTORS)
+        begin()
+        try:
+            kind, text = protocol.VALUE, program.run(*_parts(request), characters)
+        except BaseException as error:
+            reason, detail = program.ending(error)
+            kind, text = protocol.FAILURE, f"{reason}\n{detail}"
+        data = text.encode("utf-8", "backslashreplace")
+        write(isolation.RESULT, pack(kind, len(data)) + data)
+    except MemoryError:
+        with contextlib.suppress(BaseException):
+            write(isolation.RESULT, out_of_memory)
+    except BaseException:
+        leave(1)
+    finally:
+        leave(0)
+
+
+def _parts(request: bytearray) -> tuple[str, str, str]:
+    """The program, the arguments and the entry's name."""
+    first, second, _ = protocol.REQUEST.unpack_from(request)
+    start = protocol.REQUEST.size
+    texts = request[start : start + first], request[start + first :][:second]
+    return texts[0].decode(), texts[1].decode(), request[start + first + second :].decode()
+
+
+def _kill(pid: int, group: bool) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        (os.killpg if group else os.kill)(pid, signal.SIGKILL)
+
+
+def _supervise(
+    request: bytearray, result: memoryview, settings: dict[str, Any], begin: Callable[[], None]
+) -> None:
+    """Fork one run, relay its result pipe under a cap and a deadline, and reap it."""
+    kernel = settings["isolation"] == "kernel"
+    reader, writer = os.pipe()
+    deadline = monotonic() + settings["wall_seconds"]
+    pid = os.fork()
+    if pid == 0:
+        if not kernel:
+            os.setpgid(0, 0)
+        _child(request, writer, begin, settings["output_characters"])
+    request[:] = bytes(len(request))
+    os.close(writer)
+    size, flags = 0, 0
+    poller = select.poll()
+    poller.register(reader, select.POLLIN)
+    poller.register(CONTROL, 0)  # reports only the end of the other side
+    while not flags:
+        remaining = deadline - monotonic()
+        if remaining <= 0:
+            flags = protocol.TIMED_OUT
+            break
+        events = poller.poll(remaining * 1000)
+        if any(descriptor == CONTROL for descriptor, _ in events):
+            _kill(pid, group=not kernel)
+            os._exit(0)
+        if events:
+            received = os.readv(reader, [result[size:]])
+            if not received:
+                break
+            size += received
+            flags = protocol.OVERFLOWED if size == len(result) else 0
+    os.close(reader)
+    # The end of the pipe is not yet the end of the process: it may have closed it and live on.
+    pause = 0.00002
+    while not flags:
+        found, status, usage = os.wait4(pid, os.WNOHANG)
+        if found:
+            break
+        if monotonic() > deadline:
+            flags = protocol.TIMED_OUT
+        else:
+            sleep(pause)
+            pause = min(2 * pause, 0.005)
+    if flags:
+        _kill(pid, group=not kernel)
+        _, status, usage = os.wait4(pid, 0)
+    elif not kernel:
+        with contextlib.suppress(PermissionError):  # what the run left behind
+            _kill(pid, group=True)
+    kept = 0 if flags else size
+    seconds = usage.ru_utime + usage.ru_stime
+    _write(CONTROL, protocol.REPLY.pack(status, flags, seconds, kept))
+    _write(CONTROL, result[:kept])
+    result[:size] = bytes(size)
+
+
+def _probe(confine: Callable[[], None]) -> None:
+    """See with our own eyes that a confined process dies of a refused system call."""
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            confine()
+            os.setpgid(0, 0)
+        os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGSYS:
+        raise isolation.IsolationError("seccomp filter")
+
+
+def _warm(lane: surroundings.Surroundings) -> None:
+    sys.dont_write_bytecode = True
+    # `random` would seed itself again in every fork, which costs more than most programs. Its
+    # state differs between the lanes, so random results are still detected.
+    register, os.register_at_fork = os.register_at_fork, lambda **hooks: None
+    lane.replace()
+    for name in _PRELOADED.split():
+        with contextlib.suppress(ImportError):  # an interpreter built without it has to do without
+            importlib.import_module(name)
+    os.register_at_fork = register
+    for name in [name for name in sys.modules if name.partition(".")[0] == "selfplay"]:
+        del sys.modules[name]  # a program that imports such a name is to find nothing
+    os.environ.clear()
+    sys.modules["posix"].environ.clear()  # a second copy, which still holds the hash seed
+    sys.argv[:] = [""]
+    # What a program inherits must not depend on who started us.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in (signal.SIGPROF, signal.SIGXCPU, signal.SIGABRT, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def main() -> None:
+    """Isolate, then serve requests until the control socket ends."""
+    descriptor = int(sys.argv[1])
+    if descriptor != CONTROL:
+        os.dup2(descriptor, CONTROL)
+        os.close(descriptor)
+    os.closerange(CONTROL + 1, 1024)
+    settings = json.loads(_read(int.from_bytes(_read(4), "little")))
+    rules = bytes.fromhex(settings["filter"])
+    lane = surroundings.Surroundings(int(os.environ["PYTHONHASHSEED"]))
+    _warm(lane)
+    try:
+        if settings["isolation"] == "kernel":
+            isolation.enter(pivot_root=settings["pivot_root"], control=CONTROL)
+        else:
+            isolation.silence()
+        isolation.limit_files()
+        confine = isolation.confiner(
+            rules=rules,
+            memory_bytes=settings["memory_mb"] << 20,
+            cpu_seconds=settings["cpu_seconds"],
+        )
+        if rules:
+            _probe(confine)
+    except (isolation.IsolationError, OSError) as error:
+        _write(CONTROL, f"{error}\n".encode())
+        os._exit(1)
+    _write(CONTROL, b"\n")
+    # A character takes at most ten bytes, as an escape of a code point.
+    most = protocol.FRAME.size + 10 * settings["output_characters"] + 1024
+    result = memoryview(bytearray(most + 1))
+
+    def begin() -> None:
+        confine()
+        lane.begin()
+
+    gc.collect()
+    gc.freeze()
+    while True:
+        header = _read(protocol.REQUEST.size)
+        # Read in place: a copy made on the way would stay behind.
+        request = bytearray(len(header) + sum(protocol.REQUEST.unpack(header)))
+        request[: len(header)] = header
+        _fill(memoryview(request)[len(header) :])
+        _supervise(request, result, settings, begin)
+
+
+if __name__ == "__main__":
+    main()

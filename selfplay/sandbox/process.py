@@ -1,0 +1,258 @@
+"""One warmed process seen from outside: start it, feed it, judge what it answers."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Generic, Literal, TypeVar
+
+from selfplay.errors import SelfplayError
+from selfplay.sandbox import protocol
+from selfplay.sandbox.isolation import SeccompMissingError, system_call_filter
+from selfplay.sandbox.literals import LiteralError, TooLargeError, canonical, parse_literal
+from selfplay.sandbox.types import Call, Outcome, Reason, failure
+
+Job = TypeVar("Job")
+START_SECONDS = 60.0  # until a started process must have answered
+GRACE_SECONDS = 10.0  # beyond a run's own wall limit, until its process counts as lost
+_REPORTED = frozenset(  # the reasons that a run may give for itself: none of them earns anything
+    {
+        Reason.SYNTAX,
+        Reason.NO_ENTRY,
+        Reason.RAISED,
+        Reason.MEMORY,
+        Reason.FORBIDDEN,
+        Reason.OUTPUT_LIMIT,
+        Reason.NOT_PLAIN_DATA,
+        Reason.EXITED,
+    }
+)
+
+
+class IsolationError(SelfplayError):
+    """Programs cannot be isolated here as asked; the message says what is missing."""
+
+
+class LostError(Exception):
+    """The warmed process died or does not answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What every run is held to; the fields are those of `Executor`."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    memory_mb: int
+    output_characters: int
+    isolation: Literal["kernel", "rlimits"]
+
+
+def configuration(limits: Limits) -> bytes:
+    """The first message to a warmed process. Raises `IsolationError` where it cannot be made."""
+    program, pivot_root = b"", 0
+    if limits.isolation == "kernel":
+        if sys.platform != "linux":
+            raise _refusal(f"Linux (this is {sys.platform})")
+        try:
+            program, pivot_root = system_call_filter()
+        except SeccompMissingError as error:
+            raise _refusal(str(error)) from error
+    fields = {**vars(limits), "filter": program.hex(), "pivot_root": pivot_root}
+    data = json.dumps(fields).encode()
+    return len(data).to_bytes(4, "little") + data
+
+
+def _refusal(missing: str) -> IsolationError:
+    return IsolationError(
+        f"executor: this system cannot isolate programs, missing: {missing}; allow it, or set "
+        'isolation="rlimits" for the weaker mode, which is no defence against hostile programs'
+    )
+
+
+class Worker(Generic[Job]):
+    """A warmed process and the jobs it was given, oldest first; it runs one at a time."""
+
+    def __init__(self, limits: Limits, configuration: bytes, hash_seed: int) -> None:
+        """Start the process; `wait` for it before the first job."""
+        self.limits = limits
+        self.jobs: deque[Job] = deque()
+        self._inbox, self._outbox = bytearray(), bytearray()
+        self._since = 0.0
+        self._socket, theirs = socket.socketpair()
+        # Python reads the time zone at its start, when the machine's own is still visible.
+        environment = {"PYTHONHASHSEED": str(hash_seed), "TZ": "UTC0"}
+        if "LD_LIBRARY_PATH" in os.environ:  # some interpreters cannot start without theirs
+            environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+        # The flags are -I -S but for the environment, of which -I would ignore the hash seed.
+        flags = ["-P", "-s", "-S", "-B", "-X", "utf8"]
+        path = str(Path(__file__).resolve().with_name("fork_server.py"))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, *flags, path, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=environment,
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # an interrupt at the terminal is the parent's to handle
+            )
+        # A process that dies at once is reported by `wait`.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(configuration)
+
+    def wait(self) -> None:
+        """Until the process is warm and isolated; raises `IsolationError` if that fails."""
+        self._socket.settimeout(START_SECONDS)
+        answer = b""
+        try:
+            while not answer.endswith(b"\n"):
+                part = self._socket.recv(4096)
+                if not part:
+                    break
+                answer += part
+        except (TimeoutError, ConnectionResetError):
+            answer = b"an answer from the isolated process\n"
+        if answer != b"\n":
+            errors: IO[bytes] | None = self._process.stderr
+            self._process.kill()
+            spoken = errors.read(4096) if errors and not answer else b""
+            text = (answer or spoken or b"the isolated process died at once").decode(
+                "utf-8", "replace"
+            )
+            self.close()
+            raise _refusal(text.strip().splitlines()[-1])
+        if self._process.stderr:
+            self._process.stderr.close()
+        self._socket.setblocking(False)
+
+    @property
+    def descriptor(self) -> int:
+        """What to poll: for reading always, for writing while `unsent`."""
+        return self._socket.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether requests wait for room in the socket."""
+        return bool(self._outbox)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the oldest job is overdue; infinite without one."""
+        if not self.jobs:
+            return float("inf")
+        return self._since + self.limits.wall_seconds + GRACE_SECONDS - time.monotonic()
+
+    def submit(self, job: Job, request: bytes) -> None:
+        """Queue a request made by `encoded`."""
+        if not self.jobs:
+            self._since = time.monotonic()
+        self.jobs.append(job)
+        self._outbox += request
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what fits; raises `LostError`."""
+        try:
+            while self._outbox:
+                del self._outbox[: self._socket.send(self._outbox)]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise LostError(str(error)) from error
+
+    def receive(self) -> list[tuple[Job, bytes]]:
+        """The jobs that are done, each with its reply; raises `LostError`."""
+        try:
+            data = self._socket.recv(1 << 18)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise LostError(str(error)) from error
+        if not data:
+            raise LostError("its socket ended")
+        self._inbox += data
+        done = []
+        while len(self._inbox) >= protocol.REPLY.size:
+            end = protocol.REPLY.size + protocol.REPLY.unpack_from(self._inbox)[3]
+            if len(self._inbox) < end:
+                break
+            done.append((self.jobs.popleft(), bytes(self._inbox[:end])))
+            del self._inbox[:end]
+            self._since = time.monotonic()
+        return done
+
+    def disown(self) -> None:
+        """Let go of a process that belongs to the process that this one was forked from."""
+        self._socket.close()
+
+    def close(self) -> None:
+        """Kill the process and, through it, everything in its namespaces."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+        if self._process.stderr:
+            self._process.stderr.close()
+
+
+def encoded(call: Call, arguments: str) -> bytes:
+    """The request for one run; `arguments` is canonical text. Raises `UnicodeEncodeError`."""
+    texts = [text.encode() for text in (call.program, arguments, call.entry)]
+    return b"".join([protocol.REQUEST.pack(*map(len, texts)), *texts])
+
+
+def judged(reply: bytes, limits: Limits) -> Outcome:
+    """The verdict on one reply: how the process ended first, and only then what it wrote."""
+    status, flags, seconds, _ = protocol.REPLY.unpack_from(reply)
+    data = reply[protocol.REPLY.size :]
+    if flags & protocol.TIMED_OUT:
+        return failure(Reason.STALLED, f"longer than {limits.wall_seconds:g} s of wall-clock time")
+    if flags & protocol.OVERFLOWED:
+        return failure(Reason.OUTPUT_LIMIT, f"more than {limits.output_characters} characters")
+    if os.WIFSIGNALED(status):
+        return _killed(os.WTERMSIG(status), seconds, limits)
+    if os.WEXITSTATUS(status) != 0:
+        return failure(Reason.EXITED, f"exit code {os.WEXITSTATUS(status)} without a result")
+    if not data:
+        return failure(Reason.EXITED, "ended without a result")
+    size = protocol.FRAME.size
+    if len(data) < size:
+        return failure(Reason.NOT_PLAIN_DATA, "the result pipe holds no frame")
+    kind, length = protocol.FRAME.unpack_from(data)
+    if length != len(data) - size or kind not in (protocol.VALUE, protocol.FAILURE):
+        return failure(Reason.NOT_PLAIN_DATA, "the result pipe holds something else than one frame")
+    try:
+        text = data[size:].decode()
+        if kind == protocol.FAILURE:
+            reason, _, detail = text.partition("\n")
+            if reason not in _REPORTED:
+                return failure(Reason.NOT_PLAIN_DATA, "the result pipe holds an unknown reason")
+            return failure(Reason(reason), detail)
+        # What the run calls canonical need not be.
+        most = limits.output_characters
+        value = canonical(parse_literal(text, characters=most), characters=most)
+        return Outcome(reason=Reason.OK, value=value)
+    except TooLargeError as error:
+        return failure(Reason.OUTPUT_LIMIT, str(error))
+    except (LiteralError, UnicodeDecodeError) as error:
+        return failure(Reason.NOT_PLAIN_DATA, str(error))
+
+
+def _killed(number: int, seconds: float, limits: Limits) -> Outcome:
+    if number == signal.SIGSYS and limits.isolation == "kernel":
+        return failure(Reason.FORBIDDEN, "a system call that isolation refuses")
+    if number == signal.SIGXFSZ:
+        return failure(Reason.FORBIDDEN, "writing to a file")
+    spent = number == signal.SIGKILL and seconds >= limits.cpu_seconds
+    if spent or number in (signal.SIGPROF, signal.SIGXCPU):
+        return failure(Reason.TIMEOUT, f"more than {limits.cpu_seconds:g} s of CPU time")
+    names = {entry.value: entry.name for entry in signal.Signals}
+    return failure(Reason.KILLED, names.get(number, f"signal {number}"))

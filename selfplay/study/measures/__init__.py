@@ -1,0 +1,1 @@
+"""Measures of studies, one module each."""

@@ -1,0 +1,321 @@
+"""A comparison of sets of training runs: any measure of one run, over the runs of each set.
+
+**Definition.** The mean of each figure over the runs of a set; and for every set but the first,
+the mean over the seeds that it has in common with the first of the difference to it, such as after
+training less before. Curves are means over runs, their bands the lowest and the highest run.
+
+**Source.** Few runs: 2108.10264; the pairs share what a seed decides, such as the warm start.
+
+**Estimator.** Student's interval over runs, of a handful of values. What a run's own interval
+says of new games is left to its own study.
+
+**Limits.** With three runs the interval is wide, as it should be: its ends are 2.5 standard
+deviations from the mean. Of many figures some differ by chance: one in twenty is expected to leave
+its interval, and three runs are no normal distribution. A figure that a run lacks is left out for
+its seed.
+
+Sets of runs, as a command line names them.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from selfplay.errors import ConfigError
+from selfplay.run.directory import Run
+from selfplay.study.players import Reference
+from selfplay.study.plots import Curves, Dots, undrawn
+from selfplay.study.result import Cell, Result, Table
+from selfplay.study.stats.bootstrap import Direction, Estimate, over_runs
+
+
+def parse_sets(texts: Sequence[str]) -> dict[str, list[Reference]]:
+    """The sets that `NAME=RUN` names, where RUN may have wildcards and may stand several times.
+
+    Raises ConfigError for what is no set, or names no run or one run twice.
+    """
+    found: dict[str, list[Reference]] = {}
+    for text in texts:
+        name, equals, runs = text.partition("=")
+        if not (equals and name and runs):
+            raise ConfigError(
+                f"{text}: no set of runs; write NAME=RUN, such as shared='runs/shared-*' or "
+                "before='runs/shared-*@start'"
+            )
+        known = found.setdefault(name, [])
+        for reference in _references(runs):
+            if reference in known:
+                raise ConfigError(f"{text}: {reference.run} is named twice in {name}")
+            known.append(reference)
+    return found
+
+
+def _references(text: str) -> list[Reference]:
+    if not has_magic(text):
+        return [Reference.parse(text)]
+    pattern, at, step = text.rpartition("@")
+    folders = sorted(place for place in glob(pattern if at else text) if Path(place).is_dir())
+    if not folders:
+        raise ConfigError(f"{text}: no such run folder")
+    return [Reference.parse(f"{folder}{at}{step if at else ''}") for folder in folders]
+
+
+NAMED = 3
+"""Of the figures that are left out, how many are named."""
+
+Values = Mapping[str, float]
+"""Figure to value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a study found of one run."""
+
+    reference: Reference
+    """The run."""
+    seed: int
+    """Of its training."""
+    result: Result
+    """What was found."""
+
+    def values(self) -> dict[str, float]:
+        """Its figures, by names that are the same for every run."""
+        return {self._common(each.name): each.value for each in self.result.estimates}
+
+    def directions(self) -> dict[str, Direction]:
+        """Which way each of them errs; what is exact of a run is unbiased over runs."""
+        return {
+            self._common(each.name): "unbiased" if each.direction == "exact" else each.direction
+            for each in self.result.estimates
+        }
+
+    def _common(self, name: str) -> str:
+        run = re.escape(self.reference.run.resolve().name)
+        own = "start" if self.reference.start else r"\d+"
+        return re.sub(f"{run}@", "@", re.sub(rf"{run}@{own}(: )?", "", name))
+
+
+def measure_all(
+    sets: Mapping[str, Sequence[Reference]], study: Callable[[Reference], Result]
+) -> dict[str, list[Measured]]:
+    """Make the study of every run of every set."""
+    seeds = {
+        reference.run: int(Run.open(reference.run).config()["seed"])
+        for references in sets.values()
+        for reference in references
+    }
+    return {
+        name: [
+            Measured(reference=each, seed=seeds[each.run], result=study(each))
+            for each in references
+        ]
+        for name, references in sets.items()
+    }
+
+
+def study(
+    measure: str, sets: Mapping[str, Sequence[Measured]], *, only: Sequence[str] = ()
+) -> Result:
+    """Compare what was found; figures that not every set has are left out, and named.
+
+    `only` are words of the names of figures and pictures, see `choose`.
+    """
+    first = next(iter(sets.values()))[0].result
+    values = {name: [each.values() for each in found] for name, found in sets.items()}
+    everywhere, left_out = _figures(values)
+    curves = _curves(sets)
+    chosen = choose([*everywhere, *(each.title for each in curves)], only)
+    figures = [name for name in everywhere if name in chosen]
+    errs = {k: v for found in sets.values() for each in found for k, v in each.directions().items()}
+    estimates = [
+        over_runs(
+            f"{figure}: {name}",
+            known,
+            direction=errs[figure],
+            notes="" if known else "not defined in any run of this set",
+        )
+        for figure in figures
+        for name, runs in values.items()
+        for known in [_known(runs, figure)]
+    ]
+    drawings: list[Dots | Curves] = [
+        *_dots(figures, values),
+        *(each for each in curves if each.title in chosen),
+    ]
+    base, *others = sets
+    pairs = [(base, other) for other in others]
+    unpaired = [pair for pair in pairs if not _seeds(sets, *pair)]
+    more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
+    notes = [f"not in every set: {', '.join(left_out[:NAMED])}{more}"] if left_out else []
+    notes += [f"{a} and {b} have no seeds in common: no difference" for a, b in unpaired]
+    notes += undrawn(drawings)
+    notes += dict.fromkeys(
+        f"of a run's own study: {note}"
+        for found in sets.values()
+        for each in found
+        for note in each.result.notes
+    )
+    return Result(
+        measure=f"compare-{measure}",
+        title=f"Sets of runs, by {measure}: {', '.join(sets)}",
+        definition=f"{first.definition} Here: means over training runs, and differences between "
+        "runs of one seed.",
+        estimates=[*estimates, *_differences(errs, figures, sets, pairs)],
+        tables=[_each_run(figures, sets)] if figures else [],
+        drawings=drawings,
+        params={
+            name: ", ".join(f"{each.reference} (seed {each.seed})" for each in found)
+            for name, found in sets.items()
+        },
+        notes=notes,
+    )
+
+
+def choose(names: Sequence[str], only: Sequence[str]) -> set[str]:
+    """The names that are one of `only` or else have its words; all of them where it is empty.
+
+    Raises ConfigError for words that no name has.
+    """
+    found: set[str] = set() if only else set(names)
+    for words in only:
+        having = {name for name in names if words in name}
+        if not having:
+            known = ", ".join(dict.fromkeys(names))
+            raise ConfigError(f"--only {words}: no such figure; choose from: {known}")
+        found |= {words} & having or having
+    return found
+
+
+def _figures(values: Mapping[str, Sequence[Values]]) -> tuple[list[str], list[str]]:
+    """The figures that every set has, in their order, and those that some have."""
+    have = [{name for run in runs for name in run} for runs in values.values()]
+    known = dict.fromkeys(name for runs in values.values() for run in runs for name in run)
+    return (
+        [name for name in known if all(name in names for names in have)],
+        [name for name in known if not all(name in names for names in have)],
+    )
+
+
+def _known(runs: Sequence[Values], figure: str) -> list[float]:
+    """The values that runs have."""
+    found = [run.get(figure, np.nan) for run in runs]
+    return [value for value in found if np.isfinite(value)]
+
+
+def _seeds(sets: Mapping[str, Sequence[Measured]], *names: str) -> list[int]:
+    """The seeds that all of these sets have, where each has them once."""
+    seeds = [[each.seed for each in sets[name]] for name in names]
+    return [seed for seed in seeds[0] if all(each.count(seed) == 1 for each in seeds)]
+
+
+def _differences(
+    errs: Mapping[str, Direction],
+    figures: Sequence[str],
+    sets: Mapping[str, Sequence[Measured]],
+    pairs: Sequence[tuple[str, str]],
+) -> list[Estimate]:
+    found = []
+    for figure in figures:
+        for a, b in pairs:
+            by_seed = [{each.seed: each.values() for each in sets[name]} for name in (a, b)]
+            values = [
+                by_seed[1][seed].get(figure, np.nan) - by_seed[0][seed].get(figure, np.nan)
+                for seed in _seeds(sets, a, b)
+            ]
+            known = [value for value in values if np.isfinite(value)]
+            if known:
+                name, notes, direction = f"{figure}: {b} less {a}", "paired by seed", errs[figure]
+                if direction != "unbiased":  # what both err by is not the same
+                    notes += f"; each of the two is {direction.replace('_', ' ')}"
+                    direction = "unknown"
+                more: dict[str, Any] = {"direction": direction, "notes": notes}
+                found.append(over_runs(name, known, null=0.0, **more))
+    return found
+
+
+def _each_run(figures: Sequence[str], sets: Mapping[str, Sequence[Measured]]) -> Table:
+    most = max(len(found) for found in sets.values())
+    rows: list[list[Cell]] = []
+    for figure in figures:
+        for name, found in sets.items():
+            cells: list[Cell] = [each.values().get(figure, np.nan) for each in found]
+            rows.append([figure, name, *cells, *[None] * (most - len(found))])
+    same = len({tuple(each.seed for each in found) for found in sets.values()}) == 1
+    seeds = [f"seed {each.seed}" for each in next(iter(sets.values()))]
+    heads = seeds if same and len(set(seeds)) == most else [f"run {n + 1}" for n in range(most)]
+    return Table(title="Each run", columns=["figure", "set", *heads], rows=rows)
+
+
+def _dots(figures: Sequence[str], values: Mapping[str, Sequence[Values]]) -> list[Dots]:
+    """Figures of one order of magnitude on one axis, those within [-1, 1] together."""
+    groups: dict[int, list[str]] = {}
+    for figure in figures:
+        known = [abs(value) for runs in values.values() for value in _known(runs, figure)]
+        if known:
+            groups.setdefault(max(math.ceil(math.log10(max(*known, 1.0))), 0), []).append(figure)
+    return [
+        Dots(
+            title="Each run a dot, a bar at the mean",
+            rows=group,
+            sets={
+                name: [[run.get(figure, np.nan) for run in runs] for figure in group]
+                for name, runs in values.items()
+            },
+            null=0.0,
+        )
+        for _, group in sorted(groups.items())
+    ]
+
+
+def _curves(sets: Mapping[str, Sequence[Measured]]) -> list[Curves]:
+    """Curves that all runs have: their means over the runs of each set, from lowest to highest."""
+    drawn = {
+        name: [
+            {each.title: each for each in one.result.drawings if isinstance(each, Curves)}
+            for one in found
+        ]
+        for name, found in sets.items()
+    }
+    pictures = [picture for found in drawn.values() for picture in found]
+    return [
+        _merged({name: [picture[title] for picture in found] for name, found in drawn.items()})
+        for title in pictures[0]
+        if all(title in picture for picture in pictures)
+    ]
+
+
+def _merged(sets: Mapping[str, Sequence[Curves]]) -> Curves:
+    first = next(iter(sets.values()))[0]
+    places = sorted({at for curves in sets.values() for curve in curves for at in curve.x})
+    series: dict[str, Sequence[float]] = {}
+    bands: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
+    for name, curves in sets.items():
+        for kind in curves[0].series:
+            label = name if len(first.series) == 1 else f"{name}, {kind}"
+            rows = np.array([_at(places, curve, kind) for curve in curves])
+            known = np.where(np.isfinite(rows).any(0), rows, 0.0)
+            seen = np.isfinite(rows).any(0)
+            mean, low, high = (
+                np.where(seen, of(known, axis=0), np.nan).tolist()
+                for of in (np.nanmean, np.nanmin, np.nanmax)
+            )
+            series[label], bands[label] = mean, (low, high)
+    return Curves(
+        title=first.title,
+        x=places,
+        series=series,
+        bands=bands,
+        xlabel=first.xlabel,
+        logarithmic=first.logarithmic,
+    )
+
+
+def _at(places: Sequence[float], curve: Curves, kind: str) -> list[float]:
+    known = dict(zip(curve.x, curve.series.get(kind, [np.nan] * len(curve.x)), strict=True))
+    return [known.get(place, np.nan) for place in places]

@@ -1,0 +1,336 @@
+"""Counterfactual credit against what was learned: are actions that helped now preferred?
+
+**Definition.** An action's worth is what its team was paid, less what it is paid with the default
+action in its place: the difference reward. An action mattered if its worth is not 0. Its learned
+preference is the change, from the untrained to the trained policy, of its log-odds against the
+default in the very prompt in which it was taken: [ln p1(action) - ln p1(default)] - [ln p0(action)
+- ln p0(default)]. Agreement is the share of actions that mattered whose preference has the sign of
+their worth; a preference of exactly 0 agrees with nothing.
+
+Log-odds against the default, and not the action's own log-probability: the worth compares with the
+default too, and an action's log-probability also falls where a third one is better than both. A
+natural policy gradient moves the log-odds of two actions by the difference of their values; a plain
+one moves what is likely faster, so that of two bad actions the likelier may lose more.
+
+**Source.** Difference rewards as read off a critic by COMA (1705.08926).
+
+**Estimator.** In each player's own games the worth is that of `selfplay.credit.Counterfactual`: the
+game is replayed without the action, everything else as recorded. Between them stand single moves of
+the untrained player in games of the trained one, in every place of every game: these err often, and
+what becomes of them is in trained hands. Their worth is the difference between two games, with the
+move and with the default, that the trained player plays on with the same seeds. A bootstrap over
+tasks.
+
+**Limits.** A replay's recorded moves do not answer to what is taken away: an operation on an entry
+that the replay has not got fails, which makes the entry look worth more than it was. In the
+untrained player's own games what it spoils later counts as spoilt: a good action may have done harm
+there. Always preferring action to default agrees with every action that helped; look at those that
+did harm too.
+
+What agents saw before each of their recorded moves, by playing these again.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from selfplay.arena import Arena
+from selfplay.credit.replay import Replayer, actions_of
+from selfplay.errors import ConfigError, nearest
+from selfplay.rollout.rollout import Job, Seat
+from selfplay.study.matches import RETURN, Games
+from selfplay.study.players import Player
+from selfplay.study.plots import Intervals
+from selfplay.study.policy_probs import log_odds
+from selfplay.study.result import Cell, Result, Table
+from selfplay.study.stats.bootstrap import Estimate
+from selfplay.types import Action, Episode, InvalidAction, Observation, Status, Turn
+
+
+def views(arena: Arena, episode: Episode) -> Iterator[tuple[str, Observation]]:
+    """(agent, what it saw) of every turn, in order."""
+    arena.begin(episode.task, episode.seed)
+    stages: dict[int, dict[str, Action | None]] = {}
+    for turn in episode.turns:
+        stages.setdefault(turn.stage, {})[turn.agent] = turn.action
+    for _, actions in sorted(stages.items()):
+        yield from ((agent, arena.view(agent)) for agent in actions)
+        arena.play(actions)
+
+
+LONGEST = 1000
+"""Stages at which a replay is cut."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """An action that mattered."""
+
+    episode: int
+    """Index of its episode."""
+    turn: Turn
+    """Where it was taken."""
+    worth: float
+    """What the team was paid for it."""
+    preference: float = math.nan
+    """Nats by which training moved its log-odds against the default."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether training went where it should."""
+        return self.worth * self.preference > 0
+
+
+def study(
+    games: Games, players: Sequence[Player], *, default: str, role: str | None = None
+) -> Result:
+    """Judge the actions of `role` (all roles where None). The first player is "trained"."""
+    if len(players) != 2:
+        raise ConfigError("counterfactual: name two players, the trained and the untrained, or RUN")
+    roles = [role] if role else _with_chances(games, players)
+    for name in roles:
+        if name not in games.seats:
+            raise ConfigError(f"--role {name}: no such role; {nearest(name, games.seats)}")
+        _refuse_unread(games.seats[name], default)
+    trained, untrained = players
+    own = [games.play(player.seats(games.agents)) for player in players]
+    _refuse_illegal(games, own[0], roles, default)
+    apart = [mattered(games, episodes, roles, default) for episodes in own]
+    slipped, single = slips(games, own[0], trained, untrained, roles, default)
+    estimates: list[Estimate] = []
+    rows: list[list[Cell]] = []
+    for label, episodes, found in (
+        (trained.label, own[0], apart[0]),
+        (f"{untrained.label}, one in a game of {trained.label}", slipped, single),
+        (untrained.label, own[1], apart[1]),
+    ):
+        judged = scored(games, players, found, default)
+        estimates += _estimates(games, label, episodes, judged)
+        rows += _rows(label, judged)
+    return Result(
+        measure="counterfactual",
+        title=f"What actions were worth, and what was learned of them, in {games.arena().name}",
+        definition=f"Of the actions whose replacement by {default} changes what the team is paid: "
+        f"the share whose log-odds against it moved, from {untrained.label} to {trained.label}, "
+        "the way that they were worth it.",
+        estimates=estimates,
+        tables=[
+            Table(
+                title="Actions that mattered, by what came of them",
+                columns=["actions of", "outcome", "helped", "agree", "did harm", "agree there"],
+                rows=rows,
+            )
+        ],
+        drawings=[
+            Intervals(
+                title="Agreement, with 95 % intervals",
+                estimates=estimates,
+                null=0.5,
+            )
+        ],
+        params={**games.record(), "default": default, "roles": roles},
+        notes=games.notes,
+    )
+
+
+def _with_chances(games: Games, players: Sequence[Player]) -> list[str]:
+    """Return the roles with a model on both sides: a script has no probabilities to read.
+
+    Raises ConfigError if there is no such role.
+    """
+    roles = games.arena().roles
+    scripts = {
+        role: each.policies[role]
+        for role in roles
+        for each in players
+        if each.policies[role] not in games.models
+    }
+    found = [role for role in roles if role not in scripts]
+    if not found:
+        names = ", ".join(dict.fromkeys(scripts.values()))
+        raise ConfigError(
+            f"counterfactual: {names} is no model, so that no role has probabilities to read; "
+            "study a run in which both players have a model for the same role"
+        )
+    if scripts:
+        left = ", ".join(scripts)
+        games.notes.append(f"{left}: played by opponents without a model, and not judged")
+    return found
+
+
+def mattered(
+    games: Games, episodes: Sequence[Episode], roles: Sequence[str], default: str
+) -> list[Judged]:
+    """The actions whose replacement by the default changes what the team is paid in a replay."""
+    replayer = Replayer(games.arena, limit=LONGEST, default=default)
+    found = []
+    for number, episode in enumerate(episodes):
+        if episode.status is Status.FAILED:
+            continue
+        moves = actions_of(episode)
+        paid = _team(replayer, episode, moves)
+        taken: dict[str, int] = defaultdict(int)
+        for turn in episode.turns:
+            place = taken[turn.agent]
+            taken[turn.agent] += 1
+            if turn.role not in roles or turn.action == default:
+                continue
+            own = list(moves[turn.agent])
+            own[place] = default
+            worth = paid - _team(replayer, episode, {**moves, turn.agent: own})
+            if worth and math.isfinite(worth):
+                found.append(Judged(episode=number, turn=turn, worth=worth))
+    return found
+
+
+def slips(
+    games: Games,
+    episodes: Sequence[Episode],
+    host: Player,
+    guest: Player,
+    roles: Sequence[str],
+    default: str,
+) -> tuple[list[Episode], list[Judged]]:
+    """Games of the host in which the guest makes one move, each of `roles` in every game in turn;
+    and those of these moves that mattered."""
+    rollout, hosts, guests = (
+        games.rollout(),
+        host.seats(games.agents),
+        guest.seats(games.agents),
+    )
+    places = [
+        (episode, turn)
+        for episode in episodes
+        if episode.status is not Status.FAILED
+        for turn in episode.turns
+        if turn.role in roles
+    ]
+
+    def begun(episode: Episode, stages: int, **seating: str) -> Job:
+        prefix = tuple(turn for turn in episode.turns if turn.stage < stages)
+        return Job(
+            task=episode.task, seed=episode.seed, prefix=prefix, seating={**hosts, **seating}
+        )
+
+    moved = rollout.play(
+        [begun(e, turn.stage, **{turn.agent: guests[turn.agent]}) for e, turn in places]
+    )
+    found = [
+        (each, next(t for t in each.turns if (t.agent, t.stage) == (turn.agent, turn.stage)))
+        for each, (_, turn) in zip(moved, places, strict=True)
+        if each.status is not Status.FAILED
+    ]
+    jobs = [begun(each, turn.stage + 1) for each, turn in found]
+    without = [
+        replace(
+            job,
+            prefix=tuple(
+                replace(t, action=default, text=default)
+                if (t.agent, t.stage) == (turn.agent, turn.stage)
+                else t
+                for t in job.prefix
+            ),
+        )
+        for job, (_, turn) in zip(jobs, found, strict=True)
+    ]
+    played = games.count(rollout.play(jobs))
+    worth = games.scores(played, RETURN) - games.scores(games.count(rollout.play(without)), RETURN)
+    return played, [
+        Judged(episode=number, turn=turn, worth=w)
+        for number, ((_, turn), w) in enumerate(zip(found, worth.tolist(), strict=True))
+        if w and math.isfinite(w) and turn.action != default
+    ]
+
+
+def _team(replayer: Replayer, episode: Episode, moves: dict[str, list[str | None]]) -> float:
+    """The mean of what all agents are paid; NaN where the arena broke."""
+    paid = replayer.paid(episode, moves)
+    return math.nan if not paid else sum(paid.values()) / len(paid)
+
+
+def scored(
+    games: Games, players: Sequence[Player], found: Sequence[Judged], default: str
+) -> list[Judged]:
+    """The same with the preference that the first player has and the second had not."""
+    turns = [each.turn for each in found]
+    odds = [log_odds(games, player, turns, default) for player in players]
+    return [
+        replace(each, preference=now - then) for each, now, then in zip(found, *odds, strict=True)
+    ]
+
+
+def _estimates(
+    games: Games, label: str, episodes: Sequence[Episode], found: Sequence[Judged]
+) -> list[Estimate]:
+    """Agreement over all actions that mattered, and over those that did harm."""
+    draws = games.draws(episodes)
+
+    def count(these: Sequence[Judged]) -> np.ndarray:
+        return np.bincount([each.episode for each in these], minlength=len(episodes))
+
+    kinds = {
+        "that mattered": list(found),
+        "that did harm": [each for each in found if each.worth < 0],
+    }
+    return [
+        draws.ratio(
+            f"agreement, actions of {label} {kind}",
+            count([each for each in these if each.agrees]),
+            count(these),
+            null=0.5,
+            notes=f"{len(these)} actions",
+        )
+        for kind, these in kinds.items()
+    ]
+
+
+def _rows(label: str, found: Sequence[Judged]) -> list[list[Cell]]:
+    """Counts and agreement by the arena's verdict on the action, where it gives one."""
+    by_verdict: dict[str, list[Judged]] = defaultdict(list)
+    for each in found:
+        by_verdict[str(each.turn.info.get("verdict", "-"))].append(each)
+    rows: list[list[Cell]] = []
+    for verdict, these in sorted(by_verdict.items()):
+        cells: list[Cell] = [label, verdict]
+        for sign in (1, -1):
+            part = [each for each in these if each.worth * sign > 0]
+            agreeing = sum(each.agrees for each in part)
+            cells += [len(part), agreeing / len(part) if part else None]
+        rows.append(cells)
+    return rows
+
+
+def _refuse_unread(seat: Seat, default: str) -> None:
+    name = type(seat.role).__name__
+    if seat.role.memory != "none":
+        raise ConfigError(
+            f"counterfactual: the role {name} has memory={seat.role.memory}, so that its prompts "
+            "hold more than what it sees; chances are read of roles with memory=none"
+        )
+    try:
+        read = seat.role.parse(default)
+    except InvalidAction as reason:
+        raise ConfigError(f"--default {default}: {name} reads no action in it: {reason}") from None
+    if read != default:
+        raise ConfigError(
+            f"--default {default}: {name} reads {read!r} in it; name a text that is its own action"
+        )
+
+
+def _refuse_illegal(
+    games: Games, episodes: Sequence[Episode], roles: Sequence[str], default: str
+) -> None:
+    """Raise ConfigError where every view lists its legal moves and the default is never one."""
+    known: set[str] = set()
+    for episode in [each for each in episodes if each.status is not Status.FAILED]:
+        for agent, seen in views(games.arena(), episode):
+            if agent.rpartition("_")[0] in roles:
+                legal = seen.fields.get("legal")
+                if not legal or default in legal:
+                    return
+                known |= set(legal)
+    if known:
+        raise ConfigError(f"--default {default}: never legal here; {nearest(default, known)}")

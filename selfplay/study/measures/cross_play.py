@@ -1,0 +1,180 @@
+"""Cross-play: how well independently trained policies do with each other.
+
+**Definition.** N players from N independent training runs of one algorithm. J[i, j] is the metric
+when the first side is played by i and the second by j. Self-play SP is the mean of the diagonal,
+cross-play XP that of the rest, the gap SP - XP. It is 0 where runs find the same way to play, or
+ways that go together, and large where each run has conventions of its own. With more than two sides
+J[i, j] puts j into one seat and i into all others, averaged over the seats.
+
+**Source.** Hu et al. 2020, Other-Play, 2003.02979.
+
+**Estimator.** All ordered pairs play the same tasks with the same seeds. The interval over runs is
+that of a U-statistic with both orders of its variance, because cells share players (see `pairs`); a
+bootstrap over cells is far too narrow, and a jackknife alone sees no spread where runs fall on two
+codes. It is cut at the range of the metric in these games. It also gives the interval for these
+policies in new episodes, and the gap of every pair of players. Unbiased.
+
+**Limits.** Checkpoints of one run are no independent runs. Policies that began as the same base
+model inherit conventions, which makes the gap look small; so does a reward that many ways of
+playing reach. Cross-play between different algorithms is another number.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from selfplay.errors import ConfigError
+from selfplay.study.matches import Games
+from selfplay.study.players import Player
+from selfplay.study.plots import Intervals, Matrix
+from selfplay.study.result import Cell, Result, Table
+from selfplay.study.stats.bootstrap import Draws, Estimate, mean, weighted
+from selfplay.study.stats.pairs import differences, over_pairs, span_of
+
+IDLE = (
+    "never moves in these games, so that who sits there changes nothing; name others, such as "
+    "--evaluation proposals --metric proposed_solve_rate"
+)
+
+Cells = Mapping[tuple[int, int], np.ndarray]
+"""(player, partner) to [N] scores of the episodes."""
+
+
+def study(games: Games, players: Sequence[Player], *, independent: bool = True) -> Result:
+    """Play all ordered pairs. `independent` says whether the players are of different runs."""
+    if len(players) < 2:
+        raise ConfigError(
+            "crossplay: a single player has nobody to cross with; name runs of several seeds, such "
+            "as selfplay train -m ... seed=0,1,2 makes, or checkpoints as RUN@STEP"
+        )
+    if len(games.sides()) < 2:
+        raise ConfigError(
+            f"crossplay: {games.arena().name} has one seat; name runs of a game of two or more"
+        )
+    cells, draws = play(games, players)
+    labels = [player.label for player in players]
+    means = matrix(cells, len(players))
+    estimates = estimate(cells, means, draws, independent=independent)
+    notes = [*games.notes]
+    if not independent:
+        notes.append(
+            "players of one run are not independent: the intervals over runs are left out, and a "
+            "small gap between them says nothing about other seeds"
+        )
+    if len(games.sides()) > 2:
+        notes.append("with more than two seats, the partner takes one of them, in turn")
+    return Result(
+        measure="crossplay",
+        title=f"Cross-play of {len(players)} players in {games.arena().name}",
+        definition=f"{games.metrics[0]} of every player with every partner. Self-play is the mean "
+        "of the diagonal, cross-play that of the rest; the gap between them is what a player "
+        "loses with a partner that it was not trained with.",
+        estimates=estimates,
+        tables=[
+            Table(
+                title=f"{games.metrics[0]}: rows play with the partners in the columns",
+                columns=["", *labels],
+                rows=[[label, *map(float, row)] for label, row in zip(labels, means, strict=True)],
+            ),
+            by_pair(cells, draws, labels, title="Gap of each pair of players, for these policies"),
+        ],
+        drawings=[
+            Matrix(
+                title=f"{games.metrics[0]} of rows with columns",
+                rows=labels,
+                columns=labels,
+                values=means.tolist(),
+            ),
+            Intervals(
+                title="With 95 % intervals",
+                estimates=estimates,
+            ),
+        ],
+        params=games.record(),
+        notes=notes,
+    )
+
+
+def play(games: Games, players: Sequence[Player]) -> tuple[Cells, Draws]:
+    """The scores of all ordered pairs, and how their intervals are made.
+
+    Raises ConfigError where a side never moves, whose player changes nothing.
+    """
+    sides = list(games.sides().values())
+    cells: dict[tuple[int, int], np.ndarray] = {}
+    draws = None
+    for i, player in enumerate(players):
+        for j, partner in enumerate(players):
+            # Of two sides, the partner always takes the second: the first is the partner's cell.
+            seats = sides[-1:] if i == j or len(sides) == 2 else sides
+            found = []
+            for replaced in seats:
+                seating = {
+                    **player.seats([agent for agents in sides for agent in agents]),
+                    **partner.seats(replaced),
+                }
+                episodes = games.play(seating)
+                draws = draws or games.draws(episodes)
+                found.append(games.scores(episodes))
+            cells[i, j] = np.mean(found, axis=0)
+    assert draws is not None
+    for side in games.idle():
+        raise ConfigError(f"{side} {IDLE}")
+    return cells, draws
+
+
+def matrix(cells: Cells, count: int) -> np.ndarray:
+    """[N, N] means of the cells."""
+    return np.array([[mean(cells[i, j]) for j in range(count)] for i in range(count)])
+
+
+def estimate(
+    cells: Cells, means: np.ndarray, draws: Draws, *, independent: bool = True
+) -> list[Estimate]:
+    """Self-play, cross-play and gap: for these policies, and over runs.
+
+    Means over cells of the means of the episodes that have the metric; NaN where a cell has none.
+    """
+    count, span = len(means), span_of(cells.values())
+
+    def within(weights: np.ndarray) -> np.ndarray:
+        each = [weighted(weights, cells[i, i]) for i in range(count)]
+        return np.asarray(np.mean(each, axis=0))
+
+    def across(weights: np.ndarray) -> np.ndarray:
+        each = [weighted(weights, values) for (i, j), values in cells.items() if i != j]
+        return np.asarray(np.mean(each, axis=0))
+
+    def apart(weights: np.ndarray) -> np.ndarray:
+        return within(weights) - across(weights)
+
+    without = int(np.isnan(means).sum())
+    told = f"in {without} of {means.size} cells no episode has the metric" if without else ""
+    found = [
+        draws.of("self-play", within, bounds=span, notes=told),
+        draws.of("cross-play", across, bounds=span, notes=told),
+        draws.of("gap", apart, bounds=differences(span), null=0.0, notes=told),
+    ]
+    if independent and count > 2:
+        found += over_pairs(means, span)
+    return found
+
+
+def by_pair(cells: Cells, draws: Draws, labels: Sequence[str], *, title: str) -> Table:
+    """The gap of each pair of players, with its interval for these policies.
+
+    It is half of the sum that both lose by playing with each other instead of with themselves.
+    """
+    bounds = differences(span_of(cells.values()))
+    rows: list[list[Cell]] = []
+    for i, one in enumerate(labels):
+        for j, other in enumerate(labels[:i]):
+            four = [cells[pair] for pair in ((i, i), (j, j), (i, j), (j, i))]
+
+            def apart(weights: np.ndarray, four: Sequence[np.ndarray] = four) -> np.ndarray:
+                own, mine, first, second = (weighted(weights, each) for each in four)
+                return np.asarray((own + mine - first - second) / 2)
+
+            gap = draws.of("", apart, bounds=bounds)
+            rows.append([f"{other} and {one}", gap.value, gap.low, gap.high])
+    return Table(title=title, columns=["", "gap", "low", "high"], rows=rows)

@@ -1,0 +1,351 @@
+"""Influence of messages: how far words move what the others do, by counterfactuals.
+
+**Definition.** For a listener that is about to move and sees y besides the words m that it has just
+heard: the weighted Jensen-Shannon divergence H(p) - sum_m w(m) H(p(.|y, do m)) of its chances to
+move, p their mean under w. With w the words that the speaker says in other episodes, it is positive
+*listening*: nats of its move that words decide. With w what the speaker would say again in the very
+same place, it is the one-step *causal influence of communication* (CIC), 0 for a speaker that
+always says the same there. *Change* is the mean total variation between the moves under two
+independent draws of other episodes' words. Positive *signalling* is the mutual information of the
+first words and what their speaker saw; listening is needed for communication, signalling alone is
+not.
+
+**Source.** Lowe et al. 2019, 1903.05168 (whose released code does not renormalise the mean, which
+makes every value too large by the logarithm of the number of words); Jaques et al. 2019,
+1810.08647.
+
+**Estimator.** Everything but the words is fixed: the recorded moves are played again, one agent's
+words replaced in the listener's own view. Chances are read exactly from the listener's policy,
+given that it moves legally. The bootstrap of listening and change draws episodes again with what
+was said in them, so that the pool of words varies too; the bias from the pool's size is
+estimated from the resamples and removed. Only words that were said are tried, so both are still
+biased down. CIC with M draws is too small by about 1 / M; the jackknife over the draws corrects
+that. All are about these tasks. Mutual information is the jackknife's, tested by permutations.
+
+**Limits.** Words that move a listener may as well mislead it: read it with `ablate`. Only moves of
+the stage right after the words, of listeners whose legal moves are listed (`legal`) and whose role
+has memory=none, can be read; of other words, at most 32 different ones are tried.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from selfplay.errors import ConfigError
+from selfplay.rng import derive
+from selfplay.rollout.episode_runner import Job
+from selfplay.study.communication import Words, heard_by, intact, through
+from selfplay.study.matches import Games
+from selfplay.study.measures.message_ablation import examples, refuse_wordless
+from selfplay.study.players import Player
+from selfplay.study.plots import Intervals
+from selfplay.study.policy_probs import read
+from selfplay.study.result import Result
+from selfplay.study.stats.bootstrap import Estimate, divide, mean
+from selfplay.study.stats.mutual_information import mutual_information
+from selfplay.types import Action, Episode, InformationSet, Observation
+
+MOST_WORDS = 32
+"""Different words that are tried at each place."""
+OTHERS = "only words that were said are tried"
+REDRAWS = 16
+"""M: how often a speaker is asked again in the same place."""
+
+Measure: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""([M, A] chances, [..., M] weights of the rows) to [...] values."""
+
+Chances: TypeAlias = Callable[[str, Observation], Mapping[str, float]]
+"""(agent, what it sees) to the chance of each legal move."""
+
+
+def study(games: Games, player: Player, *, chances: Chances | None = None) -> Result:
+    """Play, and ask what would have been done on hearing something else.
+
+    `chances` reads the listeners; they are read off their models where None.
+    """
+    seating = player.seats(games.agents)
+    record: list[Words] = []
+    episodes = games.play(seating, arena=through(games.arena, intact, record))
+    refuse_wordless(games, record, "influence")
+    unread = set() if chances else {a for a, name in seating.items() if name not in games.models}
+    read_by = chances or exactly(games, seating)
+    found = _Counterfactuals(games, seating, episodes, record, read_by, unread=unread)
+    # The tasks are fixed: a resample without a state would also lack the words for it.
+    draws = games.draws(episodes, given=True)
+    begins = min(words.stage for words in record)
+    first: dict[str, list[Words]] = {}
+    for words in record:
+        if words.stage == begins:
+            first.setdefault(words.speaker, []).append(words)
+    listening, changing = found.under_others(influence), found.under_others(change)
+    estimates = [
+        draws.of(
+            "positive listening",
+            listening,
+            reflect=True,
+            bounds=(0.0, math.log(found.most)),
+            null=0.0,
+            direction="biased_down",
+            notes=f"nats, at most ln {found.most}; {OTHERS}",
+        ),
+        draws.of(
+            "change of the move",
+            changing,
+            reflect=True,
+            bounds=(0.0, 1.0),
+            null=0.0,
+            direction="biased_down",
+            notes=f"total variation; {OTHERS}",
+        ),
+        draws.mean(
+            "causal influence (CIC)",
+            found.again(),
+            null=0.0,
+            notes=f"nats, jackknife over M = {REDRAWS} draws",
+        ),
+        *(signalling(f"positive signalling of {speaker}", said) for speaker, said in first.items()),
+    ]
+    notes = [*games.notes]
+    if found.deaf:
+        who = f"{', '.join(found.deaf)} of {player.label}"
+        notes.append(
+            f"{who} has no model whose probabilities could be read: left out as a listener"
+        )
+    if not found.places and not found.deaf:
+        why = "agents that hear words answer with words, so no move could be read"
+        if not any(math.isfinite(each.value) for each in estimates):
+            raise ConfigError(
+                f"influence: in {games.arena().name} {why}, and too many different words were "
+                "said to tell what they signal; measure arena=signal, or what words are worth: "
+                "selfplay study ablate"
+            )
+        notes.append(why)
+    return Result(
+        measure="influence",
+        title=f"How words move {player.label} in {games.arena().name}",
+        definition="Listening: nats of a listener's move that the words of other episodes decide. "
+        "CIC: the same for what the speaker would say again in the same place. Signalling: nats "
+        "that the first words say of what their speaker saw.",
+        estimates=estimates,
+        tables=[examples(record)],
+        drawings=[
+            Intervals(
+                title="With 95 % intervals; 0 is no influence",
+                estimates=estimates,
+                null=0.0,
+            )
+        ],
+        params={**games.record(), "places": len(found.places)},
+        notes=notes,
+    )
+
+
+def influence(chances: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Weighted Jensen-Shannon divergence in nats of [M, A] chances with [..., M] weights."""
+    share = divide(weights, weights.sum(-1, keepdims=True))
+    return np.asarray(_entropy(share @ chances) - share @ _entropy(chances))
+
+
+def change(chances: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Mean total variation between two independent draws of the [M] rows; they may coincide."""
+    share = divide(weights, weights.sum(-1, keepdims=True))
+    apart = np.abs(chances[:, None] - chances[None]).sum(-1) / 2
+    return np.asarray(((share @ apart) * share).sum(-1))
+
+
+def redrawn(chances: np.ndarray, counts: np.ndarray) -> float:
+    """Influence of words that were drawn `counts` [M] times, from [M, A] probabilities of moves.
+
+    The jackknife over the draws corrects the bias of few draws. NaN for fewer than two draws.
+    """
+    chances, counts = chances[counts > 0], counts[counts > 0]
+    total = float(counts.sum())
+    if total < 2:
+        return math.nan
+    without = counts - np.eye(len(counts))  # [M, M] each row lacks one draw of one of the words
+    left = float(counts @ influence(chances, without) / total)
+    return total * float(influence(chances, counts)) - (total - 1) * left
+
+
+def _entropy(chances: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(-np.where(chances == 0, 0.0, chances * np.log(chances)).sum(-1))
+
+
+def signalling(name: str, words: Sequence[Words]) -> Estimate:
+    """Mutual information of what was said and what its speaker saw."""
+    return mutual_information(name, [w.seen for w in words], [w.text for w in words])
+
+
+def exactly(games: Games, seating: Mapping[str, str]) -> Chances:
+    """Reads the listeners' models; raises ConfigError for what cannot be read."""
+
+    def chances(agent: str, observation: Observation) -> Mapping[str, float]:
+        legal = observation.fields.get("legal")
+        if not legal:
+            raise ConfigError(
+                f"influence: the moves of {agent} in {games.arena().name} are not listed, so that "
+                "their chances cannot be read; measure a game whose views have `legal`, such as "
+                "arena=signal; `ablate` needs no such list"
+            )
+        policy = seating[agent]
+        if policy not in games.models:
+            raise ConfigError(f"influence: policy {policy!r} has no model to read chances from")
+        actions = {action: number for number, action in enumerate(legal)}
+        where = InformationSet(key="", agent=agent, observation=observation, actions=actions)
+        seat = games.seat(policy, agent)
+        (choice,) = read([where], seats={agent.rpartition("_")[0]: seat}, models=games.models)
+        numbers = choice.chances()
+        return {action: numbers[number] for action, number in actions.items()}
+
+    return chances
+
+
+class _Counterfactuals:
+    """The places of all episodes in which somebody moves right after words."""
+
+    def __init__(
+        self,
+        games: Games,
+        seating: Mapping[str, str],
+        episodes: Sequence[Episode],
+        record: Sequence[Words],
+        chances: Chances,
+        *,
+        unread: Container[str] = (),
+    ) -> None:
+        """`unread` are agents whose probabilities cannot be read."""
+        self.games, self.seating, self.record, self.chances = games, seating, record, chances
+        self.episodes = {episode.seed: episode for episode in episodes}
+        self.stages = {episode.seed: _stages(episode) for episode in episodes}
+        said = {(words.seed, words.stage) for words in record}
+        places = [
+            (words, listener)
+            for words in record
+            for listener in self._next(words)
+            # Somebody who answers with words again is read when a move comes of it.
+            if listener != words.speaker and (words.seed, words.stage + 1) not in said
+        ]
+        self.places = [place for place in places if place[1] not in unread]
+        self.deaf = sorted({listener for _, listener in places if listener in unread})
+        self._cache: dict[tuple[str, str], dict[str, float]] = {}
+
+    def _next(self, words: Words) -> list[str]:
+        stages = self.stages[words.seed]
+        return list(stages[words.stage + 1]) if words.stage + 1 < len(stages) else []
+
+    @property
+    def most(self) -> int:
+        """The largest number of different moves that words can decide between."""
+        moves = [len(chances) for chances in self._cache.values()]
+        return min(max(moves, default=1), MOST_WORDS)
+
+    def under_others(self, measure: Measure) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the mean over episodes of a measure under other episodes' words.
+
+        It is a function of [B, N] weights of episodes. The weights apply both to the places and to
+        the words that are drawn.
+        """
+        numbers = {seed: number for number, seed in enumerate(self.episodes)}
+        said: dict[tuple[int, str], list[tuple[int, str]]] = {}
+        for words in self.record:
+            place = (words.stage, words.speaker)
+            said.setdefault(place, []).append((numbers[words.seed], words.text))
+        pools: dict[tuple[int, str], dict[str, np.ndarray]] = {}
+        for place, all_of in said.items():
+            common = Counter(text for _, text in all_of).most_common(MOST_WORDS)
+            counts = {text: np.zeros(len(numbers)) for text, _ in common}
+            for number, text in all_of:
+                if text in counts:
+                    counts[text][number] += 1
+            pools[place] = counts
+        tables = [
+            (words, self._table(words, listener, pools[words.stage, words.speaker]))
+            for words, listener in self.places
+        ]
+        per_episode = Counter(numbers[words.seed] for words, _ in self.places)
+
+        def statistic(weights: np.ndarray) -> np.ndarray:
+            pooled = {
+                place: weights @ np.array([*counts.values()]).T for place, counts in pools.items()
+            }
+            above, below = np.zeros(len(weights)), np.zeros(len(weights))
+            for words, table in tables:
+                number = numbers[words.seed]
+                share = weights[:, number] / per_episode[number]
+                value = measure(table, pooled[words.stage, words.speaker])
+                known = np.isfinite(value)
+                above += np.where(known, share * value, 0.0)
+                below += share * known
+            return divide(above, below)
+
+        return statistic
+
+    def again(self) -> np.ndarray:
+        """[N] per episode: how much what the speaker would say again decides."""
+        drawn = self._redrawn()
+        found: dict[int, list[float]] = {seed: [] for seed in self.episodes}
+        for words, listener in self.places:
+            pool = Counter(drawn.get((words.seed, words.stage, words.speaker), []))
+            value = math.nan
+            if pool:
+                table = self._table(words, listener, pool)
+                value = redrawn(table, np.array([*pool.values()], dtype=float))
+            found[words.seed].append(value)
+        return np.array([mean(np.array(each)) if each else np.nan for each in found.values()])
+
+    def _table(self, words: Words, listener: str, texts: Iterable[str]) -> np.ndarray:
+        """[M, A] the listener's probabilities if it hears each of these texts instead."""
+        rows = [self._chances(words, listener, text) for text in texts]
+        return np.array([[row[action] for action in rows[0]] for row in rows])
+
+    def _chances(self, words: Words, listener: str, text: str) -> Mapping[str, float]:
+        episode = self.episodes[words.seed]
+        stages = self.stages[words.seed][: words.stage + 1]
+        ear = heard_by(self.games.arena, listener, words, text, task=episode.task, stages=stages)
+        view = ear.view(listener)
+        key = (listener, repr(view))  # the same view comes back in many episodes
+        if key not in self._cache:
+            self._cache[key] = dict(self.chances(listener, view))
+        return self._cache[key]
+
+    def _redrawn(self) -> dict[tuple[int, int, str], list[str]]:
+        """(episode, stage, speaker) to what it says there when asked again and again."""
+        asked = dict.fromkeys((words.seed, words.stage) for words, _ in self.places)
+        found: dict[tuple[int, int, str], list[str]] = {}
+        for stage in sorted({stage for _, stage in asked}):
+            jobs, turns = [], 0
+            for seed in [seed for seed, at in asked if at == stage]:
+                episode = self.episodes[seed]
+                prefix = tuple(turn for turn in episode.turns if turn.stage < stage)
+                turns = max(turns, len(prefix) + len(self.stages[seed][stage]))
+                jobs += [
+                    Job(
+                        task=episode.task,
+                        seed=seed,
+                        member=derive("again", number),
+                        prefix=tuple(replace(turn, reward=0.0) for turn in prefix),
+                        seating=self.seating,
+                    )
+                    for number in range(REDRAWS)
+                ]
+            for episode in self.games.rollout(max_turns=turns).play(jobs):
+                for turn in episode.turns:
+                    if turn.stage == stage:
+                        key = (episode.seed, stage, turn.agent)
+                        found.setdefault(key, []).append(turn.action or "")
+        return found
+
+
+def _stages(episode: Episode) -> list[dict[str, Action | None]]:
+    """The moves of each stage."""
+    found: list[dict[str, Action | None]] = []
+    for turn in episode.turns:
+        while len(found) <= turn.stage:
+            found.append({})
+        found[turn.stage][turn.agent] = turn.action
+    return found

@@ -1,0 +1,363 @@
+"""Reciprocity in repeated dilemmas: does cooperation answer cooperation?
+
+**Definition.** Over all rounds but the first, P(C|C) and P(C|D) are the chances that a player
+cooperates when the other one has just cooperated, or defected; reciprocity is their difference. The
+memory-one vector gives the same by the player's own last move too, (CC, CD, DC, DD), own move
+first. Retaliation is what a forced deviation changes: the mean of P(C_{t+k} | do C_t) less
+P(C_{t+k} | do D_t), k rounds after the other player's move was set to C or to D.
+
+**Source.** Press and Dyson 2012 for memory-one strategies; Axelrod's tournaments. The forced
+deviation is the punishment test of Calvano et al. 2020.
+
+**Estimator.** Counts of both players together, and of each seat alone; probabilities have the
+interval of a proportion at the effective number of rounds, because rounds of an episode depend on
+each other. The probe plays each episode again up to round t with the other's move replaced, and
+then both play on by themselves; its differences are paired. Unbiased.
+
+**Limits.** P(C|C) - P(C|D) of self-play is confounded: half always-cooperators and half
+always-defectors, each among themselves, have 1 and reciprocate nothing. The forced deviation is the
+causal figure. Opponent-only chances of win-stay lose-shift depend on which states are visited: read
+the vector. What was visited fewer than 20 times is not given. A player that remembers its own words
+would know that its move was forced: roles with memory=none only.
+
+Counts of how moves answer those of the round before, from [rounds, 2] moves of one game.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from selfplay.errors import ConfigError
+from selfplay.rollout.episode_runner import Job
+from selfplay.study.matches import Games
+from selfplay.study.players import Player
+from selfplay.study.plots import Curves, Intervals
+from selfplay.study.result import Cell, Result, Table
+from selfplay.study.stats.bootstrap import Draws, Estimate
+from selfplay.types import Episode
+
+BOTH = (0, 1)
+"""Indices of the players whose moves are counted together."""
+
+
+def answers(moves: np.ndarray, players: Sequence[int] = BOTH) -> list[list[float]]:
+    """[[cooperations, all] after the other's C, the same after its D] of these players together."""
+    found = [[0.0, 0.0], [0.0, 0.0]]
+    for _, other, now in transitions(moves, players):
+        after = found[0 if other else 1]
+        after[0] += now
+        after[1] += 1
+    return found
+
+
+def in_state(moves: np.ndarray, state: str, players: Sequence[int] = BOTH) -> list[float]:
+    """[cooperations, visits] of these players together after this state."""
+    after = transitions(moves, players)
+    answers = [now for own, other, now in after if "DC"[own] + "DC"[other] == state]
+    return [float(sum(answers)), float(len(answers))]
+
+
+def transitions(moves: np.ndarray, players: Sequence[int] = BOTH) -> Iterator[tuple[int, int, int]]:
+    """(own last, the other's last, own next) of these players, where all three were legal."""
+    for before, now in pairwise(moves):
+        for me in players:
+            found = (before[me], before[1 - me], now[me])
+            if np.isfinite(found).all():
+                yield int(found[0]), int(found[1]), int(found[2])
+
+
+STATES = ("CC", "CD", "DC", "DD")
+"""Own last move, then the other's."""
+LATER = 5
+"""Rounds for which a forced deviation is followed."""
+FEWEST = 20
+"""Visits below which a state says nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """What two players did, round by round."""
+
+    moves: np.ndarray
+    """[rounds, 2] 1 where a player cooperated, 0 where it did another legal thing, NaN where
+    neither."""
+    stages: tuple[int, ...]
+    """[rounds] the stage of each."""
+
+
+def study(games: Games, player: Player, *, cooperate: str = "cooperate") -> Result:
+    """Play, count, and probe in the middle of the game."""
+    agents = games.agents
+    _refuse_remembering(games)
+    episodes = games.play(player.seats(agents))
+    played = [rounds_of(games, episode, cooperate) for episode in episodes]
+    length = refuse_single(games, played, cooperate)
+    draws = games.draws(episodes)
+    moves = [each.moves for each in played]
+    probe = [forced(games, player, episodes, played, cooperate, who=who) for who in (0, 1)]
+    estimates = [
+        draws.ratio("cooperation", *_cooperation(moves)),
+        *_visited(conditionals(moves, draws), moves),
+        *retaliation(probe, draws),
+    ]
+    vector = memory_one(moves, draws)
+    estimates += [each for each, _ in vector]
+    seats = [by_seat(moves, draws, who, agent) for who, agent in enumerate(agents)]
+    estimates += [each for found in seats for each in found]
+    after = [retaliation([probe[1 - who]], draws, of=f" by {agents[who]}") for who in (0, 1)]
+    estimates += [each for found in after for each in found[:1]]
+    by_round = [_share([each[t] for each in moves if len(each) > t]) for t in range(length)]
+    effects = [each for each in estimates if each.null is not None]
+    return Result(
+        measure="reciprocity",
+        title=f"Reciprocity of {player.label} in {games.arena().name}",
+        definition="How much likelier a player cooperates after the other cooperated than after it "
+        "defected: as it happened, and after a move that was forced.",
+        estimates=estimates,
+        tables=[
+            Table(
+                title="Memory one: chance to cooperate by own and the other's last move",
+                columns=["last", "chance", "low", "high", "visits"],
+                rows=[_row(state, *found) for state, found in zip(STATES, vector, strict=True)],
+            ),
+            Table(
+                title="Memory one by seat",
+                columns=["seat", "last", "chance", "low", "high", "visits"],
+                rows=[
+                    [agent, *_row(state, *found)]
+                    for who, agent in enumerate(agents)
+                    for state, found in zip(
+                        STATES, memory_one(moves, draws, players=(who,)), strict=True
+                    )
+                ],
+            ),
+            Table(
+                title="What a forced move of the other player changes, by seat",
+                columns=["", "change", "low", "high"],
+                rows=[
+                    [each.name, each.value, each.low, each.high]
+                    for found in after
+                    for each in found
+                ],
+            ),
+        ],
+        drawings=[
+            Intervals(
+                title="With 95 % intervals",
+                estimates=effects,
+                null=0.0,
+            ),
+            Curves(
+                title="Cooperation by round",
+                x=list(range(1, length + 1)),
+                series={"cooperation": by_round},
+                bands={},
+                xlabel="round",
+            ),
+        ],
+        params={**games.record(), "cooperation_is": cooperate, "rounds": length},
+        notes=games.notes,
+    )
+
+
+def rounds_of(games: Games, episode: Episode, cooperate: str) -> Rounds:
+    """The rounds of an episode: stages in which both move and nobody speaks."""
+    agents, arena = games.agents, games.arena()
+    arena.begin(episode.task, episode.seed)
+    rows, stages = [], []
+    by_stage: dict[int, dict[str, str | None]] = {}
+    for turn in episode.turns:
+        by_stage.setdefault(turn.stage, {})[turn.agent] = turn.action
+    for stage, actions in sorted(by_stage.items()):
+        if set(actions) == set(agents) and not arena.speaking():
+            legal = [arena.view(agent).fields.get("legal") or () for agent in agents]
+            rows.append(
+                [
+                    (float(actions[agent] == cooperate) if actions[agent] in known else np.nan)
+                    for agent, known in zip(agents, legal, strict=True)
+                ]
+            )
+            stages.append(stage)
+        arena.play(actions)
+    return Rounds(moves=np.array(rows).reshape(len(rows), len(agents)), stages=tuple(stages))
+
+
+def _refuse_remembering(games: Games) -> None:
+    for seat in games.seats.values():
+        if seat.role.memory != "none":
+            raise ConfigError(
+                f"reciprocity: the role {type(seat.role).__name__} has memory={seat.role.memory}, "
+                "so that a player whose move was forced remembers its own; measure roles with "
+                "memory=none"
+            )
+
+
+def refuse_single(games: Games, played: Sequence[Rounds], cooperate: str) -> int:
+    """The length of the longest game; ConfigError unless two play one with this move repeatedly."""
+    name, serve = games.arena().name, "such as arena=prisoners_dilemma arena.rounds=5"
+    if len(games.agents) != 2:
+        raise ConfigError(
+            f"reciprocity: {name} has {len(games.agents)} players, not two; measure a "
+            f"repeated dilemma, {serve}"
+        )
+    length = max((len(each.moves) for each in played), default=0)
+    if length < 2:
+        raise ConfigError(
+            f"reciprocity: {name} has {length or 'no'} round of simultaneous moves, so that no "
+            f"move answers another; measure a repeated one, {serve}"
+        )
+    if not any((each.moves == 1).any() for each in played):
+        legal = sorted(set(_legal(games)))
+        if cooperate not in legal:
+            raise ConfigError(
+                f"--cooperate {cooperate}: no such move in {name}; it has {', '.join(legal)}"
+            )
+    return length
+
+
+def _legal(games: Games) -> list[str]:
+    job = games.jobs({}, count=1)[0]
+    arena = games.arena()
+    arena.begin(job.task, job.seed)
+    while arena.speaking():
+        arena.play(dict.fromkeys(arena.stage, ""))
+    return [move for agent in arena.stage for move in arena.view(agent).fields.get("legal") or ()]
+
+
+def by_seat(moves: Sequence[np.ndarray], draws: Draws, who: int, agent: str) -> list[Estimate]:
+    """Estimate for one player: its rate of cooperation, P(C|C), P(C|D) and their difference."""
+    mine = [each[:, [who]] for each in moves]
+    found = [
+        draws.ratio("cooperation", *_cooperation(mine)),
+        *_visited(conditionals(moves, draws, players=(who,)), moves, players=(who,)),
+    ]
+    return [replace(each, name=f"{agent}: {each.name}") for each in found]
+
+
+def conditionals(
+    moves: Sequence[np.ndarray], draws: Draws, *, players: Sequence[int] = BOTH
+) -> list[Estimate]:
+    """P(C|C), P(C|D) and their difference of these players, from [rounds, 2] moves of each
+    episode."""
+    # [N, (after C, after D), (C, all)]
+    counts = np.array([answers(each, players) for each in moves])
+    after = [draws.ratio(f"P(C|{name})", *counts[:, i].T) for i, name in enumerate("CD")]
+
+    def difference(weights: np.ndarray) -> np.ndarray:
+        summed = np.einsum("bn,nij->bij", weights, counts)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            chances = np.where(summed[:, :, 1] > 0, summed[:, :, 0] / summed[:, :, 1], np.nan)
+        return chances[:, 0] - chances[:, 1]
+
+    notes = "" if counts[:, :, 1].sum(0).all() else "one of the two never happened"
+    return [
+        *after,
+        draws.of("reciprocity P(C|C) - P(C|D)", difference, null=0.0, notes=notes),
+    ]
+
+
+def _visited(
+    found: Sequence[Estimate], moves: Sequence[np.ndarray], *, players: Sequence[int] = BOTH
+) -> list[Estimate]:
+    """The conditionals, NaN where they rest on too few visits."""
+    after = np.sum([answers(each, players) for each in moves], axis=0)[:, 1]
+    visits = [*after, after.min()]  # the difference rests on both
+    return [_enough(each, int(count)) for each, count in zip(found, visits, strict=True)]
+
+
+def _enough(chance: Estimate, visits: int) -> Estimate:
+    """The same, NaN where it rests on too few visits."""
+    if visits >= FEWEST:
+        return chance
+    few = f"{visits} visits, and {FEWEST} are the fewest that say anything"
+    return replace(chance, value=np.nan, low=np.nan, high=np.nan, notes=few)
+
+
+def memory_one(
+    moves: Sequence[np.ndarray], draws: Draws, *, players: Sequence[int] = BOTH
+) -> list[tuple[Estimate, int]]:
+    """For each of the four states the chance to cooperate, NaN without enough visits, and these."""
+    found = []
+    for state in STATES:
+        counts = np.array([in_state(each, state, players) for each in moves])
+        visits = int(counts[:, 1].sum())
+        chance = draws.ratio(f"cooperation after {state}", *counts.T)
+        found.append((_enough(chance, visits), visits))
+    return found
+
+
+def _row(state: str, chance: Estimate, visits: int) -> list[Cell]:
+    few = visits < FEWEST
+    shown = f"{visits} (too few)" if few else str(visits)
+    return [state, chance.value, chance.low, chance.high, shown]
+
+
+def retaliation(probes: Sequence[np.ndarray], draws: Draws, *, of: str = "") -> list[Estimate]:
+    """What a forced deviation changes k rounds later, from [N, LATER] paired differences of each
+    player; `of` names the player in the results, if they are of one player."""
+    found = []
+    for k in range(LATER):
+        each = np.array([probe[:, k] for probe in probes])
+        known = np.isfinite(each)
+        if known.any():
+            count = np.maximum(known.sum(0), 1)
+            mean = np.where(known.any(0), np.where(known, each, 0.0).sum(0) / count, np.nan)
+            rounds = "1 round" if k == 0 else f"{k + 1} rounds"
+            found.append(draws.mean(f"after a forced move, {rounds} later{of}", mean, null=0.0))
+    return found
+
+
+def forced(
+    games: Games,
+    player: Player,
+    episodes: Sequence[Episode],
+    played: Sequence[Rounds],
+    cooperate: str,
+    *,
+    who: int,
+) -> np.ndarray:
+    """[N, LATER] how much more player 1 - `who` cooperates after `who` was made to, than after it
+    was made to defect, in the round in the middle of each game."""
+    found = np.full((len(episodes), LATER), np.nan)
+    jobs: list[Job] = []
+    places: list[tuple[int, int]] = []
+    agent = games.agents[who]
+    defect = [move for move in _legal(games) if move != cooperate][:1]
+    for number, (episode, rounds) in enumerate(zip(episodes, played, strict=True)):
+        middle = (len(rounds.stages) - 1) // 2
+        if len(rounds.stages) < 2 or not defect:
+            continue
+        for move in (cooperate, defect[0]):
+            prefix = tuple(
+                replace(turn, text=move, action=move, reward=0.0)
+                if (turn.agent, turn.stage) == (agent, rounds.stages[middle])
+                else turn
+                for turn in episode.turns
+                if turn.stage <= rounds.stages[middle]
+            )
+            seating = player.seats(games.agents)
+            jobs.append(Job(task=episode.task, seed=episode.seed, prefix=prefix, seating=seating))
+            places.append((number, middle))
+    answered = games.count(games.rollout().play(jobs))
+    for at in range(0, len(jobs), 2):
+        number, middle = places[at]
+        pair = [rounds_of(games, answered[at + i], cooperate).moves for i in (0, 1)]
+        for later in range(LATER):
+            if all(len(moves) > middle + 1 + later for moves in pair):
+                after = [moves[middle + 1 + later, 1 - who] for moves in pair]
+                found[number, later] = after[0] - after[1]
+    return found
+
+
+def _cooperation(moves: Sequence[np.ndarray]) -> tuple[list[float], list[float]]:
+    return (
+        [float(np.nansum(each)) for each in moves],
+        [float(np.isfinite(each).sum()) for each in moves],
+    )
+
+
+def _share(rows: Sequence[np.ndarray]) -> float:
+    known = np.array(rows)[np.isfinite(rows)]
+    return float(known.mean()) if len(known) else float("nan")

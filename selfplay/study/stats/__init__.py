@@ -1,0 +1,1 @@
+"""Statistics of studies: intervals, tests, information, text and empirical games."""

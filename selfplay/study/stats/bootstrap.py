@@ -1,0 +1,365 @@
+"""Intervals: how far a measure would move if it were measured again.
+
+The unit that is drawn again decides the meaning of an interval, so every estimate names it. If
+games are of two tasks or more, tasks are drawn again: the interval is about the mean over the
+distribution that these tasks are a sample of. If all games are of one task, episodes are drawn
+again, and the interval is about this task alone.
+
+Three methods, and every estimate says which one it has:
+
+- *Proportions* (a metric that is 0 or 1, or a ratio of counts): Clopper-Pearson at the effective
+  number of trials (Korn and Graubard 1998, see `proportions`). It holds with one task and four
+  episodes as well.
+- *Any other statistic, ten units or more*: the percentile bootstrap with its ends moved
+  outwards, because Student's t is wider than the normal distribution (the expanded percentile
+  interval of Hesterberg 2015).
+- *Any other statistic, fewer than ten units*: the standard deviation over the resamples, times
+  Student's t with one degree of freedom less than there are units.
+
+Across training runs the unit is the run, of which there are few: the interval is then Student's, or
+that of `pairs` where the cells of a matrix share runs.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+
+from selfplay.study.stats.proportions import LEVEL, clopper_pearson, effective_trials, student
+
+Numbers = Sequence[float] | np.ndarray
+Direction = Literal[
+    "exact", "unbiased", "biased_up", "biased_down", "lower_bound", "upper_bound", "unknown"
+]
+
+RESAMPLES = 2000
+MANY = 10
+"""Number of units (tasks, or episodes of one task) from which resamples show the shape of a
+distribution; with fewer units they show only its standard deviation."""
+PROPORTION = "Clopper-Pearson at the effective number of trials"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A figure, how far it would move, and what that rests on."""
+
+    name: str
+    """What it is."""
+    value: float
+    """NaN where it is not defined; `notes` says why."""
+    low: float = math.nan
+    """Lower end of the 95 % interval; NaN where there is none."""
+    high: float = math.nan
+    """Upper end."""
+    method: str = ""
+    """How the interval was made."""
+    unit: str = ""
+    """What was drawn again: the interval is about repeating that."""
+    count: int = 0
+    """How many of them."""
+    direction: Direction = "unbiased"
+    """Which way the estimate errs."""
+    null: float | None = None
+    """The value that would mean that there is nothing to see."""
+    p: float | None = None
+    """Chance of a value as far from it as this one, if there is nothing to see."""
+    notes: str = ""
+    """What else must be known to read it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; what is not finite is null."""
+        ends = {"ci_low": _finite(self.low), "ci_high": _finite(self.high)}
+        return {
+            "name": self.name,
+            "value": _finite(self.value),
+            **ends,
+            "ci_method": self.method,
+            "unit_of_resampling": self.unit,
+            "n": self.count,
+            "direction": self.direction,
+            "null_value": self.null,
+            "null_p": self.p,
+            "notes": self.notes,
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """Bootstrap resamples of episodes: index arrays that keep together what belongs together."""
+
+    tasks: Sequence[str]
+    """[N] the task of each episode."""
+    resamples: int = RESAMPLES
+    """How many."""
+    seed: int = 0
+    """Of the resampling."""
+    given: bool = False
+    """True if the tasks are fixed: episodes are drawn within each task, and the interval is about
+    these tasks. For statistics that would change entirely if one task were missing."""
+    groups: list[np.ndarray] = field(init=False)
+    """Indices of the episodes of each task."""
+
+    def __post_init__(self) -> None:
+        names = np.unique(np.asarray(self.tasks, dtype=object).astype(str), return_inverse=True)[1]
+        groups = [np.flatnonzero(names == number) for number in range(names.max(initial=-1) + 1)]
+        object.__setattr__(self, "groups", groups)
+
+    @property
+    def unit(self) -> str:
+        """What is drawn again."""
+        if self._within:
+            return "episode, within each task" if len(self.groups) > 1 else "episode of one task"
+        return "task"
+
+    @property
+    def count(self) -> int:
+        """How many of them there are."""
+        return len(self.tasks) if self._within else len(self.groups)
+
+    @property
+    def _within(self) -> bool:
+        """True if episodes are drawn, not tasks. Tasks with one episode each are always drawn."""
+        return len(self.groups) < 2 or (self.given and len(self.groups) < len(self.tasks))
+
+    @property
+    def method(self) -> str:
+        """Name of the method that makes intervals from the resamples, see `ends`."""
+        shape = "Student's t" if self.count < MANY else "expanded percentile"
+        return f"bootstrap, {self.resamples} resamples, {shape}"
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """[resamples, N] weight of each episode in each resample.
+
+        Of K units K - 1 are drawn, with weight K / (K - 1) each: the variance of the resamples then
+        has no bias, while drawing K units would make it too small by the factor (K - 1) / K. With
+        fewer than ten tasks, episodes are drawn within each task as well, so that a few tasks
+        which are alike by chance do not look as if nothing varied.
+        """
+        rng = np.random.default_rng(self.seed)
+        found = np.zeros((self.resamples, len(self.tasks)))
+        count, once = len(self.groups), np.ones(self.resamples, dtype=int)
+        if self._within:
+            for group in self.groups:
+                found[:, group] = _redrawn(rng, once, len(group))
+            return found
+        fewer = count - 1
+        drawn = rng.multinomial(fewer, np.full(count, 1 / count), size=self.resamples)
+        for number, group in enumerate(self.groups):
+            times = drawn[:, number]
+            within = times[:, None]
+            if count < MANY:
+                within = _redrawn(rng, times, len(group))
+            found[:, group] = within * (count / fewer)
+        return found
+
+    def mean(self, name: str, values: Numbers, **more: Any) -> Estimate:
+        """The mean of a value per episode. Values that are NaN (not measured) are left out.
+
+        `null=0.0` says that the values are differences or effects; other values that are all 0 or
+        1 are taken as a proportion.
+        """
+        return self.ratio(name, values, np.ones(len(values)), **more)
+
+    def ratio(self, name: str, above: Numbers, below: Numbers, **more: Any) -> Estimate:
+        """Sum of `above` over sum of `below`, both [N] per episode, such as counts.
+
+        Where they are counts of successes and of trials, and `null` is not 0 (see `mean`), the
+        interval is that of a proportion.
+        """
+        over, under = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
+        known = np.isfinite(over) & np.isfinite(under)
+        over, under = np.where(known, over, 0.0), np.where(known, under, 0.0)
+        if more.get("null") != 0.0 and _counts(over, under):
+            return self._proportion(name, over, under, **more)
+        return self.of(name, lambda w: divide(w @ over, w @ under), **more)
+
+    def _proportion(self, name: str, over: np.ndarray, under: np.ndarray, **more: Any) -> Estimate:
+        """A proportion of trials that are clustered: by task, or by episode of a single task."""
+        total = float(under.sum())
+        value = float(over.sum()) / total if total else math.nan
+        low = high = math.nan
+        if self.count > 1 and total:
+            groups = [group for group in self.groups if under[group].any()]
+            if self._within or len(groups) < 2:  # one task: its episodes are the clusters
+                groups = [np.array([place]) for place in np.flatnonzero(under)]
+            trials = effective_trials(
+                *(np.array([x[g].sum() for g in groups]) for x in (over, under))
+            )
+            low, high = clopper_pearson(value * trials, trials)
+        told = {"method": PROPORTION, "unit": self.unit, "count": self.count, **more}
+        return Estimate(name=name, value=value, low=low, high=high, **told)
+
+    def of(
+        self,
+        name: str,
+        statistic: Callable[[np.ndarray], Any],
+        *,
+        bounds: tuple[float, float] = (-math.inf, math.inf),
+        reflect: bool = False,
+        **more: Any,
+    ) -> Estimate:
+        """Any statistic of weighted episodes: [B, N] weights to [B] values.
+
+        The interval needs at least two units, and is cut at `bounds`, the least and the largest
+        possible value. `reflect` is for a statistic that is biased with few episodes, such as an
+        entropy: the mean difference of its resamples from it is subtracted, and the interval is the
+        percentile interval together with its mirror image about the value (the basic bootstrap).
+        """
+        value = float(np.asarray(statistic(np.ones((1, len(self.tasks)))))[0])
+        low = high = math.nan
+        if self.count > 1 and math.isfinite(value):
+            found = np.asarray(statistic(self.weights))
+            low, high = self.ends(value, found)
+            if reflect:
+                low, high = min(low, 2 * value - high), max(high, 2 * value - low)
+                value = float(np.clip(2 * value - np.nanmean(found), *bounds))
+                more["method"] = f"{self.method} and its mirror image, bias taken off"
+            low, high = (float(np.clip(end, *bounds)) for end in (low, high))
+            if math.isclose(low, high, abs_tol=1e-12):
+                low = high = value
+                more["notes"] = flat(self.unit, more.get("notes"))
+        told = {"method": self.method, "unit": self.unit, "count": self.count, **more}
+        return Estimate(name=name, value=value, low=low, high=high, **told)
+
+    def ends(self, value: float, found: np.ndarray, *, level: float = LEVEL) -> tuple[float, float]:
+        """The ends of an interval around a value whose resamples are `found`, [resamples].
+
+        Values that are not finite are left out; NaN if none is finite.
+        """
+        known = found[np.isfinite(found)]
+        if not len(known) or self.count < 2:
+            return math.nan, math.nan
+        wide = student(self.count - 1, level)
+        if self.count < MANY:
+            half = wide * float(known.std())
+            return value - half, value + half
+        low, high = percentiles(known, level=level)
+        more = wide / NormalDist().inv_cdf((1 + level) / 2)
+        return value - more * (value - low), value + more * (high - value)
+
+
+def _redrawn(rng: np.random.Generator, times: np.ndarray, size: int) -> np.ndarray:
+    """[B, size] weight of each of `size` episodes in `times` [B] resamples: one episode fewer than
+    `size` is drawn, and the weights are scaled up."""
+    if size < 2:
+        return np.repeat(times[:, None], size, axis=1).astype(float)
+    drawn = rng.multinomial(times * (size - 1), np.full(size, 1 / size))
+    return np.asarray(drawn * (size / (size - 1)))
+
+
+def _counts(over: np.ndarray, under: np.ndarray) -> bool:
+    """Return True if these are whole numbers of successes (`over`) and of trials (`under`)."""
+    whole = all(np.array_equal(each, np.floor(each)) for each in (over, under))
+    return whole and bool(((over >= 0) & (over <= under)).all())
+
+
+def flat(unit: str, notes: str | None) -> str:
+    """Add to the notes that the interval is a single point."""
+    flat = f"the same in every {unit}: the interval knows no spread"
+    return "; ".join(filter(None, [notes, flat]))
+
+
+def divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """Quotients; NaN where `below` is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(below != 0, above / below, np.nan)
+
+
+def weighted(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """[B] means of the values that are known (finite), under [B, N] weights; NaN where none is."""
+    known = np.isfinite(values)
+    return divide(weights @ np.where(known, values, 0.0), weights @ known)
+
+
+def mean(values: np.ndarray) -> float:
+    """The mean of the values that are known; NaN where none is."""
+    return float(weighted(np.ones((1, len(values))), values)[0])
+
+
+def percentiles(found: np.ndarray, *, level: float = LEVEL) -> tuple[float, float]:
+    """The ends of the middle 95 %, or `level`, of the values; NaN if none is finite."""
+    known = found[np.isfinite(found)]
+    if not len(known):
+        return math.nan, math.nan
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def over_runs(name: str, values: Numbers, **more: Any) -> Estimate:
+    """The mean over training runs, with Student's interval, cut at `bounds` if they are given.
+
+    A percentile bootstrap over few runs is too narrow. With one run there is no interval.
+    """
+    found = np.asarray(values, dtype=float)
+    count, value = len(found), float(found.mean()) if len(found) else math.nan
+    half = math.nan
+    if count > 1:
+        half = student(count - 1) * float(found.std(ddof=1)) / math.sqrt(count)
+    ends = (value - half, value + half)
+    return over_runs_of(name, value, ends, count, "mean and Student's t", **more)
+
+
+def over_runs_of(
+    name: str,
+    value: float,
+    ends: tuple[float, float],
+    count: int,
+    method: str,
+    *,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+    **more: Any,
+) -> Estimate:
+    """An estimate over training runs with its interval, cut at `bounds`; NaN ends: no interval."""
+    unit = "training run"
+    low, high = (float(np.clip(end, *bounds)) for end in ends)
+    if math.isclose(low, high, abs_tol=1e-12):
+        low, high, more["notes"] = value, value, flat(unit, more.get("notes"))
+    return Estimate(
+        name=name,
+        value=value,
+        low=low,
+        high=high,
+        method=method,
+        unit=unit,
+        count=count,
+        **more,
+    )
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of independent trials; NaN where there are none."""
+    if not trials:
+        return math.nan, math.nan
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    share, size = successes / trials, 1 + z * z / trials
+    centre = (share + z * z / (2 * trials)) / size
+    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2)) / size
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def share(name: str, successes: int, trials: int, **more: Any) -> Estimate:
+    """A share of independent trials with Wilson's interval."""
+    low, high = wilson(successes, trials)
+    value = successes / trials if trials else math.nan
+    given = {"method": "Wilson", "unit": "trial", **more}
+    return Estimate(name=name, value=value, low=low, high=high, count=trials, **given)
+
+
+def benjamini_hochberg(ps: Sequence[float]) -> list[float]:
+    """The q-value of each p: the least false discovery rate at which it counts as found."""
+    order = sorted(range(len(ps)), key=lambda place: ps[place])
+    found, least = [1.0] * len(ps), 1.0
+    for rank in range(len(ps), 0, -1):
+        place = order[rank - 1]
+        least = min(least, ps[place] * len(ps) / rank)
+        found[place] = least
+    return found

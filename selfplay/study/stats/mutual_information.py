@@ -1,0 +1,112 @@
+"""Mutual information of two named things from few samples, in nats.
+
+The plug-in estimate from counts is biased up by about (K_x - 1)(K_y - 1) / 2N. The jackknife
+removes most of it and gives the interval; whether there is any information at all is for a
+permutation test to say, because an interval of a quantity that cannot be negative is poor at zero.
+Where nearly every value is seen once, anything seems to tell all of anything: there is no estimate.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from selfplay.study.stats.bootstrap import Estimate
+
+PERMUTATIONS = 1000
+
+
+def plug_in(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
+    """I(x; y) of the empirical distribution; NaN without samples."""
+    if not x:
+        return math.nan
+    return _from_counts(Counter(zip(x, y, strict=True)), Counter(x), Counter(y), len(x))
+
+
+def miller_madow(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
+    """The plug-in estimate less its leading bias, of occupied rows, columns and cells alone."""
+    cells = len(set(zip(x, y, strict=True)))
+    return plug_in(x, y) - (cells - len(set(x)) - len(set(y)) + 1) / (2 * len(x))
+
+
+def mutual_information(
+    name: str, x: Sequence[Hashable], y: Sequence[Hashable], *, seed: int = 0
+) -> Estimate:
+    """The jackknife estimate with its interval and the p of a permutation test.
+
+    NaN where pairings at random show more than half of the most that there could be.
+    """
+    count, joint, rows, columns = len(x), Counter(zip(x, y, strict=True)), Counter(x), Counter(y)
+    whole = plug_in(x, y)
+    if count < 3:
+        return Estimate(name=name, value=math.nan, notes=f"{count} samples are too few")
+    left, weight = [], []
+    for (a, b), times in joint.items():
+        joint[a, b], rows[a], columns[b] = times - 1, rows[a] - 1, columns[b] - 1
+        left.append(_from_counts(joint, rows, columns, count - 1))
+        weight.append(times)
+        joint[a, b], rows[a], columns[b] = times, rows[a] + 1, columns[b] + 1
+    pseudo, weights = count * whole - (count - 1) * np.array(left), np.array(weight)
+    value = float((weights * pseudo).sum() / count)
+    variance = float((weights * (pseudo - value) ** 2).sum() / (count - 1))
+    half = 1.959964 * math.sqrt(variance / count)
+    # Nothing says more of another thing than it is uncertain itself.
+    most = min(_entropy(_codes(x)), _entropy(_codes(y)))
+    low, value, high = (min(end, most) for end in (value - half, value, value + half))
+    p, chance = _permuted(x, y, whole, seed)
+    values = f"{len(rows)} x {len(columns)} different values"
+    notes = f"nats; plug-in {whole:.4g}, {chance:.4g} by chance, of {values}"
+    if chance > most / 2:
+        low = value = high = math.nan
+        notes += ": too many for so few samples"
+    return Estimate(
+        name=name,
+        value=value,
+        low=low,
+        high=high,
+        method="jackknife, normal",
+        unit="episode",
+        count=count,
+        null=0.0,
+        p=p,
+        notes=notes,
+    )
+
+
+def _permuted(
+    x: Sequence[Hashable], y: Sequence[Hashable], observed: float, seed: int
+) -> tuple[float, float]:
+    """Of pairings at random: the share with at least this much information, and its mean."""
+    rng, rows, columns = np.random.default_rng(seed), _codes(x), _codes(y)
+    width = int(columns.max()) + 1
+    margins = _entropy(rows) + _entropy(columns)
+    found = np.array(
+        [margins - _entropy(rows * width + rng.permutation(columns)) for _ in range(PERMUTATIONS)]
+    )
+    above = int((found >= observed - 1e-12).sum())
+    return (1 + above) / (1 + PERMUTATIONS), float(found.mean())
+
+
+def _codes(values: Sequence[Hashable]) -> np.ndarray:
+    known = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return np.array([known[value] for value in values])
+
+
+def _entropy(codes: np.ndarray) -> float:
+    chances = np.bincount(codes) / len(codes)
+    chances = chances[chances > 0]
+    return -float((chances * np.log(chances)).sum())
+
+
+def _from_counts(
+    joint: Counter[tuple[Hashable, Hashable]],
+    rows: Counter[Hashable],
+    columns: Counter[Hashable],
+    count: int,
+) -> float:
+    return sum(
+        times / count * math.log(times * count / (rows[a] * columns[b]))
+        for (a, b), times in joint.items()
+        if times
+    )

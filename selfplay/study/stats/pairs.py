@@ -1,0 +1,119 @@
+"""Intervals over training runs of a matrix whose cells are pairs of runs, such as cross-play.
+
+A mean over pairs of N runs is a U-statistic: cells that share a run vary together. Its variance has
+two parts. The first is the effect of a single run, whatever its partner; the jackknife over runs
+estimates it. The second is the effect of the pair. If every run learns one of two codes with
+equal probability, the first part is exactly 0 (the statistic is degenerate): every run
+agrees with half of the others, and a jackknife alone says "no spread". Both parts are therefore
+added, and Student's t with N - 1 degrees of freedom gives the interval.
+
+If all runs are alike there is no variance to estimate, and the interval comes from the probability
+that runs of another kind were missed: N runs that are pairwise alike are seen with probability at
+most s^(N/2), where s is the probability that two runs are alike. With 97.5 % confidence, at most
+1 - 0.025^(2/N) of all pairs are thus of runs that differ, and these may have any value in the range
+of the metric. Runs count as alike if the gap of self-play to cross-play is smaller than 1/N of
+that range, which is half of the gap that one run with a different code would cause.
+
+The variance is that of Hoeffding (1948); both parts together are never too small in expectation,
+because the jackknife includes a part of the second one (Efron and Stein 1981).
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from selfplay.study.stats.bootstrap import Estimate, over_runs, over_runs_of
+from selfplay.study.stats.proportions import LEVEL, student
+
+METHOD = "U-statistic over runs, both orders of its variance, Student's t"
+ALIKE = "runs look alike: the interval is for the codes that so few runs can miss"
+
+Range = tuple[float, float]
+
+
+def over_pairs(means: np.ndarray, span: Range) -> list[Estimate]:
+    """Self-play, cross-play and gap of [N, N] cell means with 95 % intervals over training runs.
+
+    The intervals stay within the possible values for a metric in `span`. There are no intervals for
+    fewer than three runs, or if a cell is NaN.
+    """
+    own = np.diagonal(means)
+    least, most = span
+    alone = float(own.mean())
+    apart = (own[:, None] + own[None]) / 2 - (means + means.T) / 2
+    gap = between(apart)
+    alike = abs(gap) < (most - least) / len(means)
+    extremes = ((alone + least) / 2 - most, (alone + most) / 2 - least)
+    return [
+        over_runs("self-play, over runs", own, bounds=span),
+        _mean_over_pairs("cross-play, over runs", (means + means.T) / 2, span, alike=alike),
+        _mean_over_pairs(
+            "gap, over runs",
+            apart,
+            extremes,
+            alike=alike,
+            bounds=differences(span),
+            null=0.0,
+        ),
+    ]
+
+
+def between(kernel: np.ndarray) -> float:
+    """The mean over pairs of different runs of a symmetric [N, N] matrix."""
+    count = len(kernel)
+    return float((kernel.sum() - np.trace(kernel)) / (count * (count - 1)))
+
+
+def variance(kernel: np.ndarray) -> float:
+    """The variance of `between` over draws of N runs, both orders; NaN for fewer than three."""
+    count = len(kernel)
+    if count < 3:
+        return math.nan
+    rows = kernel.sum(1) - np.diagonal(kernel)
+    left = (rows.sum() - 2 * rows) / ((count - 1) * (count - 2))
+    first = (count - 1) / count * float(((left - left.mean()) ** 2).sum())
+    pairs = kernel[np.triu_indices(count, 1)]
+    return first + 2 * float(pairs.var(ddof=1)) / (count * (count - 1))
+
+
+def unseen(count: int) -> float:
+    """Bound on the fraction of pairs of runs that differ, if `count` runs are all alike."""
+    return 1.0 - ((1 - LEVEL) / 2) ** (2 / count)
+
+
+def span_of(scores: Iterable[np.ndarray]) -> Range:
+    """The range of a metric in these games: 0 to 1 if all of its values are in it, else from the
+    least to the largest value. NaN are left out; (NaN, NaN) if there is no value."""
+    known = np.concatenate([np.ravel(each) for each in scores])
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return math.nan, math.nan
+    least, most = float(known.min()), float(known.max())
+    return (0.0, 1.0) if least >= 0 and most <= 1 else (least, most)
+
+
+def differences(span: Range) -> Range:
+    """The range of a difference of two values in a range."""
+    return span[0] - span[1], span[1] - span[0]
+
+
+def _mean_over_pairs(
+    name: str,
+    kernel: np.ndarray,
+    extremes: Range,
+    *,
+    alike: bool,
+    bounds: Range | None = None,
+    **more: Any,
+) -> Estimate:
+    """The mean over pairs; `extremes` are the least and the largest value that a pair can have."""
+    count, value = len(kernel), between(kernel)
+    half = student(count - 1) * math.sqrt(variance(kernel)) if count > 2 else math.nan
+    low, high = value - half, value + half
+    if alike and count > 2:
+        low = min(low, value + unseen(count) * (extremes[0] - value))
+        high = max(high, value + unseen(count) * (extremes[1] - value))
+        more["notes"] = ALIKE
+    return over_runs_of(name, value, (low, high), count, METHOD, bounds=bounds or extremes, **more)

@@ -1,0 +1,128 @@
+"""Series over training: trends and cycles, against what autocorrelated noise would show."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from selfplay.study.stats.bootstrap import Estimate, Numbers, percentiles
+
+LEAST = 12
+"""Values that a series needs for a trend or a cycle to be looked for."""
+SURROGATES = 500
+LARGEST = 1e100
+"""Largest recorded number that is used."""
+TOO_NARROW = "; the interval is too narrow for a series that remembers for so much of its length"
+
+
+def measurable(value: float) -> float:
+    """A recorded number as a float; NaN if it is not finite or beyond `LARGEST`, because sums of
+    squares would overflow."""
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number with hundreds of digits
+        return math.nan
+    return found if abs(found) <= LARGEST else math.nan
+
+
+def trend(name: str, steps: Sequence[float], values: Sequence[float], *, seed: int = 0) -> Estimate:
+    """The least-squares slope per 100 steps, with what AR(1) noise around the line would add to it:
+    neighbours in training resemble each other.
+
+    The memory of the noise is corrected for what the line takes out of it; in a short series that
+    remembers for long the interval is still too narrow.
+    """
+    pairs = [(measurable(x), measurable(y)) for x, y in zip(steps, values, strict=True)]
+    known = [pair for pair in pairs if not any(map(math.isnan, pair))]
+    if len(known) < LEAST:
+        return Estimate(name=name, value=math.nan, notes=f"{len(known)} steps are too few")
+    x, y = np.array(known).T
+    slope, middle = np.polyfit(x, y, 1)
+    left, count = y - slope * x - middle, len(x)
+    memory, power = 0.0, float(left @ left)
+    if power > 1e-12 * max(1.0, float(y @ y)):
+        memory = float(left[:-1] @ left[1:]) / power
+        # A fitted line takes about (2 + 4 memory) / count out of it (Shaman and Stine 1988).
+        memory = float(np.clip((count * memory + 2) / (count - 4), 0.0, 0.99))
+    shocks = left[1:] - memory * left[:-1]
+    spread = math.sqrt(float(shocks @ shocks) / (count - 3))
+    centred = x - x.mean()
+    noise = spread * surrogates(memory, count, seed)
+    low, high = percentiles(100 * (slope + noise @ centred / (centred @ centred)))
+    return Estimate(
+        name=name,
+        value=100 * float(slope),
+        low=low,
+        high=high,
+        method=f"{SURROGATES} AR(1) surrogates with memory {memory:.2f}",
+        unit="step on record",
+        count=count,
+        null=0.0,
+        notes="per 100 steps" + TOO_NARROW * (count * (1 - memory) < LEAST * (1 + memory)),
+    )
+
+
+def surrogates(memory: float, count: int, seed: int) -> np.ndarray:
+    """[SURROGATES, count] AR(1) series of unit shocks, begun as they go on."""
+    noise = np.random.default_rng(seed).normal(size=(SURROGATES, count))
+    series = np.zeros_like(noise)
+    series[:, 0] = noise[:, 0] / math.sqrt(1 - memory**2)
+    for place in range(1, count):
+        series[:, place] = memory * series[:, place - 1] + noise[:, place]
+    return series
+
+
+def autocorrelation(values: np.ndarray) -> np.ndarray:
+    """At lags 0 ... N/2, of what is left of the values behind a straight line; [0] is 1."""
+    place = np.arange(len(values))
+    left = values - np.polyval(np.polyfit(place, values, 1), place)
+    power = float(left @ left)
+    if power <= 1e-12 * max(1.0, float(values @ values)):
+        return np.full(len(values) // 2 + 1, np.nan)
+    return np.array(
+        [float(left[: len(left) - lag] @ left[lag:]) / power for lag in range(len(left) // 2 + 1)]
+    )
+
+
+def peak(correlation: np.ndarray) -> tuple[int, float]:
+    """(lag, height) of the highest value behind the first trough below 0; (0, 0) without one."""
+    below = np.flatnonzero(correlation < 0)
+    if not len(below):
+        return 0, 0.0
+    lag = int(below[0] + np.argmax(correlation[below[0] :]))
+    return lag, max(0.0, float(correlation[lag]))
+
+
+def oscillation(name: str, values: Sequence[float], *, seed: int = 0) -> Estimate:
+    """The height of the first peak of the autocorrelation, with its period in `notes`.
+
+    p is the share of AR(1) series with the same autocorrelation at lag 1 whose peak is as high:
+    training curves are autocorrelated, so white noise would be no null.
+    """
+    found = [measurable(value) for value in values]
+    known = np.array([value for value in found if not math.isnan(value)])
+    if len(known) < LEAST:
+        return Estimate(name=name, value=math.nan, notes=f"{len(known)} steps are too few")
+    correlation = autocorrelation(known)
+    if not math.isfinite(correlation[0]):
+        return Estimate(name=name, value=math.nan, notes="it does not vary")
+    lag, height = peak(correlation)
+    memory = float(np.clip(correlation[1], 0.0, 0.99))
+    series = surrogates(memory, len(known), seed)
+    heights = np.array([peak(autocorrelation(each))[1] for each in series])
+    return Estimate(
+        name=name,
+        value=height,
+        count=len(known),
+        unit="step on record",
+        null=0.0,
+        p=float((1 + (heights >= height).sum()) / (1 + SURROGATES)),
+        notes=f"period {lag} steps on record" if lag else "no peak behind a trough",
+    )
+
+
+def circulation(x: Numbers, y: Numbers) -> float:
+    """Signed area that the curve (x, y) goes around its centroid, per step: half the sum of
+    x_t y_t+1 - x_t+1 y_t. Above 0 is counter-clockwise."""
+    a, b = np.asarray(x) - np.mean(x), np.asarray(y) - np.mean(y)
+    return float((a[:-1] * b[1:] - a[1:] * b[:-1]).sum() / 2 / max(1, len(a) - 1))

@@ -1,0 +1,85 @@
+"""The failed episodes of a run: a list of the newest, with their errors, from `failed/`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from selfplay.errors import RunError
+from selfplay.run.directory import FAILED
+from selfplay.run.records import DIGITS, decode, record_of
+from selfplay.run.untrusted import open_regular
+
+MOST = 200
+"""Failed episodes that the page lists at most."""
+LONGEST = 1000
+"""Characters of an error that the page shows at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A line of the list."""
+
+    step: int
+    """The step that played the episode."""
+    place: str
+    """File and line, seen from the run folder."""
+    group: str = ""
+    """The group of the episode; `evaluation/<name>` where an evaluation played it."""
+    task: str = ""
+    """Type and id of its task."""
+    turns: int = 0
+    """Number of turns before it failed."""
+    error: str = ""
+    """The error, or what is wrong with the record."""
+
+
+def newest(run: Path) -> list[Failure]:
+    """List the failed episodes of a run, the newest step first, `MOST` at most.
+
+    A damaged line is listed with what is wrong with it. Raises RunError where the folder cannot be
+    read, or a file leads out of the run.
+    """
+    found: list[Failure] = []
+    for step in _steps(run):
+        for failure in _of_step(run, step):
+            found.append(failure)
+            if len(found) == MOST:
+                return found
+    return found
+
+
+def _steps(run: Path) -> list[int]:
+    """The steps with failed episodes, the newest first."""
+    folder = run / FAILED
+    try:
+        names = [path.stem for path in folder.iterdir()] if folder.is_dir() else []
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be read ({error.strerror})") from error
+    known = [name for name in names if name.isascii() and name.isdigit() and len(name) < DIGITS]
+    return sorted((int(name) for name in known if f"{int(name):06d}" == name), reverse=True)
+
+
+def _of_step(run: Path, step: int) -> Iterator[Failure]:
+    path = run / FAILED / f"{step:06d}.jsonl"
+    try:
+        with open_regular(path, root=run) as lines:
+            for count, line in enumerate(lines, 1):
+                place = f"{FAILED}/{path.name}, line {count}"
+                try:
+                    read = record_of(decode(line), step=step, line=count, path=path)
+                except (RunError, ValueError) as error:
+                    yield Failure(step=step, place=place, error=f"unreadable: {error}"[:LONGEST])
+                    continue
+                task = read.episode.task
+                yield Failure(
+                    step=step,
+                    place=place,
+                    group=read.group,
+                    task=f"{task.type} {task.id}",
+                    turns=len(read.episode.turns),
+                    error=read.episode.error[:LONGEST],
+                )
+    except FileNotFoundError:  # the run went back in the meantime
+        return
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error

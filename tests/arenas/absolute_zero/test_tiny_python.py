@@ -1,0 +1,112 @@
+"""The tiny sub-language: its demonstrations are right, and the held-out programs are in none."""
+
+from collections.abc import Iterator
+from itertools import islice
+from random import Random
+
+import pytest
+
+from arenas.absolute_zero.arena import AbsoluteZero, programs_of, solve_task
+from arenas.absolute_zero.demonstrations import TinyDemonstrations, solution
+from arenas.absolute_zero.program_checks import fault, normal_form
+from arenas.absolute_zero.tiny_python import (
+    OPERATIONS,
+    Domain,
+    Line,
+    Program,
+    held_out,
+    problem,
+    proposals,
+)
+from roles.proposer import Proposer
+from roles.solver import Solver
+from selfplay.sandbox import Executor
+
+KINDS = ("deduction", "abduction", "induction")
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    with Executor(workers=1) as running:
+        yield running
+
+
+def test_held_out_tasks_are_fixed_and_all_different() -> None:
+    tasks = held_out()
+    assert tasks == held_out() and tasks != held_out(seed=1)
+    assert [sum(task.type == kind for task in tasks) for kind in KINDS] == [100, 100, 100]
+    assert len(programs_of(tasks)) == 300
+    assert not any(fault(task.payload["program"]) for task in tasks)
+
+
+def test_no_demonstration_shows_a_held_out_program() -> None:
+    tasks = held_out(per_type=300)  # so many that a leak would show at once
+    forbidden = {task.payload["program"] for task in tasks}
+    source = TinyDemonstrations(held_out=tasks, references=2)
+    for shown in islice(source.stream(Random(0), 0.0), 3000):
+        text = (str(shown.observation) + shown.completion).replace("\\n", "\n")
+        assert not any(program in text for program in forbidden)
+
+
+def test_running_and_undoing_an_operation() -> None:
+    rng, domain = Random(1), Domain()
+    for operation in OPERATIONS:
+        for _ in range(50):
+            line = Line(
+                operation=operation, letter=rng.choice("abc") if operation.takes_letter else ""
+            )
+            value = Program(lines=(line,)).trace(domain.word(rng))[0]
+            assert operation.run(operation.undo(value), line.letter) == value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("worked", [True, False])
+def test_every_demonstrated_solution_is_judged_correct(
+    executor: Executor, kind: str, worked: bool
+) -> None:
+    rng, domain, solver = Random(2), Domain(), Solver(style="terse")
+    right = 0
+    for _ in range(25):
+        program = domain.program(rng)
+        words = domain.words(rng, 4 if kind == "induction" else 1)
+        content = problem(program, words)
+        arena = AbsoluteZero(executor=executor, solvers=1, pairs=4)
+        arena.begin(solve_task(kind, {k: content[k] for k in ("program", "inputs", "message")}), 0)
+        assert arena.problem["outputs"] == content["outputs"]  # our trace is what Python does
+        text = solution(kind, program, words[0], worked=worked)
+        assert bool(solver.facts(text)["worked"]) == worked
+        arena.play({"solver_0": solver.parse(text)})
+        right += arena.paid["solver_0"] == 1.0
+    # Induction too: whether a letter is lost depends on the lines alone, not on the input.
+    assert right == 25
+
+
+def test_every_demonstrated_proposal_is_valid(executor: Executor) -> None:
+    proposer, seen = Proposer(style="terse"), 0
+    stream = TinyDemonstrations(references=2).stream(Random(3), 0.0)
+    for shown in islice((d for d in stream if d.role == "proposer"), 40):
+        kind = shown.observation.fields["type"]
+        given = {"program": shown.observation.fields["program"]} if kind == "induction" else None
+        arena = AbsoluteZero(executor=executor, solvers=1, pairs=4)
+        task = proposals(per_type=1)[KINDS.index(kind)]
+        arena.begin(task, 0)
+        arena.task = type(task)(
+            id="t", type=kind, payload={"mode": "propose", "given": given, "known": 0}
+        )
+        arena.play({"proposer_0": proposer.parse(shown.completion)})
+        assert arena.notes["proposer_0"]["verdict"] == "valid"
+        seen += 1
+    assert seen == 40
+
+
+def test_equal_programs_have_one_normal_form() -> None:
+    assert normal_form("def f(a):  # x\n  return (a)") == normal_form("def f(a):\n    return a")
+
+
+def test_a_warm_start_begins_worked_and_ends_mostly_direct() -> None:
+    source = TinyDemonstrations()
+    shares = []
+    for progress in (0.0, 0.9):
+        shown = islice((d for d in source.stream(Random(4), progress) if d.role == "solver"), 400)
+        shares.append(sum("<think></think>" not in d.completion for d in shown) / 400)
+    assert shares[0] > 0.8 and 0.1 < shares[1] < 0.3

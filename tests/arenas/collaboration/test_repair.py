@@ -1,0 +1,228 @@
+"""Repair and the experience: who is advised, what is kept, and what is imitated for it."""
+
+import json
+import pickle
+from random import Random
+from typing import Any
+
+import pettingzoo
+import pytest
+from pettingzoo.test import api_test, seed_test
+
+from arenas.collaboration.repair import MENTOR, Repair, env, raw_env
+from arenas.games.kuhn import Kuhn
+from roles.advised import Advised
+from roles.debater import Debater
+from roles.player import Player
+from selfplay.credit.attempts import decisive
+from selfplay.credit.rejection_sampling import Experience
+from selfplay.engines.scripted import ScriptedEngine
+from selfplay.models.renderer import ByteRenderer
+from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.types import Episode, Observation, Status, Task
+from tests.helpers.builders import episode, group, turn
+
+TASK = Task(id="t", payload={"question": "2 + 3", "answer": "5"})
+NOISE = "".join(map(chr, Random(0).choices(range(0x110000), k=100_000)))
+AGENTS = ("generator_0", "verifier_0", "refiner_0")
+
+
+def begun(**settings: Any) -> Repair:
+    arena = raw_env(**settings)
+    arena.begin(TASK, seed=0)
+    return arena
+
+
+def play(arena: Repair, *moves: str | None) -> None:
+    for move in moves:
+        (agent,) = arena.stage
+        arena.play({agent: move})
+
+
+def argued(answer: str) -> str:
+    return json.dumps({"answer": answer, "argument": ""})
+
+
+def test_pettingzoo_conformance() -> None:
+    api_test(raw_env(), num_cycles=40)
+    api_test(env(advised=["refiner_0"]), num_cycles=40)
+    seed_test(raw_env, num_cycles=10)
+    made: Any = pettingzoo.make("aec", "selfplay/repair_v0")
+    made.reset(seed=1)
+    assert made.agents == [*AGENTS, MENTOR]
+
+
+def test_what_goes_well_needs_no_mentor() -> None:
+    arena = begun()
+    play(arena, argued("4"), "no", argued("5"))
+    assert arena.finished and arena.metrics["unaided_accuracy"] == arena.metrics["accuracy"] == 1.0
+    assert arena.metrics["repaired"] == 0.0
+    assert arena.paid == {**dict.fromkeys(AGENTS, 1.0), MENTOR: 0.0}
+
+
+def test_one_agent_after_the_other_is_advised_until_it_goes_well() -> None:
+    arena = begun(advised=["generator_0", "refiner_0"])
+    play(arena, argued("4"), "yes", argued("4"))
+    assert arena.stage == (MENTOR,)
+    seen = arena.view(MENTOR)
+    assert seen.fields["truth"] == {"question": "2 + 3", "answer": "5"}
+    assert seen.fields["advised"] == "generator_0" and "yes" in seen.fields["transcript"]
+    play(arena, "count again")
+    assert arena.view("generator_0").fields["advice"] == "count again"
+    play(arena, argued("6"))
+    assert "advice" not in arena.view("verifier_0").fields
+    play(arena, "yes", argued("6"), "five")
+    # The refiner moves again behind the moves that stand.
+    assert arena.stage == ("refiner_0",)
+    fields = arena.view("refiner_0").fields
+    assert (fields["answer"], fields["critique"], fields["advice"]) == ("6", "yes", "five")
+    play(arena, argued("5"))
+    assert arena.finished and arena.metrics["repaired"] == arena.metrics["accuracy"] == 1.0
+    assert arena.metrics["unaided_accuracy"] == 0.0
+    assert arena.paid == dict.fromkeys([*AGENTS, MENTOR], 1.0)
+
+
+@pytest.mark.parametrize("advice", [None, "  "])
+def test_a_mentor_without_advice_is_a_named_outcome(advice: str | None) -> None:
+    arena = begun(advised=["generator_0"])
+    play(arena, argued("4"), "yes", argued("4"), advice)
+    assert arena.finished and arena.notes[MENTOR]["verdict"] == "none"
+    assert arena.metrics["repaired"] == arena.paid[MENTOR] == 0.0
+
+
+def test_forks_pickles_replays_and_hostile_text() -> None:
+    arena = begun()
+    play(arena, NOISE, NOISE, "[" * 90_000, NOISE)
+    twin, loaded = arena.fork(), pickle.loads(pickle.dumps(arena))
+    assert isinstance(loaded, Repair) and loaded.arena is None
+    loaded.arena, loaded.inner.verifier = arena.arena, arena.inner.verifier
+    for each in (arena, twin, loaded):
+        assert isinstance(each, Repair)
+        play(each, argued("6"), "x", argued("\ud800"), NOISE, "x", argued("5"))
+    assert arena.finished and arena.metrics["repaired"] == 1.0
+    assert arena.paid == twin.paid == loaded.paid
+    paid = dict(arena.paid)
+    arena.replay(list(arena.history))
+    assert arena.paid == paid
+
+
+def test_wrong_settings_are_one_line() -> None:
+    with pytest.raises(ValueError, match="no agent 'solver_0'"):
+        raw_env(advised=["solver_0"])
+    with pytest.raises(ValueError, match="a role mentor of its own"):
+        raw_env(arena=raw_env())
+    with pytest.raises(ValueError, match="at least 1"):
+        raw_env(arena=Kuhn(), advice_length=0)
+
+
+@pytest.mark.parametrize("style", ["full", "terse"])
+def test_advice_is_shown_below_a_role_s_own_prompt(style: str) -> None:
+    plain = Debater(game="generator", style=style)
+    role = Advised(role=plain, style=style)
+    bare = Observation(fields={"question": "2 + 3"})
+    told = Observation(fields={"question": "2 + 3", "advice": "ADVICE"})
+    assert role.prompt(bare) == plain.prompt(bare)
+    (message,) = role.prompt(told)
+    assert plain.prompt(bare)[0]["content"] in message["content"]
+    assert "ADVICE" in message["content"]
+    assert role.parse("<answer>5</answer>") == plain.parse("<answer>5</answer>")
+    mentor = Player(game="mentor", style=style)
+    arena = begun()
+    play(arena, argued("4"), "yes", argued("4"))
+    assert "5" in mentor.prompt(arena.view(MENTOR))[0]["content"]
+
+
+def repaired() -> Episode:
+    """A whole episode by scripts: the generator fails, and is right once it is advised."""
+
+    def words(agent: str, seen: Observation, rng: Random) -> str:
+        if agent == MENTOR:
+            return "advice"
+        if agent == "verifier_0":
+            return f"critique of {seen.fields['answer']}"
+        if agent == "generator_0":
+            return f"<answer>{5 if 'advice' in seen.fields else 4}</answer>"
+        return f"<answer>{seen.fields['answer']}</answer>"
+
+    def seat(role: Any) -> Seat:
+        return Seat(role=role, policy="p", renderer=ByteRenderer())
+
+    seats = {
+        "generator": seat(Advised(role=Debater(game="generator"))),
+        "verifier": seat(Advised(role=Player(game="critic"))),
+        "refiner": seat(Advised(role=Debater(game="refiner"))),
+        "mentor": seat(Player(game="mentor")),
+    }
+    rollout = Rollout(arena=raw_env, seats=seats, engines={"p": ScriptedEngine({"p": words})})
+    (found,) = rollout.play([Job(task=TASK, seed=0)])
+    return found
+
+
+def test_an_advised_move_is_learned_as_the_answer_to_the_prompt_without_advice() -> None:
+    played = repaired()
+    assert len(played.turns) == 7 and played.metrics["repaired"] == 1.0
+    first, verified, refined = decisive(played)
+    failed, *_, again, critique, final = (t for t in played.turns if t.role != "mentor")
+    assert first.prompt_ids == failed.prompt_ids != again.prompt_ids
+    assert first.completion_ids == again.completion_ids and first.text == "<answer>5</answer>"
+    assert (verified.text, verified.prompt_ids) == (critique.text, critique.prompt_ids)
+    assert verified.text == "critique of 5" and refined.prompt_ids == final.prompt_ids
+    assert all(not t.info and not t.messages for t in (first, verified, refined))
+
+
+def test_stages_of_an_attempt_that_was_longer_are_left_out() -> None:
+    def move(agent: str, attempt: int, place: int) -> Any:
+        info = {"attempt": attempt, "place": place, "advised": attempt > 0 and place == 1}
+        return turn(agent, text=f"{attempt}{place}", prompt_ids=(attempt, place), info=info)
+
+    played = episode(
+        *(move("a_0", 0, n) for n in range(4)),
+        turn("mentor_0"),
+        *(move("a_0", 1, n) for n in (1, 2)),
+    )
+    assert [t.text for t in decisive(played)] == ["00", "11", "12"]
+    assert decisive(played)[1].prompt_ids == (0, 1)
+    plain = episode(turn("a_0", text="x"), turn("b_0", text="y"))
+    assert [t.text for t in decisive(plain)] == ["x", "y"]
+
+
+def good(name: str, text: str = "", accuracy: float = 1.0, **fields: Any) -> Any:
+    made = turn("a_0", text=text or name)
+    return group(
+        episode(made, task=Task(id=name), metrics={"accuracy": accuracy}, **fields), name=name
+    )
+
+
+def test_the_library_keeps_what_went_well_and_is_bounded() -> None:
+    experience = Experience(capacity=3, per_task=2, batch=99)
+    wrong = good("wrong", accuracy=0.5)
+    cut = good("cut", status=Status.TRUNCATED)
+    assert experience.assign([wrong, cut, group(episode(turn("a_0")))]) == []
+    first = experience.assign([good("x", "x1"), good("y"), good("x", "x2")])
+    assert sorted(sample.turn.text for sample in first) == ["x1", "x2", "y"]
+    assert all(sample.advantage == 1.0 for sample in first)
+    later = experience.assign([good("x", "x3")])
+    assert sorted(sample.turn.text for sample in later) == ["x2", "x3", "y"]
+    last = experience.assign([good("z")])
+    assert sorted(sample.turn.text for sample in last) == ["x2", "x3", "z"]  # y is the oldest
+    assert experience.metrics() == {"kept": 3, "added": 1, "tasks": 2}
+
+
+def test_the_library_survives_json_and_draws_on_identically() -> None:
+    experience = Experience(batch=2)
+    experience.assign([good(f"t{n}") for n in range(9)])
+    twin = Experience(batch=2)
+    twin.load_state_dict(json.loads(json.dumps(experience.state_dict())))
+    for step in range(3):
+        new = [good(f"new{step}")]
+        assert twin.assign(new) == experience.assign(new) and len(experience.assign([])) == 2
+        twin.assign([])
+    with pytest.raises(ValueError, match="keeps trajectories"):
+        twin.load_state_dict({"averages": []})
+    with pytest.raises(ValueError, match="at least 1"):
+        Experience(batch=0)
+
+
+def test_opponents_turns_are_not_imitated() -> None:
+    both = episode(turn("a_0"), turn("b_0", learn=False), metrics={"accuracy": 1.0})
+    assert [s.turn.agent for s in Experience().assign([group(both)])] == ["a_0"]

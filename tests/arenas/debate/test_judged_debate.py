@@ -1,0 +1,129 @@
+"""The judged debate: zero-sum between the sides, a judge paid for being right."""
+
+import pickle
+from random import Random
+from typing import Any
+
+import pettingzoo
+import pytest
+from pettingzoo.test import api_test, seed_test
+
+from arenas.debate.judged import JUDGE, SIDES, JudgedDebate, env, raw_env
+from roles.judge import Judge
+from roles.player import Player
+from selfplay.types import Task
+
+TASK = Task(id="t", payload={"question": "2 + 3", "answer": "5", "wrong": "6"})
+
+
+def begun(seed: int = 0, **settings: Any) -> JudgedDebate:
+    arena = raw_env(**settings)
+    arena.begin(TASK, seed=seed)
+    return arena
+
+
+def argue(arena: JudgedDebate, *rows: tuple[str | None, str | None]) -> None:
+    for row in rows:
+        arena.play(dict(zip(arena.sides, row, strict=True)))
+
+
+def sides(arena: JudgedDebate) -> list[float]:
+    return [arena.paid[agent] for agent in arena.sides]
+
+
+def test_pettingzoo_conformance() -> None:
+    api_test(raw_env(), num_cycles=40)
+    api_test(env(no_verdict="coin"), num_cycles=40)
+    seed_test(raw_env, num_cycles=10)
+    made: Any = pettingzoo.make("aec", "selfplay/judged_debate_v0")
+    made.reset(seed=1)
+    assert made.agents == ["debater_0", "debater_1", "judge_0"]
+
+
+@pytest.mark.parametrize("named", ["A", "B", " a ", "b."])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_one_side_wins_the_other_loses(named: str, seed: int) -> None:
+    arena = begun(seed, stake=2.0)
+    argue(arena, ("x", "y"), ("x", "y"))
+    arena.play({JUDGE: named})
+    winner = SIDES.index(named.strip(" .").upper())
+    assert sides(arena) == [2.0 if winner == place else -2.0 for place in (0, 1)]
+    right = arena.answers[winner] == "5"
+    assert arena.paid[JUDGE] == arena.metrics["accuracy"] == float(right)
+    assert arena.notes[JUDGE]["verdict"] == ("correct" if right else "wrong")
+
+
+def test_who_defends_what_is_drawn_and_told_to_nobody() -> None:
+    arenas = [begun(seed) for seed in range(30)]
+    assert {tuple(arena.answers) for arena in arenas} == {("5", "6"), ("6", "5")}
+    arena = arenas[0]
+    argue(arena, ("one", "two"))
+    first, second = (arena.view(agent).fields for agent in arena.sides)
+    assert (first["side"], second["side"]) == ("A", "B")
+    assert {**first, "side": ""} == {**second, "side": ""} == dict(arena.view(JUDGE).fields)
+    assert first["transcript"] == [{"A": "one", "B": "two"}]
+
+
+@pytest.mark.parametrize("verdict", [None, "", "C", "A or B", "x" * 1_000_000])
+def test_a_judge_without_a_verdict_is_a_named_outcome(verdict: str | None) -> None:
+    arena = begun(malformed=-0.5)
+    argue(arena, ("x", "y"), ("x", "y"))
+    arena.play({JUDGE: verdict})
+    assert arena.notes[JUDGE]["verdict"] == "none" and sides(arena) == [0.0, 0.0]
+    assert arena.paid[JUDGE] == -0.5
+    assert arena.metrics["verdict"] == arena.metrics["accuracy"] == 0.0
+
+
+def test_a_coin_may_decide_where_the_judge_does_not() -> None:
+    winners = set()
+    for seed in range(20):
+        arena = begun(seed, no_verdict="coin")
+        argue(arena, ("x", "y"), ("x", "y"))
+        arena.play({JUDGE: None})
+        assert sum(sides(arena)) == 0.0 and arena.paid[JUDGE] == -1.0
+        winners.add(sides(arena)[0])
+    assert winners == {1.0, -1.0}
+
+
+def test_silence_costs_what_the_other_side_gets() -> None:
+    arena = begun(silence=0.25)
+    argue(arena, ("x", None), ("  ", None))
+    # debater_1 was silent twice, debater_0 once: 0.5 - 0.25.
+    assert sides(arena) == [0.25, -0.25] and arena.notes["debater_1"]["verdict"] == "silent"
+    arena.play({JUDGE: "B"})
+    assert sides(arena) == [-0.75, 0.75] and arena.metrics["silent"] == 0.75
+
+
+def test_forks_pickles_replays_and_hostile_text() -> None:
+    noise = "".join(map(chr, Random(0).choices(range(0x110000), k=1_000_000)))
+    arena = begun(no_verdict="coin")
+    argue(arena, (noise, "\ud800" * 9))
+    assert [len(text) for text in arena.said[0]] == [400, 9]
+    twin, loaded = arena.fork(), pickle.loads(pickle.dumps(arena))
+    for each in (arena, twin, loaded):
+        assert isinstance(each, JudgedDebate)
+        argue(each, ("x", noise))
+        each.play({JUDGE: noise})
+    assert arena.paid == twin.paid == loaded.paid
+    paid = dict(arena.paid)
+    arena.replay(list(arena.history))
+    assert arena.paid == paid
+
+
+@pytest.mark.parametrize("style", ["full", "terse"])
+def test_the_roles_show_both_sides(style: str) -> None:
+    arena, judge = begun(), Judge(game="verdict", style=style)
+    argue(arena, ("ONE", "TWO"))
+    debater = Player(game="judged_debate", style=style)
+    words = [
+        str(role.prompt(arena.view(agent))[0]["content"])
+        for role, agent in ((debater, "debater_1"), (judge, JUDGE))
+    ]
+    assert all(word in text for text in words for word in ("2 + 3", "5", "6", "ONE", "TWO"))
+
+
+def test_wrong_settings_are_one_line() -> None:
+    with pytest.raises(ValueError, match="no_verdict is one of draw, coin"):
+        raw_env(no_verdict="majority")
+    with pytest.raises(ValueError, match="at least 1"):
+        raw_env(rounds=0)

@@ -1,0 +1,57 @@
+"""OpenSpiel's games through shimmy: whole games, and the returns that OpenSpiel itself gives."""
+
+from collections import deque
+
+import pyspiel
+import pytest
+from pettingzoo.test import api_test
+
+from arenas.external import openspiel
+from arenas.external.pettingzoo import PettingZoo
+from arenas.games.opponents import random_legal
+from selfplay.engines.scripted import ScriptedEngine
+from selfplay.types import Status
+from tests.helpers.wrapped_games import GAME, own_returns, play
+
+GAMES = ["kuhn_poker", "leduc_poker", "tic_tac_toe", "leduc_poker(players=3)"]
+
+
+@pytest.mark.parametrize("game", [*GAMES, "goofspiel(num_cards=4)"])
+def test_openspiels_games_pay_openspiels_returns(game: str) -> None:
+    def make() -> PettingZoo:
+        return PettingZoo(
+            env="arenas.external.openspiel",
+            arguments={"game": game},
+            render="arenas.external.openspiel.show",
+            action_names="arenas.external.openspiel.name_move",
+        )
+
+    for episode, arena in play(make, ScriptedEngine({"p": random_legal}), 10):
+        assert episode.status is Status.FINISHED, episode.error
+        played = arena.wrapped.unwrapped.game_state
+        again = pyspiel.load_game(game).new_initial_state()
+        actions = deque(each.action for each in played.full_history())
+        while actions:
+            if again.is_simultaneous_node():
+                again.apply_actions([actions.popleft() for _ in arena.possible_agents])
+            else:
+                again.apply_action(actions.popleft())
+        assert again.is_terminal()
+        assert list(arena.paid.values()) == pytest.approx(again.returns())
+        made = openspiel.env(game=game)
+        assert arena.paid == pytest.approx(own_returns(arena, made))
+    api_test(openspiel.env(game=game), num_cycles=20)
+
+
+def test_openspiels_words_are_shown() -> None:
+    arena = PettingZoo(
+        env="arenas.external.openspiel",
+        arguments={"game": "tic_tac_toe"},
+        render="arenas.external.openspiel.show",
+        action_names="arenas.external.openspiel.name_move",
+    )
+    arena.begin(GAME, seed=0)
+    arena.play({"player_0": "x(1,1)"})
+    seen = arena.view("player_1")
+    assert seen.fields["board"] == "...\n.x.\n..."
+    assert "o(0,0)" in seen.fields["legal"] and "o(1,1)" not in seen.fields["legal"]

@@ -1,0 +1,82 @@
+"""Self-play at tic-tac-toe: alone it collapses, in a league it does not. The slow test has both."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfplay.cli.main import main
+from selfplay.run.report.run_report import read_metrics
+from tests.helpers.command_process import shared_cache
+
+SEEDS = (0, 1, 2)
+TINY = (
+    "run.steps=2",
+    "curriculum.batch=4",
+    "sampler.group_size=2",
+    "evaluations.anchors.samples=2",
+    "evaluations.anchors.every=1",
+    "warmstart.steps=2",
+    "warmstart.batch=8",
+    "warmstart.demonstrations.hands=20",
+    "warmstart.model={hidden: 16, layers: 1, heads: 2, intermediate: 16, positions: 32}",
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SELFPLAY_CACHE", str(shared_cache()))
+
+
+def trained(experiment: str, *overrides: str) -> Path:
+    """The folder of a finished run."""
+    name = f"{experiment}-{len(list(Path().glob('runs/*')))}"
+    arguments = ["train", f"+experiment={experiment}", f"run.name={name}", "run.threads=1"]
+    assert main([*arguments, *overrides]) == 0
+    return Path("runs") / name
+
+
+def anchors(run: Path, when: str) -> dict[str, float]:
+    """What the evaluation against random and perfect play found."""
+    summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return dict(summary["evaluations"]["anchors"][when])
+
+
+@pytest.mark.parametrize("experiment", ["tic_tac_toe", "tic_tac_toe_league"])
+def test_a_run_measures_both_opponents_in_both_seats(experiment: str) -> None:
+    run = trained(experiment, *TINY)
+    rows = read_metrics(run / "metrics.jsonl")
+    assert sorted(rows) == [0, 1, 2]
+    for when in ("before", "after"):
+        found = anchors(run, when)
+        for opponent in ("random", "minimax"):
+            for place in (opponent, f"{opponent}/player_0", f"{opponent}/player_1"):
+                shares = [found[f"versus/{place}/{name}"] for name in ("won", "drawn", "lost")]
+                assert sum(shares) == pytest.approx(1.0)
+                expected = pytest.approx(shares[0] - shares[2])
+                assert found[f"versus/{place}/return"] == expected
+    assert {"collapse/diverging", "collapse/illegal"} <= rows[2].keys()
+    assert ("league/snapshots" in rows[2]) == (experiment == "tic_tac_toe_league")
+    assert rows[2]["role/player/completion_tokens"] == 1
+
+
+@pytest.mark.slow
+def test_pure_self_play_collapses_and_the_league_prevents_it() -> None:
+    """The return against random play, from both seats, with the same budget."""
+    for seed in SEEDS:
+        alone, league = (
+            trained(name, f"seed={seed}") for name in ("tic_tac_toe", "tic_tac_toe_league")
+        )
+        before = anchors(alone, "before")["versus/random/return"]
+        assert anchors(league, "before")["versus/random/return"] == before
+        assert anchors(alone, "after")["versus/random/return"] < before - 0.1
+        assert anchors(league, "after")["versus/random/return"] > before + 0.2
+        rows = read_metrics(alone / "metrics.jsonl")
+        assert any(row.get("collapse/diverging") for row in rows.values())
+        games = [
+            sum(r.get("episodes/count", 0) for r in read_metrics(run / "metrics.jsonl").values())
+            for run in (alone, league)
+        ]
+        assert games[0] == games[1]

@@ -1,0 +1,175 @@
+"""The memory bank's journal, retrieval, and the roles that speak of memories."""
+
+import json
+import pickle
+import sys
+from random import Random
+
+import pytest
+
+from arenas.memory.arena import raw_env
+from arenas.memory.bank import (
+    Fact,
+    MemoryBank,
+    Operation,
+    OperationError,
+    read_answer,
+    read_operations,
+)
+from arenas.memory.retrieval import BM25, Embeddings
+from roles.answer_agent import AnswerAgent
+from roles.memory_manager import MemoryManager
+from selfplay.errors import ConfigError
+from selfplay.types import InvalidAction, Task
+
+
+def fact(number: int, text: str = "", **more: str) -> Fact:
+    return Fact(number=number, text=text or f"fact {number}", **more)
+
+
+def test_the_papers_form_and_single_operations_are_read() -> None:
+    text = """{"memory": [
+        {"id": "0", "text": "same", "event": "NONE"},
+        {"id": "1", "text": " new ", "event": "UPDATE", "old_memory": "old"}]}"""
+    assert read_operations(text) == [Operation(event="UPDATE", id="1", text="new")]
+    assert read_operations('{"event": "ADD"}') == [Operation(event="ADD")]
+    assert read_operations('[{"event": "NOOP"}]') == read_operations('{"memory": []}') == []
+
+
+def test_a_bank_is_what_its_journal_says() -> None:
+    rng, bank = Random(3), MemoryBank(capacity=6)
+    states = [dict(bank.entries)]
+    for number in range(60):
+        names = [*bank.entries, "77"]
+        operations = [
+            Operation(event="ADD")
+            if rng.random() < 0.5
+            else Operation(event=rng.choice(["UPDATE", "DELETE"]), id=rng.choice(names))
+            for _ in range(rng.randrange(3))
+        ]
+        try:
+            bank.apply(operations, fact(number, speaker=rng.choice("AB")))
+        except OperationError:
+            continue
+        states += [{}] * (len(operations) - 1) + [dict(bank.entries)] * bool(operations)
+    assert len(bank.journal) == len(states) - 1 > 10
+    assert {record["operation"]["event"] for record in bank.journal} == {"ADD", "UPDATE", "DELETE"}
+    for length, entries in enumerate(states):
+        if entries:
+            assert bank.fork(length).entries == entries
+    twin = bank.fork()
+    assert twin == bank and json.loads(json.dumps(bank.journal)) == bank.journal
+    twin.apply([Operation(event="DELETE", id=next(iter(twin.entries)))], fact(99))
+    assert len(bank.journal) == len(twin.journal) - 1 and bank.entries != twin.entries
+
+
+def test_an_entry_keeps_its_id_its_old_texts_and_its_sources() -> None:
+    bank = MemoryBank()
+    bank.apply([Operation(event="ADD")], fact(4, "Rome", time="May"))
+    bank.apply([Operation(event="UPDATE", id="4", text="Oslo")], fact(7, time="June"))
+    assert bank.entries["4"].sources == (4, 7), "its own text may keep what the entry said"
+    bank.apply([Operation(event="UPDATE", id="4")], fact(9, "Lima"))
+    (entry,) = bank.entries.values()
+    assert (entry.id, entry.text, entry.time) == ("4", "Lima", "June")
+    assert entry.old == ("Rome", "Oslo") and entry.sources == (9,), "the bare fact keeps nothing"
+    assert entry.rendered() == "June: Lima" and bank.fork().entries == bank.entries
+
+
+def test_ids_do_not_depend_on_what_else_was_added() -> None:
+    full, less = MemoryBank(), MemoryBank()
+    full.apply([Operation(event="ADD"), Operation(event="ADD", text="b")], fact(0))
+    for bank in (full, less):
+        bank.apply([Operation(event="ADD")], fact(1))
+    assert list(full.entries) == ["0", "0.1", "1"] and list(less.entries) == ["1"]
+
+
+def test_bm25_finds_words_and_breaks_ties_by_age() -> None:
+    texts = ["Ann likes tea", "Bob likes tea", "It rains", "Ann has a cat", "Ann likes tea"]
+    assert BM25().top("what tea does Ann like?", texts, 3) == [4, 0, 1]
+    assert BM25().top("nothing of this", texts, 2) == [4, 3]
+    assert BM25().top("", texts, 1) == [4] and BM25().top("tea", [], 3) == []
+    assert BM25().top("tea", ["!", "..."], 5) == [1, 0]
+    assert pickle.loads(pickle.dumps(BM25(k1=1.2))).top("rains", texts, 1) == [2]
+    with pytest.raises(ValueError, match="k1 is positive"):
+        BM25(k1=0)
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"), [("bm25s", "memory"), ("sentence_transformers", "embeddings")]
+)
+def test_a_missing_package_is_one_line(
+    package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"pip install 'selfplay\[{extra}\]'") as error:
+        BM25() if package == "bm25s" else Embeddings(model="any")
+    assert "\n" not in str(error.value)
+
+
+class Letters:
+    """Stands for a model of sentence-transformers: counts of three letters."""
+
+    def __init__(self, name: str, device: str | None, *, trust_remote_code: bool) -> None:
+        assert not trust_remote_code
+        if name == "missing":
+            raise OSError("no such model\nanywhere")
+        self.asked: list[str] = []
+
+    def encode(self, texts: list[str], **settings: bool) -> list[list[float]]:
+        assert settings == {"normalize_embeddings": True, "show_progress_bar": False}
+        self.asked += texts
+        rows = [[float(text.count(letter)) for letter in "abc"] for text in texts]
+        return [[value / sum(v * v for v in row) ** 0.5 for value in row] for row in rows]
+
+
+def test_embeddings_are_compared_by_cosine_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = type("library", (), {"SentenceTransformer": staticmethod(Letters)})
+    monkeypatch.setitem(sys.modules, "sentence_transformers", library)
+    retriever = Embeddings(model="letters", remembered=4)
+    assert retriever.top("aab", ["c", "aaaab", "b"], 2) == [1, 2]
+    assert retriever.top("b", ["c", "aaaab", "b"], 1) == [2]
+    assert retriever._model.asked == ["aab", "c", "aaaab", "b"]
+    retriever.top("ccc", ["c"], 1)  # one more than is remembered: all others are forgotten
+    assert list(retriever._vectors) == ["ccc"]
+    with pytest.raises(ConfigError, match="cannot load 'missing': no such model anywhere"):
+        Embeddings(model="missing")
+
+
+@pytest.mark.parametrize("style", ["full", "terse"])
+def test_the_roles_show_what_they_need(style: str) -> None:
+    arena = raw_env(answer_agents=1)
+    facts = [{"text": "FACT ONE", "speaker": "ANN", "time": "MAY"}, {"text": "FACT TWO"}]
+    questions = [{"question": "QUESTION", "answer": "GOLD"}]
+    arena.begin(Task(id="t", payload={"facts": facts, "questions": questions}), seed=0)
+    manager, agent = MemoryManager(style=style), AnswerAgent(style=style)
+    (message,) = manager.prompt(arena.view("memory_manager_0"))
+    assert "FACT ONE" in message["content"] and "FACT TWO" not in message["content"]
+    assert "QUESTION" not in message["content"] and "GOLD" not in message["content"]
+    arena.play({"memory_manager_0": manager.parse(' {"event": "ADD"} ')})
+    arena.play({"memory_manager_0": manager.parse('{"memory": []}')})
+    (message,) = agent.prompt(arena.view("answer_agent_0"))
+    assert "[0]" in message["content"] and "FACT ONE" in message["content"]
+    assert "QUESTION" in message["content"] and "FACT TWO" not in message["content"]
+    assert "GOLD" not in message["content"]
+    arena.play({"answer_agent_0": agent.parse("**Memories:** [0] [5]\n**Answer:** gold")})
+    assert arena.paid == {"memory_manager_0": 1.0, "answer_agent_0": 1.0}
+    assert arena.notes["answer_agent_0"]["memories_unknown"] == 1
+
+
+def test_an_answer_names_memories_before_its_marker() -> None:
+    role = AnswerAgent(marker="=>")
+    assert read_answer(role.parse("[3], [1.2], [3] => Rome [7] ")) == ("Rome [7]", ["3", "1.2"])
+    assert read_answer(role.parse("=> Rome")) == ("Rome", [])
+    for text, reason in (
+        ("Rome", "no_answer"),
+        ("[1] =>  ", "no_answer"),
+        ("=> a => b", "several"),
+    ):
+        with pytest.raises(InvalidAction, match=reason):
+            role.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "ADD", '{"event": "ADD"} so', "[" * 1_000_000, "9" * 5000])
+def test_a_manager_speaks_json_and_nothing_else(text: str) -> None:
+    with pytest.raises(InvalidAction, match="not_json"):
+        MemoryManager().parse(text)

@@ -1,0 +1,252 @@
+"""Questions: votes, labels and what asking earns, worked out by hand."""
+
+import json
+import pickle
+from random import Random
+from typing import Any
+
+import pettingzoo
+import pytest
+from pettingzoo.test import api_test, seed_test
+
+from arenas.questions.arena import (
+    PROPOSER,
+    Questions,
+    env,
+    names_of,
+    question_task,
+    raw_env,
+    unlabelled,
+)
+from arenas.questions.files import read
+from arenas.questions.sums import Calculator, Sums, sums
+from arenas.questions.verifiers import Matches
+from roles.debater import Debater
+from roles.tagged import Tagged
+from selfplay.errors import ConfigError
+from selfplay.types import InvalidAction, Task
+
+ASK = Task(id="ask", type="sum", payload={"mode": "propose"})
+SUM = Task(id="s", type="sum", payload={"question": "3 + 4"})
+KNOWN = Task(id="k", type="sum", payload={"question": "3 + 4", "answer": "7"})
+NOISE = "".join(map(chr, Random(0).choices(range(0x110000), k=100_000)))
+
+
+def begun(task: Task = ASK, **settings: Any) -> Questions:
+    arena = raw_env(**{"solvers": 4, **settings})
+    arena.begin(task, seed=0)
+    return arena
+
+
+def argued(answer: str) -> str:
+    return json.dumps({"answer": answer, "argument": "because"})
+
+
+def answer(arena: Questions, *answers: str | None) -> None:
+    said = [None if a is None else argued(a) for a in answers]
+    arena.play(dict(zip(arena.stage, said, strict=True)))
+
+
+def asked(arena: Questions, *answers: str | None) -> Questions:
+    arena.play({PROPOSER: "3 + 4"})
+    answer(arena, *answers)
+    return arena
+
+
+def test_pettingzoo_conformance() -> None:
+    api_test(raw_env(), num_cycles=40)
+    api_test(env(proposers=0, voters=2), num_cycles=40)
+    seed_test(raw_env, num_cycles=10)
+    made: Any = pettingzoo.make("aec", "selfplay/questions_v0", solvers=2)
+    made.reset(seed=1)
+    assert made.agents == [PROPOSER, "solver_0", "solver_1"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "paper", "code"),
+    [
+        (("7", "7", "5", "6"), 1.0, 0.5),  # half of them agree
+        (("7", "7.0", " 7 ", "6"), 0.5, 0.25),  # three quarters: equal numbers are one vote
+        (("7", "7", "7", "7"), 0.0, 0.0),
+        (("7", None, "5", None), 0.5, 0.25),  # the first of equally frequent ones, a quarter
+        ((None, None, None, None), 0.0, 0.0),
+    ],
+)
+def test_a_challenger_is_paid_for_disagreement(
+    answers: tuple[str | None, ...], paper: float, code: float
+) -> None:
+    arena = asked(begun(), *answers)
+    assert arena.paid[PROPOSER] == pytest.approx(paper)
+    released = asked(begun(proposer_pay="minority"), *answers)
+    assert released.paid[PROPOSER] == pytest.approx(code)
+    assert asked(begun(proposer_pay="none"), *answers).paid[PROPOSER] == 0.0
+
+
+def test_the_majority_is_the_label_that_solvers_are_paid_by_and_the_curriculum_gets() -> None:
+    arena = asked(begun(wrong=0.1, malformed=-1.0), "5", "7", "5", None)
+    assert [arena.paid[f"solver_{n}"] for n in range(4)] == [1.0, 0.1, 1.0, -1.0]
+    (task,) = arena.created
+    assert task.payload == {"mode": "solve", "question": "3 + 4", "answer": "5"}
+    assert task.type == "sum" and task.id == question_task("x", " 3  + 4").id
+    assert arena.metrics["vote_share"] == arena.metrics["solve_rate"] == 0.5
+    assert (arena.metrics["attempts"], arena.metrics["solved"]) == (4, 2)
+    again = begun(task)
+    answer(again, "5", "7", "7", "7")
+    assert [again.paid[f"solver_{n}"] for n in range(4)] == [1.0, 0.0, 0.0, 0.0]
+    assert again.metrics["solved"] == 1 and again.metrics["majority_accuracy"] == 0.0
+
+
+def test_without_any_answer_there_is_no_label_and_no_task() -> None:
+    arena = asked(begun(), None, None, None, None)
+    assert not arena.created and arena.metrics["solve_rate"] == 0.0 and arena.finished
+
+
+def test_an_unlabelled_question_is_paid_by_votes_and_a_labelled_one_by_truth() -> None:
+    arena = begun(SUM, proposers=0)
+    answer(arena, "6", "6", "7", "6")
+    assert [arena.paid[a] for a in arena.answering] == [1.0, 1.0, 0.0, 1.0]
+    assert "majority_accuracy" not in arena.metrics
+    arena = begun(KNOWN, proposers=0)
+    answer(arena, "6", "6", "7", "6")
+    assert [arena.paid[a] for a in arena.answering] == [0.0, 0.0, 1.0, 0.0]
+    assert arena.metrics["solve_rate"] == 0.25 and arena.metrics["majority_accuracy"] == 0.0
+
+
+def test_voters_vote_and_are_paid_nothing() -> None:
+    arena = begun(SUM, proposers=0, solvers=1, voters=2)
+    answer(arena, "7", "6", "6")
+    assert arena.paid == {"solver_0": 0.0, "voter_0": 0.0, "voter_1": 0.0}
+    assert arena.metrics["vote_share"] == pytest.approx(2 / 3)
+    assert arena.metrics["solve_rate"] == 0.0
+
+
+def test_a_verifier_judges_what_a_model_asked() -> None:
+    arena = begun(label="verifier", verifier=Calculator(), proposer_pay="learnability")
+    asked(arena, "6", "7", "6", "6")
+    assert [arena.paid[f"solver_{n}"] for n in range(4)] == [0.0, 1.0, 0.0, 0.0]
+    assert arena.paid[PROPOSER] == 0.75 and arena.metrics["solved"] == 1
+    assert arena.created[0].payload == {"mode": "solve", "question": "3 + 4"}
+    for question, reason in (("what is 3", "no_sum"), ("1" + " + 1" * 8, "too_many_terms")):
+        arena = begun(label="verifier", verifier=Calculator(), invalid=-1.0)
+        arena.play({PROPOSER: question})
+        assert arena.finished and arena.notes[PROPOSER]["verdict"] == reason
+        assert arena.paid[PROPOSER] == -1.0 and arena.metrics["valid_proposal"] == 0.0
+
+
+def test_an_oracle_is_heard_by_the_metrics_alone() -> None:
+    plain, watched = (asked(begun(oracle=o), "6", "6", "7", None) for o in (None, Calculator()))
+    assert plain.paid == watched.paid
+    assert watched.metrics["label_accuracy"] == 0.0 and watched.metrics["true_accuracy"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        (None, "malformed"),
+        ("  ", "malformed"),
+        ("x" * 1001, "too_long"),
+        ("1 + 1", "copied"),
+        ("2  + 2", "copied"),
+        ("9 + 9", "held_out"),
+    ],
+)
+def test_what_is_no_question_of_its_own(question: str | None, reason: str) -> None:
+    payload: dict[str, Any] = {"mode": "propose", "given": {"question": "1 + 1"}}
+    payload["references"] = [{"question": "2 + 2"}]
+    held_out = names_of([Task(id="x", payload={"question": "9 + 9"})])
+    arena = begun(Task(id="a", payload=payload), forbidden=held_out)
+    arena.play({PROPOSER: question})
+    assert arena.finished and arena.notes[PROPOSER]["verdict"] == reason
+
+
+def test_forks_pickles_replays_and_hostile_text() -> None:
+    arena = begun(question_length=1_000_000)
+    arena.play({PROPOSER: NOISE})
+    twin, loaded = arena.fork(), pickle.loads(pickle.dumps(arena))
+    loaded.verifier = arena.verifier
+    for each in (arena, twin, loaded):
+        assert isinstance(each, Questions)
+        moves = [NOISE, "[" * 90_000, json.dumps({"answer": "\ud800"}), argued("7")]
+        each.play(dict(zip(each.stage, moves, strict=True)))
+    assert arena.paid == twin.paid == loaded.paid
+    paid = dict(arena.paid)
+    arena.replay(list(arena.history))
+    assert arena.paid == paid
+
+
+def test_wrong_settings_are_one_line() -> None:
+    for settings, said in (
+        ({"label": "truth"}, "label is one of majority, verifier"),
+        ({"proposer_pay": "x"}, "proposer_pay is one of"),
+        ({"solvers": 0}, "at least one solver"),
+        ({"proposers": 2}, "proposers is 0 or 1"),
+        ({"answer_length": 0}, "at least 1"),
+        ({"label": "verifier"}, "can check any proposed question"),
+        ({"verifier": Calculator()}, "label: majority asks no verifier"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            raw_env(**settings)
+    with pytest.raises(ValueError, match="needs proposers: 1"):
+        begun(ASK, proposers=0)
+    checked: list[dict[str, Any]] = [{"label": "verifier"}, {"oracle": Matches()}]
+    for each in checked:
+        arena = begun(SUM, proposers=0, **each)
+        with pytest.raises(ConfigError, match="needs tasks with an 'answer'"):
+            answer(arena, "7", "7", "7", "7")
+
+
+@pytest.mark.parametrize("style", ["full", "terse"])
+def test_the_roles_show_what_is_asked(style: str) -> None:
+    payload = {"mode": "propose", "given": {"question": "GIVEN"}}
+    easier = begun(Task(id="a", payload=payload)).view(PROPOSER)
+    variant = Tagged(game="variant", style=style, opening="<question>", closing="</question>")
+    assert "GIVEN" in variant.prompt(easier)[0]["content"]
+    shown = {"mode": "propose", "references": [{"question": "SHOWN"}]}
+    other = begun(Task(id="a", payload=shown)).view(PROPOSER)
+    challenger = Tagged(game="challenger", style=style, opening="<question>", closing="</question>")
+    assert "SHOWN" in challenger.prompt(other)[0]["content"]
+    assert challenger.parse("so <question> 3 + 4 </question>") == "3 + 4"
+    with pytest.raises(InvalidAction, match="empty"):
+        challenger.parse("<question> </question>")
+    seen = begun(SUM, proposers=0).view("solver_0")
+    assert "3 + 4" in Debater(game="generator", style=style).prompt(seen)[0]["content"]
+
+
+def test_sums_have_answers_splits_and_bounds() -> None:
+    train, held_out = (sums(count=50, split=split) for split in ("train", "held_out"))
+    assert not names_of(train) & names_of(held_out) and len(names_of(train)) == 50
+    for task in train:
+        assert Calculator()(task.payload["answer"], task.payload) == 1.0
+        assert Calculator()("x", task.payload) == 0.0
+    assert all("answer" not in task.payload for task in unlabelled(train))
+    assert [t.payload["question"] for t in sums(count=50, labelled=False)] == [
+        t.payload["question"] for t in train
+    ]
+    with pytest.raises(ValueError, match="not 9999 such questions"):
+        sums(count=9999, largest=3)
+    with pytest.raises(ValueError, match="operations"):
+        Sums(operations="/")
+
+
+def test_a_question_file_is_read_strictly(tmp_path: Any) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"question": " 1 + 1 ", "answer": 2, "more": []}\n\n{"question": "why"}\n')
+    first, second = read(path=str(path))
+    assert first.payload["answer"] == "2" and first.payload["question"] == "1 + 1"
+    assert "answer" not in second.payload
+    assert all("answer" not in task.payload for task in read(path=str(path), labelled=False))
+    for text, said in (
+        ("", "has none"),
+        ("[" * 9000, "line 1: not JSON"),
+        ("{}", "text under 'question'"),
+        ('{"question": 3}', "text under 'question'"),
+        ('{"question": "x", "answer": [1]}', "neither a text nor a number"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=said):
+            read(path=str(path))
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="no UTF-8"):
+        read(path=str(path))
+    with pytest.raises(ConfigError, match="cannot read"):
+        read(path=str(tmp_path / "nowhere"))

@@ -1,0 +1,219 @@
+"""A mixture of arenas: each is what it is alone, and tasks are shared out as asked."""
+
+import json
+import pickle
+from random import Random
+from typing import Any
+
+import pettingzoo
+import pytest
+from pettingzoo.test import api_test, seed_test
+
+from arenas.collaboration.pipeline import Pipeline
+from arenas.external.pettingzoo import PettingZoo
+from arenas.games.kuhn import Kuhn, deals
+from arenas.games.random_play import RandomPlay
+from arenas.games.tic_tac_toe import TicTacToe
+from arenas.mixture.arena import Mixture, env, raw_env, tasks_of
+from arenas.mixture.demonstrations import MixtureDemonstrations
+from selfplay.arena import Arena
+from selfplay.curriculum.fixed import FixedTasks
+from selfplay.curriculum.mixture import MixtureCurriculum, routed, unrouted
+from selfplay.errors import ConfigError
+from selfplay.models.renderer import ByteRenderer
+from selfplay.role import Role
+from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.run.metrics import of_episodes
+from selfplay.types import Task
+from tests.helpers.builders import episode, group, turn
+
+GAME = Task(id="game")
+
+
+def mixture() -> Mixture:
+    zoo = PettingZoo(env="pettingzoo.classic.tictactoe_v3")
+    return Mixture(parts={"kuhn": Kuhn(), "zoo": zoo, "pipeline": Pipeline()})
+
+
+def played(arena: Arena, seed: int) -> Arena:
+    """Random legal moves to the end, and noise where there is no such thing."""
+    rng = Random(seed)
+    while not arena.finished:
+        legal = {agent: arena.view(agent).fields.get("legal") or ["x"] for agent in arena.stage}
+        arena.play({agent: rng.choice(moves) for agent, moves in legal.items()})
+    return arena
+
+
+def test_pettingzoo_conformance() -> None:
+    api_test(raw_env(), num_cycles=40)
+    api_test(env(), num_cycles=40)
+    seed_test(raw_env, num_cycles=10)
+    made: Any = pettingzoo.make("aec", "selfplay/mixture_v0")
+    made.reset(seed=1, options={"task": routed("kuhn", deals()[0])})
+    assert made.agents == ["kuhn_player_0", "kuhn_player_1"]
+    assert len(made.possible_agents) == 4
+
+
+@pytest.mark.parametrize(
+    ("part", "alone", "task"),
+    [
+        ("kuhn", Kuhn(), deals()[2]),
+        ("zoo", PettingZoo(env="pettingzoo.classic.tictactoe_v3"), GAME),
+        ("pipeline", Pipeline(), Task(id="q", payload={"question": "1 + 1", "answer": "2"})),
+    ],
+)
+def test_a_part_plays_as_it_does_alone(part: str, alone: Arena, task: Task) -> None:
+    mixed = mixture()
+    for seed in range(3):
+        alone.begin(task, seed)
+        mixed.begin(routed(part, task), seed)
+        assert mixed.name == part
+        first = alone.stage[0]
+        assert mixed.view(f"{part}_{first}") == alone.view(first)
+        played(alone, seed), played(mixed, seed)
+        assert mixed.paid == {f"{part}_{agent}": paid for agent, paid in alone.paid.items()}
+        assert mixed.metrics == alone.metrics
+        assert mixed.notes == {f"{part}_{agent}": note for agent, note in alone.notes.items()}
+
+
+def test_forks_pickles_and_replays_keep_the_part() -> None:
+    arena = mixture()
+    arena.begin(routed("zoo", GAME), 5)
+    arena.play({"zoo_player_0": "4"})
+    twin, loaded = arena.fork(), pickle.loads(pickle.dumps(arena))
+    assert isinstance(twin, Mixture) and twin.parts is arena.parts and loaded.parts is None
+    assert all(part.inner is not arena.inner for part in (twin, loaded))
+    for each in (arena, twin, loaded):
+        played(each, 1)
+    assert arena.paid == twin.paid == loaded.paid
+    paid = dict(arena.paid)
+    arena.replay(list(arena.history))
+    assert arena.paid == paid
+
+
+def test_a_task_for_no_part_fails_its_episode_alone() -> None:
+    seats = {
+        role: Seat(role=Role(), policy="p", renderer=ByteRenderer()) for role in raw_env().roles
+    }
+    rollout = Rollout(arena=raw_env, seats=seats, engines={})
+    tasks = [GAME, routed("chess", GAME), Task(id="x", payload={"arena": "kuhn", "task": 3})]
+    found = rollout.play([Job(task=task, seed=0) for task in tasks])
+    assert "names no arena" in found[0].error and "no arena 'chess'" in found[1].error
+    assert all(episode.error and not episode.turns for episode in found)
+    with pytest.raises(ValueError, match="names no arena"):
+        Mixture(parts={})
+
+
+def test_figures_are_told_apart_by_arena_and_type() -> None:
+    episodes = [
+        episode(task=Task(id="1", type="kuhn/default"), metrics={"illegal": 1.0}),
+        episode(task=Task(id="2", type="az/deduction"), metrics={"illegal": 0.0}),
+        episode(task=Task(id="3", type="az/induction"), metrics={"illegal": 0.5}),
+    ]
+    figures = of_episodes(episodes)
+    names = ("arena/kuhn/illegal", "arena/az/illegal", "arena/az/induction/illegal")
+    assert [figures[name] for name in names] == [1.0, 0.25, 0.5]
+    assert figures["arena/illegal"] == 0.5
+
+
+def curriculum(**changes: Any) -> MixtureCurriculum:
+    parts = {
+        name: FixedTasks(tasks=[Task(id=f"{name}{n}") for n in range(3)], batch=size)
+        for name, size in (("a", 5), ("b", 1))
+    }
+    settings: dict[str, Any] = {"parts": parts, "shares": {"a": 3, "b": 1}, "batch": 6}
+    return MixtureCurriculum(**{**settings, **changes})
+
+
+def test_shares_are_exact_in_the_long_run_and_no_task_is_lost() -> None:
+    made = curriculum()
+    steps = [made.tasks(step) for step in range(1, 9)]
+    assert [len(tasks) for tasks in steps] == [6] * 8
+    found = [unrouted(task) for tasks in steps for task in tasks]
+    counts = {name: sum(part == name for part, _ in found) for name in "ab"}
+    assert counts == {"a": 36, "b": 12} and made.metrics()["a/drawn"] == 0.75
+    assert {task.type for task in steps[0]} == {"a/default", "b/default"}
+    # Every lap of a part has all of its tasks.
+    own = [task.id for part, task in found if part == "a"]
+    assert all(sorted(own[n : n + 3]) == ["a0", "a1", "a2"] for n in range(0, 36, 3))
+
+
+def test_every_part_is_told_of_its_own_episodes() -> None:
+    heard: dict[str, list[tuple[str, str]]] = {"a": [], "b": []}
+
+    class Listener(FixedTasks):
+        def observe(self, groups: Any, step: int) -> None:
+            heard[self._tasks[0].id[0]] += [(g.id, g.episodes[0].task.id) for g in groups]
+
+    parts = {name: Listener(tasks=[Task(id=f"{name}0")], batch=1) for name in "ab"}
+    made = curriculum(parts=parts)
+    groups = [
+        group(episode(turn("x_0"), task=routed(name, Task(id=f"{name}0"))), name=str(number))
+        for number, name in enumerate("aba")
+    ]
+    made.observe(groups, 1)
+    assert heard == {"a": [("0", "a0"), ("2", "a0")], "b": [("1", "b0")]}
+
+
+def test_while_a_part_gathers_only_that_part_is_asked() -> None:
+    class Gathering(FixedTasks):
+        def ready(self) -> bool:
+            return self._drawn >= 2
+
+    parts = {"a": FixedTasks(tasks=[GAME], batch=1), "b": Gathering(tasks=[GAME], batch=2)}
+    made = curriculum(parts=parts)
+    assert not made.ready()
+    assert [unrouted(task)[0] for task in made.tasks(-1)] == ["b", "b"]
+    assert made.ready() and {unrouted(task)[0] for task in made.tasks(1)} == {"a", "b"}
+
+
+def test_a_part_without_tasks_leaves_the_rest_to_others() -> None:
+    class Dry(FixedTasks):
+        def tasks(self, step: int, attempt: int = 0) -> list[Task]:
+            return []
+
+    made = curriculum(
+        parts={"a": Dry(tasks=[GAME], batch=1), "b": FixedTasks(tasks=[GAME], batch=1)}
+    )
+    assert [unrouted(task)[0] for task in made.tasks(1)] == ["b"] * 6
+    alone = curriculum(parts={"a": Dry(tasks=[GAME], batch=1)}, shares={"a": 1})
+    assert alone.tasks(1) == []
+
+
+def test_the_state_survives_json_and_goes_on_identically() -> None:
+    made = curriculum()
+    made.tasks(1), made.tasks(2)
+    twin = curriculum()
+    twin.load_state_dict(json.loads(json.dumps(made.state_dict())))
+    for step in (3, 4, 5):
+        assert twin.tasks(step) == made.tasks(step)
+
+
+def test_wrong_shares_are_one_line() -> None:
+    for shares, said in (({"a": 1, "c": 1}, "no part 'c'"), ({"a": 1}, "b: missing")):
+        with pytest.raises(ConfigError, match=said):
+            curriculum(shares=shares)
+    with pytest.raises(ConfigError, match="no share above 0"):
+        curriculum(shares={"a": 1, "b": 0})
+    with pytest.raises(ConfigError, match="batch of at least 1"):
+        curriculum(batch=0)
+
+
+def test_tasks_and_demonstrations_of_a_part() -> None:
+    assert [unrouted(task) for task in tasks_of("a", [GAME])] == [("a", GAME)]
+    parts = {"kuhn": RandomPlay(arena=Kuhn()), "toe": RandomPlay(arena=TicTacToe(), hands=5)}
+    shown = MixtureDemonstrations(parts=parts, shares={"kuhn": 1, "toe": 1})
+    stream = shown.stream(Random(0), 0.0)
+    assert {next(stream).role for _ in range(40)} == {"kuhn_player", "toe_player"}
+    assert set(parts["kuhn"].pieces()) <= set(shown.pieces())
+    with pytest.raises(ValueError, match="same arenas"):
+        MixtureDemonstrations(parts=parts, shares={"kuhn": 1})
+
+
+def test_a_ballot_is_the_parts() -> None:
+    sums = Task(id="sum", payload={"question": "1 + 1", "answer": "2"})
+    said = json.dumps({"answer": "2.0", "argument": "so"})
+    arena = mixture()
+    assert arena.ballot(routed("pipeline", sums), "pipeline_refiner_0", said) == "=2"
+    assert arena.ballot(routed("pipeline", sums), "pipeline_verifier_0", said) == ""
+    assert arena.ballot(routed("kuhn", GAME), "kuhn_player_0", "bet") is None

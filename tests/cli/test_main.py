@@ -1,0 +1,196 @@
+"""The command line: what is wrong is one line on stderr and exit code 2."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import selfplay
+from selfplay.cli.main import _parser, main
+from selfplay.models.tiny import build_model, build_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def put_back() -> Iterator[None]:
+    """Running a command in this process changes the process: undo that."""
+    handler, path, environment = signal.getsignal(signal.SIGTERM), sys.path[:], dict(os.environ)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+    sys.path[:] = path
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+BAD = [
+    (["train", "+experiment=quickstrat"], "did you mean 'quickstart'?"),
+    (["train", "credit=grop"], "did you mean 'grpo'?"),
+    (["train", "objective=dappo"], "did you mean 'dapo'?"),
+    (["train", "arena=absolute_zeroo"], "did you mean 'absolute_zero'?"),
+    (["train", "sed=1"], "did you mean 'seed'?"),
+    (["train", "learner.lrr=1"], "did you mean"),
+    (["train", "+learner.lrr=1"], "did you mean 'lr'?"),
+    (["train", "+arena.solver=8"], "did you mean 'solvers'?"),
+    (["train", "arena.solvers=many"], "arena.solvers"),
+    (["train", "learner.lr=abc"], "learner.lr"),
+    (["train", "run.steps=-1"], "steps"),
+    (["train", "credit=grpo", "credit.within=rol"], "credit.within"),
+    (["train", "arena._target_=arenas.nothing.Nothing"], "no module 'arenas.nothing'"),
+    (["train", "policy=huggingface", "policy.model=/does/not/exist"], "/does/not/exist"),
+    (["train", "quickstart"], "key=value"),
+    (["train", "--steps", "3"], "--steps"),
+    (["train", "resume=/nowhere"], "no run folder"),
+    (["train", "resume=/nowhere", "seed=1"], "seed=1"),
+    (["train", "run.name={"], ""),
+    (["evaluate", "/nowhere"], "no run folder"),
+    (["report", "/nowhere"], "/nowhere"),
+    (["list", "aren"], "did you mean 'arena'?"),
+    ([], "required: COMMAND"),
+    (["trian"], "did you mean 'train'?"),
+    (["evaluate"], "required: run"),
+    (["evaluate", "/nowhere", "--jsn"], "--jsn"),
+    (["warmstart", "warmstart=none"], "no warmstart"),
+    (["train", "--config-path"], "expected one argument"),
+    (["train", "--config-path", "/nowhere"], "/nowhere"),
+    (["train", "--config-dir", "/nowhere"], "/nowhere"),
+    (["train", "resume=/a", "resume=/b"], "drop the other resume="),
+    (["train", "resume=/a", "--cfg"], "drop --cfg"),
+    (["train", "resume="], "no run folder"),
+    (["train", "~arena"], "arena"),
+    (["train", "+sed=1"], "did you mean 'seed'?"),
+    (["train", "seed=abc"], "seed: 'abc' does not fit"),
+    (["train", "learner.lr=-1"], "learner.lr: -1 does not fit"),
+    (["train", "learner.lr=true"], "learner.lr: true does not fit"),
+    (["train", "+learner.seed=1"], "learner.seed: unknown key"),
+    (["train", "engine.stride=0"], "engine.stride"),
+    (["train", "+engine.max_row=1"], "did you mean 'max_rows'?"),
+    (["train", "+rollout.max_turn=1"], "did you mean 'max_turns'?"),
+    (["train", "+sampling.solvr.max_tokens=1"], "did you mean 'solver'?"),
+    (["train", "+sampling.solver.max_token=1"], "did you mean 'max_tokens'?"),
+    (["train", "+policy.lern=false"], "did you mean 'learn'?"),
+    (["train", "population.sharing=shred"], "did you mean 'shared'?"),
+    (["train", "+population.special.base.lern=false"], "did you mean 'learn'?"),
+    (["train", "+evaluations.proposals.metric=1"], "did you mean 'metrics'?"),
+    (["train", "evaluations.proposals.every=often"], "evaluations.proposals.every: 'often'"),
+    (["train", "+run.minimum={a: low}"], "run.minimum.a: 'low' does not fit"),
+    (["train", "roles.solver.style=nonsense"], "nonsense"),
+    (["train", "experiment=kuhn"], "+experiment=kuhn"),
+    (["train", "seed=0,1"], "add -m"),
+    (["train", "--cfg", "learner.lr=-1"], "learner.lr: -1 does not fit"),
+    (["train", "--cfg", "roles.solver.style=nonsense"], "nonsense"),
+    (["train", "--cfg", "run.name=../x"], "run.name: '../x' does not fit"),
+    (["check", "--config-path", "/nowhere"], "/nowhere"),
+    (["check", "kuhn"], "key=value"),
+    (["replay", "/nowhere", "--steps", "20", "credit=rloo"], "/nowhere is no run folder"),
+    (["replay", "/nowhere", "--steps", "x"], "argument --steps: 'x' is no step"),
+    (["replay", "/nowhere", "--steps", "credit=rloo"], "expected at least one step"),
+    (["completion"], "required: SHELL"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD, ids=lambda value: str(value)[:40])
+def test_a_mistake_is_one_line_and_two(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("selfplay: ") and len(said.splitlines()) == 1
+    assert words in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    for name in ("absolute_zero", "magrpo", "dapo", "quickstart", "naive", "dynamic", "separate"):
+        assert name in said
+
+
+def test_help_and_version_say_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in (
+        (["--help"], ("train", "evaluate", "warmstart", "report", "list")),
+        (["train", "--help"], ("resume=RUN", "--config-path", "--config-dir")),
+        (["--version"], (selfplay.__version__,)),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0
+        said = capsys.readouterr()
+        assert all(word in said.out for word in words) and said.err == ""
+
+
+def test_a_composed_config_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "+experiment=smoke", "--cfg"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"]["experiment"] == "smoke"
+
+
+def test_steps_of_a_replay_may_stand_before_its_overrides() -> None:
+    for line in ("r --steps 20 3 credit=rloo", "r credit=rloo --steps 20 3"):
+        options, rest = _parser().parse_known_args(["replay", *line.split()])
+        assert [*options.behind, *rest] == ["credit=rloo"]
+        assert options.steps == [20, 3] and str(options.run) == "r"
+    options, _ = _parser().parse_known_args(["replay", "r", "--steps", "1", "~a.b", "--steps", "2"])
+    assert options.steps == [1, 2] and options.behind == ["~a.b"]
+
+
+def test_a_setting_that_does_not_do_what_it_says_is_noted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", "--cfg", "learner.warmup_steps=1e9", "run.steps=1"]) == 0
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("note: learner.warmup_steps: 1000000000 is more than the 1 optimizer")
+    assert main(["train", "--cfg", "learner.warmup_steps=60", "run.steps=60"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_tokenizer_that_cannot_chat_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tokenizer = build_tokenizer(["yes"])
+    tokenizer.chat_template = None
+    sizes = {"hidden": 16, "layers": 1, "heads": 1, "intermediate": 16}
+    build_model(len(tokenizer), seed=0, **sizes).save_pretrained(tmp_path / "mute")
+    tokenizer.save_pretrained(tmp_path / "mute")
+    capsys.readouterr()
+    assert main(["train", "+experiment=smoke", "policy.model=./mute"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "no chat template" in said and len(said.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_the_system_refuses_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/some/file")
+
+    monkeypatch.setattr("selfplay.config.compose.groups", refused)
+    assert main(["list"]) == 2
+    assert capsys.readouterr().err == "selfplay: /some/file: Permission denied\n"
+
+
+def test_help_loads_no_torch() -> None:
+    code = "import sys, selfplay.cli.main; assert 'torch' not in sys.modules, 'torch was loaded'"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+
+
+def test_a_run_that_exists_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/mine").mkdir(parents=True)
+    (tmp_path / "runs/mine/notes.txt").write_text("precious")
+    assert main(["train", "+experiment=smoke", "run.name=mine"]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "runs/mine").iterdir()] == ["notes.txt"]

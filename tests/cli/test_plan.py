@@ -1,0 +1,208 @@
+"""`selfplay plan` by running it: presets, runs, JSON, exit codes, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from selfplay.cli.main import main
+from selfplay.config import compose
+from selfplay.plan import calibrate
+from selfplay.plan.calibrate import PROBES, Probe, fit
+from selfplay.plan.cluster import Cluster, folder, load_cluster
+from selfplay.run.directory import Run
+from selfplay.types import Group
+from tests.helpers.builders import episode, turn
+
+SEVEN = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture
+def seven(tmp_path: Path) -> str:
+    """A folder with the config of a 7B model and nothing else."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(SEVEN))
+    return f"policy.model={tmp_path / 'model'}"
+
+
+def planned(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:
+    code = main(["plan", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+PRESETS = sorted(path.stem for path in folder().glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets(name: str, seven: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["experiment=absolute_zero_7b", seven, f"cluster={name}", "workload.completion=1500"]
+    code, found = planned(asked, capsys)
+    assert found["policies"]["base"]["parameters"] == 7_615_616_512
+    assert code == (0 if found["fits"] else 3) and bool(found["complaints"]) != found["fits"]
+    assert found["fits"] == (name not in ("gpus_1", "local"))
+    assert found["cluster"]["basis"] == ("calibrated" if name == "local" else "datasheet")
+    # 64 proposals of 3 types, and 8 attempts at each of as many tasks.
+    assert found["workload"]["turns"] == 3 * 64 * 9 and found["workload"]["basis"] == "assumed"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((folder() / "device").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_devices(path: Path) -> None:
+    cluster, _ = load_cluster("gpus_8", [f"device={path.stem}"])
+    device = cluster.device
+    assert 8 < device.memory < 400 and 500 < device.bandwidth < 20_000
+    assert 100 < device.tflops < 5000 and device.basis == "datasheet"
+
+
+def test_keys_of_the_cluster_and_of_the_config(
+    seven: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["experiment=absolute_zero_7b", seven, "cluster=gpus_8", "workload.completion=1500"]
+    before = planned(asked, capsys)[1]
+    slower = planned([*asked, "cluster.device=a100_80", "cluster.overhead=1"], capsys)[1]
+    assert slower["seconds"]["likely"]["train"] > 3 * before["seconds"]["likely"]["train"]
+    parts = slower["seconds"]["likely"]
+    assert parts.pop("step") == pytest.approx(sum(parts.values()))
+    fewer = planned([*asked, "arena.solvers=4", "population=adapters"], capsys)[1]
+    assert fewer["policies"]["solver"]["adapter_parameters"] > 0
+    assert fewer["workload"]["turns"] == 3 * 64 * 5
+
+
+def test_text_and_simulation(seven: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["experiment=magrpo", seven, "cluster=gpus_8", "--simulate", "--steps", "3"]
+    code = main(["plan", *asked])
+    text = capsys.readouterr().out
+    for part in (
+        "8 x NVIDIA H100",
+        "GB per device",
+        "seconds of a step",
+        "limited by",
+        "would help",
+    ):
+        assert part in text
+    assert "simulated, 2 steps" in text and "samples lag 0 versions" in text
+    # Two models of 7B, each with an engine of its own, do not fit beside their learners.
+    assert code == 3 or "fits" in text.splitlines()[-1]
+
+
+def recorded(tmp_path: Path) -> Path:
+    """A run of two steps: groups of two siblings that share a prompt, one frozen policy."""
+    settings = compose.load(["+experiment=smoke", "services.executor.workers=1"])
+    run = Run.create(tmp_path / "run", settings)
+    for step in (1, 2):
+        groups = []
+        for place in range(3):
+            prompt = (1, 2, 3, 10 + place)
+            siblings = [
+                episode(
+                    turn("proposer_0", 1.0, prompt_ids=prompt, completion_ids=(7,) * 4, stage=0),
+                    turn("solver_0", prompt_ids=(9, 9), completion_ids=(5, step), stage=1),
+                    turn("solver_1", prompt_ids=(9, 9), completion_ids=(5,), stage=1, learn=False),
+                )
+                for _ in range(2)
+            ]
+            groups.append(Group(id=f"{step}.{place}", episodes=tuple(siblings)))
+        seconds = {"seconds/rollout": 1.0, "seconds/learn": 0.5, "seconds/evaluation": 4.0}
+        counts = {"service/executor/ok": 6.0, "service/executor/cached": 9.0}
+        run.record(step, {**seconds, **counts, "seconds/total": 5.6}, groups, [])
+    return tmp_path / "run"
+
+
+def test_a_run_says_its_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = planned(["--run", str(recorded(tmp_path)), "cluster=local"], capsys)
+    assert code == 0 and found["fits"]
+    asked = found["workload"]
+    assert asked["basis"] == "recorded" and asked["turns"] == 18 and asked["calls"] == 6
+    # A step: 6 x (4 + 4) of the proposer, 6 x (2 + 2) and 6 x (2 + 1) of the solvers.
+    assert asked["tokens"] == 6 * 8 + 6 * 4 + 6 * 3 and asked["completion_tokens"] == 42
+    # Learned: all but the last. Distinct: 3 + 3 x (1 + 4) of the proposer, 4 of the solver.
+    assert asked["token_ratio"]["base"] == pytest.approx(72 / 22)
+    assert found["measured"] == {"rollout": 1.0, "learn": 0.5, "step": pytest.approx(1.6)}
+    assert main(["plan", "--run", str(tmp_path / "run"), "cluster=local"]) == 0
+    assert "plan / measured" in capsys.readouterr().out
+
+
+BAD = [
+    ([], "say one cluster=NAME"),
+    (["cluster=gpus_9"], "did you mean 'gpus_8'"),
+    (["cluster=/nowhere/mine.yaml"], "--measure"),
+    (["cluster=gpus_8", "cluster.devises=1"], "did you mean 'devices'"),
+    (["cluster=gpus_8", "cluster.device=h300"], "no such device; did you mean 'h200'"),
+    (["cluster=gpus_8", "cluster.tensor=3"], "tensor=3"),
+    (["cluster=gpus_8", "cluster.lag=1"], "lag needs devices"),
+    (["cluster=gpus_8", "cluster.rollout=8"], "rollout is 0 to 7"),
+    (["cluster=gpus_8", "cluster.tensor=0"], "tensor is a number above 0, not 0"),
+    (["cluster=gpus_8", "cluster.publish=0"], "publish is a number above 0, not 0"),
+    (["cluster=gpus_8", "cluster.pause=-1"], "pause is a number at least 0, not -1"),
+    (["cluster=gpus_8", "cluster.overhead=nan"], "overhead is a number above 0, not nan"),
+    (["cluster=gpus_8", "cluster.device.tflops=0"], "device.tflops is a number above 0, not 0"),
+    (["cluster=gpus_8", "cluster.device.rates.step=inf"], "rates.step is a number at least 0"),
+    (["cluster=gpus_8", "workload.promt=1"], "did you mean 'prompt'"),
+    (["cluster=gpus_8", "workload.prompt=many"], "workload.prompt"),
+    (["cluster=gpus_8", "workload.completion=-1"], "workload: completion is a number above 0"),
+    (["cluster=gpus_8", "workload.cv=nan"], "workload: cv is a number at least 0, not nan"),
+    (["cluster=gpus_8", "workload.turns=1e30"], "turns is at most 10000"),
+    (["cluster=gpus_8", "experiment=quickstrat"], "did you mean 'quickstart'"),
+    (["cluster=gpus_8", "policy=huggingface", "policy.model=/nowhere", "warmstart=none"], "config"),
+    (["cluster=gpus_8", "--run", "/nowhere"], "no run folder"),
+    (["cluster=gpus_8", "--simulate", "--steps", "2"], "at least 3"),
+    (["--measure", "mine.txt"], "ends in .yaml"),
+    (["--measure", "mine.yaml", "cluster=local"], "stands alone"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "complaint"), BAD, ids=lambda value: str(value)[:40])
+def test_what_is_wrong_is_one_line(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *arguments]) == 2
+    told = capsys.readouterr()
+    assert complaint in told.err and told.err.count("\n") == 1 and not told.out
+
+
+def test_costs_that_made_the_timings_are_found() -> None:
+    costs = [3e-4, 1e-3, 2e-5, 0.0, 2e-11]
+    features = [probe.generating() for probe in PROBES]
+    seconds = [sum(c * x for c, x in zip(costs, row, strict=True)) for row in features]
+    assert fit(features, seconds) == pytest.approx(costs, rel=1e-6, abs=1e-12)
+    # What would come out below 0 is left out, and the rest fits as well as it can.
+    assert fit([[1, 1], [1, 2], [1, 3]], [3, 2, 1])[1] == 0.0
+
+
+def test_measuring_writes_a_cluster_that_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = tuple(
+        Probe(layers=1 + n % 3, hidden=16, requests=4 + 2 * n, prompts=2, prompt=4, new=2 + n)
+        for n in range(4)
+    )
+    monkeypatch.setattr(calibrate, "PROBES", small)
+    monkeypatch.setattr(calibrate, "timings", lambda: calibrate.timings(small, rounds=1))
+    monkeypatch.setattr(
+        calibrate, "fit", lambda features, seconds: [1e-4] * (len(features[0]) - 1) + [1e-10]
+    )
+    monkeypatch.setattr(calibrate, "products", lambda: 1e11)
+    monkeypatch.setattr(calibrate, "streams", lambda: 2e10)
+    monkeypatch.setattr(calibrate, "calls", lambda: 0.002)
+    place = tmp_path / "mine.yaml"
+    assert main(["plan", "--measure", str(place)]) == 0
+    cluster, plain = load_cluster(str(place), [])
+    assert isinstance(cluster, Cluster) and cluster.device.basis == "calibrated"
+    assert cluster.device.rates.call == 0.002 and 0 < cluster.device.rates.turn < 60
+    assert cluster.device.rates.train[1] == pytest.approx(0.1)
+    assert yaml.safe_load(place.read_text())["_target_"] == plain["_target_"]
+    assert main(["plan", "--measure", str(place)]) == 2
+    assert "not overwritten" in capsys.readouterr().err

@@ -1,0 +1,233 @@
+"""`selfplay study`: what it prints of a run, and what it refuses in one line."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfplay.cli.main import main
+from selfplay.config.compose import at_home
+from selfplay.study import registry
+from selfplay.study.result import Result, Table
+from tests.helpers.command_process import finished, one_line, run
+
+RANDOM = (
+    "+population.opponents.random="
+    "{_target_: selfplay.engines.scripted.Scripted, script: arenas.games.opponents.random_legal}"
+)
+SHORT = ("+experiment=kuhn", "run.steps=2", "run.checkpoint_every=1", "warmstart.steps=40")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a Kuhn run of two steps."""
+    place = tmp_path_factory.mktemp("study")
+    small = ("sampler.group_size=8", "evaluations.hands.samples=1", "run.threads=1")
+    outcome = run("train", *SHORT, *small, "run.name=hand", cwd=place)
+    assert outcome.code == 0, outcome.err
+    return place
+
+
+def test_every_kept_checkpoint_is_measured(folder: Path) -> None:
+    outcome = run("study", "exploitability", "runs/hand", "--all", "--json", cwd=folder)
+    assert outcome.code == 0, outcome.err
+    told = json.loads(outcome.out)
+    assert told["measure"] == "exploitability" and told["direction"] == "exact"
+    assert [each["step"] for each in told["results"]] == [0, 1, 2]
+    for each in told["results"]:
+        assert each["exploitability"] == pytest.approx(each["nash_conv"] / 2)
+        assert 0 < each["exploitability"] <= 1 and 0 <= each["elsewhere"] <= 1
+        assert len(each["strategy"]) == 12
+        assert all(sum(mix.values()) == pytest.approx(1) for mix in each["strategy"].values())
+    assert len({each["nash_conv"] for each in told["results"]}) == 3, "the same weights thrice"
+    one = run("study", "exploitability", "runs/hand", "--step", "1", "--json", cwd=folder)
+    assert json.loads(one.out)["results"] == told["results"][1:2]
+    newest = run("study", "exploitability", "runs/hand", "--policy=base", "--json", cwd=folder)
+    assert json.loads(newest.out)["results"] == told["results"][2:]
+
+
+def test_a_damaged_checkpoint_is_left_out_and_told(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder / "runs/hand", tmp_path / "hand")
+    (copy / "checkpoints/000002/state.json").write_text("{}")
+    outcome = run("study", "exploitability", "hand", "--json", cwd=tmp_path)
+    assert [each["step"] for each in json.loads(outcome.out)["results"]] == [1]
+    assert "checkpoint 000002: state.json is damaged; left out" in outcome.err
+
+
+def json_of(folder: Path, *arguments: str) -> dict[str, Any]:
+    outcome = run("study", *arguments, "--json", cwd=folder)
+    assert outcome.code == 0, outcome.err
+    told: dict[str, Any] = json.loads(outcome.out)
+    return told
+
+
+def test_trained_and_untrained_in_every_seat(folder: Path) -> None:
+    told = json_of(folder, "roleswap", "runs/hand", "--episodes", "12")
+    rows = told["tables"][0]["rows"]
+    assert {(row["player_0"], row["player_1"]) for row in rows} == {
+        (a, b) for a in ("hand@2", "hand@start") for b in ("hand@2", "hand@start")
+    }
+    assert told["params"]["arena"] == "kuhn_v0" and told["params"]["metric"] == "player_0_payoff"
+    again = json_of(folder, "roleswap", "runs/hand@2", "runs/hand@start", "--episodes", "12")
+    assert again["estimates"] == told["estimates"]
+    # Step 0 is the start: the same figures, whatever the player is called.
+    other = json_of(folder, "roleswap", "runs/hand@2", "runs/hand@0", "--episodes", "12")
+    assert [e["value"] for e in other["estimates"]] == [e["value"] for e in told["estimates"]]
+
+
+def test_a_study_leaves_a_page_pictures_and_the_command(folder: Path) -> None:
+    outcome = run(
+        *("study", "crossplay", "runs/hand@0", "runs/hand@2", "--episodes=6", "--out", "found"),
+        cwd=folder,
+    )
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines()[-1] == "page  found/crossplay.html"
+    assert "players of one run are not independent" in outcome.out
+    page = (folder / "found/crossplay.html").read_text()
+    command = "selfplay study crossplay runs/hand@0 runs/hand@2 --episodes 6 --out found"
+    assert f"<pre>{command}</pre>" in page and page.count("<svg") == 2
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    assert "<script" not in page and "http://" not in page.replace("http://www.w3.org", "")
+    assert (folder / "found/crossplay.png").read_bytes().startswith(b"\x89PNG")
+    assert "#2a5db0" in (folder / "found/crossplay.svg").read_text()
+    assert json.loads((folder / "found/crossplay.json").read_text())["command"] == command
+
+
+def test_the_command_names_step_0(folder: Path) -> None:
+    outcome = run("study", "exploitability", "runs/hand", "--step=0", "--out=begun", cwd=folder)
+    assert outcome.code == 0, outcome.err
+    told = json.loads((folder / "begun/exploitability.json").read_text())
+    assert told["command"] == "selfplay study exploitability runs/hand --step 0 --out begun"
+
+
+def test_who_beats_whom_among_checkpoints_and_whom_the_run_seats(folder: Path) -> None:
+    pytest.importorskip("scipy")
+    arguments = ("payoffs", "runs/hand@0", "runs/hand@2", "--opponent=random", "--episodes=12")
+    told = json_of(folder, *arguments, "--set", RANDOM, "--out=beats")
+    matrix, standing = told["tables"][:2]
+    players = ["hand@0", "hand@2", "random"]
+    assert [row[""] for row in matrix["rows"]] == players
+    for one in matrix["rows"]:
+        for other in matrix["rows"]:
+            assert one[other[""]] == pytest.approx(-other[one[""]])
+    assert sum(row["Nash"] for row in standing["rows"]) == pytest.approx(1)
+    assert sum(row["alpha-rank"] for row in standing["rows"]) == pytest.approx(1)
+    assert sorted(row[""] for row in standing["rows"]) == players
+    assert {each["name"]: each for each in told["estimates"]}["effective diversity"]
+    assert (folder / "beats/payoffs.html").read_text().count("<svg") == 4
+    command = json.loads((folder / "beats/payoffs.json").read_text())["command"]
+    assert "runs/hand@0 runs/hand@2 --opponent random --episodes 12 --set" in command
+
+
+def test_exploit_and_transfer_of_a_run(folder: Path) -> None:
+    told = json_of(folder, "exploit", "runs/hand", "--episodes=6", "--budget=24")
+    assert told["estimates"][-1]["direction"] == "lower_bound"
+    told = json_of(folder, "transfer", "runs/hand@0", "runs/hand@2", "--episodes=6")
+    start, trained = told["tables"][0]["rows"]
+    assert [value for name, value in start.items() if name] == [0, 0]  # it is its own start
+    assert len(trained) == 3
+
+
+def test_sets_of_runs_are_compared(folder: Path) -> None:
+    sets = ("now=runs/hand", "then=runs/han*@0")
+    told = json_of(folder, "compare", "roleswap", *sets, "--episodes=6", "--out=sets")
+    found = {each["name"]: each for each in told["estimates"]}
+    change = [name for name in found if name.endswith(": then less now")]
+    assert change and found[change[0]]["unit_of_resampling"] == "training run"
+    name = change[0].removesuffix(": then less now")
+    assert found[change[0]]["value"] == pytest.approx(
+        found[f"{name}: then"]["value"] - found[f"{name}: now"]["value"]
+    )
+    again = json.loads((folder / "sets/compare-roleswap.json").read_text())["command"]
+    assert again == (
+        "selfplay study compare roleswap now=runs/hand 'then=runs/han*@0' --episodes 6 --out sets"
+    )
+
+
+def test_the_games_are_played_under_another_config(folder: Path) -> None:
+    changed = ("--set", "evaluations.hands.temperature=0", "--set=rollout.max_turns=1")
+    told = json_of(folder, "roleswap", "runs/hand", "--episodes=6", *changed)
+    assert told["params"]["truncated_episodes"] == 1
+    assert told["params"]["changed"] == "evaluations.hands.temperature=0 rollout.max_turns=1"
+
+
+def test_what_agents_said_does_not_command_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Result(
+        measure="ablate",
+        title="said",
+        definition="",
+        tables=[Table(title="said", columns=["said"], rows=[["\x1b[2J"]])],
+    )
+    monkeypatch.setattr(registry, "ablate", lambda options: said)
+    assert main(["study", "ablate", "RUN", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "\u27e8U+001B\u27e9[2J" in printed
+
+
+def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
+    outcome = run("study", "exploitability", "runs/hand", "--all", cwd=folder)
+    lines = outcome.out.splitlines()
+    head = next(n for n, line in enumerate(lines) if line.startswith("step  "))
+    assert lines[head].split() == ["step", "exploitability", "NashConv", "elsewhere"]
+    assert [line.split()[0] for line in lines[head + 1 : head + 4]] == ["0", "1", "2"]
+    assert sum(line.startswith("player_") for line in lines) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["exploitability", "/nowhere"], "no run folder"),
+        (["exploitability", "runs/hand", "--step", "7"], "no checkpoint of step 7; it has 0, 1, 2"),
+        (["exploitability", "runs/hand", "--step", "1", "--all"], "drop either"),
+        (["exploitability", "runs/hand", "--policy", "bas"], "did you mean 'base'?"),
+        (["exploitabilty", "runs/hand"], "did you mean 'exploitability'?"),
+        (["exploitability"], "required: run"),
+        (["passk", "runs/hand@start"], "passk compares with the policy before training, and this"),
+        (["roleswap", "runs/hand@last"], "'last' is no step; write RUN, RUN@STEP or RUN@start"),
+        (["roleswap", "runs/hand", "--metric", "pay"], "no episode has it; choose from"),
+        (["roleswap", "runs/hand", "--episodes", "0"], "--episodes 0: at least 1 is needed"),
+        (["exploitability", "runs/hand@1"], "drop the @, or write runs/hand --step 1"),
+        (["dynamics", "runs/hand@1"], "dynamics is of a whole run; drop the @"),
+        (["roleswap", "runs/hand@1", "./runs/hand@1"], "runs/hand@1: named twice"),
+        (["crossplay", "runs/hand"], "a single player has nobody to cross with; name runs"),
+        (["payoffs", "runs/hand"], "one player has nobody to beat; name several"),
+        (["payoffs", "runs/hand", "--opponent=ran"], "--opponent: nobody is called 'ran'"),
+        (["compare", "payoffs", "a=runs/hand"], "no command 'payoffs'"),
+        (["ablate", "runs/hand"], "no move is words to others; measure a game that has them"),
+        (["dynamics", "runs/hand", "--metric=role/player/valid"], "recorded no episodes; train"),
+        (["dynamics", "runs/foot"], "no run folder"),
+        (["hacking", "runs/hand"], "name a run of arena=absolute_zero or arena=debate"),
+        (["exploitability", "runs/hand", "more"], "unexpected argument 'more'"),
+        (["roleswap", "runs/hand", "--set", "arena.pots=1"], "unknown key 'arena.pots'"),
+        (["roleswap", "runs/hand", "--set", "pots"], "--set pots: write KEY=VALUE"),
+        (["compare", "crossplay", "a=runs/hand"], "choose from"),
+        (["compare", "roleswap", "a=runs/hand", "--cooperate=x"], "roleswap has no such option"),
+        (["compare", "dynamics", "a=runs/hand@0"], "dynamics is of a whole run; drop the @"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    folder: Path, arguments: list[str], words: str
+) -> None:
+    outcome = run("study", *arguments, cwd=folder)
+    assert outcome.code == 2 and words in one_line(outcome.err)
+
+
+def test_a_run_from_before_a_group_was_there_is_looked_at_all_the_same() -> None:
+    here = at_home({"seed": 1})
+    assert here["seed"] == 1 and here == at_home(here) and {"engine", "runtime"} <= set(here)
+    base = {"learner": {"attention": "sdpa", "lr": 0.1}}
+    on_gpus = {"learner": {"attention": "flex_attention"}, "population": {"special": {"a": base}}}
+    here = at_home(on_gpus)
+    assert here["learner"] == {"attention": None}
+    assert here["population"]["special"]["a"]["learner"] == {"attention": None, "lr": 0.1}
+
+
+def test_a_run_of_another_game_says_what_would_serve(tmp_path: Path) -> None:
+    outcome = run("study", "exploitability", str(finished()), cwd=tmp_path)
+    assert outcome.code == 2
+    said = one_line(outcome.err)
+    assert "absolute_zero_v0 has no methods openspiel" in said and "arena=kuhn" in said

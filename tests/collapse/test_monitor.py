@@ -1,0 +1,217 @@
+"""The watch's rules, on figures made by hand."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from selfplay.collapse import Watch
+from selfplay.collapse.responses import Warn
+from selfplay.config.compose import choices, load
+from selfplay.config.instantiate import build
+from selfplay.errors import ConfigError
+from selfplay.experiment.experiment import validate
+
+FALLS = {"figure": "a", "direction": "falls", "by": 0.5, "window": 1, "patience": 1}
+
+
+def watch(**rules: Mapping[str, Any] | None) -> Watch:
+    return Watch(response=Warn(), rules=rules)
+
+
+def fired(watching: Watch, values: Sequence[float], name: str = "a", first: int = 1) -> list[int]:
+    """The steps at which the only rule fires, one value per step."""
+    steps = []
+    for step, value in enumerate(values, first):
+        (told,) = watching.observe(step, {name: value}).values()
+        if told:
+            steps.append(step)
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "steps"),
+    [
+        # from its best: 0.9 falls by more than 0.5 below at 0.3, and no longer at 0.4
+        ({}, [0.2, 0.9, 0.5, 0.3, 0.4, 0.3], [4, 6]),
+        ({"direction": "rises"}, [0.9, 0.2, 0.6, 0.8, 0.7], [4]),
+        # from its first: what it reaches later does not count
+        ({"reference": "first"}, [0.2, 0.9, 0.3, -0.2, -0.4], [5]),
+        ({"reference": 1.0}, [0.4, 0.6, 0.5], [1]),
+        # by a share: half of 8 is 4, half of -8 is 4 too
+        ({"relative": True}, [8.0, 4.0, 3.9], [3]),
+        ({"relative": True, "reference": "first"}, [-8.0, -12.0, -12.1], [3]),
+        # the noise of one step does nothing, be it averaged or waited out
+        ({"patience": 2}, [1.0, 0.0, 1.0, 0.0, 0.0, 0.0], [5, 6]),
+        ({"window": 3}, [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0], [9, 10]),
+        # a value that is no number is no observation
+        ({}, [1.0, math.nan, 0.0, math.inf, 0.9, 0.0], [3, 4, 6]),
+    ],
+)
+def test_a_rule_fires_where_it_says(
+    settings: dict[str, Any], values: list[float], steps: list[int]
+) -> None:
+    assert fired(watch(mine={**FALLS, **settings}), values) == steps
+
+
+def test_self_play_that_diverges_from_play_against_anchors() -> None:
+    rule = {**FALLS, "figure": "self", "minus": "anchor", "direction": "rises", "by": 0.2}
+    watching = watch(diverging=rule)
+    told = []
+    for step in range(1, 9):
+        figures = {"self": 0.1 * step}
+        if step % 2 == 0:  # the evaluation runs every other step, and there alone there is a gap
+            figures["anchor"] = {2: 0.2, 4: 0.4, 6: 0.3, 8: 0.1}[step]
+        told.append(watching.observe(step, figures).get("collapse/diverging"))
+    assert told == [None, 0, 0, 0, 0, 1, 1, 1]
+    (alarm,) = watching.alarms()
+    assert "self - anchor rose to 0.7, away from its best, 0; it began by step 6" in alarm.text
+
+
+def test_each_figure_that_fits_is_watched_by_itself() -> None:
+    watching = watch(valid={**FALLS, "figure": "role/*/valid"})
+    watching.observe(1, {"role/a/valid": 1.0, "role/b/valid": 0.4, "role/a/reward": 1.0})
+    assert watching.observe(2, {"role/a/valid": 1.0, "role/b/valid": 0.0}) == {"collapse/valid": 0}
+    assert watching.observe(3, {"role/a/valid": 0.1, "role/b/valid": 0.0}) == {"collapse/valid": 1}
+    assert [alarm.figure for alarm in watching.alarms()] == ["role/a/valid"]
+
+
+def test_an_alarm_is_new_once_and_knows_when_it_began() -> None:
+    watching = watch(mine={**FALLS, "window": 3, "patience": 2})
+    new = []
+    for step, value in enumerate([1, 1, 1, 1, 0, 0, 0, 0], 1):
+        watching.observe(step, {"a": value})
+        new.append([alarm.new for alarm in watching.alarms()])
+    # The mean is below 0.5 from step 6 on, and that of step 6 began with step 4.
+    assert new == [[]] * 6 + [[True], [False]]
+    assert watching.alarms()[0].begun == 4
+
+
+def test_an_alarm_is_not_new_in_a_step_that_has_nothing_new_to_see() -> None:
+    watching = watch(mine=FALLS)
+    new = []
+    for step, figures in enumerate([{"a": 1.0}, {"a": 0.0}, {}, {}, {"a": 0.0}], 1):
+        watching.observe(step, figures)
+        new.append([alarm.new for alarm in watching.alarms()])
+    assert new == [[], [True], [False], [False], [False]]
+
+
+def test_what_a_missing_figure_counts_as() -> None:
+    rule = {**FALLS, "figure": "a/*", "direction": "rises", "reference": 0.0, "patience": 2}
+    values = [None, 0.9, None, 0.9, 0.9, None]
+    for absent, expected in ((None, [4, 5, 6]), (0.0, [5]), (0.8, [3, 4, 5, 6])):
+        watching, told = watch(mine={**rule, "absent": absent}), []
+        for step, value in enumerate(values, 1):
+            told.append(watching.observe(step, {} if value is None else {"a/b": value}))
+        assert told[0] == {}, "it has not been there yet"
+        assert [n for n, each in enumerate(told, 1) if each.get("collapse/mine")] == expected
+    gap = watch(mine={**FALLS, "minus": "b", "absent": 0.0})
+    assert gap.observe(1, {"a": 1.0, "b": 1.0}) == gap.observe(2, {"b": 0.1})
+    assert gap.observe(3, {"b": 1.0}) == gap.observe(4, {}) == {"collapse/mine": 1}
+
+
+def test_a_rule_that_is_taken_away_and_one_on_what_the_run_has_not() -> None:
+    watching = watch(mine=FALLS, gap={**FALLS, "figure": "b", "minus": "rewrd"}, off=None)
+    assert set(watching.rules) == {"mine", "gap"}
+    figures = {"a": 1.0, "b": 1.0, "reward": 0.5}
+    assert watching.observe(1, figures) == {"collapse/mine": 0}
+    (line,) = watching.unseen(figures)
+    assert line == "collapse.rules.gap: no figure 'rewrd' so far; did you mean 'reward'?"
+
+
+def test_what_it_has_seen_survives_a_checkpoint() -> None:
+    values = [1.0, 0.9, 0.8, 0.2, 0.1, 0.1, 0.1]
+    settings = {**FALLS, "window": 2, "patience": 2, "reference": "first"}
+    whole, first = watch(mine=settings), watch(mine=settings)
+    expected = fired(whole, values)
+    told = fired(first, values[:4])
+    second = watch(mine=settings)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert told + fired(second, values[4:], first=5) == expected == [6, 7]
+    assert second.state_dict() == whole.state_dict()
+    without = watch()
+    without.load_state_dict(whole.state_dict())
+    assert not without.alarms()
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"directon": "falls"}, r"collapse\.rules\.mine\.directon: unknown key; did you mean"),
+        ({"direction": "down"}, r"collapse\.rules\.mine\.direction: 'down' does not fit"),
+        ({"window": 0}, r"collapse\.rules\.mine: window and patience are at least 1"),
+        ({"absent": math.nan}, r"collapse\.rules\.mine: absent is a number or null"),
+        ({"by": -1}, r"collapse\.rules\.mine: by is a number of at least 0"),
+        ({"reference": "last"}, r"collapse\.rules\.mine\.reference"),
+        ({"figure": "a/*", "minus": "b"}, "named in full, without"),
+    ],
+)
+def test_what_makes_no_rule_is_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        watch(mine={**FALLS, **settings})
+
+
+@pytest.mark.parametrize("name", choices("collapse"))
+def test_every_shipped_watch_can_be_built(name: str) -> None:
+    watching = build(load([f"collapse={name}"])["collapse"], where="collapse")
+    assert isinstance(watching, Watch) and bool(watching.rules) == (name != "none")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("collapse.response.times=0", "times is at least 1"),
+        ("collapse.rules.entropy.by=-1", r"collapse\.rules\.entropy: by is a number"),
+        ("+collapse.rules.entropy.wait=1", r"collapse\.rules\.entropy\.wait: unknown key"),
+    ],
+)
+def test_a_config_of_no_watch_is_refused_before_anything_runs(change: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        validate(load(["+experiment=kuhn", "collapse=roll_back", change]))
+
+
+def test_the_shipped_rules_stay_silent_where_learning_goes_well() -> None:
+    """Answers three times as long, and surprisal down to a tenth, are no collapse."""
+    node = load(["collapse=warn"])["collapse"]
+    watching = Watch(response=Warn(), rules=node["rules"])
+    for step in range(1, 60):
+        gone = step / 60
+        figures = {
+            "policy/base/surprisal": 0.8 - 0.72 * gone,
+            "role/solver/completion_tokens": 20 + 40 * gone,
+            "role/solver/valid": 0.9 + (-1) ** step * 0.08,
+            "role/proposer/verdict/duplicate": 0.1 + 0.1 * gone,
+            "arena/illegal_fraction": 0.1,
+            "arena/illegal": 0.1 * step,  # a count, of ever longer games
+        }
+        assert not any(watching.observe(step, figures).values())
+
+
+def test_duplicates_now_and_then_are_no_collapse() -> None:
+    """A step without any has no figure of them."""
+    watching = Watch(response=Warn(), rules=load(["collapse=warn"])["collapse"]["rules"])
+    told = []
+    for step in range(1, 60):
+        now = {"role/solver/verdict/duplicate": 0.5} if step % 5 == 0 or step > 50 else {}
+        told.append(watching.observe(step, now).get("collapse/duplicates", 0.0))
+    # From step 50 on all have some: the mean of five is above 0.4 from step 54 on, thrice at 56.
+    assert [step for step, fires in enumerate(told, 1) if fires] == [56, 57, 58, 59]
+
+
+def test_each_of_the_shipped_rules_fires_at_what_it_is_for() -> None:
+    node = load(["collapse=warn"])["collapse"]
+    healthy = {
+        "policy/base/surprisal": 0.8,
+        "role/solver/completion_tokens": 60.0,
+        "role/solver/valid": 0.95,
+        "role/solver/verdict/duplicate": 0.0,
+        "arena/illegal_fraction": 0.02,
+    }
+    sick = dict(zip(healthy, (0.0, 5.0, 0.5, 0.9, 0.6), strict=True))
+    for figure, value in sick.items():
+        watching = Watch(response=Warn(), rules=node["rules"])
+        for step in range(1, 30):
+            watching.observe(step, healthy if step < 15 else {**healthy, figure: value})
+        assert [alarm.figure for alarm in watching.alarms()] == [figure]

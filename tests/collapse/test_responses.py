@@ -1,0 +1,268 @@
+"""What follows when the watch fires in a training run, in runs whose collapse is forced."""
+
+import gc
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import selfplay.train as training
+from selfplay.collapse import Watch
+from selfplay.collapse.responses import MixAnchors
+from selfplay.config import compose
+from selfplay.curriculum.fixed import FixedTasks
+from selfplay.errors import CollapsedError, ConfigError, RunError
+from selfplay.experiment.experiment import Experiment, validate
+from selfplay.learner import checkpoint
+from selfplay.rng import derive
+from selfplay.run.directory import Run
+from selfplay.run.progress import Progress
+from selfplay.run.report.run_report import alarms, write_report
+from selfplay.types import Group
+from tests.helpers.command_process import contents, metrics, shared_cache
+
+SEED, STEPS = 0, 7
+RULE = {"figure": "curriculum/health", "direction": "falls", "by": 0.5, "window": 2, "patience": 2}
+
+
+class Frail(FixedTasks):
+    """Tasks that tell of a collapse from step 4 on, where games are played with the run's seed."""
+
+    always = False
+
+    def observe(self, groups: Sequence[Group], step: int) -> None:
+        """Look whose seed the games have."""
+        group = groups[0]
+        first = derive(SEED, step, 0, 0, group.episodes[0].task.id)
+        self.sick = step >= 4 and (self.always or group.episodes[0].seed == first)
+
+    def metrics(self) -> dict[str, float]:
+        """Health beside the laps."""
+        return {**super().metrics(), "health": float(not self.sick)}
+
+
+class Hopeless(Frail):
+    """Frail with every seed."""
+
+    always = True
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SELFPLAY_CACHE", str(shared_cache()))
+
+
+def settings(*changes: str, tasks: type = Frail, **rule: Any) -> dict[str, Any]:
+    tiny = ["warmstart.steps=2", "warmstart.batch=8", "warmstart.demonstrations.hands=50"]
+    tiny += ["sampler.group_size=2", "run.threads=1"]
+    often = ["run.checkpoint_every=1", "run.episodes_every=1", "evaluations=none"]
+    run = [f"run.steps={STEPS}", "run.keep_checkpoints=1"]
+    composed = compose.load(["+experiment=kuhn", *tiny, *often, *run, *changes])
+    composed["curriculum"]["_target_"] = f"{__name__}.{tasks.__name__}"
+    composed["collapse"]["rules"] = {"health": {**RULE, **rule}}
+    return composed
+
+
+def train(experiment: Experiment, run: Run) -> str:
+    """What was told on the way; an error carries it too."""
+    console = Console(file=io.StringIO(), width=400, _environ={})
+    try:
+        with Progress(STEPS, "run", console) as progress:
+            training.train(experiment, run, progress)
+    except CollapsedError as error:
+        raise CollapsedError(f"{error}\n{console.file.getvalue()}") from None  # type: ignore[attr-defined]
+    finally:
+        experiment.close()
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def trained(place: Path, composed: dict[str, Any]) -> tuple[Run, str]:
+    run = Run.create(place, composed)
+    return run, train(Experiment(composed), run)
+
+
+def steps(place: Path) -> list[int]:
+    return [line["step"] for line in metrics(place)]
+
+
+def test_a_run_goes_back_with_other_seeds_and_keeps_what_it_left(tmp_path: Path) -> None:
+    run, told = trained(tmp_path / "run", settings("collapse=roll_back"))
+    # The mean of two falls below a half at step 5 for the first time, and step 4 is part of it.
+    assert "step 6: signs of collapse: health: curriculum/health fell to 0 (mean of 2)" in told
+    assert "it began by step 4" in told and "going back to checkpoint 000003" in told
+    assert steps(run.folder) == list(range(STEPS + 1))
+    left = run.folder / "rolled_back" / "1"
+    assert steps(left) == [4, 5, 6]
+    assert [line["collapse/health"] for line in metrics(left)] == [0, 0, 1]
+    assert [line["curriculum/health"] for line in metrics(left)] == [0, 0, 0]
+    after = metrics(run.folder)[4:]
+    assert [line["curriculum/health"] for line in after] == [1] * 4
+    assert [line["collapse/returned"] for line in after] == [1] * 4
+    why = json.loads((left / "why.json").read_text())
+    assert (why["from"], why["to"]) == (6, 3) and "curriculum/health" in why["alarms"][0]
+    episodes = sorted(path.name for path in (left / "episodes").iterdir())
+    assert episodes == ["000004.jsonl", "000005.jsonl", "000006.jsonl"]
+    first, second = (
+        json.loads((place / "episodes/000004.jsonl").read_text().splitlines()[0])["episode"]
+        for place in (left, run.folder)
+    )
+    # Both were played by the policy as it was after three updates, in different games.
+    assert first["turns"][0]["version"] == second["turns"][0]["version"] == 3
+    assert first["seed"] != second["seed"]
+    page = write_report(run.folder).read_text()
+    assert "went back from step 6 to 3: health: curriculum/health fell" in page
+
+
+def test_a_league_goes_back_with_the_run(tmp_path: Path) -> None:
+    changes = ["collapse=roll_back", "league=uniform", "league.players.default.add.updates=1"]
+    run, _ = trained(tmp_path / "run", settings(*changes))
+    left, kept = metrics(run.folder / "rolled_back/1"), metrics(run.folder)
+    # One more with every update, on the way that was left and on the one that was taken.
+    assert [line["league/snapshots"] for line in left] == [5, 6, 7]
+    assert [line["league/snapshots"] for line in kept[1:]] == [2, 3, 4, 5, 6, 7, 8]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+KILLS = {
+    "before anything is set aside": "selfplay.run.directory.Run.set_aside",
+    "before the checkpoint is read": "selfplay.experiment.experiment.Experiment.restore",
+    "before the checkpoint knows of it": "selfplay.train.save",
+    "before the later checkpoints are dropped": "selfplay.learner.checkpoint.drop_after",
+    "before the record is cut": "selfplay.run.directory.Run.rewind",
+}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SELFPLAY_CACHE", str(shared_cache()))
+        place = tmp_path_factory.mktemp("unbroken") / "run"
+        return trained(place, settings("collapse=roll_back", "run.keep_checkpoints=2"))[0].folder
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        pytest.param(when, marks=pytest.mark.slow if place % 2 else ())
+        for place, when in enumerate(KILLS)
+    ],
+)
+def test_killed_while_it_goes_back_it_resumes_as_if_nothing_had_happened(
+    when: str, unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed = settings("collapse=roll_back", "run.keep_checkpoints=2")
+    experiment, run = Experiment(composed), Run.create(tmp_path / "run", composed)
+    back = training.roll_back
+
+    def struck(*arguments: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(KILLS[when], lambda *a, **k: (_ for _ in ()).throw(Killed()))
+            back(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "roll_back", struck)
+        with pytest.raises(Killed):
+            train(experiment, run)
+    del experiment
+    gc.collect()
+    place, faults = checkpoint.latest(run.folder / "checkpoints")
+    assert place is not None and not faults
+    again = Experiment.resume(composed, place)
+    run.rewind(again.step)
+    train(again, run)
+    assert metrics(run.folder) == metrics(unbroken)
+    assert metrics(run.folder / "rolled_back/1") == metrics(unbroken / "rolled_back/1")
+    ours, theirs = contents(run.folder), contents(unbroken)
+    assert {name for name in ours if "metrics" not in name} == {
+        name for name in theirs if "metrics" not in name
+    }
+    assert all(ours[name] == theirs[name] for name in ours if "episodes" in name)
+
+
+def test_it_goes_back_no_more_often_than_it_may_and_then_gives_the_diagnosis(
+    tmp_path: Path,
+) -> None:
+    composed = settings("collapse=roll_back", "collapse.response.times=1", tasks=Hopeless)
+    with pytest.raises(CollapsedError) as caught:
+        trained(tmp_path / "run", composed)
+    said = str(caught.value).splitlines()[0]
+    assert "step 6: collapsing again after going back 1 time(s): health: curriculum/health" in said
+    assert "lower learning rate" in said
+    assert steps(tmp_path / "run") == list(range(7)) and steps(tmp_path / "run/rolled_back/1")
+
+
+def test_with_no_checkpoint_from_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watch, "spare", lambda self: None)  # as where somebody cleared them away
+    with pytest.raises(CollapsedError, match="no whole checkpoint is left from before step 4"):
+        trained(tmp_path / "run", settings("collapse=roll_back"))
+
+
+def test_stopping_names_the_rule_and_leaves_the_record(tmp_path: Path) -> None:
+    with pytest.raises(CollapsedError, match=r"^step 6: collapsing: health: .* by step 4; begin"):
+        trained(tmp_path / "run", settings("collapse=stop"))
+    assert steps(tmp_path / "run") == list(range(7))
+
+
+def test_a_warning_is_told_once_and_recorded_at_every_step(tmp_path: Path) -> None:
+    run, told = trained(tmp_path / "run", settings("collapse=warn"))
+    assert told.count("signs of collapse") == 1
+    fires = [line["collapse/health"] for line in metrics(run.folder)[1:]]
+    assert fires == [0, 0, 0, 0, 0, 1, 1]
+    assert "health fired at step 6 to 7" in write_report(run.folder).read_text()
+
+
+def test_anchors_are_mixed_in_until_a_step() -> None:
+    class League:
+        asked: list[tuple[float, int]]
+
+        def __init__(self) -> None:
+            self.asked = []
+
+        def mix_anchors(self, share: float, *, until: int) -> None:
+            self.asked.append((share, until))
+
+    league = League()
+    watch = Watch(response=MixAnchors(share=0.4, steps=10), rules={"health": RULE})
+    for step in range(1, 8):
+        watch.observe(step, {"curriculum/health": float(step < 4)})
+        assert watch.respond(step, checkpoints=Path("nowhere"), league=league) is None
+    assert league.asked == [(0.4, 16), (0.4, 17)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (["+experiment=kuhn"], "needs a league; choose league=anchors"),
+        (["+experiment=kuhn", "league=pfsp"], "needs anchors in the league"),
+        (["+experiment=tic_tac_toe_league", "league.anchors=[]"], "needs anchors in the league"),
+    ],
+)
+def test_anchors_need_a_league_that_has_some(changes: list[str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=rf"collapse\.response: MixAnchors {complaint}"):
+        validate(compose.load([*changes, "collapse=mix_anchors"]))
+    validate(compose.load(["+experiment=tic_tac_toe_league", "collapse=mix_anchors"]))
+
+
+def test_a_record_of_what_was_left_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "rolled_back/1").mkdir(parents=True)
+    (tmp_path / "rolled_back/1/why.json").write_text('{"from": 3}')
+    with pytest.raises(RunError, match=r"rolled_back/1/why\.json: cannot be read"):
+        alarms(tmp_path, {})
+
+
+def test_stretches_of_steps_are_told_together() -> None:
+    rows = {
+        step: {"collapse/a": float(step in (2, 3, 5)), "collapse/returned": 1.0}
+        for step in range(7)
+    }
+    told = ["a fired at step 2 to 3", "a fired at step 5"]
+    assert alarms(Path("nowhere"), rows) == told

@@ -1,0 +1,121 @@
+"""Composing a configuration, from any folder and with users' own groups."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfplay.config import compose
+from selfplay.errors import ConfigError
+
+
+def test_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None:
+    assert compose.load(["learner.lr=1e-4"])["learner"]["lr"] == 1e-4
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/fast.yaml").write_text("# @package _global_\nlearner: {lr: 1e-3}\n")
+    lr = compose.load(["+experiment=fast"], search=[str(tmp_path)])["learner"]["lr"]
+    assert isinstance(lr, float) and lr == 1e-3
+
+
+def test_a_folder_of_groups_may_have_any_name(tmp_path: Path) -> None:
+    home = tmp_path / "it's a (strange), folder=1"
+    (home / "arena").mkdir(parents=True)
+    (home / "arena/own.yaml").write_text("_target_: somewhere.Own\n")
+    assert compose.load(["arena=own"], search=[str(home)])["arena"] == {"_target_": "somewhere.Own"}
+    assert "own" in compose.choices("arena", [str(home)])
+    assert "arena" in compose.groups([str(home)])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"a": 1, "b": {"c": [1, 2.5, None, True, "x"]}},
+        {"rate": 1e-05, "text": "1e-5", "yes": "yes", "number": "12", "none": "null"},
+        {"interpolation": "${not.one}", "escape": "a\\${b}", "braces": "{{ x }}", "list": ["${a}"]},
+        {"lines": "def f(a):\n    return a\n", "accents": "é ∑ \u202e", "empty": ""},
+    ],
+)
+def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(compose.to_yaml(values), encoding="utf-8")
+    assert compose.load([], name="config", folder=tmp_path) == values
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["arena.solver=8"], r"unknown key 'arena\.solver'; did you mean 'arena\.solvers'"),
+        (["+experiment=quickstart", "arena.forbiden=1"], r"did you mean 'arena\.forbidden'"),
+        (["nothing.at.all=1"], "unknown key 'nothing"),
+        (["run.minimum={a: 1}"], r"write \+run\.minimum="),
+        (["policy=huggingface"], r"policy\.model: missing; set policy\.model=VALUE"),
+        (["seed=["], r"cannot read 'seed=\['"),
+        (["seed=1,2"], "seed=1,2: several values for one run; add -m"),
+        (["run.name=${nowhere}"], "nowhere"),
+        (["arena=null"], "arena=null: arena takes the name of a config"),
+        (["+experiment=nothing"], "no experiment named 'nothing'; choose from: .*quickstart"),
+        (["+nothing=grpo", "seed=["], "cannot read"),
+    ],
+)
+def test_what_cannot_be_composed_is_one_line(overrides: list[str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        compose.load(overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("a: 1\nb: [1\nc: 2\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml, line 3: not valid YAML"):
+        compose.load([], name="config", folder=tmp_path)
+
+
+def test_folders_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no train\.yaml in .*nowhere"):
+        compose.load([], folder=tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"--config-dir .*nowhere: no such folder"):
+        compose.load([], search=[str(tmp_path / "nowhere")])
+
+
+def composed() -> dict[str, Any]:
+    return compose.load(["+experiment=smoke"])
+
+
+def test_a_config_has_all_its_parts_and_no_other() -> None:
+    compose.validate(composed())
+    with pytest.raises(ConfigError, match="unknown key 'sede'; did you mean 'seed'"):
+        compose.validate({**composed(), "sede": 1})
+    for key in compose.KEYS:
+        rest = {name: value for name, value in composed().items() if name != key}
+        with pytest.raises(ConfigError, match=f"no {key!r}"):
+            compose.validate(rest)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "complaint"),
+    [
+        ("seed", "abc", "seed: 'abc' does not fit"),
+        ("learner", 3, "learner: 3 does not fit"),
+        ("learner.lr", -1, "learner.lr: -1 does not fit"),
+        ("rollout.max_live", 0, "rollout.max_live: 0 does not fit"),
+        ("roles.solver", {"style": "terse"}, "roles.solver._target_: missing"),
+        ("services.executor", None, "services.executor: None does not fit"),
+        ("services.executor", {}, "services.executor._target_: missing"),
+        ("evaluations.proposals", {}, "evaluations.proposals.arena._target_: missing"),
+        ("arena._target_", "arenas.absolute_zero.arena.AbsoluteZer", "did you mean 'AbsoluteZero'"),
+    ],
+)
+def test_a_part_that_cannot_be_used_is_one_line(path: str, value: Any, complaint: str) -> None:
+    whole = composed()
+    *parents, last = path.split(".")
+    node = whole
+    for name in parents:
+        node = node[name]
+    node[last] = value
+    with pytest.raises(ConfigError, match=complaint):
+        compose.validate(whole)
+
+
+def test_services_are_what_an_arena_may_leave_out() -> None:
+    whole = composed()
+    del whole["services"]["executor"]
+    with pytest.raises(ConfigError, match=r"executor: missing; .*AbsoluteZero needs it"):
+        compose.validate(whole)

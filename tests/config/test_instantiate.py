@@ -1,0 +1,213 @@
+"""Objects from config nodes, with every key and type checked before anything is built."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+
+from selfplay.config.instantiate import build, check, convert, fit
+from selfplay.errors import ConfigError
+
+HERE = __name__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    size: int = 1
+    kind: Literal["road", "track"] = "road"
+
+
+class Vehicle:
+    built: ClassVar[int] = 0
+
+    def __init__(
+        self, *, name: str, speed: float = 1.0, pair: tuple[float, float] = (0, 0)
+    ) -> None:
+        type(self).built += 1
+        self.name, self.speed, self.pair = name, speed, pair
+
+
+class Car(Vehicle):
+    def __init__(
+        self, *, wheels: Sequence[Wheel] = (), engine: Any = None, **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        self.wheels, self.engine = wheels, engine
+
+
+class Closed(Vehicle):
+    def __init__(self, *, doors: int) -> None:
+        super().__init__(name="closed")
+        self.doors = doors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    least: Mapping[str, float] = field(default_factory=dict)
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.most is not None and self.most < 0:
+            raise ValueError("most is not negative")
+
+
+class Bare:
+    pass
+
+
+def anything(**settings: Any) -> dict[str, Any]:
+    return settings
+
+
+def node(name: str, /, **keys: Any) -> dict[str, Any]:
+    return {"_target_": f"{HERE}.{name}", **keys}
+
+
+def test_inner_nodes_are_built_first_in_mappings_and_lists() -> None:
+    car = build(node("Car", name="a", wheels=[node("Wheel", size=2), node("Wheel")]))
+    assert [wheel.size for wheel in car.wheels] == [2, 1]
+    assert build({"x": [node("Wheel")], "y": 3}) == {"x": [Wheel()], "y": 3}
+
+
+def test_plain_values_pass_through() -> None:
+    for value in (None, 1, 1.5, "text", [1, "a"], {"a": {"b": None}}):
+        assert build(value) == value
+
+
+def test_base_classes_take_what_is_passed_on_to_them_with_their_types() -> None:
+    assert build(node("Car", name="a", speed=3)).speed == 3
+    with pytest.raises(ConfigError, match=r"car\.speed: 'fast' does not fit"):
+        build(node("Car", name="a", speed="fast"), where="car")
+    with pytest.raises(ConfigError, match=r"car\.sped: unknown key; did you mean 'speed'"):
+        build(node("Car", name="a", sped=1), where="car")
+
+
+def test_what_is_not_passed_on_is_no_parameter() -> None:
+    with pytest.raises(ConfigError, match=r"name: unknown key; .* doors"):
+        build(node("Closed", doors=1, name="b"))
+
+
+def test_a_missing_parameter_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"car\.name: missing; .*Car needs it"):
+        check(node("Car"), where="car")
+
+
+def test_services_fill_in_what_the_config_leaves_out_and_only_what_is_asked_for() -> None:
+    services = {"engine": "motor", "radio": "on"}
+    assert build(node("Car", name="a"), provided=services).engine == "motor"
+    assert build(node("Car", name="a", engine=None), provided=services).engine is None
+    check({"x": node("Vehicle")}, provided=["name"])
+
+
+def test_a_function_that_takes_anything_is_given_anything() -> None:
+    assert build(node("anything", a=1, b=node("Wheel"))) == {"a": 1, "b": Wheel()}
+
+
+def test_a_class_without_an_initialiser_takes_nothing() -> None:
+    assert isinstance(build(node("Bare")), Bare)
+    with pytest.raises(ConfigError, match=r"x\.a: unknown key"):
+        check({"x": node("Bare", a=1)})
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "wanted"),
+    [
+        (float, "1e-4", 1e-4),
+        (float, 1, 1.0),
+        (int, 8.0, 8),
+        (int, "8", 8),
+        (str, 7, "7"),
+        (str | None, None, None),
+        (tuple[float, float], [1, 0.5], (1.0, 0.5)),
+        (Sequence[str], ["a"], ["a"]),
+        (Mapping[str, float], {"a": "0.5"}, {"a": 0.5}),
+        (Literal["a", "b"], "b", "b"),
+        (bool, False, False),
+        (int | None, None, None),
+        (Wheel, {"size": "3"}, Wheel(size=3)),
+        (list[Wheel], [{"kind": "track"}], [Wheel(kind="track")]),
+    ],
+)
+def test_values_are_used_as_the_declared_type(hint: Any, given: Any, wanted: Any) -> None:
+    found = convert(hint, given, where="x")
+    assert found == wanted and type(found) is type(wanted)
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "complaint"),
+    [
+        (float, "fast", "x: 'fast' does not fit: input should be a valid number"),
+        (int, 8.5, "x: 8.5 does not fit"),
+        (int, True, "x: true does not fit: a number is needed"),
+        (float, False, "x: false does not fit: a number is needed"),
+        (float, None, "x: None does not fit"),
+        (int, [1], r"x: \[1\] does not fit"),
+        (str, None, "x: None does not fit"),
+        (Sequence[str], "abc", "x: 'abc' does not fit"),
+        (tuple[float, float], [1.0], r"x\.1: .* does not fit: field required"),
+        (Mapping[str, float], {"a": "b"}, r"x\.a: 'b' does not fit"),
+        (Literal["agent", "role"], "rol", "did you mean 'role'"),
+        (Wheel, {"kind": "air"}, r"x\.kind: 'air' does not fit"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_one_line(hint: Any, given: Any, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        convert(hint, given, where="x")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_built_gets_the_converted_values() -> None:
+    made = build(node("Vehicle", name=7, speed="1e-4", pair=[1, 2]))
+    assert (made.name, made.speed, made.pair) == ("7", 1e-4, (1.0, 2.0))
+    assert fit(Limits, {"least": {"a": "1"}}, where="x") == {"least": {"a": 1.0}}
+
+
+def test_what_the_target_refuses_is_one_line() -> None:
+    with pytest.raises(ConfigError, match="limits: most is not negative"):
+        build(node("Limits", most=-1), where="limits")
+
+
+def test_reserved_parameters_are_no_keys() -> None:
+    assert fit(Vehicle, {}, where="x", reserved=("name",)) == {}
+    with pytest.raises(ConfigError, match=r"x\.name: unknown key"):
+        fit(Vehicle, {"name": "a"}, where="x", reserved=("name",))
+
+
+def test_checking_builds_nothing_and_looks_into_nested_nodes() -> None:
+    before = Vehicle.built
+    tree = {"list": [node("Car", name="a", wheels=[node("Wheel", size="big")])]}
+    with pytest.raises(ConfigError, match=r"^list\.0\.wheels\.0\.size: 'big' does not fit"):
+        check(tree)
+    with pytest.raises(ConfigError, match=r"^wheel: unknown key; did you mean 'wheels'"):
+        check(node("Car", name="a", wheel=[node("Wheel")]))
+    assert Vehicle.built == before
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("selfplay.credit.grpo.GRPOO", "no 'GRPOO' in selfplay.credit.grpo; did you mean 'GRPO'"),
+        ("selfplay.credit.grop.GRPO", "no module 'selfplay.credit.grop' .*'selfplay.credit.grpo'"),
+        ("nowhere_at_all.Thing", "no module 'nowhere_at_all'"),
+        ("Thing", "'Thing' is no dotted name"),
+        ("", "'' is no dotted name"),
+        (".Thing", "is no dotted name"),
+        (3, "is no dotted name"),
+        ("selfplay.credit.grpo", "is neither a class nor a function"),
+        (f"{HERE}.HERE", "is neither a class nor a function"),
+    ],
+)
+def test_a_target_that_is_not_there_is_one_line(name: Any, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=r"^x\._target_: .*" + complaint):
+        check({"x": {"_target_": name}})
+
+
+def test_a_module_that_fails_to_import_is_one_line_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_on_import.py").write_text("import json\njson.nothing\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"AttributeError: .*failing_on_import\.py, line 2"):
+        check({"x": {"_target_": "failing_on_import.Thing"}})

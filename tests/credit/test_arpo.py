@@ -1,0 +1,104 @@
+"""ARPO: shared turns are one sample with the mean advantage, by hand."""
+
+import pytest
+
+from selfplay.credit.arpo import ARPO
+from selfplay.credit.base import own_return, plays
+from selfplay.credit.grpo import GRPO
+from selfplay.credit.tree import candidates, path, places
+from selfplay.types import Episode, Status
+from tests.helpers.builders import advantages, episode, group, turn
+from tests.helpers.enumerated_arena import branched
+
+
+def line(last: float, *, turns: int = 3, agent: str = "a_0") -> Episode:
+    return episode(
+        *(turn(agent, stage=n) for n in range(turns - 1)), turn(agent, last, stage=turns - 1)
+    )
+
+
+GROUP = group(
+    line(6.0),
+    line(0.0),
+    branched(line(2.0), 0, stem=2),
+    branched(line(4.0), 2, stem=1),
+)
+"""Returns 6, 0, 2, 4. The first turn is shared by 0, 2 and 3, the second by 0 and 2."""
+
+
+def test_by_hand() -> None:
+    samples = ARPO(std=False).assign([GROUP])
+    assert [(s.episode, s.turn.stage) for s in samples] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (2, 2),
+        (3, 1),
+        (3, 2),
+    ]
+    # Advantages 3, -3, -1, 1: the first turn (3 - 1 + 1) / 3 = 1, the second (3 - 1) / 2 = 1.
+    assert advantages(samples) == [1, 1, 3, -3, -3, -3, -1, 1, 1]
+    scaled = advantages(ARPO().assign([GROUP]))
+    spread = 2.581988897
+    assert scaled == pytest.approx([a / spread for a in advantages(samples)], abs=1e-5)
+
+
+def test_a_branch_of_a_branch_shares_what_its_parent_shared() -> None:
+    assert [path(GROUP, index) for index in range(4)] == [
+        (0, 0, 0),
+        (1, 1, 1),
+        (0, 0, 2),
+        (0, 3, 3),
+    ]
+    found = places(plays([GROUP], own_return))
+    assert found[0] == found[6] == found[9] != found[3]
+    assert found[1] == found[7] != found[10]
+    assert len(set(found)) == 9
+    nodes = {(each.episode, each.number): each.node for each in candidates([GROUP], own_return)}
+    assert nodes[0, 0] == nodes[1, 0] == () and nodes[0, 1] == nodes[3, 1] == (0, 0)
+    assert nodes[0, 2] == nodes[2, 2] == (0, 1) != nodes[1, 2] == (1, 1)
+
+
+def test_a_stem_of_the_whole_group_has_no_signal() -> None:
+    found = ARPO(std=False).assign([group(line(1.0), branched(line(0.0), 0, stem=2))])
+    assert advantages(found) == [0, 0, 0.5, -0.5]
+
+
+def test_without_branches_it_is_grpo() -> None:
+    independent = group(line(1.0), line(0.0), line(5.0, turns=2))
+    assert ARPO().assign([independent]) == GRPO().assign([independent])
+    assert [each.node for each in candidates([independent], own_return)] == [()] * 8
+
+
+def test_a_stem_whose_own_episode_failed_is_learned_from_all_the_same() -> None:
+    failed = episode(*GROUP.episodes[0].turns, status=Status.FAILED)
+    samples = ARPO(std=False).assign([group(failed, *GROUP.episodes[1:])])
+    # Returns 0, 2, 4: advantages -2, 0, 2. The first turn is shared by the last two.
+    assert [(s.episode, s.advantage) for s in samples] == [
+        *[(1, -2), (1, -2), (1, -2)],
+        *[(2, 1), (2, 0), (2, 0)],
+        *[(3, 2), (3, 2)],
+    ]
+
+
+def test_agents_of_one_stage_branch_together() -> None:
+    def both(left: float, right: float) -> Episode:
+        turns = [turn(name, stage=n) for n in range(2) for name in ("a_0", "b_0")]
+        return episode(*turns[:2], turn("a_0", left, stage=1), turn("b_0", right, stage=1))
+
+    one = group(both(1, 0), both(0, 0), branched(both(2, 3), 0, stem=2))
+    samples = ARPO(std=False, within="agent").assign([one])
+    assert [(s.episode, s.turn.agent) for s in samples[-2:]] == [(2, "a_0"), (2, "b_0")]
+    # a: returns 1, 0, 2, advantages 0, -1, 1; b: 0, 0, 3, advantages -1, -1, 2.
+    assert advantages(samples) == [0.5, 0.5, 0, -1, -1, -1, -1, -1, 1, 2]
+    nodes = [each.node for each in candidates([one], own_return)]
+    assert nodes == [(), (), (0, 1), (0, 1), (), (), (1, 1), (1, 1), (0, 1), (0, 1)]
+
+
+def test_long_stems_are_no_deeper_than_their_branchings() -> None:
+    long = group(line(1.0, turns=3000), branched(line(0.0, turns=3000), 0, stem=2900))
+    assert len(ARPO().assign([long])) == 3100
+    assert candidates([long], own_return)[0].value == 0.5

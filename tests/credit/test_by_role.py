@@ -1,0 +1,74 @@
+"""Credit by role: each role is compared as its own method does it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from selfplay.credit.by_role import ByRole
+from selfplay.credit.dr_grpo import DrGRPO
+from selfplay.credit.rae import RoleConditioned
+from selfplay.credit.trr import TaskRelative
+from selfplay.errors import ConfigError
+from selfplay.experiment.validation import refuse_unfed
+from tests.helpers.builders import episode, group, turn
+
+TRR = "selfplay.credit.trr.TaskRelative"
+
+
+def groups() -> list[Any]:
+    """Two groups of one proposal and two attempts each."""
+    return [
+        group(
+            episode(
+                turn("proposer_0", paid),
+                turn("solver_0", 1.0, prompt_ids=(9, number)),
+                turn("solver_1", 0.0, prompt_ids=(9, number)),
+            ),
+            name=str(number),
+        )
+        for number, paid in enumerate((1.0, 3.0))
+    ]
+
+
+def by_turn(samples: Any) -> dict[int, float]:
+    return {id(sample.turn): sample.advantage for sample in samples}
+
+
+def test_each_role_has_its_own_comparison() -> None:
+    given = groups()
+    credit = ByRole(
+        methods={"default": TaskRelative(epsilon=0.0), "solver": DrGRPO(within="prompt")}
+    )
+    found = by_turn(credit.assign(given))
+    turns = [t for each in given for e in each.episodes for t in e.turns]
+    # Proposals 1 and 3 against each other: +-1 / sqrt(2); attempts against their own question's.
+    expected = [-(0.5**0.5), 0.5, -0.5, 0.5**0.5, 0.5, -0.5]
+    assert [found[id(t)] for t in turns] == pytest.approx(expected)
+
+
+def test_a_method_with_averages_keeps_them_of_its_roles_only() -> None:
+    credit = ByRole(methods={"default": TaskRelative(), "solver": RoleConditioned(by="role")})
+    credit.assign(groups())
+    assert set(credit.metrics()) == {"solver/baseline/game_v0/solver/base"}
+    twin = ByRole(methods={"default": TaskRelative(), "solver": RoleConditioned(by="role")})
+    twin.load_state_dict(json.loads(json.dumps(credit.state_dict())))
+    assert twin.metrics() == credit.metrics() and not credit.modules()
+    with pytest.raises(ValueError, match="but got"):
+        ByRole(methods={"judge": TaskRelative()}).load_state_dict(credit.state_dict())
+
+
+def test_a_role_without_a_method_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"credit\.methods: no 'proposer'"):
+        ByRole(methods={"solver": TaskRelative()}).assign(groups())
+    with pytest.raises(ValueError, match="names no role"):
+        ByRole(methods={})
+
+
+def test_what_a_part_needs_the_whole_needs() -> None:
+    node = {"_target_": "selfplay.credit.by_role.ByRole", "methods": {"default": {"_target_": TRR}}}
+    sampler = {"_target_": "selfplay.sampler.independent.Independent", "group_size": 1}
+    refuse_unfed(node, sampler)
+    magrpo = {"_target_": "selfplay.credit.magrpo.MAGRPO"}
+    with pytest.raises(ConfigError, match="group_size is 1"):
+        refuse_unfed({**node, "methods": {"solver": magrpo}}, sampler)

@@ -1,0 +1,171 @@
+"""Whom returns are compared with, and what has nothing to be compared."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from selfplay.credit import Credit
+from selfplay.credit.base import own_return_to_go
+from selfplay.credit.dr_grpo import DrGRPO
+from selfplay.credit.gae import GAE
+from selfplay.credit.gigpo import GiGPO
+from selfplay.credit.grpo import GRPO
+from selfplay.credit.magrpo import MAGRPO
+from selfplay.credit.mt_grpo import TurnLevel
+from selfplay.credit.pass_at_k import PassAtK
+from selfplay.credit.rae import RoleConditioned
+from selfplay.credit.reinforce_pp import ReinforcePlusPlus
+from selfplay.credit.rloo import RLOO
+from selfplay.credit.team_return import rounds_of
+from selfplay.credit.trr import TaskRelative
+from selfplay.types import Episode, Status
+from tests.helpers.builders import advantages, episode, group, solos, turn
+
+
+class Even:
+    """A critic that expects the same of every state, and learns nothing."""
+
+    def values(self, states: Sequence[object]) -> list[float]:
+        return [0.5] * len(states)
+
+    def fit(self, states: Sequence[object], returns: Sequence[float]) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+def whitened_gae() -> Credit:
+    return GAE(critic=Even())
+
+
+def plain_gae() -> Credit:
+    return GAE(critic=Even(), whiten=False)
+
+
+RELATIVE: list[Callable[[], Credit]] = [
+    GRPO,
+    DrGRPO,
+    RLOO,
+    MAGRPO,
+    TaskRelative,
+    TurnLevel,
+    GiGPO,
+    PassAtK,
+    ReinforcePlusPlus,
+    partial(ReinforcePlusPlus, baseline="group"),
+    whitened_gae,
+]
+"""Methods that compare the returns of a batch with each other: equal ones are no signal."""
+METHODS: list[Callable[[], Credit]] = [*RELATIVE, RoleConditioned, plain_gae]
+
+
+def test_within_a_prompt_solvers_of_different_proposals_are_not_compared() -> None:
+    def sibling(program: int, *rewards: float) -> Episode:
+        turns = [turn("proposer_0", 0.0, prompt_ids=(1,))]
+        turns += [
+            turn(f"solver_{n}", reward, prompt_ids=(2, program)) for n, reward in enumerate(rewards)
+        ]
+        return episode(*turns)
+
+    siblings = [sibling(7, 1, 0), sibling(8, 5, 3)]
+    by_prompt = advantages(DrGRPO(within="prompt").assign([group(*siblings)]))
+    assert by_prompt == [0, 0.5, -0.5, 0, 1, -1]
+    by_role = advantages(DrGRPO(within="role").assign([group(*siblings)]))
+    assert by_role == [0, -1.25, -2.25, 0, 2.75, 0.75]
+    by_agent = advantages(DrGRPO(within="agent").assign([group(*siblings)]))
+    assert by_agent == [0, -2, -1.5, 0, 2, 1.5]
+
+
+def test_groups_are_never_compared_with_each_other() -> None:
+    groups = [group(episode(turn("solver_0", 1)), name="a"), group(episode(turn("solver_0", 0)))]
+    assert advantages(RLOO().assign(groups)) == [0, 0]
+
+
+@pytest.mark.parametrize("method", RELATIVE)
+def test_no_comparison_gives_zeros_and_never_nan(method: Callable[[], Credit]) -> None:
+    credit = method()
+    assert credit.assign([]) == []
+    assert credit.assign([group()]) == []
+    assert advantages(credit.assign(solos(3.0))) == [0]
+    assert advantages(credit.assign(solos(0.1, 0.1, 0.1))) == [0, 0, 0]
+    assert advantages(credit.assign(solos(0.1 + 0.2, 0.3, 0.3))) == [0, 0, 0]
+    failed = episode(turn("solver_0", math.inf), status=Status.FAILED)
+    assert credit.assign([group(failed, failed)]) == []
+    found = advantages(credit.assign([group(failed, episode(turn("solver_0", 1)), failed)]))
+    assert found == [0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_to_learn_from_is_no_error_and_never_nan(method: Callable[[], Credit]) -> None:
+    credit = method()
+    assert credit.assign([]) == []
+    assert credit.assign([group(), group(episode(), name="b")]) == []
+    failed = episode(turn("solver_0", math.nan), status=Status.FAILED)
+    assert credit.assign([group(failed, failed)]) == []
+    turns = [turn("solver_0", 1, trainable=(0,)), turn("solver_0", 2, completion_ids=())]
+    silent = [episode(*turns), episode(turn("solver_0", 3))]
+    found = advantages(credit.assign([group(*silent)]))
+    assert found[:2] == [0, 0], "what the policy did not choose, it is not credited with"
+    assert all(math.isfinite(value) for value in found)
+    for rewards in ([7.0], [0.1] * 3, [1e-300, 0.0], [1e150, -1e150, 0.0]):
+        found = advantages(credit.assign(solos(*rewards)))
+        assert all(math.isfinite(value) for value in found), rewards
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_samples_come_in_the_order_of_the_turns(method: Callable[[], Credit]) -> None:
+    turns = [turn("a_0", 1), turn("b_0", 2), turn("a_0", 3)]
+    episodes = [episode(*turns), episode(*turns, status=Status.FAILED), episode(*turns[:1])]
+    samples = method().assign([group(*episodes)])
+    assert [sample.turn for sample in samples] == [*turns, turns[0]]
+    assert [sample.episode for sample in samples] == [0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("method", [GRPO, DrGRPO, RLOO])
+def test_a_trajectory_counts_once_however_many_turns_it_took(
+    method: Callable[[], Credit],
+) -> None:
+    long = episode(*[turn("solver_0", 1.0) for _ in range(4)])
+    groups = [group(long, episode(turn("solver_0", 0.0)), episode(turn("solver_0", 2.0)))]
+    found = advantages(method().assign(groups))
+    once = advantages(method().assign(solos(4, 0, 2)))
+    assert found == [once[0]] * 4 + once[1:]
+
+
+def test_truncated_episodes_are_learned_from() -> None:
+    cut = episode(turn("solver_0", -1), status=Status.TRUNCATED)
+    assert advantages(RLOO().assign([group(cut, episode(turn("solver_0", 1)))])) == [-2, 2]
+
+
+def test_rounds_are_cut_where_an_agent_moves_again() -> None:
+    agents = ("a_0", "b_0", "a_0", "b_0", "b_0", "a_0", "c_0")
+    assert rounds_of(episode(*map(turn, agents))) == [0, 0, 1, 1, 2, 2, 2]
+
+
+def test_an_agents_own_return_to_go() -> None:
+    turns = [turn("a_0", 1), turn("b_0", 8), turn("a_0", 2), turn("a_0", 4)]
+    assert own_return_to_go(episode(*turns), discount=0.5) == [3, 8, 4, 4]
+    assert own_return_to_go(episode(*turns)) == [7, 8, 6, 4]
+
+
+def test_an_unknown_comparison_is_refused() -> None:
+    with pytest.raises(ValueError, match="'team'"):
+        GRPO(within="team").assign(solos(1, 0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", [*RELATIVE, plain_gae])
+def test_a_method_without_state_takes_no_other_methods_state(
+    method: Callable[[], Credit],
+) -> None:
+    credit = method()
+    assert credit.state_dict() == {}
+    credit.load_state_dict({})
+    with pytest.raises(ValueError, match="keeps no state"):
+        credit.load_state_dict({"averages": {}})

@@ -1,0 +1,75 @@
+"""One line each: a step without any signal to learn from, and a metric that no game has."""
+
+from dataclasses import replace
+
+import pytest
+
+from selfplay.credit import Credit
+from selfplay.credit.at_grpo import AgentTurn
+from selfplay.credit.by_role import ByRole
+from selfplay.credit.magrpo import MAGRPO
+from selfplay.credit.missing_signals import Silence, unmeasured, zero_fraction
+from selfplay.credit.rejection_sampling import Experience
+from selfplay.credit.rloo import RLOO
+from selfplay.sampler.resample import Resample
+from selfplay.types import Group, Status
+from tests.helpers.builders import episode, group, sample, solos, turn
+
+
+def match(paid: float) -> Group:
+    first, second = turn("player_0", paid), turn("player_1", 0.1 - paid - 0.1)
+    return group(episode(first, second), episode(second, first))
+
+
+def line(credit: Credit, groups: list[Group], step: int = 1) -> str | None:
+    return Silence(credit).line(step, groups, credit.assign(groups))
+
+
+@pytest.mark.parametrize(
+    "credit", [MAGRPO(), AgentTurn(returns="team"), ByRole(methods={"default": MAGRPO()})]
+)
+def test_a_team_credit_in_a_zero_sum_game_is_named(credit: Credit) -> None:
+    said = line(credit, [match(0.3), match(1.0)])
+    assert said and "step 1: all 8 advantages are 0" in said
+    assert "zero-sum" in said and "credit=rloo" in said
+
+
+def test_other_reasons_are_not_called_a_zero_sum_game() -> None:
+    said = line(MAGRPO(), solos(1.0, 1.0))
+    assert said and "all 2 advantages are 0" in said and "zero-sum" not in said
+    said = line(RLOO(within="agent"), solos(0.5, 0.5))
+    assert said and "returns that credit compares are equal" in said
+    assert line(RLOO(), []) == "step 1: credit made no samples, so no policy learns in this step"
+    assert line(RLOO(), solos(1.0, 0.0)) is None
+
+
+def test_it_is_said_once_where_such_steps_begin() -> None:
+    credit = RLOO()
+    silence = Silence(credit)
+    flat, fine = solos(1.0, 1.0), solos(1.0, 0.0)
+    said = [
+        silence.line(step, groups, credit.assign(groups))
+        for step, groups in enumerate([fine, flat, flat, fine, flat], 1)
+    ]
+    assert [each is not None for each in said] == [False, True, False, False, True]
+
+
+def test_the_fraction_of_samples_without_an_advantage() -> None:
+    some = [sample([1], [2, 3], a) for a in (0.0, 1.0, (0.0, 0.0), (0.0, -1.0))]
+    assert zero_fraction(some) == 0.5 and zero_fraction([]) == 1.0
+
+
+def test_a_metric_that_no_game_has_is_named_with_its_nearest() -> None:
+    played = [group(episode(turn("a_0"), metrics={"accuracy": 1.0, "solved": 0.0}))]
+    parts = {
+        "credit": ByRole(methods={"solver": Experience(measure="acuracy"), "default": RLOO()}),
+        "sampler": Resample(penalty="nonsense"),
+    }
+    first, second = unmeasured(parts, played)
+    assert first.startswith("credit.methods.solver.measure: none of 1 finished episodes")
+    assert "'acuracy'" in first and "'accuracy'" in first
+    assert second.startswith("sampler.penalty:") and "'nonsense'" in second
+    fine = {"credit": Experience(), "sampler": Resample(), "other": object()}
+    assert list(unmeasured(fine, played)) == []
+    cut = group(replace(played[0].episodes[0], status=Status.TRUNCATED))
+    assert list(unmeasured(parts, [cut])) == [], "nothing was played that could tell"

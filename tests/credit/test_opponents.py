@@ -1,0 +1,146 @@
+"""Credit beside opponents: what nobody learns from is compared with nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from selfplay.credit import Credit
+from selfplay.credit.arpo import ARPO
+from selfplay.credit.at_grpo import AgentTurn
+from selfplay.credit.counterfactual import Counterfactual
+from selfplay.credit.gae import GAE
+from selfplay.credit.grpo import GRPO
+from selfplay.credit.rae import RoleConditioned
+from selfplay.credit.reinforce_pp import ReinforcePlusPlus
+from selfplay.credit.rloo import RLOO
+from selfplay.credit.shaping import Overlong, Shaping
+from selfplay.sampler.dynamic import has_signal
+from selfplay.types import Group
+from tests.helpers.builders import advantages, episode, group, turn
+from tests.rollout.test_policy_pool import Guess, job, rollout
+
+# Credit: player_0 is `base` and learns; player_1 is the frozen `old`.
+
+
+def match(own: float, other: float, *, policy: str = "old", learn: bool = False) -> Any:
+    return episode(
+        turn("player_0", own),
+        turn("player_1", other, policy=policy, learn=learn),
+        seating={"player_1": policy},
+    )
+
+
+GROUP = group(match(1.0, -1.0), match(0.0, 0.0), match(-1.0, 1.0), match(-1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("credit", "expected"),
+    [
+        # Returns 1, 0, -1, -1 of player_0 alone: mean -0.25; leave-one-out 4/3 of that.
+        (RLOO(within="role"), [5 / 3, 1 / 3, -1, -1]),
+        (RLOO(within="prompt"), [5 / 3, 1 / 3, -1, -1]),
+        (ARPO(std=False), [1.25, 0.25, -0.75, -0.75]),
+        (AgentTurn(std=False), [1.25, 0.25, -0.75, -0.75]),
+        # sqrt of the variance (1.5625 + 0.0625 + 2 * 0.5625) / 3 = 0.957427
+        (GRPO(within="role"), [1.305581, 0.261116, -0.783349, -0.783349]),
+        # ... and / 4: 0.829156
+        (ReinforcePlusPlus(), [1.507555, 0.301511, -0.904533, -0.904533]),
+        (RoleConditioned(decay=0.5), [1.0, -0.5, -1.25, -0.625]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_opponents_turns_are_compared_with_nothing(
+    credit: Credit, expected: list[float]
+) -> None:
+    samples = credit.assign([GROUP])
+    assert [sample.turn.policy for sample in samples] == ["base"] * 4
+    assert advantages(samples) == pytest.approx(expected, abs=1e-5)
+
+
+def test_two_that_learn_on_one_role_are_each_their_own_measure() -> None:
+    """base: returns 1, 0 around 0.5; rival: -1, 4 around 1.5."""
+    both = group(
+        match(1.0, -1.0, policy="rival", learn=True), match(0.0, 4.0, policy="rival", learn=True)
+    )
+    found = {
+        policy: [s.advantage for s in RLOO(within="role").assign([both]) if s.turn.policy == policy]
+        for policy in ("base", "rival")
+    }
+    assert found == {"base": [1.0, -1.0], "rival": [-5.0, 5.0]}
+    averages = RoleConditioned(by="role", decay=0.5)
+    averages.assign([both])
+    assert averages.metrics() == {
+        "baseline/game_v0/player/base": 0.25,
+        "baseline/game_v0/player/rival": 1.75,
+    }
+    again = RoleConditioned(by="role", decay=0.5)
+    again.load_state_dict(averages.state_dict())
+    assert again.metrics() == averages.metrics()
+
+
+def test_a_critic_neither_reads_nor_learns_what_an_opponent_saw() -> None:
+    """Its ids are of another seam, such as the bytes of a script."""
+    read: list[tuple[int, ...]] = []
+
+    class Spy:
+        def values(self, states: Sequence[tuple[int, ...]]) -> list[float]:
+            read.extend(states)
+            return [0.0] * len(states)
+
+        def fit(
+            self, states: Sequence[tuple[int, ...]], returns: Sequence[float]
+        ) -> Mapping[str, float]:
+            read.extend(states)
+            assert list(returns) == [1.0, 2.0]
+            return {}
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+    script = turn("player_0", -3.0, policy="old", learn=False, prompt_ids=(250,), stage=0)
+    turns = [script, turn("player_1", 1.0, stage=1)]
+    more = [script, turn("player_1", 2.0, stage=1)]
+    credit = GAE(critic=Spy(), sees="all", whiten=False)
+    assert advantages(credit.assign([group(episode(*turns), episode(*more))])) == [1.0, 2.0]
+    assert set(read) == {(1, 2)}
+
+
+def test_replays_move_the_opponent_as_recorded_and_judge_only_who_learns() -> None:
+    """In `Guess` an action is worth 1 - -1 = 2 to who says `a`, whatever the opponent says."""
+    credit = Counterfactual(arena=Guess, default="b", returns="own")
+    (played,) = rollout().play([job(seating={"player_1": "old"})])
+    samples = credit.assign([group(played)])
+    assert [(s.turn.agent, s.advantage) for s in samples] == [("player_0", 2.0)] * 2
+    assert credit.metrics()["replays"] == 3, "the record and two turns, none for the opponent"
+
+
+def test_branches_behind_an_opponents_move() -> None:
+    """Two stages: the opponent alone moves first, so that what branches is its reply.
+
+    The stem's second turn has two candidates of returns 1 and 3: each against their mean.
+    """
+    first = turn("player_1", 0.0, policy="old", learn=False, stage=0)
+    parent = episode(first, turn("player_0", 1.0, stage=1), seating={"player_1": "old"})
+    child = replace(
+        episode(first, turn("player_0", 3.0, stage=1), seating={"player_1": "old"}),
+        parent=0,
+        stem=1,
+    )
+    for credit in (AgentTurn(std=False), ARPO(std=False)):
+        samples = credit.assign([group(parent, child)])
+        assert [(s.turn.reward, s.advantage) for s in samples] == [(1.0, -1.0), (3.0, 1.0)]
+
+
+def test_only_what_is_learned_from_has_signal_and_is_shaped() -> None:
+    def of(*own: float) -> Group:
+        return group(*(match(reward, number) for number, reward in enumerate(own)))
+
+    assert not has_signal(of(1.0, 1.0)), "the opponent's pay differs, and nobody learns from it"
+    assert has_signal(of(1.0, 0.0))
+    (shaped,) = Shaping([Overlong(limit=1, buffer=1)]).apply([of(1.0)])
+    own, other = shaped[0].episodes[0].turns
+    assert "unshaped_reward" in own.info and "unshaped_reward" not in other.info

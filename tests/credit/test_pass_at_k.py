@@ -1,0 +1,69 @@
+"""Pass@k: golden numbers, and the gradient of pass@k by enumeration."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from selfplay.credit.pass_at_k import PassAtK
+from tests.helpers.builders import advantages, solos
+from tests.helpers.enumerated_game import MIXED
+
+RIGHT = replace(MIXED, pay=lambda h: (float(MIXED.pay(h)[0] > 0.4), float(MIXED.pay(h)[1] > 0.4)))
+"""Pays 1 where MIXED pays more than 0.4."""
+
+
+def test_the_golden_groups() -> None:
+    found = advantages(PassAtK().assign(solos(1, 1, 0, 0, 0, 0, 0, 0)))
+    assert found == pytest.approx([0.5222330] * 2 + [-0.1740777] * 6, abs=1e-6)
+    found = advantages(PassAtK().assign(solos(0, 0, 0, 1, 0, 0, 0, 0)))
+    assert found == pytest.approx([-0.1428571] * 3 + [1] + [-0.1428571] * 4, abs=1e-6)
+
+
+@pytest.mark.parametrize("std", [False, True])
+def test_the_advantages_of_a_group_add_up_to_zero(std: bool) -> None:
+    for right in range(9):
+        found = advantages(PassAtK(k=3, std=std).assign(solos(*[1] * right, *[0] * (8 - right))))
+        assert sum(found) == pytest.approx(0, abs=1e-12)
+        assert any(found) == (1 <= right <= 5), "three wrong answers make a failing subset"
+
+
+def test_more_than_the_threshold_is_right() -> None:
+    found = advantages(PassAtK(k=1, threshold=0.5, std=False).assign(solos(0.5, 7, 0.4, 0.6)))
+    assert found == [-0.5, 0.5, -0.5, 0.5]
+
+
+def test_groups_of_no_more_than_k_have_no_signal() -> None:
+    for size in (1, 2, 3, 4):
+        assert not any(advantages(PassAtK(k=4).assign(solos(1, *[0] * (size - 1)))))
+
+
+def test_k_is_at_least_one() -> None:
+    with pytest.raises(ValueError, match="k is at least 1"):
+        PassAtK(k=0)
+
+
+@pytest.mark.parametrize(("k", "size"), [(1, 2), (1, 3), (2, 3)])
+def test_without_the_spread_it_expects_its_share_of_the_gradient_of_pass_at_k(
+    k: int, size: int
+) -> None:
+    logits = MIXED.table(seed=1)
+    credit = PassAtK(k=k, threshold=0.4, within="agent", std=False)
+    found = MIXED.expected(credit, logits, size=size)
+    # d/dp of 1 - (1 - p)^k is k (1 - p)^(k - 1).
+    p = RIGHT.values(logits)[:, -1]
+    wanted = (k * (1 - p) ** (k - 1))[:, None, None] * RIGHT.exact(logits)
+    assert found == pytest.approx(wanted * (size - k) / (size * k), rel=1e-10, abs=1e-14)
+    assert np.linalg.norm(found) > 0.01
+
+
+def test_the_spread_weighs_rare_success_up() -> None:
+    """Of three answers one or two may be right: for k = 1 both have spread sqrt(2) / 3.
+
+    So the bias is the factor 3 / sqrt(2) there, for any chance of success.
+    """
+    logits = MIXED.table(seed=1)
+    credit = PassAtK(k=1, threshold=0.4, within="agent")
+    found = MIXED.expected(credit, logits, size=3)
+    wanted = RIGHT.exact(logits) * (2 / 3) * 3 / 2**0.5
+    assert found == pytest.approx(wanted, rel=1e-10, abs=1e-14)

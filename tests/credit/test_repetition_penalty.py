@@ -1,0 +1,76 @@
+"""Repetition: clusters by BLEU, and what they cost."""
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from selfplay.credit.shaping import Overlong, Repetition, Shaping, clusters
+from selfplay.rewards import minority, uncertainty
+from tests.helpers.builders import episode, group, turn
+
+pytest.importorskip("nltk")
+pytest.importorskip("scipy")
+SHORT = "how many apples are left in the basket"
+OTHER = "compute the area of a circle with radius three"
+
+
+def asked(*texts: str | None, reward: float = 1.0) -> list[Any]:
+    return [turn("proposer_0", reward, action=text) for text in texts]
+
+
+def test_the_golden_pays_of_agreement() -> None:
+    assert [uncertainty(p) for p in (0.5, 0.3, 0.8, 1.0)] == pytest.approx([1.0, 0.6, 0.4, 0.0])
+    assert [minority(p) for p in (0.5, 0.3, 0.8, 1.0)] == pytest.approx([0.5, 0.3, 0.2, 0.0])
+    with pytest.raises(ValueError, match="a share"):
+        uncertainty(1.5)
+
+
+def test_what_is_nearly_the_same_is_one_cluster() -> None:
+    found = clusters([SHORT, f"{SHORT} now", OTHER, "a b c"], distance=0.5)
+    assert found[SHORT] == found[f"{SHORT} now"] != found[OTHER]
+    assert len(set(found.values())) == 3
+    apart = clusters([SHORT, f"{SHORT} now"], distance=0.0)
+    assert len(set(apart.values())) == 2
+    assert clusters(["x"], distance=0.5) == {"x": 1} and clusters([], distance=0.5) == {}
+
+
+def test_each_pays_for_its_cluster_s_share_of_the_batch() -> None:
+    # Clusters of three (two of them equal) and one, and one that did not parse, of five.
+    turns = asked(SHORT, SHORT, f"{SHORT} now", OTHER, None)
+    found = Repetition(role="proposer").rewards(turns)
+    assert found == pytest.approx([0.4, 0.4, 0.4, 0.8, 1.0])
+    assert Repetition(role="proposer", weight=2.0).rewards(turns)[0] == 0.0  # 1 - 1.2
+    free = Repetition(role="proposer", weight=2.0, floor=None).rewards(turns)
+    assert free == pytest.approx([-0.2, -0.2, -0.2, 0.6, 1.0])
+    assert Repetition(role="solver").rewards(turns) == [1.0] * 5
+
+
+def test_the_whole_step_is_one_batch_and_other_roles_are_untouched() -> None:
+    first = group(episode(*asked(SHORT), turn("solver_0", 0.5)), name="1")
+    second = group(episode(*asked(SHORT), turn("solver_0", 0.5)), name="2")
+    rest = group(episode(*asked(OTHER), turn("proposer_0", 3.0, action=SHORT, learn=False)))
+    shapers: list[Any] = [Repetition(role="proposer"), Overlong(limit=10, buffer=4)]
+    kept, played = Shaping(shapers).apply([first], [first, second, rest])
+    rewards = [[t.reward for e in each.episodes for t in e.turns] for each in played]
+    assert rewards == [
+        pytest.approx([1 - 2 / 3, 0.5]),
+        pytest.approx([1 - 2 / 3, 0.5]),
+        pytest.approx([1 - 1 / 3, 3.0]),
+    ]
+    assert kept[0].episodes[0].turns[0] is played[0].episodes[0].turns[0]
+    assert kept[0].episodes[0].turns[0].info["unshaped_reward"] == 1.0
+
+
+def test_any_text_may_be_compared() -> None:
+    turns = asked("", " ", "\x00", "x" * 100_000, "\N{SNOWMAN} " * 50)
+    assert len(Repetition(role="proposer").rewards(turns)) == 5
+
+
+def test_wrong_settings_and_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="distance lies in"):
+        Repetition(role="proposer", distance=2.0)
+    monkeypatch.setattr("selfplay.credit.shaping.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"selfplay\[repetition\]"):
+        Repetition(role="proposer")
+    assert importlib.util.find_spec("scipy")

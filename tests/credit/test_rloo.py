@@ -1,0 +1,46 @@
+"""RLOO: golden numbers, and exactness by enumeration."""
+
+import numpy as np
+import pytest
+
+from selfplay.credit.rloo import RLOO
+from tests.helpers.builders import advantages, solos
+from tests.helpers.enumerated_game import EARLY_END, MIXED, TWO_ROUNDS, Game, one_round
+
+
+def test_the_golden_group() -> None:
+    found = advantages(RLOO().assign(solos(1, 0, 0, 0)))
+    assert found == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("game", "size"), [(MIXED, 2), (MIXED, 3), (TWO_ROUNDS, 2), (EARLY_END, 2), (EARLY_END, 3)]
+)
+def test_expects_exactly_the_policy_gradient(game: Game, size: int) -> None:
+    logits = game.table(seed=1)
+    found = game.expected(RLOO(within="agent"), logits, size=size)
+    assert found == pytest.approx(game.exact(logits), abs=1e-12)
+    assert np.linalg.norm(found) > 0.1
+
+
+def test_a_role_whose_members_pay_one_another_is_biased() -> None:
+    """Within a role the baseline holds the partner's return, which the action changed."""
+    shared = one_round([[(1.0, 1.0), (0.0, 0.0)], [(0.0, 0.0), (3.0, 3.0)]], names=("d_0", "d_1"))
+    logits = shared.table(seed=2)
+    exact = shared.exact(logits)
+    # n = 2 members, G = 2: n (G - 1) / (n G - 1) of the gradient.
+    found = shared.expected(RLOO(within="role"), logits, size=2)
+    assert found == pytest.approx(exact * 2 / 3, abs=1e-12)
+    opposed = one_round(
+        [[(1.0, -1.0), (0.0, 0.0)], [(0.0, 0.0), (3.0, -3.0)]], names=("d_0", "d_1")
+    )
+    found = opposed.expected(RLOO(within="role"), logits, size=1)
+    assert found == pytest.approx(2 * opposed.exact(logits), abs=1e-12)
+
+
+def test_a_role_whose_members_answer_alone_is_exact() -> None:
+    """Each one's pay is its own action's: the solvers of Absolute Zero."""
+    alone = one_round([[(1.0, 1.0), (1.0, 4.0)], [(4.0, 1.0), (4.0, 4.0)]], names=("s_0", "s_1"))
+    logits = alone.table(seed=3)
+    found = alone.expected(RLOO(within="role"), logits, size=1)
+    assert found == pytest.approx(alone.exact(logits), abs=1e-12)

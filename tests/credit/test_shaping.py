@@ -1,0 +1,55 @@
+"""Shaping: the penalties by hand, and who sees them."""
+
+import pytest
+
+from selfplay.credit.shaping import CosineLength, Overlong, Shaping
+from selfplay.rewards import cosine_length, overlong
+from selfplay.types import StopReason
+from tests.helpers.builders import episode, group, turn
+
+
+def test_the_golden_overlong_penalties() -> None:
+    lengths = (0, 16384, 17408, 18432, 20480, 99999)
+    found = [overlong(length, limit=20480, buffer=4096) for length in lengths]
+    assert found == [0, 0, -0.25, -0.5, -1, -1]
+
+
+def test_the_cosine_goes_from_short_to_long() -> None:
+    found = [cosine_length(n, limit=100, short=2.0, long=1.0) for n in (0, 50, 100, 200)]
+    assert found == pytest.approx([2.0, 1.5, 1.0, 1.0])
+
+
+def test_overlong_adds_and_cosine_replaces() -> None:
+    long = turn("solver_0", 1.0, completion_ids=range(10))
+    assert Overlong(limit=10, buffer=4, weight=0.5).reward(long) == pytest.approx(0.5)
+    cosine = CosineLength(limit=20)
+    assert cosine.reward(long) == pytest.approx(1.5)
+    assert cosine.reward(turn("solver_0", 0.0, completion_ids=range(10))) == pytest.approx(-5.0)
+    cut = turn("solver_0", 1.0, stop_reason=StopReason.LENGTH)
+    assert cosine.reward(cut) == -10.0
+
+
+def test_groups_are_shaped_once_and_shared_turns_stay_shared() -> None:
+    stem = turn("solver_0", 1.0, completion_ids=range(8), info={"valid": True})
+    one = group(episode(stem, turn("solver_0", 2.0)), episode(stem, turn("solver_0", 0.0)))
+    shapers = [Overlong(limit=8, buffer=4), Overlong(limit=8, buffer=4)]
+    (kept,), (played, other) = Shaping(shapers).apply([one], [one, group(name="2")])
+    assert [t.reward for e in kept.episodes for t in e.turns] == [-1.0, 2.0, -1.0, 0.0]
+    first, second = (e.turns[0] for e in kept.episodes)
+    assert first is second is played.episodes[0].turns[0]
+    assert first.info == {"valid": True, "unshaped_reward": 1.0}
+    assert not other.episodes
+
+
+def test_without_shapers_nothing_is_touched() -> None:
+    one = group(episode(turn("solver_0", 1.0)))
+    ((kept,),) = Shaping().apply([one])
+    assert kept is one
+
+
+@pytest.mark.parametrize(("limit", "buffer"), [(10, 0), (10, 11), (0, 0)])
+def test_a_buffer_that_cannot_be_is_refused(limit: int, buffer: int) -> None:
+    with pytest.raises(ValueError, match="buffer"):
+        Overlong(limit=limit, buffer=buffer)
+    with pytest.raises(ValueError, match="limit is at least 1"):
+        cosine_length(3, limit=0, short=1.0, long=0.0)

@@ -1,0 +1,201 @@
+"""The self-proposed curriculum: what is asked for, kept, and given to the solvers again."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from selfplay.curriculum.self_proposed import ProposalCurriculum
+from selfplay.curriculum.task_buffer import TaskBuffer
+from selfplay.errors import CollapsedError, ConfigError
+from selfplay.types import Group, Status, Task
+from tests.helpers.builders import episode, group, turn
+
+SEEDS = [Task(id=f"{kind}-seed", type=kind, payload={"program": kind}) for kind in ("d", "a")]
+
+
+def made(**changes: Any) -> ProposalCurriculum:
+    settings: dict[str, Any] = {
+        "buffer": TaskBuffer(),
+        "seeds": SEEDS,
+        "types": ["d", "a", "i"],
+        "given": {"i": ["d", "a"]},
+        "proposals": 3,
+        "solver_batch": 4,
+        "references": 2,
+    }
+    return ProposalCurriculum(**{**settings, **changes})
+
+
+def proposal(name: str, kind: str = "d", **fields: Any) -> Group:
+    """An episode that created a task which 3 of 8 solvers solved."""
+    asked = Task(id=f"ask-{name}", type=kind, payload={"mode": "propose", "parents": [0]})
+    return group(
+        episode(
+            turn("proposer_0", version=5),
+            task=asked,
+            created=(Task(id=name, type=kind),),
+            metrics={"attempts": 8, "solved": 3},
+            **fields,
+        )
+    )
+
+
+def solved(tasks: Sequence[Task], kind: str) -> int:
+    return sum(task.type == kind and task.payload.get("mode") != "propose" for task in tasks)
+
+
+def test_each_type_asks_for_proposals_and_shows_references() -> None:
+    curriculum = made()
+    asked = [t for t in curriculum.tasks(1) if t.payload.get("mode") == "propose"]
+    assert [task.type for task in asked] == ["d"] * 3 + ["a"] * 3 + ["i"] * 3
+    assert len({task.id for task in asked}) == 9
+    assert asked[0].payload["references"] == [{"program": "d"}]
+    assert asked[0].payload["given"] is None
+    assert asked[0].payload["known"] == 2 and asked[0].payload["parents"] == [0]
+    assert asked[6].payload["references"] == []
+    assert asked[6].payload["given"] in [{"program": "d"}, {"program": "a"}]
+
+
+def test_valid_proposals_are_kept_with_where_they_came_from() -> None:
+    curriculum = made()
+    failed = proposal("broken", status=Status.FAILED)
+    curriculum.observe([proposal("x"), proposal("y", "a"), proposal("x"), failed], 1)
+    entry = curriculum.buffer.entries["d"][-1]
+    assert (entry.task.id, entry.step, entry.author, entry.parents) == ("x", 1, "base@5", (0,))
+    assert (entry.attempts, entry.solved) == (16, 6)
+    assert "broken" not in curriculum.buffer.first_seen
+    assert curriculum.metrics() == {
+        "buffer/d": 2,
+        "buffer/a": 2,
+        "buffer/i": 0,
+        "added": 2,
+        "same_step_duplicates": 1,
+    }
+
+
+def test_attempts_at_old_tasks_are_booked() -> None:
+    curriculum = made()
+    again = episode(turn("solver_0"), task=SEEDS[0], metrics={"attempts": 8, "solved": 8})
+    curriculum.observe([group(again)], 1)
+    assert curriculum.buffer.entries["d"][0].solved == 8
+
+
+def test_the_solvers_batch_is_filled_from_the_buffer() -> None:
+    curriculum = made()
+    curriculum.observe([proposal(f"old-{n}") for n in range(6)], 1)
+    curriculum.observe([proposal("x")], 2)
+    assert solved(curriculum.tasks(3), "d") == 4 - 1
+    assert solved(curriculum.tasks(3), "a") == 1  # all there is
+    curriculum.observe([proposal(f"new-{n}") for n in range(9)], 3)
+    assert solved(curriculum.tasks(4), "d") == 0
+    assert solved(made(replay=False).tasks(1), "d") == 0
+
+
+def test_refills_of_a_step_are_one_step() -> None:
+    """Figures add up over a step's rounds; the fill is by last step's mean per round."""
+    curriculum = made(solver_batch=8)
+    curriculum.observe([proposal(f"old-{n}") for n in range(20)], 1)
+    curriculum.observe([proposal(f"first-{n}") for n in range(2)], 2)
+    assert solved(curriculum.tasks(2, 1), "d") == 0  # by step 1's twenty, as in attempt 0
+    curriculum.observe([proposal(f"second-{n}") for n in range(4)], 2)
+    assert curriculum.metrics()["added"] == 6
+    assert solved(curriculum.tasks(3), "d") == 8 - 3
+    curriculum.observe([], 3)
+    assert curriculum.metrics()["added"] == 0
+    assert solved(curriculum.tasks(4), "d") == 8
+
+
+def test_draws_depend_on_seed_step_and_attempt() -> None:
+    def tasks(step: int, attempt: int = 0, seed: int = 0) -> list[Task]:
+        curriculum = made(seed=seed, types=["d"])
+        curriculum.observe([proposal(f"x{n}") for n in range(40)], 0)
+        curriculum.observe([], 0 + 1)
+        return [t for t in curriculum.tasks(step, attempt) if t.payload.get("mode") != "propose"]
+
+    assert tasks(2) == tasks(2)
+    assert all(tasks(2) != other for other in (tasks(3), tasks(2, 1), tasks(2, seed=1)))
+
+
+def test_seeding_plays_proposals_only_until_every_type_has_enough() -> None:
+    curriculum = made(seed_size=2, seeding_steps=3)
+    assert not curriculum.ready()
+    assert solved(curriculum.tasks(-1), "d") == 0
+    curriculum.observe([proposal("x"), proposal("y", "a"), proposal("z", "i")], -1)
+    assert not curriculum.ready()
+    curriculum.observe([proposal("w", "i")], -2)
+    assert curriculum.ready()
+    curriculum.observe([], -3)
+
+
+def test_seeding_that_gets_nowhere_says_so() -> None:
+    curriculum = made(seed_size=2, seeding_steps=3)
+    curriculum.observe([], -2)
+    with pytest.raises(CollapsedError, match=r"after 3 rounds .*'d': 1, 'a': 1, 'i': 0.*not 2"):
+        curriculum.observe([], -3)
+
+
+def test_without_references_nothing_is_shown() -> None:
+    first = made(references=0).tasks(1)[0]
+    assert first.payload["references"] == [] and first.payload["parents"] == []
+
+
+def test_the_state_survives_json_and_goes_on_identically() -> None:
+    curriculum = made()
+    curriculum.observe([proposal(f"old-{n}") for n in range(6)], 1)
+    curriculum.observe([proposal("x")], 2)
+    curriculum.observe([proposal("y"), proposal("z")], 2)
+    text = json.dumps(curriculum.state_dict())
+    twin = made()
+    held = twin.buffer
+    twin.load_state_dict(json.loads(text))
+    assert twin.buffer is held
+    assert json.dumps(twin.state_dict()) == text
+    for step in (3, 4):
+        assert twin.tasks(step) == curriculum.tasks(step)
+        assert twin.tasks(step, 1) == curriculum.tasks(step, 1)
+        for one in (twin, curriculum):
+            one.observe([proposal(f"step-{step}")], step)
+
+
+def test_phases_only_propose_and_then_only_solve_what_lies_in_the_band() -> None:
+    curriculum = made(
+        types=["d"],
+        seeds=[],
+        given={},
+        references=0,
+        propose_steps=2,
+        solve_steps=1,
+        band=(0.3, 0.4),
+    )
+    phases = [curriculum.phase(step) for step in range(1, 7)]
+    assert phases == ["propose", "propose", "solve"] * 2
+    assert [task.payload["mode"] for task in curriculum.tasks(1)] == ["propose"] * 3
+    curriculum.observe([proposal("x"), proposal("y")], 1)  # 3 of 8 attempts each
+    again = episode(
+        turn("solver_0"), task=Task(id="y", type="d"), metrics={"attempts": 8, "solved": 8}
+    )
+    curriculum.observe([group(again)], 2)  # y: 11 of 16 is out of the band
+    assert solved(curriculum.tasks(2), "d") == 0
+    # The solvers' batch of 4: what is in the band, filled with proposals.
+    asked, given = curriculum.tasks(3)[:-1], curriculum.tasks(3)[-1]
+    assert given.id == "x" and [task.payload["mode"] for task in asked] == ["propose"] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"types": []}, "no task types"),
+        ({"seeds": []}, "no seed tasks"),
+        ({"proposals": -1}, "not negative"),
+        ({"band": (0.8, 0.2)}, "no part of"),
+        ({"propose_steps": 3}, "both at least 1, or both 0"),
+        ({"propose_steps": 1, "solve_steps": 1, "replay": False}, "replay: true"),
+        ({"seed_size": 9, "buffer": TaskBuffer(capacity=8)}, "capacity of 8"),
+        ({"given": {"i": ["x"]}}, r"given\.i: there is no seed task"),
+    ],
+)
+def test_settings_that_lead_nowhere_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        made(**changes)

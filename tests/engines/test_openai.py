@@ -1,0 +1,262 @@
+"""The engine of remote endpoints against one on loopback: what is sent, what fails and how."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from arenas.games.kuhn import Kuhn
+from roles.player import Player
+from selfplay.engines.messages import MessageRenderer, read
+from selfplay.engines.openai import OpenAIEngine
+from selfplay.errors import ConfigError, RunError
+from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.types import Completion, Message, Request, Status, StopReason, Task
+from tests.helpers.chat_endpoint import failure, serving, words
+
+KEY = "sk-very-secret"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A key, and no long pauses between attempts."""
+    pytest.importorskip("openai", reason="needs selfplay[openai]")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)
+    yield
+
+
+def engine(url: str, **settings: Any) -> OpenAIEngine:
+    return OpenAIEngine(**{"model": "judge", "base_url": url, "timeout": 60.0, **settings})
+
+
+def request(number: int = 0, text: str = "Who won?", **fields: Any) -> Request:
+    ids = MessageRenderer().start([{"role": "user", "content": text}])
+    given: dict[str, Any] = {"seed": 2**40 + number, "max_tokens": 7, "temperature": 0.5, **fields}
+    return Request(id=number, policy="judge", prompt_ids=ids, **given)
+
+
+def answers(asked: OpenAIEngine, *requests: Request) -> dict[int, Completion]:
+    for each in requests:
+        asked.add(each)
+    found: list[Completion] = []
+    end = time.monotonic() + 120
+    try:
+        while len(found) < len(requests):
+            assert time.monotonic() < end, "the engine hangs"
+            found += asked.step()
+    finally:
+        asked.close()
+    return {completion.id: completion for completion in found}
+
+
+def test_what_is_asked_and_what_is_answered() -> None:
+    with serving(lambda number, body: words("the affirmative", finish="length")) as endpoint:
+        asked = engine(endpoint.url, options={"top_p": 0.9}, price={"prompt": 2.0, "completion": 8})
+        completion = answers(asked, request())[0]
+    (body,) = endpoint.asked
+    assert body["path"] == "/v1/chat/completions"
+    assert body["messages"] == [{"role": "user", "content": "Who won?"}]
+    assert (body["model"], body["max_tokens"], body["temperature"]) == ("judge", 7, 0.5)
+    assert body["top_p"] == 0.9 and body["seed"] == 0
+    assert endpoint.keys == [f"Bearer {KEY}"]
+    assert completion.text == "the affirmative" and completion.stop_reason is StopReason.LENGTH
+    assert bytes(completion.completion_ids).decode() == "the affirmative"
+    assert completion.logprobs == (0.0,) * len(completion.completion_ids)
+    # 10 prompt tokens at 2 dollars a million, 5 of the completion at 8: 60 millionths.
+    counts = asked.drain_counts()
+    assert counts["dollars"] == pytest.approx(60e-6)
+    assert (counts["requests"], counts["retries"]) == (1, 0)
+    assert (counts["prompt_tokens"], counts["completion_tokens"]) == (10, 5)
+    assert asked.drain_counts() == {}
+
+
+def test_a_conversation_is_sent_whole() -> None:
+    renderer = MessageRenderer()
+    first: list[Message] = [
+        {"role": "system", "content": "Judge."},
+        {"role": "user", "content": "é"},
+    ]
+    start = renderer.start(first)
+    said = tuple("yes ∑".encode())
+    extended = renderer.extend(start, said, [{"role": "user", "content": "Sure?"}])
+    assert read(extended) == [
+        *first,
+        {"role": "assistant", "content": "yes ∑"},
+        {"role": "user", "content": "Sure?"},
+    ]
+
+
+def test_requests_run_side_by_side_and_no_more_than_allowed() -> None:
+    meet = threading.Barrier(3, timeout=60)
+
+    def together(number: int, body: dict[str, Any]) -> tuple[int, str]:
+        meet.wait()  # nobody is answered before three are there
+        return words(body["messages"][0]["content"].upper())
+
+    with serving(together) as endpoint:
+        asked = engine(endpoint.url, concurrency=3)
+        found = answers(asked, *(request(number, f"word {number}") for number in range(6)))
+    assert endpoint.most == 3
+    assert {number: c.text for number, c in found.items()} == {n: f"WORD {n}" for n in range(6)}
+
+
+def test_what_breaks_is_tried_again_and_counted() -> None:
+    def at_last(number: int, body: dict[str, Any]) -> tuple[int, str] | None:
+        return (failure(500, "oops"), failure(429, "slow down"), None, words("yes"))[number]
+
+    with serving(at_last) as endpoint:
+        asked = engine(endpoint.url)
+        assert answers(asked, request())[0].text == "yes"
+        assert len(endpoint.asked) == 4
+    assert asked.drain_counts()["retries"] == 3
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        words(None),
+        words(["parts"]),
+        (200, "<html>"),
+        (200, "[]"),
+        (200, "null"),
+        (200, '{"choices": []}'),
+        (200, '{"choices": {"0": 1}}'),
+        (200, '{"choices": [{"message": null}]}'),
+    ],
+)
+def test_an_answer_without_words_is_an_empty_one(reply: tuple[int, str]) -> None:
+    with serving(lambda number, body: reply) as endpoint:
+        asked = engine(endpoint.url)
+        completion = answers(asked, request())[0]
+    assert completion.text == "" and completion.completion_ids == ()
+    assert asked.drain_counts()["malformed"] == 1
+
+
+@pytest.mark.parametrize("usage", [[], "many", {"prompt_tokens": "ten"}, {}])
+def test_a_wrong_count_of_tokens_harms_nothing(usage: Any) -> None:
+    with serving(lambda number, body: words("a \ud800 b", usage=usage)) as endpoint:
+        asked = engine(endpoint.url, price={"prompt": 1.0})
+        assert answers(asked, request())[0].text == "a � b"
+    assert asked.drain_counts()["dollars"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "complaint"),
+    [
+        (failure(401, f"wrong key {KEY}"), r"refuses the key in OPENAI_API_KEY .*wrong key \*\*\*"),
+        (failure(404, "no such model"), "knows no model 'judge' there"),
+        (failure(500, "on fire"), r"failed 2 attempt\(s\) .*on fire"),
+        (failure(400, "context too long"), "context too long"),
+        (None, r"cannot be reached in 2 attempt\(s\)"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_used_is_one_line(
+    reply: tuple[int, str] | None, complaint: str
+) -> None:
+    with (
+        serving(lambda number, body: reply) as endpoint,
+        pytest.raises(RunError, match=complaint) as caught,
+    ):
+        answers(engine(endpoint.url, retries=1), request(0), request(1))
+    assert KEY not in str(caught.value) and "\n" not in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+def test_an_endpoint_that_is_silent_ends_at_its_timeout() -> None:
+    silent = threading.Event()
+
+    def hang(number: int, body: dict[str, Any]) -> tuple[int, str]:
+        silent.wait(120)
+        return words("too late")
+
+    with serving(hang) as endpoint:
+        try:
+            with pytest.raises(RunError, match=r"no answer within 0\.2 s in 2 attempt"):
+                answers(engine(endpoint.url, retries=1, timeout=0.2), request())
+        finally:
+            silent.set()
+
+
+def test_nobody_at_the_address_is_one_line() -> None:
+    with socket.socket() as kept:  # nobody else listens there meanwhile
+        kept.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{kept.getsockname()[1]}/v1"
+        with pytest.raises(RunError, match=r"cannot be reached.*is it up"):
+            answers(engine(gone, retries=0), request())
+
+
+def test_attempts_keep_their_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("selfplay.engines.openai.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("selfplay.engines.openai.time.sleep", slept.append)
+    asked = engine("http://127.0.0.1:9/v1", requests_per_minute=120)
+    for _ in range(3):
+        asked._wait_turn()
+    assert slept == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": float("inf")}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"requests_per_minute": float("nan")}, "requests_per_minute"),
+        ({"requests_per_minute": 0}, "requests_per_minute"),
+        ({"base_url": "http://me:word@host/v1"}, "user or password"),
+        ({"options": {"model": "x"}}, r"options\.model"),
+        ({"options": {"max_tokens": 1}}, r"options\.max_tokens"),
+        ({"price": {"output": 1.0}}, r"price\.output"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        engine(**{"url": "http://127.0.0.1:9/v1", **settings})
+
+
+def test_a_missing_key_is_told_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(ConfigError, match="set the environment variable OPENAI_API_KEY"):
+        engine("http://127.0.0.1:9/v1")
+    engine("http://127.0.0.1:9/v1", key_variable=None).close()
+
+
+def test_it_cannot_be_trained() -> None:
+    with pytest.raises(ConfigError, match="cannot be trained"):
+        engine("http://127.0.0.1:9/v1").publish("judge", {}, 1)
+
+
+def test_a_game_against_an_endpoint() -> None:
+    with serving(lambda number, body: words("bet")) as endpoint:
+        remote = engine(endpoint.url)
+        seat = Seat(role=Player(game="kuhn"), policy="remote", renderer=remote.renderer)
+        rollout = Rollout(arena=Kuhn, seats={"player": seat}, engines={"remote": remote})
+        played = rollout.play([Job(task=Task(id="hand"), seed=seed) for seed in range(4)])
+        remote.close()
+    assert all(each.status is Status.FINISHED and not each.error for each in played)
+    # Both bet at once, so that each hand is two turns; what was asked is in the record.
+    assert [turn.text for each in played for turn in each.turns] == ["bet"] * 8
+    assert len(endpoint.asked) == 8
+    prompts = [read(turn.prompt_ids) for each in played for turn in each.turns]
+    asked = [body["messages"] for body in endpoint.asked]
+    assert sorted(map(str, prompts)) == sorted(map(str, asked))
+
+
+def test_a_conversation_that_is_refused_after_others_were_answered_harms_only_itself() -> None:
+    too_long = failure(400, "maximum context length exceeded")
+    with serving(lambda number, body: too_long if number else words("yes")) as endpoint:
+        asked = engine(endpoint.url, concurrency=1)
+        found = answers(asked, request(0), request(1))
+    assert [found[n].text for n in (0, 1)] == ["yes", ""]
+    assert asked.drain_counts()["refused"] == 1
+
+
+@pytest.mark.parametrize("usage", [{"completion_tokens": 10**400}, "[" * 3])
+def test_a_count_without_bounds_is_a_malformed_answer(usage: Any) -> None:
+    with serving(lambda number, body: words("yes", usage=usage)) as endpoint:
+        assert answers(engine(endpoint.url), request())[0].text in ("yes", "")

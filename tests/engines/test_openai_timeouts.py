@@ -1,0 +1,65 @@
+"""The engine of remote endpoints and those that never come to an end."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from selfplay.errors import RunError
+from tests.engines.test_openai import answers, engine, quick, request
+from tests.helpers.repository import ROOT
+
+__all__ = ["quick"]
+
+
+def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's timeout is of each byte, and here the next one always comes."""
+    monkeypatch.setattr("selfplay.engines.openai.PAUSE", 0.0)
+
+    def drip(connection: socket.socket) -> None:
+        with suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 99999\r\n\r\n")
+            while True:
+                connection.sendall(b" ")
+                time.sleep(0.05)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=drip, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        asked = engine(url, retries=0)
+        asked.timeout = 0.5  # its client's is longer, so that no byte comes too late for that
+        with pytest.raises(RunError, match=r"no end of an answer in 0\.5 s"):
+            answers(asked, request())
+
+
+def test_what_is_in_flight_keeps_no_process_alive() -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r});"
+        "from tests.engines.test_openai_timeouts import engine, request, silent;"
+        "asked = engine(silent(), timeout=3600.0, retries=0); asked.add(request());"
+        "asked.step(); asked.close()"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], timeout=600)
+    assert ran.returncode == 0
+
+
+def silent() -> str:
+    """The address of one that takes connections and says nothing."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    KEPT.append(listener)
+    return f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+
+
+KEPT: list[socket.socket] = []
+"""Listeners that nobody closes."""

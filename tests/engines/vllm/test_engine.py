@@ -1,0 +1,195 @@
+"""The engine of vLLM: what it samples is what the model says, whatever else is in the batch.
+
+Runs where vLLM is installed: scripts/setup vllm, then
+.venv-vllm/bin/python -m pytest -m "vllm and not gpu" tests/engines/vllm
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import CodeGenConfig, CodeGenForCausalLM, PreTrainedModel
+
+from selfplay.engines.vllm.core import Host
+from selfplay.engines.vllm.engine import VLLMEngine
+from selfplay.errors import ConfigError, PromptTooLong
+from selfplay.types import Request, StopReason
+from tests.helpers.engine_requests import END, answer
+from tests.helpers.vllm_engine import asked, difference, emptied, finish, make, resident
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[VLLMEngine]:
+    yield from resident()
+
+
+@pytest.fixture
+def engine(shared: VLLMEngine) -> Iterator[VLLMEngine]:
+    yield from emptied(shared)
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    return make(1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_are_the_models_own(
+    engine: VLLMEngine, model: PreTrainedModel, temperature: float
+) -> None:
+    engine.serve("p", model, [END])
+    requests = asked("p", temperature=temperature)
+    assert difference(model, requests, answer(engine, requests)) < 1e-5
+
+
+def test_greedy_is_generates_greedy_and_certain(engine: VLLMEngine, model: PreTrainedModel) -> None:
+    engine.serve("p", model, [END])
+    requests = asked("p", 10, temperature=0.0)
+    found = answer(engine, requests)
+    generate: Any = model.generate
+    for request in requests:
+        ids = torch.tensor([request.prompt_ids])
+        out = generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=request.max_tokens,
+            eos_token_id=END,
+            pad_token_id=0,
+        )
+        assert found[request.id].completion_ids == tuple(out[0, ids.shape[1] :].tolist())
+        assert set(found[request.id].logprobs) == {0.0}
+
+
+def test_a_sample_does_not_depend_on_the_batch(engine: VLLMEngine, model: PreTrainedModel) -> None:
+    engine.serve("p", model, [END])
+    requests = asked("p", 20)
+    together = answer(engine, requests)
+    for request in requests:
+        (alone,) = answer(engine, [request]).values()
+        assert alone.completion_ids == together[request.id].completion_ids
+    assert len({done.completion_ids for done in together.values()}) > 10
+
+
+def test_why_a_completion_ends(engine: VLLMEngine, model: PreTrainedModel) -> None:
+    ends = [END, *range(100, 120)]
+    engine.serve("p", model, ends)
+    requests = asked("p", 60, max_tokens=30)
+    found = answer(engine, requests)
+    for request in requests:
+        done = found[request.id]
+        stopped = done.completion_ids[-1] in ends
+        assert not set(ends) & set(done.completion_ids[:-1])
+        assert done.stop_reason is (StopReason.STOP if stopped else StopReason.LENGTH)
+        assert stopped or len(done.completion_ids) == request.max_tokens
+        assert len(done.logprobs) == len(done.completion_ids)
+    assert {done.stop_reason for done in found.values()} == set(StopReason)
+
+
+def test_what_cannot_be_served_is_refused(engine: VLLMEngine, model: PreTrainedModel) -> None:
+    def request(**settings: Any) -> Request:
+        given = {"policy": "p", "prompt_ids": (5,), "max_tokens": 5, **settings}
+        return Request(id=0, seed=0, **given)
+
+    engine.serve("p", model, [END])
+    with pytest.raises(ConfigError, match="serves no policy 'x'"):
+        engine.add(request(policy="x"))
+    with pytest.raises(PromptTooLong, match="exceeds the model's 256"):
+        engine.add(request(prompt_ids=(5,) * 252))
+    with pytest.raises(ConfigError, match="leaves no room for a prompt"):
+        engine.add(request(max_tokens=256))
+    with pytest.raises(ConfigError, match="empty prompt"):
+        engine.add(request(prompt_ids=()))
+    with pytest.raises(ConfigError, match=r"at 0\.01 and above, not at 0\.001"):
+        engine.add(request(temperature=0.001))
+    engine.add(request())
+    with pytest.raises(RuntimeError, match="in flight"):
+        engine.publish("p", {}, 1)
+    with pytest.raises(RuntimeError, match="in flight"):
+        engine.withdraw("p")
+    assert len(finish(engine)) == 1
+
+
+def test_what_the_engine_depends_on_is_no_option() -> None:
+    for name in ("seed", "async_scheduling"):
+        with pytest.raises(ConfigError, match=rf"engine\.options\.{name}: the engine sets that"):
+            VLLMEngine(options={name: True})
+    with pytest.raises(ConfigError, match=r"max_num_seq: vLLM has none; .*'max_num_seqs'\?"):
+        VLLMEngine(options={"max_num_seq": 4})
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes", "line"),
+    [
+        ({"cache": 1e-6}, {}, "engine.cache"),
+        ({"cache": 1e5}, {}, "engine.cache"),
+        ({}, {"heads": 4}, "head_dim=16"),  # seen no earlier than in the first forward pass
+    ],
+)
+def test_a_model_that_vllm_cannot_serve_is_refused_in_one_line(
+    settings: dict[str, Any], sizes: dict[str, int], line: str
+) -> None:
+    engine = VLLMEngine(**{"cache": 0.1, "max_rows": 8, **settings})
+    with pytest.raises(ConfigError, match=f"policy 'p': vLLM cannot serve Qwen3.*{line}") as told:
+        engine.serve("p", make(**sizes), [END])
+    assert "\n" not in str(told.value)
+    engine.close()
+
+
+def test_a_second_engine_that_is_to_sleep_is_refused(
+    engine: VLLMEngine, model: PreTrainedModel
+) -> None:
+    settings = replace(engine._settings, sleep=True)
+    with pytest.raises(ConfigError, match=r"'p': .* a second engine .* set engine\.sleep=false"):
+        Host(model, settings, rank=None, where="policy 'p'")
+
+
+def test_an_architecture_that_vllm_does_not_know_is_one_line_without_all_that_it_knows() -> None:
+    sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 1, "n_head": 2, "rotary_dim": 8}
+    config = CodeGenConfig(vocab_size=330, bos_token_id=None, eos_token_id=END, **sizes)
+    strange: Any = CodeGenForCausalLM(config)
+    engine = VLLMEngine(cache=0.1)
+    with pytest.raises(ConfigError, match=r"\['CodeGenForCausalLM'\] are not .*; use") as told:
+        engine.serve("p", strange, [END])
+    assert "Qwen" not in str(told.value)
+
+
+def test_more_prompts_than_fit_into_one_forward_pass_are_read_one_after_the_other() -> None:
+    model = make(0, layers=1)
+    engine = VLLMEngine(max_rows=32, prefill_tokens=40, max_length=64, cache=0.1)
+    engine.serve("p", model, [END])
+    try:
+        requests = asked("p", 60)
+        assert difference(model, requests, answer(engine, requests)) < 1e-5
+    finally:
+        engine.close()
+
+
+def test_random_streams_and_threads_are_left_alone() -> None:
+    torch.manual_seed(5)
+    expected, threads = torch.rand(3), torch.set_num_threads
+    torch.manual_seed(5)
+    engine = VLLMEngine(max_rows=8, cache=0.1)
+    engine.serve("p", make(0, layers=1), [END])
+    torch.manual_seed(5)
+    try:
+        answer(engine, asked("p", 3))
+        assert torch.equal(torch.rand(3), expected)
+        assert torch.set_num_threads is threads
+    finally:
+        engine.close()
+
+
+def test_nothing_is_left_on_the_disk_of_an_engine_that_was_closed() -> None:
+    engine = VLLMEngine(max_rows=8, cache=0.1)
+    engine.serve("p", make(0, layers=1), [END])
+    tenant, tenants = engine._tenants["p"]
+    folders = [Path(tenant.folder.name), Path(tenants.host._folder.name)]
+    assert all(folder.is_dir() for folder in folders)
+    engine.close()
+    assert not any(folder.exists() for folder in folders)

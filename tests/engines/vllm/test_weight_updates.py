@@ -1,0 +1,300 @@
+"""Weights in vLLM: every update arrives, is proved, and is read by nobody but its policy."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+)
+
+from selfplay.engines.vllm.core import Host
+from selfplay.engines.vllm.engine import VLLMEngine
+from selfplay.errors import ConfigError, RunError
+from selfplay.models.lora import Lora, adapted, frozen_copy
+from selfplay.types import Completion, Request
+from tests.helpers.engine_requests import END, answer
+from tests.helpers.vllm_engine import (
+    DIFFERENCE,
+    VOCABULARY,
+    asked,
+    difference,
+    emptied,
+    finish,
+    make,
+    resident,
+    shake,
+    sharpened,
+)
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[VLLMEngine]:
+    yield from resident()
+
+
+@pytest.fixture
+def engine(shared: VLLMEngine) -> Iterator[VLLMEngine]:
+    yield from emptied(shared)
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    return make(1)
+
+
+def test_log_probabilities_are_the_models_own_right_after_every_update(
+    engine: VLLMEngine, model: PreTrainedModel
+) -> None:
+    engine.serve("p", model, [END])
+    engine.drain_counts()
+    for version in range(1, 5):
+        before = copy.deepcopy(model)
+        shake(model, version)
+        engine.publish("p", model.state_dict(), version)
+        requests = asked("p", seed=version)
+        found = answer(engine, requests)
+        assert difference(model, requests, found) < 1e-5
+        assert difference(before, requests, found) > 10 * DIFFERENCE  # what a lost update shows
+        assert {done.version for done in found.values()} == {version}
+    counts = engine.drain_counts()
+    assert counts["loads"] == 4
+    assert 0 < counts["proof_difference"] < 1e-5
+
+
+def test_completions_in_flight_go_on_under_new_weights_where_they_may(
+    engine: VLLMEngine, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "partial", True)
+    monkeypatch.setattr("selfplay.engines.vllm.engine.STRIDE", 4)
+    engine.serve("p", model, [END])
+    engine.publish("p", {}, 3)
+    requests = [
+        Request(id=n, policy="p", prompt_ids=(5 + n,), seed=n, max_tokens=20) for n in range(8)
+    ]
+    for request in requests:
+        engine.add(request)
+    found = engine.step()
+    shake(model, 9)
+    engine.publish("p", model.state_dict(), 4)
+    found += finish(engine)
+    assert len(found) == 8
+    late = [done for done in found if done.versions]
+    assert late
+    for done in late:
+        (first, before), (second, after) = done.versions
+        assert (done.version, first, second) == (3, 3, 4)
+        assert before == 4 and before + after == len(done.completion_ids)
+    (request,) = asked("p", 1)
+    (fresh,) = answer(engine, [request]).values()
+    assert fresh.version == 4 and not fresh.versions
+    assert difference(model, [request], {request.id: fresh}) < 1e-5
+
+
+def test_weights_of_a_learner_elsewhere_are_copied(
+    engine: VLLMEngine, model: PreTrainedModel
+) -> None:
+    learner = copy.deepcopy(model)
+    engine.serve("p", model, [END])
+    shake(learner, 5)
+    engine.publish("p", learner.state_dict(), 1)
+    requests = asked("p")
+    assert difference(learner, requests, answer(engine, requests)) < 1e-5
+
+
+def test_an_update_that_is_lost_ends_the_run(
+    engine: VLLMEngine, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.serve("p", model, [END])
+    monkeypatch.setattr(Host, "load", lambda *given, **settings: None)
+    shake(model, 6, size=1e-5)
+    engine.publish("p", model.state_dict(), 3)
+    engine.add(Request(id=0, policy="p", prompt_ids=(5,), seed=0, max_tokens=5))
+    with pytest.raises(RunError, match="policy 'p': version 3 did not reach vLLM"):
+        engine.step()
+    monkeypatch.undo()
+    assert len(finish(engine)) == 1
+
+
+def test_no_prefix_of_other_weights_or_of_another_policy_is_read(
+    engine: VLLMEngine, model: PreTrainedModel
+) -> None:
+    engine.serve("p", model, [END])
+    engine.serve("q", make(2), [END])
+    long = tuple(5 + place % 200 for place in range(150))
+
+    def cached(policy: str) -> float:
+        engine.drain_counts()
+        request = Request(id=0, policy=policy, prompt_ids=long, seed=0, max_tokens=5)
+        found = answer(engine, [request])
+        assert difference(engine._tenants[policy][0].model, [request], found) < 1e-5
+        return engine.drain_counts().get("cached_tokens", 0.0)
+
+    assert cached("p") == 0
+    assert cached("p") > 100
+    assert cached("q") == 0
+    assert cached("p") > 100  # its own is kept while another's turn is
+    shake(model, 7)
+    engine.publish("p", model.state_dict(), 1)
+    assert cached("p") == 0
+    engine.publish("p", {}, 1)  # the same once more
+    assert cached("p") == 0
+    assert cached("p") > 100
+
+
+def test_policies_of_one_shape_take_turns_and_none_waits_forever(engine: VLLMEngine) -> None:
+    models = {name: make(seed) for seed, name in enumerate("pqr")}
+    for name, each in models.items():
+        engine.serve(name, each, [END])
+    assert len(engine._places) == 1
+    found: dict[int, Completion] = {}
+    upcoming = [
+        Request(id=n, policy="ppqr"[n % 4], prompt_ids=(7, 8, 9), seed=n, max_tokens=1 + n % 9)
+        for n in range(40)
+    ]
+    requests = list(upcoming)
+    while len(found) < len(requests):
+        for request in upcoming[:3]:
+            engine.add(request)
+        del upcoming[:3]
+        found |= {done.id: done for done in engine.step()}
+    for name, each in models.items():
+        mine = [request for request in requests if request.policy == name]
+        assert difference(each, mine, found) < 1e-5
+
+
+def test_adapters_over_one_base_are_in_one_engine_together() -> None:
+    base = make(3).requires_grad_(False)
+    one, other = (adapted(base, Lora(rank=4), seed=seed, where="x").eval() for seed in (1, 2))
+    shake(one, 1, 0.2)
+    shake(other, 2, 0.2)
+    engine = VLLMEngine(max_rows=32, cache=0.1, adapters=2, rank=8)
+    try:
+        engine.serve("one", one, [END])
+        engine.serve("other", other, [END])
+        engine.serve("one@1", frozen_copy(one), [END])  # a league's snapshot
+        assert len(engine._places) == 1
+        models = {"one": one, "other": other, "one@1": frozen_copy(one)}
+        for version in range(1, 4):
+            shake(one, 10 + version, 0.1)
+            engine.publish("one", one.state_dict(), version)
+            requests = [
+                Request(
+                    id=n,
+                    policy=list(models)[n % 3],
+                    prompt_ids=(3, 4, 5, 6),
+                    seed=n,
+                    max_tokens=8,
+                )
+                for n in range(24)
+            ]
+            found = answer(engine, requests)
+            for name, each in models.items():
+                mine = [request for request in requests if request.policy == name]
+                assert difference(each, mine, found) < 1e-5
+                assert found[mine[0].id].version == (version if name == "one" else 0)
+        assert difference(other, [r for r in requests if r.policy == "one"], found) > 0.01
+        engine.withdraw("one@1")
+        with pytest.raises(ConfigError, match="serves no policy 'one@1'"):
+            engine.add(Request(id=0, policy="one@1", prompt_ids=(5,), seed=0, max_tokens=1))
+        large = adapted(base, Lora(rank=16), seed=4, where="x")
+        with pytest.raises(ConfigError, match=r"rank 16, and .* for 8; set engine\.rank=16"):
+            engine.serve("large", large, [END])
+        # Others are in flight while one gets its weights.
+        for n in range(6):
+            engine.add(Request(id=n, policy="other", prompt_ids=(9,), seed=n, max_tokens=40))
+        found = {done.id: done for done in engine.step()}
+        shake(one, 20, 0.1)
+        engine.publish("one", one.state_dict(), 4)
+        late = Request(id=9, policy="one", prompt_ids=(9,), seed=9, max_tokens=8)
+        engine.add(late)
+        found |= {done.id: done for done in finish(engine)}
+        assert len(found) == 7
+        assert difference(one, [late], found) < 1e-5
+    finally:
+        engine.close()
+
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 128,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (Gemma2ForCausalLM, Gemma2Config(**SIZES, num_key_value_heads=1, head_dim=32)),
+        (
+            GPT2LMHeadModel,
+            GPT2Config(
+                vocab_size=VOCABULARY,
+                n_embd=64,
+                n_layer=2,
+                n_head=2,
+                n_positions=128,
+                bos_token_id=None,
+                eos_token_id=None,
+            ),
+        ),
+    ],
+)
+def test_other_models(kind: Any, config: Any) -> None:
+    torch.manual_seed(0)
+    model = sharpened(kind(config))
+    engine = VLLMEngine(max_rows=16, cache=0.1)
+    try:
+        engine.serve("p", model, [END])
+        for version in (1, 2):
+            shake(model, version)
+            engine.publish("p", model.state_dict(), version)
+            requests = asked("p", 10)
+            assert difference(model, requests, answer(engine, requests)) < 1e-4
+    finally:
+        engine.close()
+
+
+def test_weights_that_vllm_does_not_know_are_refused_in_one_line(engine: VLLMEngine) -> None:
+    strange = make(8)
+    strange.register_parameter("strange", torch.nn.Parameter(torch.zeros(3)))
+    with pytest.raises(ConfigError, match=r"vLLM does not take the weights: .*strange") as told:
+        engine.serve("p", strange, [END])
+    assert "\n" not in str(told.value)
+    requests = asked("resident", 3)
+    found = answer(engine, requests)
+    assert difference(engine._tenants["resident"][0].model, requests, found) < 1e-5
+
+
+def test_an_adapter_that_vllm_does_not_know_is_refused_in_one_line() -> None:
+    from peft import LoraConfig
+
+    model: Any = make(3, layers=1).requires_grad_(False)
+    model.add_adapter(LoraConfig(r=4, target_modules=["q_proj"], use_dora=True))
+    engine = VLLMEngine(max_rows=8, cache=0.1)
+    with pytest.raises(ConfigError, match=r"vLLM does not take the adapter: .*DoRA") as told:
+        engine.serve("p", model, [END])
+    assert "\n" not in str(told.value)
+    engine.close()
+
+
+def test_a_model_that_vllm_computes_otherwise_is_refused(
+    monkeypatch: pytest.MonkeyPatch, engine: VLLMEngine
+) -> None:
+    monkeypatch.setattr(Host, "load", lambda *given, **settings: None)
+    with pytest.raises(ConfigError, match=r"vLLM cannot serve Qwen3ForCausalLM: .* did not"):
+        engine.serve("p", make(8), [END])
+    monkeypatch.undo()
+    engine.publish("resident", {}, 0)
+    assert len(answer(engine, asked("resident", 3))) == 3

@@ -1,0 +1,66 @@
+"""The experiments on memory, debate and collaboration, in the modes that their comments name."""
+
+import pytest
+
+from selfplay.config import compose
+from selfplay.experiment.experiment import validate
+from selfplay.models.population import Population
+
+MANAGER_FIRST = "[{learn: [memory_manager], steps: 100}, {learn: [answer_agent], steps: 100}]"
+ALTERNATING = "[{learn: [answer_agent], steps: 5}, {learn: [memory_manager], steps: 5}]"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["+experiment=memory_r1", "arena.outcome=f1", "services=memory_embeddings"],
+        ["+experiment=memory_r1", "+population.special={answer_agent: {learn: false}}"],
+        ["+experiment=memory_r1", "arena.reader={_target_: arenas.memory.dialogues.TinyReader}"],
+        [
+            "+experiment=memory_r1",
+            "curriculum=locomo",
+            "curriculum.tasks.path=x.json",
+            "evaluations=locomo",
+            "evaluations.held_out.tasks.path=x.json",
+        ],
+        ["+experiment=tiny_memory", f"population.phases={MANAGER_FIRST}"],
+        ["+experiment=tiny_memory", f"population.phases={ALTERNATING}"],
+        ["+experiment=tiny_memory", "+population.special={answer_agent: {learn: false}}"],
+        ["+experiment=maporl", "arena.aggregate=judge", "roles=debate_with_judge"],
+        ["+experiment=maporl", "arena.incentives.corrected_by_others=0.5"],
+        ["+experiment=judged_debate", "arena.no_verdict=coin"],
+        ["+experiment=magrpo", "arena.turns=2"],
+        ["+experiment=magrpo", "credit.joint=cross"],
+        ["+experiment=malt", "sampler.go_on=best"],
+        ["+experiment=tiny_collaboration", "+population.special.main.learn=false"],
+        [
+            "+experiment=tiny_collaboration",
+            "arena.turns=2",
+            "warmstart.demonstrations.again=0.3",
+        ],
+    ],
+    ids=" ".join,
+)
+def test_a_mode_composes_and_validates(changes: list[str]) -> None:
+    validate(compose.load(changes))
+
+
+@pytest.mark.parametrize(
+    ("phases", "learning"),
+    [
+        (MANAGER_FIRST, {1: "memory_manager", 100: "memory_manager", 101: "answer_agent"}),
+        (ALTERNATING, {1: "answer_agent", 6: "memory_manager", 11: "answer_agent"}),
+        ("[]", {1: "both", 150: "both"}),
+    ],
+    ids=["manager first", "alternating", "both at once"],
+)
+def test_who_learns_when_in_memory_r1(phases: str, learning: dict[int, str]) -> None:
+    composed = compose.load(["+experiment=memory_r1", f"population.phases={phases}"])
+    validate(composed)
+    settings = {key: value for key, value in composed["population"].items() if key != "_target_"}
+    population = Population(**settings)
+    roles = ["memory_manager", "answer_agent"]
+    assert set(population.policies(roles)) == set(roles)
+    for step, who in learning.items():
+        found = [role for role in roles if population.learns(role, step)]
+        assert found == (roles if who == "both" else [who])

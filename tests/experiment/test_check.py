@@ -1,0 +1,147 @@
+"""Tests of `selfplay check`, which tries a config without any model."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from selfplay.arena import Arena
+from selfplay.cli.main import main
+from selfplay.config import compose
+from selfplay.role import Role
+from selfplay.types import InvalidAction, Message, Observation, Task
+
+HERE = "test_check"
+EXPERIMENTS = sorted({*compose.choices("experiment")} - {"ttrl"})
+"""All experiments, except the one that needs a file of questions from the user."""
+
+
+@pytest.fixture(autouse=True)
+def put_back() -> Iterator[None]:
+    """Undo the changes that a command makes to this process."""
+    path = sys.path[:]
+    yield
+    sys.path[:] = path
+
+
+class Coin(Arena):
+    """Two players name a side; `fault` selects an error."""
+
+    name = "coin_v0"
+    roles = {"player": 2}
+
+    def __init__(self, *, fault: str = "") -> None:
+        super().__init__()
+        self.fault = fault
+
+    def setup(self, task: Task, rng: Random) -> None:
+        if self.fault == "setup":
+            raise RuntimeError("no coin\nat all")
+
+    def acting(self) -> Sequence[str]:
+        if self.fault == "role":
+            return ["player_9"]
+        return [] if self.fault == "nobody" else self.possible_agents
+
+    def view(self, agent: str) -> Observation:
+        if self.fault == "view":
+            raise KeyError("side")
+        return Observation(text="heads or tails?", fields={"legal": ["heads", "tails"]})
+
+    def advance(self, actions: Any) -> None:
+        for agent in self.possible_agents:
+            self.pay(agent, float("nan") if self.fault == "pay" else 1.0)
+        if self.fault != "endless":
+            self.finish()
+
+
+class Speaker(Role):
+    """Names a side; `fault` selects an error."""
+
+    name = "player"
+
+    def __init__(self, *, fault: str = "") -> None:
+        self.fault, self.memory = fault, "none"
+
+    def prompt(self, observation: Observation) -> list[Message]:
+        if self.fault == "prompt":
+            raise AttributeError("no style")
+        return [{"role": "user", "content": observation.text}]
+
+    def parse(self, text: str) -> Any:
+        if self.fault == "deaf":
+            raise InvalidAction("not_heard")
+        return text
+
+
+@pytest.fixture
+def configs(tmp_path: Path) -> str:
+    """A folder with the arena and the role of this file."""
+    for group, text in {
+        "arena": f"_target_: {HERE}.Coin\nfault: ''\n",
+        "roles": f"player: {{_target_: {HERE}.Speaker, fault: ''}}\n",
+    }.items():
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "coin.yaml").write_text(text)
+    return str(tmp_path)
+
+
+def checked(configs: str, *overrides: str) -> int:
+    game = ["arena=coin", "roles=coin", "curriculum=games", "services=none", "evaluations=none"]
+    return main(["check", "--config-dir", configs, *game, "warmstart=random_play", *overrides])
+
+
+def test_what_was_seen_read_and_paid_is_printed(
+    configs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert checked(configs) == 0
+    said = capsys.readouterr()
+    assert "arena: task game, 2 turns, finished" in said.out and said.err == ""
+    assert "player_0 (player) sees   heads or tails?" in said.out
+    assert "paid in all   player_0 1, player_1 1" in said.out and "no faults" in said.out
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("arena.fault=setup", "arena: RuntimeError: no coin at all"),
+        ("arena.fault=view", "arena: KeyError: 'side'"),
+        ("arena.fault=nobody", "arena: "),
+        ("arena.fault=role", "arena: "),
+        ("arena.fault=pay", "nan"),
+        ("arena.fault=endless", "had not ended after 200 turns"),
+        ("roles.player.fault=prompt", "no style"),
+        ("roles.player.fault=deaf", "roles.player: none of 2 legal moves was read as an action"),
+    ],
+)
+def test_each_fault_is_a_line_and_the_exit_code_is_two(
+    override: str, words: str, configs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert checked(configs, override) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert any(words in line for line in said), said
+    assert all(line.startswith(("fault: ", "selfplay: ")) for line in said)
+
+
+def test_a_role_that_is_not_there_is_the_fault_of_the_roles(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", "+experiment=kuhn", "roles=pipeline"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "roles: none is called 'player', which arena needs; choose roles=NAME" in said
+
+
+def test_what_training_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "+experiment=kuhn", "credit=arpo"]) == 2
+    assert main(["check", "+experiment=kuhn", "run.name=../x"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_checked(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["check", f"+experiment={name}"])
+    assert code == 0, capsys.readouterr().err

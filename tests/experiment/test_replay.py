@@ -1,0 +1,137 @@
+"""`selfplay replay`: a record comes out as it was; under another config, as a fresh run does."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.command_process import SMOKE, copy_of_finished, finished, one_line, run
+
+SHORT = ("run.steps=1", "evaluations.held_out_sampled.every=0")
+
+
+def replayed(folder: Path, *overrides: str, cwd: Path) -> dict[str, Any]:
+    outcome = run("replay", str(folder), *overrides, "--json", cwd=cwd)
+    assert outcome.code == 0, outcome.err
+    found: dict[str, Any] = json.loads(outcome.out)
+    return found
+
+
+def credited(folder: Path, step: int) -> list[tuple[float, Any]]:
+    """(reward, advantage) of every recorded turn of a step."""
+    lines = (folder / "episodes" / f"{step:06d}.jsonl").read_text().splitlines()
+    return [
+        (turn["reward"], advantage)
+        for line in map(json.loads, lines)
+        for turn, advantage in zip(line["episode"]["turns"], line["advantages"], strict=True)
+    ]
+
+
+def trained(folder: Path, *overrides: str) -> Path:
+    finished()  # has made the warm start
+    outcome = run("train", SMOKE, *SHORT, *overrides, "run.name=mine", cwd=folder)
+    assert outcome.code == 0, outcome.err
+    return folder / "runs/mine"
+
+
+def test_under_its_own_config_a_run_comes_out_as_recorded(tmp_path: Path) -> None:
+    found = replayed(finished(), cwd=tmp_path)
+    turns = sum(len(credited(finished(), step)) for step in (1, 2, 3))
+    assert found["steps"] == 3 and found["differences"] == [] and found["unplayed"] == {}
+    assert found["rewards"] == found["advantages"] == turns > 50
+    text = run("replay", str(finished()), cwd=tmp_path).out
+    assert f"rewards as recorded: {turns} of {turns}" in text
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("sampler=tree", "sampler.candidates=2", "credit=agent_turn"),
+        pytest.param(("shaping=overlong", "credit=rae"), marks=pytest.mark.slow),
+        pytest.param(("sampler=dynamic", "sampler.group_size=2"), marks=pytest.mark.slow),
+    ],
+)
+def test_so_does_one_that_branches_shapes_or_drops(
+    tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    found = replayed(trained(tmp_path, *overrides), cwd=tmp_path)
+    assert found["differences"] == [] and found["unplayed"] == {}
+    assert 0 < found["advantages"] <= found["rewards"]
+
+
+def test_under_another_config_it_comes_out_as_a_fresh_run(tmp_path: Path) -> None:
+    """The first step samples from the same weights, so only pay and credit differ."""
+    other = ("credit=rloo", "arena.malformed=-3")
+    fresh = credited(trained(tmp_path, *other), 1)
+    found = replayed(finished(), *other, "--steps", "1", cwd=tmp_path)
+    recorded = credited(finished(), 1)
+    rewards = {d["replayed"] for d in found["differences"] if d["what"] == "reward"}
+    assert rewards == {-3.0} and found["rewards"] == len(recorded) == len(fresh)
+    changed = [
+        (what, new[place])
+        for old, new in zip(recorded, fresh, strict=True)
+        for place, what in enumerate(("reward", "advantage"))
+        if old[place] != new[place]
+    ]
+    assert [(d["what"], d["replayed"]) for d in found["differences"]] == changed
+
+
+def test_a_record_that_was_changed_is_found(tmp_path: Path) -> None:
+    folder = copy_of_finished(tmp_path)
+    path = folder / "episodes/000002.jsonl"
+    lines = path.read_text().splitlines()
+    line = json.loads(lines[1])
+    line["episode"]["turns"][0]["reward"] = 7.5
+    path.write_text("\n".join([lines[0], json.dumps(line), *lines[2:]]) + "\n")
+    outcome = run("replay", "runs/copy", cwd=tmp_path)
+    assert outcome.code == 2 and "not reproduced under its own config: 1 " in one_line(outcome.err)
+    assert f"step 2, group {line['group']}, member {line['member']}, turn 0" in outcome.out
+    assert "reward 7.50 -> " in outcome.out
+
+
+def test_an_episode_that_ends_elsewhere_is_counted_and_not_compared(tmp_path: Path) -> None:
+    found = replayed(finished(), "arena.solvers=3", cwd=tmp_path)
+    assert found["unplayed"]
+    assert all("a replay needs the record's own arena" in reason for reason in found["unplayed"])
+    # Those whose proposal was refused ended before any solver was asked.
+    assert found["episodes"] + sum(found["unplayed"].values()) == 36 and found["episodes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("credit=gae",), "trains a critic, whose values of the time are not on record"),
+        (
+            ("credit=rae", "--steps", "2"),
+            "step 2: credit selfplay.credit.rae.RoleConditioned keeps",
+        ),
+        (("credit=rlo",), "no credit named 'rlo'; did you mean 'rloo'?"),
+        (("--steps", "9"), "no episodes of these steps; recorded are 1 to 3"),
+        (("curriculum=arithmetic",), "cannot read the state that the run's own left"),
+        (("arena.nothing=1",), "unknown key 'arena.nothing'"),
+    ],
+)
+def test_what_cannot_be_replayed_is_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    outcome = run("replay", str(finished()), *arguments, cwd=tmp_path)
+    assert outcome.code == 2 and words in one_line(outcome.err)
+
+
+def test_steps_behind_the_newest_checkpoint_are_left_out_and_told(tmp_path: Path) -> None:
+    folder = copy_of_finished(tmp_path)
+    shutil.rmtree(folder / "checkpoints/000003")
+    found = replayed(folder, cwd=tmp_path)
+    assert found["behind"] == 1 and found["steps"] == 2 and found["differences"] == []
+    outcome = run("replay", "runs/copy", "--steps", "3", cwd=tmp_path)
+    assert outcome.code == 2 and "steps 3 to 3 lie behind the newest" in one_line(outcome.err)
+
+
+def test_a_run_without_episodes_says_so(tmp_path: Path) -> None:
+    folder = copy_of_finished(tmp_path)
+    for path in (folder / "episodes").iterdir():
+        path.unlink()
+    outcome = run("replay", "runs/copy", cwd=tmp_path)
+    assert outcome.code == 2 and "train with run.episodes_every=1" in one_line(outcome.err)

@@ -1,0 +1,60 @@
+"""Every shipped config composes and is checked against what it names."""
+
+import pytest
+
+from selfplay.config import compose
+from selfplay.config.instantiate import build
+from selfplay.errors import ConfigError
+from selfplay.experiment.experiment import validate
+
+CHOICES = [
+    f"{group}={name}"
+    for group in ("credit", "objective", "sampler", "population", "evaluations")
+    for name in compose.choices(group)
+]
+FED = {
+    "credit=agent_turn": ["sampler=tree"],
+    "credit=arpo": ["sampler=branch"],
+    "credit=magrpo": ["sampler.group_size=2"],
+}
+"""What a choice needs beside the quickstart's own."""
+OWN_FILES = ("ttrl",)
+"""Experiments whose questions are the reader's own."""
+
+
+@pytest.mark.parametrize("name", compose.choices("experiment"))
+def test_every_experiment_composes_and_validates(name: str) -> None:
+    composed = compose.load([f"+experiment={name}"])
+    validate(composed)
+    assert composed["run"]["experiment"] == name
+
+
+@pytest.mark.parametrize("name", sorted({*compose.choices("experiment")} - {*OWN_FILES}))
+def test_the_tasks_of_every_experiment_can_be_made(name: str) -> None:
+    """What only building shows, such as more questions than there are."""
+    composed = compose.load([f"+experiment={name}"])
+    nodes = {f"evaluations.{key}": each for key, each in composed["evaluations"].items()}
+    nodes["curriculum"] = composed["curriculum"]
+    for where, node in nodes.items():
+        if "tasks" in node:
+            assert build(node["tasks"], where=where)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_composes_and_validates(choice: str) -> None:
+    validate(compose.load(["+experiment=quickstart", choice, *FED.get(choice, [])]))
+
+
+@pytest.mark.parametrize("choice", FED)
+def test_a_credit_that_its_sampler_cannot_feed_is_refused(choice: str) -> None:
+    with pytest.raises(ConfigError, match=r"choose sampler=tree|group_size is 1"):
+        validate(compose.load(["+experiment=quickstart", choice]))
+
+
+def test_evaluation_warm_start_and_arena_name_one_set_of_held_out_tasks() -> None:
+    composed = compose.load(["+experiment=quickstart"])
+    held_out = composed["shared"]["held_out"]
+    assert composed["evaluations"]["held_out_sampled"]["tasks"] == held_out
+    assert composed["evaluations"]["held_out_greedy"]["tasks"] == held_out
+    assert composed["warmstart"]["demonstrations"]["held_out"] == held_out
+    assert composed["arena"]["forbidden"]["tasks"] == held_out

@@ -1,0 +1,95 @@
+"""Turns, episodes, groups and tiny models, made by hand for the tests of what learns from them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.types import Episode, Group, Sample, Status, Task, Turn
+
+
+def turn(agent: str, reward: float = 0.0, **fields: Any) -> Turn:
+    """A turn of `agent`, e.g. `solver_1`, with one completion token unless told otherwise."""
+    ids = tuple(fields.pop("completion_ids", (5,)))
+    defaults: dict[str, Any] = {
+        "role": agent.rpartition("_")[0],
+        "policy": "base",
+        "version": 0,
+        "prompt_ids": (1, 2),
+        "completion_ids": ids,
+        "logprobs": (-1.0,) * len(ids),
+        "trainable": (1,) * len(ids),
+        "action": "move",
+    }
+    return Turn(agent=agent, reward=reward, **{**defaults, **fields})
+
+
+def episode(*turns: Turn, task: Task | None = None, **fields: Any) -> Episode:
+    """A finished episode."""
+    defaults: dict[str, Any] = {"arena": "game_v0", "seed": 0, "status": Status.FINISHED}
+    return Episode(task=task or Task(id="t"), turns=turns, **{**defaults, **fields})
+
+
+def group(*episodes: Episode, name: str = "1.0.0") -> Group:
+    """A group of siblings."""
+    return Group(id=name, episodes=episodes)
+
+
+def solos(*rewards: float) -> list[Group]:
+    """One group in which one agent takes one turn per episode and earns these."""
+    return [group(*(episode(turn("solver_0", reward)) for reward in rewards))]
+
+
+def advantages(samples: Sequence[Sample]) -> list[float]:
+    """The advantages in order; every one of these is a single number."""
+    return [sample.advantage for sample in samples if isinstance(sample.advantage, float)]
+
+
+def sample(
+    prompt: Sequence[int],
+    completion: Sequence[int],
+    advantage: float | tuple[float, ...],
+    **fields: Any,
+) -> Sample:
+    """A sample of these token ids."""
+    made = turn("solver_0", prompt_ids=tuple(prompt), completion_ids=tuple(completion), **fields)
+    return Sample(turn=made, advantage=advantage, group="1.0.0")
+
+
+SIZES: Mapping[str, Any] = {
+    "vocab_size": 24,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "initializer_range": 0.3,
+}
+"""Of a tiny model, in the words that most configs share."""
+
+
+def llama(seed: int = 0, **settings: int) -> LlamaForCausalLM:
+    """A tiny grouped-query Llama of 24 tokens: 4 query heads share 2 key heads."""
+    torch.manual_seed(seed)
+    sizes = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 64, **settings}
+    return LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+
+
+def weights(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Copies of all parameters."""
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def same(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
+    """Whether all tensors are equal bit for bit."""
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def save_tiny(place: Path, **sizes: int) -> Path:
+    """A folder with a tiny model and its tokenizer, as `save_pretrained` leaves them."""
+    tokenizer = build_tokenizer(["def f("])
+    build_model(len(tokenizer), seed=0, **sizes).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place

@@ -1,0 +1,217 @@
+"""Commands of the real program in processes of their own, which a test may kill at a given place.
+
+The processes are forks of a server that has imported everything, so that each costs a second.
+"""
+
+import atexit
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        "selfplay.cli.main",
+        "selfplay.train",
+        "selfplay.run.report.run_report",
+        "arenas.absolute_zero.demonstrations",
+        "roles.proposer",
+        "roles.solver",
+        "transformers.models.qwen3.modeling_qwen3",
+    ]
+)
+OURS = ("roles", "arenas", "configs")
+LONGEST = 600
+"""Seconds after which a command counts as hanging."""
+SMOKE = "+experiment=smoke"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strike:
+    """What befalls a process at a call of one of its functions: a signal, or a full disk."""
+
+    at: str
+    """Dotted name of the function, as its caller finds it."""
+    call: int = 1
+    """Which call of it."""
+    after: bool = False
+    """Behind the call and not before it."""
+    number: int = signal.SIGKILL
+    """The signal."""
+    limit: int | None = None
+    """Instead of the signal: bytes that a file may have from now on, as on a disk that is full."""
+
+    def arm(self) -> None:
+        """Put the function that strikes in place of the original."""
+        original, calls = resolve_name(self.at), 0
+        home, _, name = self.at.rpartition(".")
+
+        def strikes(*arguments: Any, **settings: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == self.call and not self.after:
+                self.fall()
+            result = original(*arguments, **settings)
+            if calls == self.call and self.after:
+                self.fall()
+            return result
+
+        setattr(resolve_name(home), name, strikes)
+
+    def fall(self) -> None:
+        """Strike."""
+        if self.limit is None:
+            os.kill(os.getpid(), self.number)
+        else:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit, self.limit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    """The exit code; negative where a signal ended it."""
+    out: str
+    err: str
+
+
+def run(
+    *arguments: str,
+    cwd: Path,
+    strike: Strike | None = None,
+    alarm: float = 0.0,
+    cache: Path | None = None,
+    first_on_path: Path | None = None,
+) -> Outcome:
+    """`selfplay arguments` in the folder `cwd`; `alarm` seconds later it dies, unless 0.
+
+    With `first_on_path` the server's own packages are forgotten and found again from there.
+    """
+    with tempfile.TemporaryDirectory() as texts:
+        out, err = Path(texts, "out"), Path(texts, "err")
+        process = CONTEXT.Process(
+            target=_child,
+            args=(arguments, cwd, cache or shared_cache(), strike, alarm, first_on_path, out, err),
+        )
+        process.start()
+        process.join(LONGEST)
+        if process.is_alive():
+            process.kill()
+            raise AssertionError(f"{arguments} hangs: {err.read_text()}")
+        code = process.exitcode
+        assert code is not None
+        return Outcome(code=code, out=out.read_text(), err=err.read_text())
+
+
+def _child(
+    arguments: tuple[str, ...],
+    cwd: Path,
+    cache: Path,
+    strike: Strike | None,
+    alarm: float,
+    first_on_path: Path | None,
+    out: Path,
+    err: Path,
+) -> None:
+    os.setsid()
+    os.chdir(cwd)
+    for path, descriptor in ((out, 1), (err, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    os.environ["SELFPLAY_CACHE"] = str(cache)
+    import_module("selfplay.train")
+    import_module("selfplay.run.report.run_report")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if strike:
+        strike.arm()
+    if first_on_path:
+        sys.path.insert(0, str(first_on_path))
+        for name in [name for name in sys.modules if name.split(".")[0] in OURS]:
+            del sys.modules[name]
+    signal.setitimer(signal.ITIMER_REAL, alarm)
+    from selfplay.cli.main import main
+
+    code = main(arguments)
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+@lru_cache(maxsize=1)
+def shared_cache() -> Path:
+    """A cache in which the first run leaves its warm start for all others."""
+    folder = tempfile.mkdtemp(prefix="selfplay-cache-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+@lru_cache(maxsize=1)
+def finished() -> Path:
+    """The folder of a smoke run that went through undisturbed. Copy it to change it."""
+    folder = Path(tempfile.mkdtemp(prefix="selfplay-run-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    outcome = run("train", SMOKE, "run.name=whole", cwd=folder)
+    assert outcome.code == 0, outcome.err
+    return folder / "runs" / "whole"
+
+
+def copy_of_finished(folder: Path) -> Path:
+    """A copy of the finished run that a test may damage."""
+    place = folder / "runs" / "copy"
+    shutil.copytree(finished(), place)
+    return place
+
+
+def metrics(run_folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl without the metrics that depend on the process.
+
+    These are the seconds, and how many program runs were answered from the executor's memory, which
+    a resumed run begins without.
+    """
+    lines = (run_folder / "metrics.jsonl").read_text().splitlines()
+    return [
+        {
+            key: value
+            for key, value in json.loads(line).items()
+            if not key.startswith("seconds/") and not key.endswith("/executor/cached")
+        }
+        for line in lines
+    ]
+
+
+def summary(run_folder: Path) -> dict[str, Any]:
+    """summary.json without what differs between runs that are alike."""
+    found = json.loads((run_folder / "summary.json").read_text())
+    return {k: v for k, v in found.items() if k not in ("name", "seconds", "command")}
+
+
+def contents(run_folder: Path) -> dict[str, bytes]:
+    """Episodes and the last policy, byte for byte."""
+    paths = [*run_folder.glob("episodes/*"), *run_folder.glob("checkpoints/000003/policies/*/*")]
+    return {str(path.relative_to(run_folder)): path.read_bytes() for path in paths}
+
+
+def assert_alike(run_folder: Path, other: Path) -> None:
+    """Two runs that did the same, to the last bit."""
+    for line, expected in zip(metrics(run_folder), metrics(other), strict=True):
+        assert line == expected
+    assert summary(run_folder) == summary(other)
+    assert contents(run_folder) == contents(other)
+
+
+def one_line(text: str) -> str:
+    """The only line of what a command said on stderr."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len(lines) == 1, text
+    return lines[0]

@@ -1,0 +1,104 @@
+"""The enumerated games as arenas, and the trees that sampling in them can give."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations_with_replacement, product
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from selfplay.arena import Arena
+from selfplay.credit import Credit
+from selfplay.types import Action, Episode, Group, Observation, Task
+from tests.helpers.builders import group
+from tests.helpers.enumerated_game import Game, History
+
+Value = TypeVar("Value")
+
+
+class GameArena(Arena):
+    """Plays a `Game`: an action is a number; what is none counts as 0."""
+
+    name = "enumerated_v0"
+
+    def __init__(self, game: Game) -> None:
+        super().__init__({name.rpartition("_")[0]: 1 for name in game.names})
+        self.game = game
+
+    def setup(self, task: Task, rng: random.Random) -> None:
+        self.played: History = ()
+
+    def acting(self) -> Sequence[str]:
+        return self.game.names
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text=str(self.game.state(self.played, len(self.played))))
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        left, right = (int(actions[name] or 0) for name in self.game.names)
+        self.played = (*self.played, (left, right))
+        for name, reward in zip(self.game.names, self.game.pay(self.played), strict=True):
+            self.pay(name, reward)
+        if self.game.over(self.played):
+            self.finish()
+
+
+def arena_of(game: Game) -> Callable[[], Arena]:
+    """What makes the game's arenas."""
+    return lambda: GameArena(game)
+
+
+def groups_of(game: Game, logits: torch.Tensor, *, size: int) -> Iterator[tuple[float, Group]]:
+    """(chance, group) of all groups of independent plays."""
+    plays = [(chance(game, logits, each), game.played(each)) for each in game.histories()]
+    for drawn in product(plays, repeat=size):
+        yield float(np.prod([p for p, _ in drawn])), group(*(one for _, one in drawn))
+
+
+def chance(game: Game, logits: torch.Tensor, history: History) -> float:
+    return float(game.logprob(logits, history).exp())
+
+
+def gradient(game: Game, logits: torch.Tensor, credit: Credit, one: Group) -> np.ndarray:
+    """1/G sum A grad log pi of one group; a turn's share of the group is that of its stage."""
+    chances = logits.softmax(-1).numpy()
+    samples = credit.assign([one])
+    stages = [sample.turn.stage for sample in samples]
+    found = np.zeros_like(chances)
+    for sample in samples:
+        agent = game.names.index(sample.turn.agent)
+        state, action = sample.turn.prompt_ids[0], sample.turn.completion_ids[0]
+        score = -chances[agent, state]
+        score[action] += 1
+        assert isinstance(sample.advantage, float)
+        share = stages.count(sample.turn.stage) / len(game.names)
+        found[agent, state] += sample.advantage / share * score
+    return found
+
+
+def trees(game: Game, logits: torch.Tensor) -> Iterator[tuple[float, Group]]:
+    """(chance, tree) of all trees of two stages with two candidates at each of their nodes."""
+    moves = [(a, b) for a in range(game.actions) for b in range(game.actions)]
+    after = {first: [h for h in game.histories() if h[0] == first] for first in moves}
+    chances = {h: chance(game, logits, h) for h in game.histories()}
+    for firsts, count in pairs(moves):
+        for one, of_one in pairs(after[firsts[0]]):
+            for two, of_two in pairs(after[firsts[1]]):
+                weight = float(np.prod([chances[h] for h in (*one, *two)]))
+                weight /= float(np.prod([sum(chances[h] for h in after[m]) for m in firsts]))
+                leaves = [game.played(h) for h in (one[0], two[0], one[1], two[1])]
+                leaves[2:] = [branched(leaves[2], 0, stem=2), branched(leaves[3], 1, stem=2)]
+                yield count * of_one * of_two * weight, group(*leaves)
+
+
+def pairs(values: Sequence[Value]) -> Iterator[tuple[tuple[Value, Value], int]]:
+    """(pair, in how many orders it can be drawn): candidates of one node can change places."""
+    for pair in combinations_with_replacement(values, 2):
+        yield pair, 1 + (pair[0] != pair[1])
+
+
+def branched(episode: Episode, parent: int, *, stem: int) -> Episode:
+    """The episode as a branch of a sibling."""
+    return replace(episode, parent=parent, stem=stem)

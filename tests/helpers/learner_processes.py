@@ -1,0 +1,134 @@
+"""Learner ranks as forks of the test's process, asked as a driver asks actors."""
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from selfplay.learner.learner import Learner
+from selfplay.models.policy import Policy
+from selfplay.runtime.learner_worker import About, Rank
+from selfplay.runtime.learner_workers import RankedLearner
+from selfplay.types import Sample
+from tests.helpers.builders import sample
+
+FORK = multiprocessing.get_context("fork")
+LONGEST = 600
+"""Seconds after which a rank counts as hanging."""
+
+Make = Callable[[], Learner]
+
+
+class Forks:
+    """A team of ranks: see `selfplay.runtime.learner_workers.Team`."""
+
+    def __init__(self, pipes: Sequence[Connection]) -> None:
+        self.pipes, self.count = pipes, len(pipes)
+
+    def ask(self, method: str, *arguments: Any, **named: Any) -> list[Any]:
+        return self._ask(method, [arguments] * self.count, named)
+
+    def ask_each(
+        self, method: str, name: str, parts: Sequence[Any], *arguments: Any, **named: Any
+    ) -> list[Any]:
+        return self._ask(method, [(name, part, *arguments) for part in parts], named)
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def _ask(
+        self, method: str, each: Sequence[tuple[Any, ...]], named: Mapping[str, Any]
+    ) -> list[Any]:
+        for pipe, arguments in zip(self.pipes, each, strict=True):
+            pipe.send((method, arguments, named))
+        found = []
+        for pipe in self.pipes:
+            assert pipe.poll(LONGEST), f"{method}: a rank hangs"
+            found.append(pipe.recv())
+        for answer in found:
+            if isinstance(answer, BaseException):
+                raise answer
+        return found
+
+
+@contextmanager
+def forked(count: int) -> Iterator[Forks]:
+    """Ranks that make learners by the function that they are sent (`serve`), one after another."""
+    with TemporaryDirectory() as folder:
+        pairs = [FORK.Pipe() for _ in range(count)]
+        processes = [
+            FORK.Process(target=_child, args=(rank, count, Path(folder, "store"), pairs[rank][1]))
+            for rank in range(count)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            yield Forks([ours for ours, _ in pairs])
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def ranked(forks: Forks, make: Make, precision: str = "float32") -> RankedLearner:
+    """A trainer whose learners are on the ranks, and whose policy is of this process."""
+    about, *_ = forks.ask("serve", make, precision)
+    own = make()
+    policy = Policy(name="base", model=own.model, renderer=None)  # type: ignore[arg-type]
+    return RankedLearner(forks, policy, own.objective, about)
+
+
+def _child(rank: int, count: int, store: Path, pipe: Connection) -> None:
+    try:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
+        served = Rank()
+        while True:
+            method, arguments, named = pipe.recv()
+            try:
+                if method == "serve":
+                    answer: Any = _serve(served, *arguments)
+                else:
+                    answer = getattr(served, method)(*arguments, **named)
+            except Exception as error:
+                traceback.print_exc()
+                answer = error
+            pipe.send(answer)
+    finally:
+        os._exit(0)
+
+
+def _serve(rank: Rank, make: Make, precision: Any) -> About:
+    rank.learners = {"base": make()}
+    rank.spread("cpu", precision)
+    return rank.about()["base"]
+
+
+def batch(count: int = 9, *, length: int = 3, stem: int = 3) -> list[Sample]:
+    """Samples of siblings and others, of several lengths, temperatures and advantages."""
+    made = []
+    for number in range(count):
+        rng = torch.Generator().manual_seed(number)
+        prompt = [5 + place % 7 for place in range(stem)] + [1 + number % 3] * (number % 4)
+        completion = torch.randint(3, 24, (length + number % 4,), generator=rng).tolist()
+        own = tuple(int(place != 1 or number % 3 > 0) for place in range(len(completion)))
+        scale = float(torch.randn((), generator=rng))
+        made.append(
+            sample(
+                prompt,
+                completion,
+                scale if number % 4 else tuple(scale * place for place in range(len(completion))),
+                trainable=own,
+                logprobs=tuple(-2.5 - 0.1 * place for place in range(len(completion))),
+                temperature=1.0 if number % 2 else 0.7,
+            )
+        )
+    return made

@@ -1,0 +1,93 @@
+"""A curriculum that forgets nothing and a player that can be held up, for batches sampled ahead."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from selfplay.rollout.rollout import Job
+from selfplay.sampler import Sampler
+from selfplay.sampler.independent import Independent
+from selfplay.sampler.prefetch import Asynchronous, Batch, Batches, Synchronous
+from selfplay.types import Episode, Group, Task
+from tests.helpers.builders import episode, turn
+
+STEPS = 6
+LONG = 120.0
+"""Seconds after which what a test waits for will not come."""
+
+
+class Growing:
+    """Its tasks depend on all that it was told: one skipped or told twice shows for ever."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def tasks(self, step: int, attempt: int = 0) -> list[Task]:
+        return [Task(id=f"{step}-{attempt}-{len(self.told)}-{number}") for number in range(2)]
+
+    def observe(self, groups: Sequence[Group], step: int) -> None:
+        self.told += [f"{step}: {group.episodes[0].task.id}" for group in groups]
+
+    def ready(self) -> bool:
+        return True
+
+    def metrics(self) -> dict[str, float]:
+        return {"told": float(len(self.told))}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"told": list(self.told)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.told = list(state["told"])
+
+
+class Player:
+    """Pays by job, notes which version each batch began with, and waits where it is told to."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.begun: list[int] = []
+        self.gate: Callable[[int], None] = lambda step: None
+
+    def __call__(self, jobs: Sequence[Job]) -> list[Episode]:
+        step = int(jobs[0].task.id.partition("-")[0])
+        self.begun.append(self.version)
+        self.gate(step)
+        paid = [float((job.seed + job.member) % 3 > 0) for job in jobs]
+        return [
+            episode(turn("solver_0", reward), task=job.task, seed=job.seed)
+            for job, reward in zip(jobs, paid, strict=True)
+        ]
+
+
+def synchronous(play: Player, sampler: Sampler | None = None) -> Synchronous:
+    sampler = sampler or Independent(group_size=2)
+    return Synchronous(curriculum=Growing(), sampler=sampler, play=play, seed=lambda: 7)
+
+
+@contextmanager
+def ahead(play: Player, lag: int, **settings: Any) -> Iterator[Asynchronous]:
+    sampler = settings.pop("sampler", None)
+    given = {"last": STEPS, "keeps": lambda step: True, "patience": LONG, **settings}
+    made = Asynchronous(synchronous(play, sampler), lag=lag, **given)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def learn(source: Batches, play: Player, steps: Sequence[int]) -> list[Batch]:
+    found = []
+    for step in steps:
+        found.append(source.take(step))
+        play.version += 1
+        source.learned(step)
+    return found
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.002)

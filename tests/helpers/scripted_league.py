@@ -1,0 +1,120 @@
+"""A league of a scripted game, with snapshots that are only names."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from selfplay.league import Matchmaking, Snapshot
+from selfplay.league.config import LeagueSettings, Player
+from selfplay.league.league import League
+from selfplay.league.matchmaking import PFSP, Anchors, Current, Mixture
+from selfplay.league.ratings import Elo, Payoff
+from selfplay.league.snapshots import Every, KeepNewest
+from selfplay.rollout.rollout import Job
+from selfplay.types import Episode, Task
+from tests.helpers.builders import episode, turn
+
+SEATS = ("player_0", "player_1")
+
+
+@dataclass
+class Names:
+    """Snapshots that are only names."""
+
+    policies: Mapping[str, Any]
+    there: list[str] = field(default_factory=list)
+    again: list[str] = field(default_factory=list)
+
+    def add(self, snapshot: Snapshot) -> None:
+        assert snapshot.name not in self.there
+        self.there.append(snapshot.name)
+
+    def remove(self, name: str) -> None:
+        self.there.remove(name)
+
+    def rest(self) -> None:
+        """They have no memory to give back."""
+
+    def begin_again(self, player: str) -> None:
+        self.again.append(player)
+
+    def load(self, place: Path, snapshots: Sequence[Snapshot]) -> None:
+        self.there = [each.name for each in snapshots]
+
+
+class Played:
+    """Plays every job at once; who sits in `player_0` is paid by a function of both policies."""
+
+    def __init__(self, pay: Callable[[str, str], float] = lambda first, second: 1.0) -> None:
+        self.jobs: list[Job] = []
+        self.pay = pay
+
+    def __call__(self, jobs: Sequence[Job]) -> list[Episode]:
+        self.jobs += jobs
+        return [self._played(job) for job in jobs]
+
+    def _played(self, job: Job) -> Episode:
+        first, second = (job.seating.get(seat, "base") for seat in SEATS)
+        paid = self.pay(first, second)
+        return episode(turn("player_0", paid, policy=first), turn("player_1", -paid, policy=second))
+
+
+class Made:
+    """A league, with what it was made of."""
+
+    def __init__(
+        self, matchmaking: Mapping[str, Matchmaking], *, every: int = 2, most: int = 3, **more: Any
+    ) -> None:
+        self.play = Played(**{k: more.pop(k) for k in ("pay",) if k in more})
+        policies = {name: SimpleNamespace(version=0) for name in matchmaking}
+        self.snapshots = Names(policies)
+        self.forgot: list[str] = []
+        learners: Any = {
+            name: SimpleNamespace(begin_again=lambda name=name: self.forgot.append(name))
+            for name in matchmaking
+        }
+        players = {
+            name: Player(matchmaking=each, add=Every(updates=every))
+            for name, each in matchmaking.items()
+        }
+        names: Any = self.snapshots
+        self.league = League(
+            LeagueSettings(
+                players=players,
+                drop=KeepNewest(most=most),
+                payoff=Payoff(),
+                ratings=Elo(),
+                **more,
+            ),
+            seats=SEATS,
+            own="base",
+            anchors=["random", "perfect"],
+            snapshots=names,
+            learners=learners,
+            play=self.play,
+            seed=0,
+        )
+
+    def step(self, number: int, *, groups: int = 8, size: int = 2) -> dict[str, float]:
+        """A step of `groups` groups, after which every player has one update more."""
+        self.league.begin_step(number, list(self.snapshots.policies))
+        self.league.play(jobs(number, groups, size))
+        for policy in self.snapshots.policies.values():
+            policy.version += 1
+        return self.league.end_step()
+
+
+def jobs(step: int, groups: int, size: int = 2) -> list[Job]:
+    return [
+        Job(task=Task(id="game"), seed=100_000 * step + group, member=member)
+        for group in range(groups)
+        for member in range(size)
+    ]
+
+
+ALL_THREE = Mixture(
+    ways={"now": Current(), "past": PFSP(), "fixed": Anchors()},
+    weights={"now": 1, "past": 1, "fixed": 1},
+)

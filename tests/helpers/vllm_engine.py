@@ -1,0 +1,86 @@
+"""What the tests of vLLM's engine share: models, updates, requests, and how far it is off."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from selfplay.engines.vllm.engine import VLLMEngine
+from selfplay.models.tiny import build_model
+from selfplay.types import Completion, Request
+from tests.helpers.engine_requests import END, ask, teacher
+
+VOCABULARY = 330
+DIFFERENCE = 1e-3
+"""Mean absolute difference in nats that is allowed right after an update, in float32."""
+
+
+def make(seed: int = 0, **sizes: int) -> PreTrainedModel:
+    """A model sharp enough that its samples differ from noise."""
+    wanted = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 96, "positions": 256, **sizes}
+    return sharpened(build_model(VOCABULARY, seed=seed, **wanted))
+
+
+def resident() -> Iterator[VLLMEngine]:
+    """An engine that is started once: who stays in it keeps it for others of the shape."""
+    engine = VLLMEngine(max_rows=64, cache=0.1, options={"block_size": 32})
+    engine.serve("resident", make(), [END])
+    yield engine
+    engine.close()
+
+
+def emptied(engine: VLLMEngine) -> Iterator[VLLMEngine]:
+    """The engine of `resident`, and behind a test without those that it served."""
+    yield engine
+    for policy in [name for name in engine._tenants if name != "resident"]:
+        engine.withdraw(policy)
+    engine.drain_counts()
+
+
+def sharpened(model: PreTrainedModel) -> PreTrainedModel:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(4.0)
+    return model.eval()
+
+
+def shake(model: PreTrainedModel, seed: int, size: float = 0.02) -> None:
+    """Move what learns, as an update does."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(size * torch.randn_like(parameter))
+
+
+def asked(policy: str, count: int = 30, **settings: Any) -> list[Request]:
+    return [
+        Request(
+            id=request.id,
+            policy=policy,
+            prompt_ids=request.prompt_ids,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+        )
+        for request in ask(count, **settings)
+    ]
+
+
+def difference(model: PreTrainedModel, requests: list[Request], found: Any) -> float:
+    """Mean absolute difference of the log-probabilities to the model's own."""
+    apart = [
+        (torch.tensor(found[r.id].logprobs) - teacher(model, r, found[r.id], r.temperature)).abs()
+        for r in requests
+    ]
+    return float(torch.cat(apart).mean())
+
+
+def finish(engine: VLLMEngine) -> list[Completion]:
+    """What comes of the requests that are there."""
+    found: list[Completion] = []
+    for _ in range(200):
+        found += engine.step()
+    return found

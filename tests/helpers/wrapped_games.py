@@ -1,0 +1,57 @@
+"""Whole games of wrapped envs, and what the envs themselves say that they pay."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from arenas.external.base import WrappedGame
+from arenas.external.pettingzoo import PettingZoo
+from selfplay.models.renderer import ByteRenderer
+from selfplay.role import Role
+from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.types import Episode, Task
+
+GAME = Task(id="game")
+Game = TypeVar("Game", bound=WrappedGame)
+
+
+def play(
+    make: Callable[[], Game], engine: Any, count: int, **seat: Any
+) -> list[tuple[Episode, Game]]:
+    """Whole games between seats of one policy."""
+    arenas: list[Game] = []
+
+    def fresh() -> Game:
+        arenas.append(make())
+        return arenas[-1]
+
+    settings: dict[str, Any] = {"renderer": ByteRenderer(), **seat}
+    seats = {"player": Seat(role=Role(), policy="p", **settings)}
+    rollout = Rollout(arena=fresh, seats=seats, engines={"p": engine})
+    episodes = rollout.play([Job(task=GAME, seed=seed) for seed in range(count)])
+    return list(zip(episodes, arenas, strict=True))
+
+
+def own_returns(arena: PettingZoo, made: Any) -> dict[str, float]:
+    """What the env itself says that these moves pay, played the way PettingZoo's documents show."""
+    moves = iter([move for move in arena.applied if move is not None])
+    returns: dict[str, float] = defaultdict(float)
+    made.reset(seed=arena.env_seed)
+    for agent in made.agent_iter():
+        seen, reward, terminated, truncated, info = made.last()
+        returns[agent] += reward
+        move = None if terminated or truncated else next(moves)
+        if move is not None:
+            mask = seen["action_mask"] if isinstance(seen, dict) else info.get("action_mask")
+            assert mask is None or mask[move] == 1, "an illegal move reached the env"
+        made.step(move)
+    assert next(moves, None) is None, "the env ended before the arena did"
+    return {arena._ours[agent]: value for agent, value in returns.items()}
+
+
+def booked(episode: Episode) -> dict[str, float]:
+    """What the turns of each agent were paid."""
+    paid: dict[str, float] = defaultdict(float)
+    for turn in episode.turns:
+        paid[turn.agent] += turn.reward
+    return dict(paid)

@@ -1,0 +1,161 @@
+"""Leagues that could not be are refused when the config is read, in one line."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from selfplay.arena import Arena
+from selfplay.config import compose
+from selfplay.errors import ConfigError
+from selfplay.experiment.experiment import validate
+from selfplay.experiment.league import Plan
+from selfplay.models.population import Population
+from tests.helpers.repository import ROOT
+
+GAME = (
+    *("services=none", "arena=tic_tac_toe", "roles=tic_tac_toe", "curriculum=games"),
+    *("evaluations=none", "warmstart=random_play", "credit=dr_grpo", "sampler.group_size=2"),
+)
+SCRIPT = "_target_: selfplay.engines.scripted.Scripted"
+RANDOM = f"+population.opponents.random={{{SCRIPT}, script: arenas.games.opponents.random_legal}}"
+VERSUS = (
+    "+evaluations.versus={arena: ${arena}, tasks: [{_target_: selfplay.types.Task, id: game}], "
+    "metrics: {}, seatings: [random]}"
+)
+MATCHMAKING = "league.players.default.matchmaking"
+
+
+NODE = (
+    "{_target_: selfplay.league.config.Player, "
+    "matchmaking: {_target_: selfplay.league.matchmaking.Latest}, "
+    "add: {_target_: selfplay.league.snapshots.Every, updates: 1}}"
+)
+
+
+@pytest.mark.parametrize("name", compose.choices("league"))
+def test_every_league_composes_and_validates(name: str) -> None:
+    found = compose.load([*GAME, RANDOM, VERSUS, f"league={name}"])
+    validate(found)
+    Plan(found["league"], arena=Two(), population=Population(policy={}))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["league=anchors"], r"league\.players\.default\.matchmaking: there are no anchors; name"),
+        (
+            ["league=anchors", RANDOM, f"{MATCHMAKING}.ways.anchors.weights={{randm: 1}}"],
+            r"matchmaking: no anchor 'randm'; did you mean 'random'",
+        ),
+        (
+            ["league=pfsp", RANDOM, "league.anchors=[radnom]"],
+            r"league\.anchors: no opponent 'radnom' in population\.opponents; did you mean",
+        ),
+        (
+            ["league=pfsp", f"{MATCHMAKING}.ways.past.weighting=square"],
+            r"weighting: 'square' does not fit: .*did you mean 'squared'",
+        ),
+        (["league=pfsp", "league.drop.most=0"], r"league\.drop: most is at least 1"),
+        (["league=pfsp", "league.draws=-1"], "draws is not negative"),
+        (["league=pfsp", "league.drops=1"], r"unknown key 'league\.drops'; did you mean"),
+        (
+            ["league=latest", "+league.players.exploiter=${league.players.default}"],
+            r"league\.players: no policy 'exploiter' that learns; .* population\.more",
+        ),
+        (["population.more=[spare]"], r"population\.more: 'spare' has no role, and no league"),
+        (["league=alphastar", "population.more=[]"], "no policy 'main_exploiter' that learns"),
+        (
+            [
+                "league=alphastar",
+                "league.players.default.matchmaking._target_=selfplay.league.matchmaking.LeagueExploiter",
+            ],
+            "all are exploiters",
+        ),
+        (
+            [
+                f"+population.opponents.base={{{SCRIPT}, "
+                "script: arenas.games.opponents.random_legal}"
+            ],
+            r"population\.opponents\.base: 'base' names a policy or role",
+        ),
+        (
+            [f"+population.opponents.x={{{SCRIPT}, script: arenas.games.opponents.random_leagl}}"],
+            r"population\.opponents\.x: script: no 'random_leagl' in .*did you mean 'random_legal'",
+        ),
+        (["+population.opponents.x={}"], "names neither what plays"),
+        (["+population.opponents.x={model: a, learn: true}"], r"opponents\.x\.learn: unknown key"),
+        (["+population.opponents.x=7"], r"population\.opponents\.x: 7 cannot play"),
+        ([VERSUS], r"evaluations\.versus\.seatings: nobody is called 'random'"),
+        (["+population.roles.player=random", RANDOM], "no policy learns"),
+    ],
+)
+def test_what_could_not_be_is_one_line(overrides: list[str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        validate(compose.load([*GAME, *overrides]))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_snapshots_name_is_no_opponents() -> None:
+    with pytest.raises(ConfigError, match=r"population\.opponents\.a@1: a name has letters"):
+        Population(policy={}, opponents={"a@1": {"model": "x"}}).policies(["player"])
+
+
+class Two(Arena):
+    """Two players."""
+
+    roles: Mapping[str, int] = {"player": 2}
+
+
+def plan(arena: Arena, *overrides: str, **population: Any) -> Plan:
+    node = compose.load([*GAME, "league=latest", *overrides])["league"]
+    return Plan(node, arena=arena, population=Population(policy={}, **population))
+
+
+def test_the_seats_are_those_of_one_main_player() -> None:
+    assert plan(Two()).seats == ["player_0", "player_1"] and plan(Two()).own == "base"
+    three = Arena({"player": 2, "judge": 1})
+    judged = plan(three, "league.seats=[player_0, player_1]", roles={"judge": "referee"})
+    assert judged.seats == ["player_0", "player_1"]
+    with pytest.raises(ConfigError, match=r"different policies \(base, referee\); let their roles"):
+        plan(three, roles={"judge": "referee"})
+    with pytest.raises(ConfigError, match=r"no agent 'player_2'; did you mean 'player_"):
+        plan(Two(), "league.seats=[player_0, player_2]")
+    with pytest.raises(ConfigError, match=r"two agents are needed, and there is \['player_0'\]"):
+        plan(Arena({"player": 1}))
+    with pytest.raises(ConfigError, match="'base', whose seats these are, is no main player"):
+        plan(Two(), "~league.players.default", f"+league.players.other={NODE}")
+    with pytest.raises(ConfigError, match=r"default stands for 'base', .* both are named"):
+        plan(Two(), f"+league.players.base={NODE}")
+
+
+def test_seats_of_an_opponent_make_no_league() -> None:
+    with pytest.raises(ConfigError, match=r"'minimax', an opponent, .* \(learn: false") as caught:
+        plan(Two(), roles={"player": "minimax"}, opponents={"minimax": None})
+    assert "league.anchors" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def commands() -> list[str]:
+    """Those of the page."""
+    text = (ROOT / "docs/league.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return block.replace("\\\n", " ").splitlines()
+
+
+def test_the_commands_of_the_page_compose() -> None:
+    assert len(commands()) == 5
+    for command in commands():
+        validate(compose.load(shlex.split(command)[2:]))
+
+
+def test_the_checkpoints_that_the_page_names_are_written() -> None:
+    settings = {
+        found["run"]["name"]: found["run"]
+        for found in (compose.load(shlex.split(command)[2:]) for command in commands())
+    }
+    (run, step), *more = re.findall(r"runs/(\w+)/checkpoints/(\d+)", " ".join(commands()))
+    steps = settings[run]["steps"]
+    assert not more and int(step) <= steps
+    assert int(step) == steps or int(step) % settings[run]["checkpoint_every"] == 0

@@ -1,0 +1,215 @@
+"""The league of a run, against a scripted game and snapshots without weights."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from selfplay.errors import ConfigError
+from selfplay.league import Chances, Matchmaking
+from selfplay.league.league import Alone
+from selfplay.league.matchmaking import (
+    Anchors,
+    Current,
+    Latest,
+    LeagueExploiter,
+    MainExploiter,
+    MainPlayer,
+)
+from selfplay.rollout.rollout import Job
+from selfplay.types import Status
+from tests.helpers.builders import episode
+from tests.helpers.scripted_league import ALL_THREE, SEATS, Made, Played, jobs
+
+
+def test_siblings_and_branches_share_their_seating() -> None:
+    made = Made({"base": ALL_THREE})
+    made.step(1)
+    first = list(made.play.jobs)
+    seatings = [dict(job.seating) for job in first]
+    assert seatings[::2] == seatings[1::2]
+    later = [Job(task=job.task, seed=job.seed, member=9, parent=0) for job in first[::2]]
+    made.league.play(later)
+    assert [dict(job.seating) for job in made.play.jobs[len(first) :]] == seatings[::2]
+
+
+def test_of_every_group_all_seats_take_part() -> None:
+    """In a mixture, an agent of another part would be booked with games that it was not in."""
+    made = Made({"base": ALL_THREE})
+    made.step(1)
+    assert all(tuple(job.seats) == SEATS for job in made.play.jobs)
+
+
+def test_in_self_play_nobody_is_seated_and_nothing_booked() -> None:
+    made = Made({"base": Current()})
+    figures = made.step(1)
+    assert all(job.seating == {} and job.learner is None for job in made.play.jobs)
+    assert figures["share/base/self"] == 1 and figures["rating/base"] == 1500
+    assert not [name for name in figures if name.startswith("win_rate")]
+
+
+def test_against_every_opponent_each_seat_is_taken_equally_often() -> None:
+    made = Made({"base": ALL_THREE})
+    for step in range(1, 30):
+        made.step(step, groups=7, size=1)
+    taken: dict[str, Counter[str]] = {}
+    for job in made.play.jobs:
+        for seat, opponent in job.seating.items():
+            taken.setdefault(opponent, Counter())[seat] += 1
+    assert len(taken) > 4
+    for opponent, seats in taken.items():
+        assert abs(seats["player_0"] - seats["player_1"]) <= 1, opponent
+
+
+def test_opponents_come_as_often_as_their_chances_say() -> None:
+    """2000 groups; four standard deviations of a share are at most 4 * 0.5 / sqrt(2000)."""
+    made = Made({"base": ALL_THREE}, every=1000)
+    made.league.begin_step(1, ["base"])
+    expected: Chances = {"base": 1 / 3, "base@0": 1 / 3, "random": 1 / 6, "perfect": 1 / 6}
+    assert made.league.chances("base") == pytest.approx(expected)
+    made.league.play(jobs(1, 2000, 1))
+    met = Counter(next(iter(job.seating.values()), "base") for job in made.play.jobs)
+    for name, chance in expected.items():
+        assert met[name] / 2000 == pytest.approx(chance, abs=0.045), name
+
+
+def test_few_draws_are_shared_among_the_groups_of_a_step() -> None:
+    made = Made({"base": Anchors()}, draws=1)
+    for step in range(1, 20):
+        made.step(step)
+    met = [next(iter(job.seating.values())) for job in made.play.jobs]
+    steps = [set(met[start : start + 16]) for start in range(0, len(met), 16)]
+    assert all(len(each) == 1 for each in steps), "one opponent per step"
+    assert set().union(*steps) == {"random", "perfect"}
+
+
+def test_every_player_has_its_share_of_the_groups_and_learns_alone() -> None:
+    made = Made(
+        {"base": MainPlayer(), "hunter": MainExploiter(), "rover": LeagueExploiter()}, every=100
+    )
+    made.step(1, groups=9, size=1)
+    seatings = [(dict(job.seating), job.learner) for job in made.play.jobs]
+    assert seatings[1::3] == [
+        ({"player_0": "hunter", "player_1": "base"}, "hunter"),
+        ({"player_0": "base", "player_1": "hunter"}, "hunter"),
+        ({"player_0": "hunter", "player_1": "base"}, "hunter"),
+    ]
+    assert seatings[2] == ({"player_0": "rover", "player_1": "base@0"}, None)
+    for seating, learner in seatings[::3]:
+        assert (seating, learner) in (
+            ({}, None),
+            ({"player_1": "base@0"}, None),
+            ({"player_0": "base@0"}, None),
+        )
+
+
+def test_who_rests_in_a_step_has_no_match() -> None:
+    made = Made({"base": MainPlayer(), "hunter": MainExploiter()})
+    made.league.begin_step(1, ["hunter"])
+    made.league.play(jobs(1, 4))
+    assert {job.learner for job in made.play.jobs} == {"hunter"}
+    made.league.begin_step(2, [])
+    made.league.play(jobs(2, 4))
+    assert [job.seating for job in made.play.jobs[8:]] == [{}] * 8
+
+
+def test_results_are_booked_from_the_players_seat() -> None:
+    """Whoever sits first wins, but perfect, who wins anywhere; failed games count for nothing."""
+
+    def pay(first: str, second: str) -> float:
+        return -1.0 if second == "perfect" else 1.0
+
+    made = Made({"base": Anchors()}, pay=pay, every=1000)
+    figures = made.step(1, groups=400, size=1)
+    assert figures["win_rate/base/perfect"] == 0.0
+    assert 0.3 < figures["win_rate/base/random"] < 0.7
+    assert figures["rating/base"] < 1500 < figures["rating/perfect"]
+    met = Counter(next(iter(job.seating.values())) for job in made.play.jobs)
+    won = met["random"] / 2  # every other seat
+    assert figures["return/base"] == pytest.approx(
+        (won - (met["random"] - won) - met["perfect"]) / 400, abs=0.01
+    )
+    broken = Made({"base": Anchors()})
+    broken.league._play = lambda jobs: [episode(status=Status.FAILED) for _ in jobs]
+    assert "win_rate/base/random" not in broken.step(1)
+
+
+def test_snapshots_come_and_go() -> None:
+    made = Made({"base": Latest()}, every=2, most=3)
+    there = []
+    for step in range(1, 9):
+        figures = made.step(step)
+        there.append(tuple(made.snapshots.there))
+        assert figures["snapshots"] == len(made.snapshots.there) <= 3
+    assert there[0] == ("base@0",)
+    assert there[1] == there[2] == ("base@0", "base@2")
+    assert there[5] == ("base@2", "base@4", "base@6")
+    assert there[7] == ("base@4", "base@6", "base@8")
+    state = made.league.state_dict()
+    named = {name for home, away, *_ in state["payoff"]["counts"] for name in (home, away)}
+    assert not named & {"base@0", "base@2"} and "base@0" not in state["ratings"]["ratings"]
+    assert not [pair for pair in state["met"] if "base@0" in pair]
+
+
+def test_an_exploiter_begins_again_when_its_snapshot_is_made() -> None:
+    made = Made({"base": MainPlayer(), "hunter": MainExploiter()}, every=2, most=10)
+    assert [made.step(n)["begun_again"] for n in (1, 2, 3, 4)] == [0, 1, 0, 1]
+    assert made.snapshots.again == made.forgot == ["hunter", "hunter"]
+    assert made.snapshots.there == ["base@0", "base@2", "hunter@2", "base@4", "hunter@4"]
+    often = Made({"base": MainPlayer(), "rover": LeagueExploiter()}, every=1, most=10)
+    for number in range(1, 201):
+        often.step(number, groups=2, size=1)
+    # 200 times a chance of 0.25: 50, with a standard deviation of 6.
+    assert 26 < len(often.snapshots.again) < 74
+
+
+def test_anchors_are_mixed_in_up_to_a_step() -> None:
+    made = Made({"base": Current(), "hunter": MainExploiter()})
+    made.step(1)
+    made.league.mix_anchors(0.5, until=3)
+    expected = {"base": 0.5, "random": 0.25, "perfect": 0.25}
+    for step, chances in ((2, expected), (3, expected), (4, {"base": 1.0})):
+        made.league.begin_step(step, ["base", "hunter"])
+        assert made.league.chances("base") == pytest.approx(chances), step
+        assert made.league.chances("hunter") == {"base": 1.0}
+    made.league.table.anchors = []
+    with pytest.raises(ConfigError, match="there are no anchors"):
+        made.league.mix_anchors(0.5, until=3)
+
+
+def test_a_resumed_league_goes_on_as_if_nothing_had_happened() -> None:
+    def make() -> Made:
+        players: dict[str, Matchmaking] = {
+            "base": ALL_THREE,
+            "hunter": MainExploiter(),
+            "rover": LeagueExploiter(),
+        }
+        return Made(players, pay=lambda first, second: 1.0 if first < second else -0.5, most=4)
+
+    whole, before = make(), make()
+    for step in range(1, 11):
+        expected = whole.step(step, groups=7)
+        if step <= 5:
+            before.step(step, groups=7)
+    state = before.league.state_dict()
+    after = make()
+    for policy in after.snapshots.policies.values():
+        policy.version = 5
+    after.league.load_state_dict(state, Path("checkpoint"))
+    assert after.snapshots.there == before.snapshots.there
+    for step in range(6, 11):
+        found = after.step(step, groups=7)
+    assert found == expected
+    assert [job.seating for job in after.play.jobs] == [job.seating for job in whole.play.jobs[70:]]
+    assert after.league.state_dict() == whole.league.state_dict()
+
+
+def test_without_a_league_jobs_are_played_as_they_are() -> None:
+    play = Played()
+    alone = Alone(play)
+    asked = jobs(1, 2)
+    alone.begin_step(1, ["base"])
+    assert len(alone.play(asked)) == 4 and play.jobs == asked
+    assert alone.end_step() == alone.state_dict() == alone.frozen() == {}
+    with pytest.raises(ConfigError, match="choose league=anchors"):
+        alone.mix_anchors(0.5, until=3)

@@ -1,0 +1,231 @@
+"""Whom a player meets: the chances of every kind of matchmaking, by hand."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from selfplay.league import Chances, Matchmaking, Snapshot, Table
+from selfplay.league.matchmaking import (
+    PFSP,
+    Anchors,
+    Current,
+    Latest,
+    LeagueExploiter,
+    MainExploiter,
+    MainPlayer,
+    Mixture,
+    Uniform,
+    before_decline,
+    pfsp,
+)
+from selfplay.league.ratings import Payoff
+
+
+def table(
+    rates: Mapping[tuple[str, str], float] | None = None,
+    *,
+    players: Mapping[str, Matchmaking] | None = None,
+    snapshots: tuple[str, ...] = (),
+    anchors: tuple[str, ...] = (),
+) -> Table:
+    """`rates` of ten games each; snapshots by name, from the oldest."""
+    payoff = Payoff(decay=1.0)
+    for (home, away), rate in (rates or {}).items():
+        for game in range(10):
+            payoff.book(home, away, "won" if game < round(10 * rate) else "lost")
+    split = [name.split("@") for name in snapshots]
+    return Table(
+        players=players or {"base": Current()},
+        anchors=anchors,
+        snapshots=[Snapshot(player=player, updates=int(updates)) for player, updates in split],
+        payoff=payoff,
+    )
+
+
+@pytest.mark.parametrize(
+    ("weighting", "expected"),
+    [
+        ("variance", [0.2093, 0.5814, 0.2093]),
+        ("linear", [0.6, 0.3333, 0.0667]),
+        ("linear_capped", [0.4545, 0.4545, 0.0909]),
+        ("squared", [0.7570, 0.2336, 0.0093]),
+    ],
+)
+def test_pfsp_against_golden_numbers(weighting: Any, expected: list[float]) -> None:
+    assert pfsp([0.1, 0.5, 0.9], weighting) == pytest.approx(expected, abs=5e-5)
+
+
+def test_pfsp_is_uniform_where_no_weight_is_left() -> None:
+    assert pfsp([1.0, 1.0], "squared") == [0.5, 0.5]
+    assert pfsp([0.0, 1.0], "variance") == [0.5, 0.5]
+    assert pfsp([1 - 1e-6, 1.0], "squared") == [0.5, 0.5], "1e-12 is next to nothing"
+    with pytest.raises(ValueError, match=r"no weighting 'square'; did you mean 'squared'"):
+        PFSP(weighting="square")  # type: ignore[arg-type]
+
+
+PAST = ("base@0", "base@2", "other@1")
+RATES = {("base", "base@0"): 0.9, ("base", "base@2"): 0.5, ("base", "other@1"): 0.1}
+
+
+@pytest.mark.parametrize(
+    ("matchmaking", "expected"),
+    [
+        (Current(), {"base": 1.0}),
+        (Latest(), {"base@2": 1.0}),
+        (Uniform(), {"base@0": 1 / 3, "base@2": 1 / 3, "other@1": 1 / 3}),
+        (PFSP(weighting="linear"), {"base@0": 1 / 15, "base@2": 1 / 3, "other@1": 0.6}),
+        (Anchors(), {"random": 0.5, "perfect": 0.5}),
+        (Anchors(weights={"random": 3.0, "perfect": 1.0}), {"random": 0.75, "perfect": 0.25}),
+        (
+            Mixture(
+                ways={"now": Current(), "old": Latest(), "fixed": Anchors(), "never": Uniform()},
+                weights={"now": 2, "old": 1, "fixed": 1, "never": 0},
+            ),
+            {"base": 0.5, "base@2": 0.25, "random": 0.125, "perfect": 0.125},
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_chances_by_hand(matchmaking: Matchmaking, expected: Chances) -> None:
+    found = matchmaking.chances("base", table(RATES, snapshots=PAST, anchors=("random", "perfect")))
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("matchmaking", [Latest(), Uniform(), PFSP(), MainPlayer()])
+def test_before_there_is_a_snapshot_a_player_meets_itself(matchmaking: Matchmaking) -> None:
+    empty = table(players={"base": matchmaking})
+    assert matchmaking.chances("base", empty) == pytest.approx({"base": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"weights": {}}, "weights names anchors"),
+        ({"weights": {"random": 0.0}}, "above 0"),
+    ],
+)
+def test_weights_of_anchors_that_make_no_sense(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Anchors(**settings)
+
+
+def test_anchors_that_are_not_there_and_mixtures_of_nothing() -> None:
+    with pytest.raises(ValueError, match=r"no anchor 'randm'; did you mean 'random'"):
+        Anchors(weights={"randm": 1.0}).chances("base", table(anchors=("random",)))
+    with pytest.raises(ValueError, match="there are no anchors"):
+        Anchors().chances("base", table())
+    with pytest.raises(ValueError, match="'old' is in one of them only"):
+        Mixture(ways={"now": Current()}, weights={"now": 1.0, "old": 1.0})
+    with pytest.raises(ValueError, match="not all 0"):
+        Mixture(ways={"now": Current()}, weights={"now": 0.0})
+
+
+# AlphaStar -----------------------------------------------------------------------------------
+
+
+def starcraft(rates: dict[tuple[str, str], float], *snapshots: str) -> Table:
+    players: dict[str, Matchmaking] = {
+        "main": MainPlayer(),
+        "hunter": MainExploiter(),
+        "rover": LeagueExploiter(),
+    }
+    return table(rates, players=players, snapshots=snapshots)
+
+
+def test_a_main_player_without_a_fault_plays_the_hard_snapshots_and_itself() -> None:
+    """Half by squared losses (0.01, 0.25 of 0.26), and nothing to verify: the rates only fall."""
+    found = starcraft({("main", "main@0"): 0.9, ("main", "main@5"): 0.5}, "main@0", "main@5")
+    assert MainPlayer().chances("main", found) == pytest.approx(
+        {"main@0": 0.5 * 0.01 / 0.26, "main@5": 0.5 * 0.25 / 0.26, "main": 0.5}
+    )
+
+
+def test_what_an_exploiter_found_is_verified() -> None:
+    """Its snapshots are beaten in 20 and 90 %: one below 30 %, so both by squared losses."""
+    found = starcraft(
+        {("main", "main@0"): 0.9, ("main", "hunter@1"): 0.2, ("main", "hunter@2"): 0.9},
+        *("main@0", "hunter@1", "hunter@2"),
+    )
+    everybody = {"main@0": 0.01 / 0.66, "hunter@1": 0.64 / 0.66, "hunter@2": 0.01 / 0.66}
+    verified = {"hunter@1": 0.64 / 0.65, "hunter@2": 0.01 / 0.65}
+    expected = {name: 0.5 * c + 0.15 * verified.get(name, 0) for name, c in everybody.items()}
+    assert MainPlayer().chances("main", found) == pytest.approx({**expected, "main": 0.35})
+
+
+def test_what_was_forgotten_is_verified() -> None:
+    """It beats the oldest less often than the one after: both are left without the last, which is
+    as hard as the newest should be, and 0.4 is below 0.7."""
+    rates = {("main", "main@0"): 0.4, ("main", "main@1"): 0.8, ("main", "main@2"): 0.5}
+    found = MainPlayer(pfsp=0.0, verify=1.0).chances(
+        "main", starcraft(rates, "main@0", "main@1", "main@2")
+    )
+    assert found == pytest.approx({"main@0": 0.36 / 0.4, "main@1": 0.04 / 0.4})
+    learned = {**rates, ("main", "main@0"): 0.7}
+    found = MainPlayer(pfsp=0.0, verify=1.0).chances(
+        "main", starcraft(learned, "main@0", "main@1", "main@2")
+    )
+    assert found == {"main": 1.0}, "70 % is not forgotten"
+
+
+@pytest.mark.parametrize(
+    ("rates", "left"),
+    [
+        ([], 0),
+        ([0.5], 0),
+        ([0.9, 0.5, 0.2], 0),
+        ([0.9, 0.9], 0),
+        ([0.2, 0.9, 0.5], 2),
+        ([0.9, 0.5, 0.6], 3),
+        ([0.1, 0.2, 0.9, 0.8, 0.8], 3),
+    ],
+)
+def test_a_steady_decline_at_the_end_is_left_out(rates: list[float], left: int) -> None:
+    assert before_decline(rates) == left
+
+
+def test_another_main_player_that_is_too_strong_is_met_by_its_past() -> None:
+    """Two main players, each half of the self-play; 0.2 <= 0.3 is too strong."""
+    players: dict[str, Matchmaking] = {
+        "main": MainPlayer(pfsp=0.0, verify=0.0),
+        "twin": MainPlayer(),
+    }
+    rates = {("main", "twin"): 0.2, ("main", "twin@0"): 0.5, ("main", "twin@1"): 0.1}
+    found = players["main"].chances(
+        "main", table(rates, players=players, snapshots=("twin@0", "twin@1"))
+    )
+    # variances 0.25 and 0.09
+    expected = {"main": 0.5, "twin@0": 0.5 * 0.25 / 0.34, "twin@1": 0.5 * 0.09 / 0.34}
+    assert found == pytest.approx(expected)
+    rates[("main", "twin")] = 0.4
+    found = players["main"].chances("main", table(rates, players=players, snapshots=("twin@0",)))
+    assert found == pytest.approx({"main": 0.5, "twin": 0.5})
+
+
+def test_a_main_exploiter_meets_the_main_player_or_its_past() -> None:
+    past = {("hunter", "main@0"): 0.5, ("hunter", "main@1"): 0.1}
+    able = starcraft({("hunter", "main"): 0.2, **past}, "main@0", "main@1", "rover@1")
+    assert MainExploiter().chances("hunter", able) == {"main": 1.0}
+    unable = starcraft({("hunter", "main"): 0.1, **past}, "main@0", "main@1", "rover@1")
+    expected = {"main@0": 0.25 / 0.34, "main@1": 0.09 / 0.34}
+    assert MainExploiter().chances("hunter", unable) == pytest.approx(expected)
+    assert MainExploiter().rivals("hunter", unable) == ["main"]
+
+
+def test_a_league_exploiter_meets_every_snapshot() -> None:
+    rates = {("rover", "main@0"): 0.1, ("rover", "hunter@1"): 0.5, ("rover", "rover@1"): 0.9}
+    found = starcraft(rates, "main@0", "hunter@1", "rover@1")
+    expected = {"main@0": 5 / 11, "hunter@1": 5 / 11, "rover@1": 1 / 11}
+    assert LeagueExploiter().chances("rover", found) == pytest.approx(expected)
+    assert LeagueExploiter().rivals("rover", found) == ["main@0", "hunter@1", "rover@1"]
+    assert LeagueExploiter().chances("rover", starcraft({})) == {"main": 1.0}
+
+
+def test_only_exploiters_begin_again() -> None:
+    chances = [each.reset for each in (MainPlayer(), MainExploiter(), LeagueExploiter(), PFSP())]
+    assert chances == [0.0, 1.0, 0.25, 0.0]
+    for kind in (MainExploiter, LeagueExploiter):
+        with pytest.raises(ValueError, match="reset is a chance"):
+            kind(reset=1.5)
+    with pytest.raises(ValueError, match="shares of the games"):
+        MainPlayer(pfsp=0.9, verify=0.2)

@@ -1,0 +1,167 @@
+"""What a league remembers: results with decay, ratings, and its rules about snapshots."""
+
+import math
+
+import pytest
+
+from selfplay.league import Snapshot, Table
+from selfplay.league.matchmaking import Current
+from selfplay.league.ratings import Elo, OpenSkill, Payoff, Ratings, expected
+from selfplay.league.snapshots import DropBeaten, Every, KeepNewest, WhenBeating
+from selfplay.rollout.matches import Result
+
+RESULTS: list[Result] = ["won", "won", "drawn", "lost"]
+
+
+def booked(decay: float) -> Payoff:
+    payoff = Payoff(decay=decay)
+    for came in RESULTS:
+        payoff.book("a", "b", came)
+    return payoff
+
+
+def test_a_draw_is_half_a_win_and_no_game_is_a_half() -> None:
+    payoff = booked(1.0)
+    assert payoff.rate("a", "b") == 2.5 / 4 and payoff.rate("b", "a") == 1.5 / 4
+    assert payoff.games("a", "b") == 4 and payoff.games("a", "c") == 0
+    assert payoff.rate("a", "c") == 0.5
+
+
+def test_every_result_makes_the_earlier_ones_of_its_pair_count_less() -> None:
+    """won, won, drawn, lost with decay 0.5: 1/8 + 1/4 won, 1/2 drawn, 1 lost, 15/8 games."""
+    payoff = booked(0.5)
+    assert payoff.games("a", "b") == 15 / 8
+    assert payoff.rate("a", "b") == pytest.approx((3 / 8 + 1 / 4) / (15 / 8))
+    assert payoff.rate("b", "a") == pytest.approx((1 + 1 / 4) / (15 / 8))
+    payoff.book("a", "c", "won")
+    assert payoff.games("a", "b") == 15 / 8, "another pair"
+    endless = Payoff(decay=0.99)
+    for _ in range(5000):
+        endless.book("a", "b", "won")
+    assert endless.games("a", "b") == pytest.approx(100)
+
+
+def test_who_is_dropped_is_forgotten_and_a_state_is_read_back() -> None:
+    payoff = booked(0.5)
+    payoff.book("a", "c", "won")
+    again = Payoff(decay=0.5)
+    again.load_state_dict(payoff.state_dict())
+    assert again.state_dict() == payoff.state_dict()
+    assert again.rate("a", "b") == payoff.rate("a", "b")
+    payoff.forget("b")
+    assert payoff.games("a", "b") == payoff.games("b", "a") == 0
+    assert payoff.rate("a", "c") == 1.0
+    with pytest.raises(ValueError, match=r"decay lies in \(0, 1\]"):
+        Payoff(decay=0.0)
+
+
+def test_elo_against_golden_numbers() -> None:
+    assert expected(1500, 1600) == pytest.approx(0.3599350, abs=5e-8)
+    ratings = Elo(k=16)
+    ratings.add("a")
+    ratings.add("b")
+    ratings.book("a", "b", "won")
+    assert (ratings.rating("a"), ratings.rating("b")) == (1508, 1492)
+    ratings.book("a", "b", "drawn")  # expected 1 / (1 + 10^-0.04) = 0.5230095
+    assert ratings.rating("a") == pytest.approx(1508 + 16 * (0.5 - 0.5230095), abs=1e-5)
+    assert ratings.rating("a") + ratings.rating("b") == pytest.approx(3000)
+
+
+def test_openskill_agrees_with_its_paper() -> None:
+    """Plackett-Luce of two at 25 and 25/3 with beta 25/6, which is Bradley-Terry's update.
+
+    With s = 25/3 and its variance raised by tau: c = sqrt(2 (s^2 + beta^2)), the winner's chance
+    1/2, omega = s^2 / c * 1/2, delta = (s / c) s^2 / c^2 / 4.
+    """
+    ratings = OpenSkill()
+    for name in "ab":
+        ratings.add(name)
+    ratings.book("a", "b", "won")
+    s2 = (25 / 3) ** 2 + (25 / 300) ** 2
+    c = math.sqrt(2 * (s2 + (25 / 6) ** 2))
+    mu, sigma = 25 + s2 / c / 2, math.sqrt(s2 * (1 - math.sqrt(s2) / c * s2 / c**2 / 4))
+    state = ratings.state_dict()["ratings"]
+    assert state["a"] == pytest.approx([mu, sigma], abs=1e-9)
+    assert state["b"] == pytest.approx([50 - mu, sigma], abs=1e-9)
+    ratings.book("b", "a", "lost")
+    assert ratings.rating("a") > mu
+    before = ratings.rating("a") - ratings.rating("b")
+    ratings.book("b", "a", "drawn")
+    assert 0 < ratings.rating("a") - ratings.rating("b") < before
+
+
+@pytest.mark.parametrize("kind", [Elo, OpenSkill])
+def test_a_snapshot_has_its_parents_rating(kind: type[Elo] | type[OpenSkill]) -> None:
+    ratings: Ratings = kind()
+    for name in ("base", "random"):
+        ratings.add(name)
+    start = ratings.rating("base")
+    ratings.book("base", "random", "won")
+    now = ratings.rating("base")
+    ratings.add("base@1", "base")
+    assert ratings.rating("base@1") == now > start
+    ratings.book("base", "base@1", "won")
+    assert ratings.rating("base") > now > ratings.rating("base@1")
+    ratings.add("base@1", "base")
+    assert ratings.rating("base@1") < now, "it is there already"
+    again: Ratings = kind()
+    again.load_state_dict(ratings.state_dict())
+    assert again.state_dict() == ratings.state_dict()
+    ratings.forget("base@1")
+    assert set(ratings.state_dict()["ratings"]) == {"base", "random"}
+
+
+def test_when_a_snapshot_is_added() -> None:
+    assert [Every(updates=3).due(n, []) for n in (0, 2, 3, 4)] == [False, False, True, True]
+    rule = WhenBeating(least=5, most=9)
+    assert [rule.due(n, [0.71, 0.9]) for n in (4, 5, 9)] == [False, True, True]
+    assert [rule.due(n, [0.7, 0.9]) for n in (5, 9, 10)] == [False, False, True], "0.7 is not above"
+    assert [rule.due(n, []) for n in (5, 10)] == [False, True], "who meets nobody beats nobody"
+    with pytest.raises(ValueError, match="least is at least 1"):
+        WhenBeating(least=5, most=4)
+    with pytest.raises(ValueError, match="at least 1"):
+        Every(updates=0)
+
+
+def table(*names: str, payoff: Payoff | None = None) -> Table:
+    split = [name.split("@") for name in names]
+    return Table(
+        players={"a": Current(), "b": Current()},
+        anchors=["random"],
+        snapshots=[Snapshot(player=player, updates=int(updates)) for player, updates in split],
+        payoff=payoff or Payoff(),
+    )
+
+
+def test_the_oldest_go_of_who_has_the_most() -> None:
+    assert KeepNewest(most=3).dropped(table("a@1", "a@2", "a@3")) == []
+    assert KeepNewest(most=2).dropped(table("a@1", "a@2", "a@3")) == ["a@1"]
+    crowd = table("b@1", "a@1", "a@2", "a@3", "a@4", "b@2")
+    assert KeepNewest(most=3).dropped(crowd) == ["a@1", "a@2", "b@1"]
+    assert KeepNewest(most=1).dropped(table()) == []
+
+
+def test_the_most_beaten_go() -> None:
+    """Two main players: what counts is the one that beats a snapshot less."""
+    payoff = Payoff(decay=1.0)
+    rates: list[tuple[str, str, list[Result]]] = [
+        ("a", "a@1", ["won"]),
+        ("b", "a@1", ["won"]),
+        ("a", "a@2", ["won"]),  # and b: never met, a half
+        ("a", "a@3", ["won", "won", "won", "lost"]),
+        ("b", "a@3", ["won", "won", "won", "lost"]),
+        ("a", "a@4", ["won"]),
+        ("b", "a@4", ["won"]),
+    ]
+    for home, away, results in rates:
+        for came in results:
+            payoff.book(home, away, came)
+    everybody = table("a@1", "a@2", "a@3", "a@4", payoff=payoff)
+    assert DropBeaten(most=4).dropped(everybody) == []
+    assert DropBeaten(most=3).dropped(everybody) == ["a@1"]
+    assert DropBeaten(most=2).dropped(everybody) == ["a@1", "a@3"]
+    assert DropBeaten(most=1).dropped(everybody) == ["a@1", "a@3", "a@2"], "the newest stays"
+    assert DropBeaten(most=1).dropped(table()) == []
+    for kind in (KeepNewest, DropBeaten):
+        with pytest.raises(ValueError, match="most is at least 1"):
+            kind(most=0)

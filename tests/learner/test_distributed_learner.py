@@ -1,0 +1,259 @@
+"""Ranks that learn together come to what one learner comes to, and take up each other's state."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from selfplay.errors import DivergedError, RunError
+from selfplay.learner import sharded_checkpoint
+from selfplay.learner.dpo import DPO
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import Objective, Surrogate
+from selfplay.models.lora import Lora, adapted, frozen_copy
+from selfplay.types import Sample
+from tests.helpers.builders import llama, sample
+from tests.helpers.learner_processes import Forks, batch, forked, ranked
+
+REINFORCE = Objective(ratio="none", clip="none")
+LONG = 160
+"""A prompt that is long enough to be computed first, as the stem of a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Make:
+    """Makes the same learner in every process that it is called in."""
+
+    objective: Surrogate = REINFORCE
+    model: Literal["llama", "gpt2", "adapter"] = "llama"
+    dtype: torch.dtype = torch.float64
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Learner:
+        model, reference = self._models()
+        settings = {"lr": 0.01, "clip_norm": 0.5, "max_tokens": 40, **self.settings}
+        given = reference if self.objective.reads_reference else None
+        return Learner(model, objective=self.objective, reference=given, **settings)
+
+    def _llama(self, seed: int) -> Any:
+        made: Any = llama(seed=seed, max_position_embeddings=256)
+        return made.to(self.dtype)
+
+    def _models(self) -> tuple[PreTrainedModel, PreTrainedModel]:
+        model: Any
+        if self.model == "gpt2":  # its output embedding is its input embedding
+            torch.manual_seed(0)
+            sizes: Any = {"vocab_size": 24, "n_positions": 64, "n_embd": 16}
+            model = GPT2LMHeadModel(GPT2Config(**sizes, n_layer=2, n_head=4))
+            model = model.to(self.dtype)
+            return model, frozen_copy(model)
+        model = self._llama(0)
+        if self.model == "llama":
+            return model, frozen_copy(self._llama(1))
+        model.requires_grad_(False)
+        made = adapted(model, Lora(rank=2), seed=0, where="policy")
+        for parameter in made.parameters():
+            if parameter.requires_grad:
+                parameter.data = torch.randn_like(parameter.data).to(self.dtype) / 4
+        moves = self.objective.reference == "magnet"
+        return made, frozen_copy(made) if moves else model
+
+
+PAIRS = [
+    replace(sample(prompt, completion, sign), pair=name)
+    for name, prompt, good, bad in (("a", [1, 2, 3], [5, 6, 7], [4]), ("b", [7], [8, 9], [2, 2]))
+    for completion, sign in ((good, 1.0), (bad, -1.0))
+]
+MAGNET = Objective(kl=0.2, reference="magnet", magnet_rate=0.3)
+SEQUENCES = Objective(ratio="sequence", aggregate="sequence_mean", entropy=0.05)
+
+CASES: dict[str, tuple[Make, list[Sample]]] = {
+    "reinforce": (Make(), batch()),
+    "float32": (Make(dtype=torch.float32), batch()),
+    "several steps": (Make(objective=Objective(), settings={"mini_batches": 3}), batch()),
+    "sequences and entropy": (Make(objective=SEQUENCES), batch()),
+    "one long micro-batch": (Make(settings={"max_tokens": 10_000}), batch()),
+    "reference": (Make(objective=Objective(kl=0.2)), batch()),
+    "magnet": (Make(objective=MAGNET), batch()),
+    "correction": (Make(objective=replace(REINFORCE, correction="truncated")), batch()),
+    "pairs": (Make(objective=DPO()), PAIRS),
+    "adapter": (Make(model="adapter", objective=Objective(kl=0.2)), batch()),
+    "adapter's magnet": (Make(model="adapter", objective=MAGNET), batch()),
+    "one embedding": (Make(model="gpt2", objective=Objective(kl=0.2)), batch()),
+    "fewer samples than ranks": (Make(), batch(1)),
+    "stems": (
+        Make(settings={"packing": "trie", "max_tokens": 500}),
+        batch(length=12, stem=LONG),
+    ),
+    "stems, computed again": (
+        Make(settings={"packing": "trie", "max_tokens": 500, "activation_checkpointing": True}),
+        batch(length=12, stem=LONG),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Forks]:
+    with forked(2) as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Forks]:
+    with forked(3) as forks:
+        yield forks
+
+
+def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+
+
+def assert_close(
+    found: torch.nn.Module, wanted: torch.nn.Module, make: Make, tolerance: float = 1e-4
+) -> None:
+    """Moved alike from where both began. Norms and rotations are float32 in a llama of any dtype,
+    and AdamW makes as much of a gradient that is nothing but rounding as of any other."""
+    start, now, other = state(make().model), state(wanted), state(found)
+    moved = [name for name in start if not torch.equal(start[name], now[name])]
+    assert moved, "nothing was learned"
+    for name in start:
+        apart, way = (other[name] - now[name]).norm(), (now[name] - start[name]).norm()
+        assert apart <= tolerance * way, f"{name}: {apart:.1e} apart after {way:.1e}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_learn_what_one_learner_learns(case: str, two: Forks) -> None:
+    assert_learned_alike(two, *CASES[case])
+
+
+@pytest.mark.parametrize("case", ["magnet", "fewer samples than ranks", "one embedding"])
+def test_so_do_three_among_which_no_tensor_can_be_cut_evenly(case: str, three: Forks) -> None:
+    assert_learned_alike(three, *CASES[case])
+
+
+def assert_learned_alike(forks: Forks, make: Make, given: list[Sample]) -> None:
+    alone, together = make(), ranked(forks, make)
+    for step in (1, 2):
+        wanted, found = alone.update(given, step=step), together.update(given, step=step)
+        exact = {name: found[name] for name in ("samples", "tokens", "idle_samples", "lr")}
+        assert exact == {name: wanted[name] for name in exact}
+        assert set(found) == set(wanted)
+        for name in set(wanted) - {*exact, "computed_tokens"}:
+            assert found[name] == pytest.approx(wanted[name], rel=1e-5, abs=1e-6), name
+    # All of GPT-2 is computed in float64.
+    tolerance = 1e-8 if make.model == "gpt2" else 1e-4
+    assert_close(together.policy.model, alone.model, make, tolerance)
+
+
+def test_a_stem_is_a_stem_on_ranks_too(two: Forks) -> None:
+    """The cases above compute their prompts once and not in every sample."""
+    make, given = CASES["stems"]
+    found = ranked(two, make).update(given, step=1)["computed_tokens"]
+    plain = replace(make, settings={**make.settings, "packing": "rows"})
+    assert found < ranked(two, plain).update(given, step=1)["computed_tokens"] / 3
+
+
+def test_bfloat16_is_what_is_computed_in_and_not_what_is_kept(two: Forks) -> None:
+    make = Make(dtype=torch.float32, settings={"max_tokens": 1000})
+    alone, together = make(), ranked(two, make, "bfloat16")
+    wanted, found = alone.update(batch(), step=1), together.update(batch(), step=1)
+    assert found["surprisal"] == pytest.approx(wanted["surprisal"], rel=0.02)
+    assert found["surprisal"] != pytest.approx(wanted["surprisal"], rel=1e-6)
+    kept = state(together.policy.model)
+    assert {tensor.dtype for tensor in kept.values()} == {torch.float32}
+    assert any(not torch.equal(t, t.bfloat16().float()) for t in kept.values())
+
+
+def test_what_diverges_on_one_rank_is_told_by_all_and_the_next_batch_goes_on(two: Forks) -> None:
+    make = Make(settings={"max_tokens": 1})
+    alone, together = make(), ranked(two, make)
+    wrong = replace(batch()[4], advantage=float("nan"), episode=7)
+    with pytest.raises(
+        DivergedError, match=r"the loss is nan at step 1 on samples 1\.0\.0/7/solver_0;"
+    ):
+        together.update([*batch(), wrong], step=1)
+    alone.update(batch(), step=2)
+    together.update(batch(), step=2)
+    assert_close(together.policy.model, alone.model, make)
+
+
+def test_it_begins_again_with_the_weights_of_this_process(two: Forks) -> None:
+    make = Make(objective=MAGNET)
+    alone, together = make(), ranked(two, make)
+    together.update(batch(), step=1)
+    for learner, model in ((alone, alone.model), (together, together.policy.model)):
+        model.load_state_dict(llama(seed=5, max_position_embeddings=256).double().state_dict())
+        learner.begin_again()
+        learner.update(batch(), step=2)
+    assert_close(together.policy.model, alone.model, make)
+
+
+@pytest.mark.parametrize("case", ["magnet", "adapter's magnet", "one embedding"])
+def test_a_checkpoint_of_ranks_goes_on_with_any_number_of_them(
+    case: str, two: Forks, three: Forks, tmp_path: Path
+) -> None:
+    make, given = CASES[case]
+    alone, together = make(), ranked(two, make)
+    alone.update(given, step=1)
+    together.update(given, step=1)
+    hashes = together.save_shards(tmp_path)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert hashes == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    assert {name[:4] for name in files} == {"__0_", "__1_", ".met"}, "not every rank has written"
+    wanted = alone.update(given, step=2)
+
+    one, others = make(), [ranked(forks, make) for forks in (two, three)]
+    one.model.load_state_dict(together.policy.model.state_dict())
+    sharded_checkpoint.load(one, tmp_path)
+    assert one.update(given, step=2)["gradient_norm"] == pytest.approx(wanted["gradient_norm"])
+    assert_close(one.model, alone.model, make)
+    for other in others:
+        other.policy.model.load_state_dict(together.policy.model.state_dict())
+        other.load_shards(tmp_path)
+        other.update(given, step=2)
+        assert_close(other.policy.model, alone.model, make)
+
+
+@pytest.mark.parametrize("case", ["magnet", "adapter"])
+def test_a_checkpoint_of_one_process_goes_on_with_ranks(case: str, two: Forks) -> None:
+    make, given = CASES[case]
+    alone, together = make(), ranked(two, make)
+    alone.update(given, step=1)
+    together.policy.model.load_state_dict(alone.model.state_dict())
+    together.load_state_dict(alone.state_dict())
+    alone.update(given, step=2)
+    together.update(given, step=2)
+    assert_close(together.policy.model, alone.model, make)
+
+
+def test_before_the_first_update_there_is_a_checkpoint_too(two: Forks, tmp_path: Path) -> None:
+    make = Make()
+    alone, together, one = make(), ranked(two, make), make()
+    together.save_shards(tmp_path)
+    together.load_shards(tmp_path)
+    sharded_checkpoint.load(one, tmp_path)
+    for learner in (alone, together, one):
+        learner.update(batch(), step=1)
+    assert_close(together.policy.model, alone.model, make)
+    assert_close(one.model, alone.model, make)
+
+
+def test_shards_that_cannot_be_used_are_one_line(two: Forks, tmp_path: Path) -> None:
+    make = Make()
+    together = ranked(two, make)
+    together.update(batch(), step=1)
+    with pytest.raises(RunError, match=r"does not see .*absent: let run.folder name"):
+        together.save_shards(tmp_path / "absent")
+    with pytest.raises(RunError, match=r"cannot read .*absent"):
+        sharded_checkpoint.load(make(), tmp_path / "absent")
+    together.save_shards(tmp_path)
+    with pytest.raises(RunError, match=r"it has an optimizer of .* which does not learn here"):
+        sharded_checkpoint.load(Make(model="adapter")(), tmp_path)
+    (tmp_path / "__1_0.distcp").unlink()
+    with pytest.raises(RunError, match="cannot read"):
+        sharded_checkpoint.load(make(), tmp_path)

@@ -1,0 +1,334 @@
+"""The learner: what moves the weights, and what must not."""
+
+import io
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from selfplay.errors import ConfigError, DivergedError
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import Objective, Surrogate
+from selfplay.types import Sample
+from tests.helpers.builders import llama, same, sample, weights
+
+REINFORCE = Objective(ratio="none", clip="none", aggregate="token_mean")
+SFT = replace(REINFORCE, advantage="one")
+
+
+def logprobs(model: PreTrainedModel, one: Sample) -> torch.Tensor:
+    """[C] nats of an unpadded sample, computed without any of the learner's code."""
+    turn = one.turn
+    ids = torch.tensor([turn.prompt_ids + turn.completion_ids])
+    logits = model(input_ids=ids).logits[0, len(turn.prompt_ids) - 1 : -1] / turn.temperature
+    rows = torch.arange(len(turn.completion_ids))
+    return logits.log_softmax(-1)[rows, list(turn.completion_ids)]
+
+
+def on_policy(model: PreTrainedModel, samples: list[Sample]) -> list[Sample]:
+    """The samples with the log-probabilities that the model gives them."""
+    with torch.no_grad():
+        return [
+            replace(s, turn=replace(s.turn, logprobs=tuple(logprobs(model, s).tolist())))
+            for s in samples
+        ]
+
+
+def samples() -> list[Sample]:
+    return [
+        sample([1, 2, 3, 4], [5, 6, 7], 1.0),
+        sample([3], [4, 9, 9, 2, 8], -0.5, trainable=(1, 0, 1, 1, 0)),
+        sample([1, 2, 3, 4], [9], (2.0,), temperature=0.7),
+        sample([7, 7], [5, 6], 0.0),
+        sample([7, 7], [1, 6, 3], (0.0, -1.0, 0.5)),
+    ]
+
+
+def gradient(objective: Surrogate, given: list[Sample], **settings: Any) -> torch.Tensor:
+    """The whole gradient as the learner computes it, of the same model every time."""
+    model = settings.pop("model", None) or llama()
+    learner = Learner(model, objective=objective, lr=0.0, clip_norm=1e9, **settings)
+    learner.update(given, step=1)
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def close(first: torch.Tensor, second: torch.Tensor, tolerance: float = 1e-5) -> bool:
+    return float((first - second).norm()) <= tolerance * float(second.norm()) and bool(second.any())
+
+
+@pytest.mark.parametrize("aggregate", ["token_mean", "sequence_mean", "sequence_sum", "constant"])
+def test_the_gradient_does_not_depend_on_the_micro_batches(aggregate: Any) -> None:
+    objective = Objective(aggregate=aggregate, length=8)
+    given = on_policy(llama(), samples())
+    whole = gradient(objective, given, max_tokens=10_000)
+    assert close(gradient(objective, given, max_tokens=1), whole, 1e-6)
+    assert close(gradient(objective, given, max_tokens=20), whole, 1e-6)
+    assert close(gradient(objective, given[::-1], max_tokens=20), whole, 1e-6)
+
+
+def test_the_gradient_is_that_of_the_plain_formula() -> None:
+    """Temperature, masks, per-token advantages and zero-advantage rows included."""
+    model, total, tokens = llama(), torch.zeros(()), 0
+    for one in samples():
+        mask = torch.tensor(one.turn.trainable)
+        total = total - (logprobs(model, one) * torch.tensor(one.advantage) * mask).sum()
+        tokens += int(mask.sum())
+    (total / tokens).backward()
+    wanted = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    assert close(gradient(REINFORCE, samples()), wanted)
+    assert close(gradient(Objective(aggregate="token_mean"), on_policy(model, samples())), wanted)
+
+
+def test_skipped_rows_would_have_changed_nothing() -> None:
+    class Unskipped(Objective):
+        linear_in_advantage = False
+
+    assert close(gradient(Objective(), samples()), gradient(Unskipped(), samples()), 1e-6)
+
+
+@pytest.mark.parametrize("aggregate", ["token_mean", "sequence_mean", "sequence_sum", "constant"])
+def test_rows_without_advantage_count_in_the_denominators(aggregate: Any) -> None:
+    one, idle = sample([1, 2], [5, 6], 1.0), sample([3], [4, 7], 0.0)
+    objective = Objective(aggregate=aggregate, length=4)
+    assert close(2 * gradient(objective, [one, idle]), gradient(objective, [one]), 1e-6)
+
+
+def test_what_others_wrote_is_not_learned() -> None:
+    """Another token at a masked place moves only what is conditioned on it."""
+    first = sample([1, 2], [5, 6], 1.0, trainable=(1, 0))
+    second = sample([1, 2], [5, 9], 1.0, trainable=(1, 0))
+    assert close(gradient(SFT, [first]), gradient(SFT, [second]), 1e-6)
+    nothing = sample([1, 2], [5, 6], 1.0, trainable=(0, 0))
+    assert close(gradient(SFT, [first, nothing]), gradient(SFT, [first]), 1e-6)
+    learner = Learner(llama(), objective=SFT)
+    assert learner.update([first, nothing], step=1)["samples_without_tokens"] == 1
+
+
+def test_on_policy_nothing_is_clipped_and_no_distance_is_seen() -> None:
+    model = llama()
+    found = Learner(model, objective=Objective()).update(on_policy(model, samples()), step=1)
+    assert found["clipped"] == 0
+    assert abs(found["policy_kl"]) < 1e-10
+
+
+def test_dropout_is_off_so_that_the_policy_is_the_one_that_sampled() -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "vocab_size": 24,
+        "n_positions": 32,
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+    }
+    model = GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.5, embd_pdrop=0.5)).eval()
+    found = Learner(model, objective=Objective()).update(on_policy(model, samples()), step=1)
+    assert abs(found["policy_kl"]) < 1e-10
+
+
+def test_likelihood_rises_for_good_samples_and_falls_for_bad() -> None:
+    for objective, advantage, sign in ((SFT, -3.0, 1), (REINFORCE, 1.0, 1), (REINFORCE, -1.0, -1)):
+        model, one = llama(), sample([1, 2], [5, 6], advantage)
+        before = float(logprobs(model, one).sum().detach())
+        Learner(model, objective=objective, lr=1e-3).update([one], step=1)
+        assert sign * (float(logprobs(model, one).sum().detach()) - before) > 0
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+def test_the_kl_term_pulls_towards_the_reference(estimator: Any) -> None:
+    model, reference, one = llama(0), llama(1).requires_grad_(False), sample([1, 2], [5], 0.0)
+    objective = replace(REINFORCE, kl=1.0, estimator=estimator)
+    kept = weights(reference)
+
+    def gap() -> float:
+        return (logprobs(model, one) - logprobs(reference, one)).abs().item()
+
+    before = gap()
+    Learner(model, objective=objective, reference=reference, lr=1e-3).update([one], step=1)
+    assert gap() < before
+    assert same(kept, weights(reference))
+    with pytest.raises(ConfigError, match="needs a reference"):
+        Learner(model, objective=objective)
+
+
+def test_the_entropy_bonus_raises_entropy() -> None:
+    def entropy() -> float:
+        logits = model(input_ids=torch.tensor([[1, 2]])).logits[0, -1].detach()
+        return float(torch.distributions.Categorical(logits=logits).entropy())
+
+    model = llama()
+    before = entropy()
+    objective = replace(REINFORCE, entropy=1.0)
+    Learner(model, objective=objective, lr=1e-3).update([sample([1, 2], [5], 0.0)], step=1)
+    assert entropy() > before
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_stops_before_the_weights(broken: float) -> None:
+    model = llama()
+    before = weights(model)
+    learner = Learner(model, objective=REINFORCE, lr=0.1, max_tokens=1)
+    with pytest.raises(
+        DivergedError, match=r"loss is (nan|-?inf) at step 7 on samples 1.0.0/0/sol"
+    ):
+        learner.update([*samples(), sample([1], [2], broken)], step=7)
+    assert same(before, weights(model))
+    learner.update(samples(), step=8)  # the broken gradient is not carried over
+    assert not same(before, weights(model)) and all(w.isfinite().all() for w in weights(model))
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights() -> None:
+    model = llama()
+    model.model.norm.weight.register_hook(lambda gradient: gradient * math.nan)
+    before = weights(model)
+    with pytest.raises(DivergedError, match=r"norm is nan at step 3 on samples 1.0.0/0/sol"):
+        Learner(model, objective=REINFORCE, lr=0.1).update(samples(), step=3)
+    assert same(before, weights(model))
+
+
+def test_without_signal_no_step_is_taken() -> None:
+    model = llama()
+    learner = Learner(model, objective=Objective(), lr=0.1, weight_decay=0.1)
+    learner.update(samples(), step=1)  # so that there is momentum to be misled by
+    before, idle = weights(model), [sample([1], [2, 3], 0.0), sample([1], [2], (0.0,))]
+    found = learner.update(idle, step=2)
+    assert same(before, weights(model)) and learner.steps == 1
+    assert found["idle_samples"] == 2 and found["loss"] == 0 and "lr" not in found
+    assert all(math.isfinite(value) for value in found.values())
+    assert learner.update([], step=3) == {"samples": 0, "samples_without_tokens": 0}
+
+
+def test_mini_batches_are_steps_and_the_warm_up_counts_them() -> None:
+    learner = Learner(llama(), objective=SFT, lr=1.0e-3, mini_batches=2, warmup_steps=4)
+    first = learner.update(samples(), step=1)
+    assert learner.steps == 2
+    assert first["lr"] == pytest.approx((0.25e-3 + 0.5e-3) / 2)
+    assert first["tokens"] == 12
+    learner.update(samples(), step=2)
+    assert learner.update(samples(), step=3)["lr"] == pytest.approx(1e-3)
+
+
+def test_a_restored_learner_goes_on_as_if_nothing_had_happened() -> None:
+    model = llama()
+    learner = Learner(model, objective=REINFORCE, lr=1e-2, warmup_steps=5, mini_batches=2)
+    learner.update(samples(), step=1)
+    file = io.BytesIO()
+    torch.save([learner.state_dict(), model.state_dict()], file)
+    learner.update(samples(), step=2)
+    file.seek(0)
+    state, tensors = torch.load(file, weights_only=True)
+    twin_model = llama(seed=5)
+    twin_model.load_state_dict(tensors)
+    twin = Learner(twin_model, objective=REINFORCE, lr=1e-2, warmup_steps=5, mini_batches=2)
+    twin.load_state_dict(state)
+    twin.update(samples(), step=2)
+    assert same(weights(model), weights(twin_model)) and twin.steps == 4
+
+
+def test_one_policys_step_leaves_the_others_alone() -> None:
+    first, second = llama(0), llama(0)
+    learners = [Learner(model, objective=SFT, lr=0.1) for model in (first, second)]
+    before = weights(second)
+    learners[0].update(samples(), step=1)
+    assert same(before, weights(second)) and not same(before, weights(first))
+
+
+def test_frozen_parameters_stay() -> None:
+    model = llama()
+    model.model.embed_tokens.weight.requires_grad_(False)
+    before = model.model.embed_tokens.weight.clone()
+    Learner(model, objective=SFT, lr=0.1).update(samples(), step=1)
+    assert torch.equal(before, model.model.embed_tokens.weight)
+    with pytest.raises(ConfigError, match="no parameter"):
+        Learner(model.requires_grad_(False), objective=SFT)
+
+
+def test_settings_and_samples_that_cannot_be_learned_from_are_refused() -> None:
+    for name in ("mini_batches", "max_tokens", "clip_norm"):
+        with pytest.raises(ConfigError, match=f"learner.{name}: 0 does not fit"):
+            Learner(llama(), objective=SFT, **{name: 0})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="temperature above 0"):
+        Learner(llama(), objective=SFT).update([sample([1], [2], 1.0, temperature=0.0)], step=1)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [Objective(), REINFORCE, Objective(correction="truncated"), Objective(correction="masked")],
+)
+@pytest.mark.parametrize("broken", [math.nan, -math.inf, math.inf])
+def test_a_trainable_token_without_a_probability_is_an_error_that_names_its_turn(
+    objective: Objective, broken: float
+) -> None:
+    model = llama()
+    before = weights(model)
+    given = [*samples(), sample([1], [5, 6], 1.0, logprobs=(-1.0, broken))]
+    said = f"sample 1.0.0/0/solver_0: the sampler gave token 1 of .* log-probability {broken}"
+    with pytest.raises(DivergedError, match=said):
+        Learner(model, objective=objective, lr=0.1).update(given, step=1)
+    assert same(before, weights(model))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(),
+        Objective(ratio="sequence", aggregate="sequence_mean"),
+        REINFORCE,
+        Objective(correction="truncated"),
+        Objective(correction="masked", kl=0.1, entropy=0.1),
+    ],
+)
+@pytest.mark.parametrize("broken", [math.nan, -math.inf])
+def test_what_is_not_finite_on_a_token_without_loss_changes_nothing(
+    objective: Objective, broken: float
+) -> None:
+    def found(logprob: float, advantage: float) -> torch.Tensor:
+        mixed = sample(
+            [1, 2],
+            [5, 6, 7],
+            (1.0, advantage, -1.0),
+            trainable=(1, 0, 1),
+            logprobs=(-1.0, logprob, -1.0),
+        )
+        return gradient(objective, [*samples(), mixed], reference=llama(1))
+
+    wanted = found(-1.0, 0.5)
+    assert torch.equal(found(broken, 0.5), wanted)
+    assert torch.equal(found(-1.0, broken), wanted)
+
+
+def test_log_probabilities_are_computed_without_dropout() -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 24, "n_positions": 32, "n_embd": 16, "n_layer": 1}
+    config = GPT2Config(**sizes, n_head=2, resid_pdrop=0.5, embd_pdrop=0.5)
+    model = GPT2LMHeadModel(config).train()
+    reference = GPT2LMHeadModel(config).train()
+    learner = Learner(model, objective=Objective(kl=0.1), reference=reference)
+    for kind in (False, True):
+        found = learner.logprobs(samples(), reference=kind)
+        assert found == learner.logprobs(samples(), reference=kind)
+        assert (reference if kind else model).training
+    model.eval()
+    assert learner.logprobs(samples()) == learner.logprobs(samples()) and not model.training
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"lr": math.inf}, "learner.lr: inf does not fit: a finite number of at least 0"),
+        ({"lr": math.nan}, "learner.lr: nan does not fit"),
+        ({"lr": -1e-6}, "learner.lr: -1e-06 does not fit"),
+        ({"clip_norm": math.nan}, "learner.clip_norm: nan does not fit: a finite number above 0"),
+        ({"clip_norm": math.inf}, "learner.clip_norm: inf does not fit"),
+        ({"weight_decay": math.inf}, "learner.weight_decay: inf does not fit"),
+        ({"betas": (0.9, math.nan)}, "learner.betas: nan does not fit"),
+        ({"betas": (1.0, 0.9)}, "learner.betas: 1 does not fit"),
+    ],
+)
+def test_numbers_that_no_step_can_be_made_with_are_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Learner(llama(), objective=SFT, **settings)

@@ -1,0 +1,218 @@
+"""Log-probabilities of chosen tokens: what they are, and how much memory they take."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from selfplay.learner import logprobs
+from selfplay.learner.batch import alone, nothing, pad
+from selfplay.learner.logprobs import Scorer
+from selfplay.learner.packing import Packer
+from tests.helpers.builders import SIZES, llama, sample
+
+KEYS: dict[str, Any] = {"num_key_value_heads": 2}
+
+SAMPLES = [
+    sample([1, 2, 3, 4], [5, 6, 7], 1.0, trainable=(1, 0, 1), logprobs=(-1.0, -2.0, -3.0)),
+    sample([1, 2, 3, 4], [5, 9], 1.0, temperature=0.7),
+    sample([8], [9, 1, 1, 2], 1.0),
+]
+
+
+def ordinary(kind: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        return GPT2LMHeadModel(GPT2Config(vocab_size=24, n_embd=16, n_layer=2, n_head=4))
+    if kind == "phi":  # its head has a bias
+        return PhiForCausalLM(PhiConfig(**SIZES))
+    if kind == "mamba":
+        return MambaForCausalLM(MambaConfig(vocab_size=24, hidden_size=16, num_hidden_layers=1))
+    return llama()
+
+
+def peculiar(kind: str) -> PreTrainedModel:
+    """Models whose logits are not what their heads make."""
+    torch.manual_seed(0)
+    if kind == "granite":
+        return GraniteForCausalLM(GraniteConfig(**SIZES, **KEYS, logits_scaling=8.0))
+    if kind == "cohere":
+        return CohereForCausalLM(CohereConfig(**SIZES, **KEYS, logit_scale=0.0625))
+    capped: dict[str, Any] = {"final_logit_softcapping": 0.5, "head_dim": 8}
+    return Gemma2ForCausalLM(Gemma2Config(**SIZES, **KEYS, **capped))
+
+
+def expected(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies from the logits of the model's own forward pass."""
+    values, entropies = torch.zeros(3, 4), torch.zeros(3, 4)
+    for row, one in enumerate(SAMPLES):
+        turn = one.turn
+        ids = torch.tensor([turn.prompt_ids + turn.completion_ids])
+        logits = model(input_ids=ids).logits[0, len(turn.prompt_ids) - 1 : -1]
+        for column, token in enumerate(turn.completion_ids):
+            chances = torch.distributions.Categorical(logits=logits[column] / turn.temperature)
+            trained = bool(turn.trainable[column])
+            values[row, column] = (
+                chances.log_prob(torch.tensor(token)) if trained else turn.logprobs[column]
+            )
+            entropies[row, column] = chances.entropy() if trained else 0
+    return values, entropies
+
+
+def pulled(
+    model: PreTrainedModel, values: torch.Tensor, entropies: torch.Tensor | None
+) -> torch.Tensor:
+    """The gradient when every value and every entropy is pulled by a number of its own."""
+    assert entropies is not None
+    pull = torch.randn(2, *values.shape, generator=torch.Generator().manual_seed(0))
+    model.zero_grad()
+    (values * pull[0] + entropies * pull[1]).sum().backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def agrees(model: PreTrainedModel, packing: str) -> Scorer:
+    """Check values and gradients of all samples in one micro-batch; returns the scorer."""
+    model.eval()
+    scorer, rows = Scorer(model), [alone(one) for one in SAMPLES]
+    if packing == "trie":
+        rows = Packer(packing="trie").rows(SAMPLES, max_tokens=100)
+    batch = pad(rows)
+    back = [batch.samples.index(one) for one in SAMPLES]
+    values, entropies = scorer(batch, entropy=True)
+    assert entropies is not None
+    wanted = expected(model)
+    torch.testing.assert_close(values[back], wanted[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropies[back], wanted[1], atol=1e-5, rtol=1e-5)
+    right = pulled(model, *wanted)
+    found = pulled(model, values[back], entropies[back])
+    assert float((found - right).norm() / right.norm()) < 1e-5
+    return scorer
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "phi", "mamba"])
+@pytest.mark.parametrize("logits", [2**25, 3 * 24, 1])
+def test_all_at_once_or_a_few_at_a_time(
+    kind: str, logits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logprobs, "LOGITS", logits)
+    assert agrees(ordinary(kind), "rows").note == ""
+    if kind != "mamba":
+        agrees(ordinary(kind), "trie")
+
+
+@pytest.mark.parametrize("kind", ["granite", "cohere", "gemma2"])
+def test_logits_that_change_behind_the_head_are_the_models_own(kind: str) -> None:
+    scorer = agrees(peculiar(kind), "rows")
+    assert "changes the logits that its output embedding makes" in scorer.note
+    if kind != "gemma2":  # which has sliding windows
+        agrees(peculiar(kind), "trie")
+
+
+def test_logits_of_nothing_are_nothing_and_have_a_gradient() -> None:
+    """What a rank computes while others have more to do."""
+    found, _ = Scorer(peculiar("gemma2"))(pad([nothing()]))
+    assert found.shape == (1, 1)
+    found.sum().backward()
+
+
+def test_a_change_is_found_however_small_the_logits() -> None:
+    """A cap at 30 leaves logits of a new model as they are, to the last bit or nearly."""
+    torch.manual_seed(0)
+    small: dict[str, Any] = {**SIZES, "initializer_range": 1e-6, "head_dim": 8}
+    model = Gemma2ForCausalLM(Gemma2Config(**small, **KEYS, final_logit_softcapping=30.0))
+    assert "changes the logits" in Scorer(model).note
+
+
+class Halved(LlamaForCausalLM):
+    """Changes its decoder's states before the head, and computes all logits always."""
+
+    def forward(self, input_ids: Any, use_cache: bool = False) -> Any:
+        states = self.model(input_ids=input_ids).last_hidden_state
+        return CausalLMOutputWithPast(logits=self.lm_head(states / 2))
+
+
+class Headless(Halved):
+    """Names no output embedding."""
+
+    def get_output_embeddings(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(Halved, "changes its decoder's states"), (Headless, "names no decoder and output embedding")],
+)
+def test_models_of_another_build_make_their_logits_themselves(
+    kind: type[LlamaForCausalLM], said: str
+) -> None:
+    torch.manual_seed(0)
+    assert said in agrees(kind(llama().config), "rows").note
+
+
+class Peak(TorchDispatchMode):
+    """Counts the bytes of tensors that are alive, and the most of them at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor):
+                storage = leaf.untyped_storage()
+                self.alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self.alive = {k: (ref, size) for k, (ref, size) in self.alive.items() if not ref.expired()}
+        self.most = max(self.most, sum(size for _, size in self.alive.values()))
+        return out
+
+
+def memory(tokens: int, vocabulary: int, *, entropy: bool = False) -> int:
+    """Peak bytes of a forward and backward pass from `tokens` hidden states to the loss."""
+    head = torch.nn.Linear(4, vocabulary, bias=False)
+    hidden = torch.randn(tokens, 4, requires_grad=True)
+    targets = torch.arange(tokens) % vocabulary
+    heats = torch.full((tokens,), 0.5)
+    with Peak() as counter:
+        values, entropies = logprobs.read_head(hidden, head, targets, heats, entropy=entropy)
+        loss = values.sum() if entropies is None else (values + entropies).sum()
+        del values, entropies
+        loss.backward()
+    assert hidden.grad is not None and head.weight.grad is not None
+    return counter.most
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+def test_peak_memory_does_not_grow_with_length_times_vocabulary(
+    entropy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logprobs, "LOGITS", 2**14)
+    for tokens, vocabulary in ((128, 1024), (512, 1024), (128, 4096), (512, 4096)):
+        held = memory(tokens, vocabulary, entropy=entropy)
+        # A few copies of the logits held at once, of the weights and of the hidden states.
+        assert held < 4 * (6 * 2**14 + 4 * 4 * vocabulary + 16 * 4 * tokens)
+    assert held < 4 * tokens * vocabulary / 12  # all logits, once
+    # The measure itself: at once, several copies of all logits are there.
+    monkeypatch.setattr(logprobs, "LOGITS", 2**30)
+    assert memory(512, 1024, entropy=entropy) > 2 * 4 * 512 * 1024

@@ -1,0 +1,234 @@
+"""The objective against an independent plain formula, term by term, in float64."""
+
+import math
+from dataclasses import replace
+from math import exp, log
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from selfplay.learner.dpo import DPO
+from selfplay.learner.objective import Objective, Scores, Totals, kl_estimate
+
+PRESETS = {
+    "grpo": Objective(aggregate="sequence_mean"),
+    "dr_grpo": Objective(aggregate="constant", length=8),
+    "dapo": Objective(high=0.28, aggregate="token_mean"),
+    "reinforce": Objective(ratio="none", clip="none", aggregate="token_mean"),
+    "magrpo": Objective(ratio="none", clip="none", aggregate="sequence_sum"),
+    "rloo": Objective(ratio="none", clip="none", aggregate="sequence_sum"),
+    "gspo": Objective(ratio="sequence", low=0.1, high=0.15, aggregate="sequence_mean"),
+    "ppo": Objective(clip="dual", dual=1.4, aggregate="token_mean"),
+    "cispo": Objective(clip="cispo", low=1.0, high=0.1, aggregate="token_mean"),
+    "sft": Objective(ratio="none", clip="none", aggregate="token_mean", advantage="one"),
+}
+LOGPROBS = [[-0.5, -1.0, -2.0, -9.0], [-0.1, -0.7, -1.5, -3.0]]
+OLD = [[-1.0, -1.0, -1.0, -1.0], [-0.5, -0.6, -1.6, -1.0]]
+ADVANTAGES = [[1.5] * 4, [-0.5] * 4]
+"""The ratios: 1.65, 1, 0.37, - and 1.49, -, 1.11, 0.14; of the sequences 0.85 and 0.61."""
+MASK = [[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]]
+TOTALS = Totals(tokens=6, sequences=2)
+
+
+def tensor(rows: list[list[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def scores(**changes: Tensor | None) -> Scores:
+    plain = Scores(
+        logprobs=tensor(LOGPROBS).requires_grad_(),
+        old_logprobs=tensor(OLD),
+        advantages=tensor(ADVANTAGES),
+        mask=tensor(MASK),
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def by_hand(
+    objective: Objective, logprobs: list[list[float]], fixed: list[list[float]] = LOGPROBS
+) -> float:
+    """The loss in plain Python, written from the papers' sums; `fixed` is what has no gradient."""
+    sequences = []
+    for row in (0, 1):
+        terms = []
+        own = [t for t in range(4) if MASK[row][t]]
+        whole = exp(sum(logprobs[row][t] - OLD[row][t] for t in own) / len(own))
+        for t in range(4):
+            if not MASK[row][t]:
+                continue
+            a = 1.0 if objective.advantage == "one" else ADVANTAGES[row][t]
+            if objective.ratio == "none":
+                terms.append(logprobs[row][t] * a)
+                continue
+            if objective.clip == "cispo":
+                weight = min(exp(fixed[row][t] - OLD[row][t]), 1 + objective.high)
+                terms.append(weight * a * logprobs[row][t])
+                continue
+            rho = whole if objective.ratio == "sequence" else exp(logprobs[row][t] - OLD[row][t])
+            bounded = min(max(rho, 1 - objective.low), 1 + objective.high)
+            term = min(rho * a, bounded * a)
+            if objective.clip == "dual" and a < 0:
+                term = max(term, objective.dual * a)
+            terms.append(term)
+        sequences.append(terms)
+    if objective.aggregate == "token_mean":
+        return -sum(map(sum, sequences)) / sum(map(len, sequences))
+    if objective.aggregate == "sequence_mean":
+        return -sum(sum(terms) / len(terms) for terms in sequences) / 2
+    if objective.aggregate == "sequence_sum":
+        return -sum(map(sum, sequences)) / 2
+    return -sum(map(sum, sequences)) / (2 * objective.length)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_and_its_gradient_by_hand(name: str) -> None:
+    objective, given = PRESETS[name], scores()
+    loss, _ = objective.loss(given, TOTALS)
+    assert loss.item() == pytest.approx(by_hand(objective, LOGPROBS), abs=1e-12)
+    loss.backward()
+    assert given.logprobs.grad is not None
+    for row in (0, 1):
+        for t in range(4):
+            moved = [[list(r) for r in LOGPROBS] for _ in (0, 1)]
+            moved[0][row][t] += 1e-6
+            moved[1][row][t] -= 1e-6
+            slope = (by_hand(objective, moved[0]) - by_hand(objective, moved[1])) / 2e-6
+            assert float(given.logprobs.grad[row, t]) == pytest.approx(slope, abs=1e-7)
+            if not MASK[row][t]:
+                assert given.logprobs.grad[row, t] == 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "active"),
+    [(1.5, 1.0, True), (0.5, 1.0, False), (1.5, -1.0, False), (0.5, -1.0, True)],
+)
+def test_the_clip_stops_only_what_has_gone_far_enough(
+    ratio: float, advantage: float, active: bool
+) -> None:
+    logprob = torch.tensor([[log(ratio)]], dtype=torch.float64, requires_grad=True)
+    given = Scores(
+        logprobs=logprob,
+        old_logprobs=torch.zeros(1, 1, dtype=torch.float64),
+        advantages=torch.full((1, 1), advantage, dtype=torch.float64),
+        mask=torch.ones(1, 1, dtype=torch.float64),
+    )
+    loss, sums = Objective().loss(given, Totals(tokens=1, sequences=1))
+    (gradient,) = torch.autograd.grad(loss, logprob)
+    assert sums["clipped"] == active
+    assert float(gradient) == pytest.approx(0.0 if active else -ratio * advantage)
+
+
+def test_clip_higher_leaves_more_room_above() -> None:
+    given = scores(logprobs=tensor(OLD) + log(1.25))
+    _, narrow = PRESETS["grpo"].loss(given, TOTALS)
+    _, wide = PRESETS["dapo"].loss(given, TOTALS)
+    assert (narrow["clipped"], wide["clipped"]) == (3, 0)
+
+
+def test_the_golden_aggregates() -> None:
+    mask = tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
+    values = tensor([[1, 1, 9, 9], [2, 2, 2, 2]])
+    given = scores(logprobs=-values, mask=mask, advantages=torch.ones_like(mask))
+    found = {}
+    for aggregate in ("token_mean", "sequence_mean", "sequence_sum", "constant"):
+        objective = Objective(ratio="none", clip="none", aggregate=aggregate, length=8)
+        found[aggregate] = float(objective.loss(given, TOTALS)[0])
+    wanted = {"token_mean": 5 / 3, "sequence_mean": 1.5, "sequence_sum": 5.0, "constant": 0.625}
+    assert found == pytest.approx(wanted, abs=1e-12)
+
+
+def test_the_golden_kl_estimates() -> None:
+    p, q = torch.tensor([0.5, 0.5]).double(), torch.tensor([0.9, 0.1]).double()
+    k1, k2, k3 = (kl_estimate(p.log(), q.log(), name) for name in ("k1", "k2", "k3"))
+    assert k1.tolist() == pytest.approx([-0.5877867, 1.6094379], abs=1e-7)
+    assert k2.tolist() == pytest.approx([0.1727466, 1.2951452], abs=1e-7)
+    assert k3.tolist() == pytest.approx([0.2122133, 0.8094379], abs=1e-7)
+    means = [float(k.mean()) for k in (k1, k2, k3)]
+    assert means == pytest.approx([0.5108256, 0.7339459, 0.5108256], abs=1e-7)
+
+
+def test_the_gradients_of_the_kl_estimates_in_expectation() -> None:
+    """As a loss k2 has the KL's own gradient, k1 none, k3 that of the opposite KL."""
+    logits = torch.tensor([0.3, -0.4, 1.0], dtype=torch.float64, requires_grad=True)
+    q = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    logp = logits.log_softmax(0)
+    p = logp.exp().detach()
+    (exact,) = torch.autograd.grad((logp.exp() * (logp - q.log())).sum(), logits, retain_graph=True)
+    forward = p - q  # the gradient of KL(q, p)
+    wanted = {"k1": torch.zeros(3).double(), "k2": exact, "k3": forward}
+    for name, gradient in wanted.items():
+        expected = (p * kl_estimate(logp, q.log(), name)).sum()  # type: ignore[arg-type]
+        (found,) = torch.autograd.grad(expected, logits, retain_graph=True)
+        assert found.tolist() == pytest.approx(gradient.tolist(), abs=1e-12), name
+
+
+def test_on_the_sampling_policy_the_ratio_has_reinforces_gradient() -> None:
+    gradients = []
+    for name in ("dapo", "reinforce"):
+        given = scores(old_logprobs=tensor(LOGPROBS))
+        loss, _ = PRESETS[name].loss(given, TOTALS)
+        gradients.append(torch.autograd.grad(loss, given.logprobs)[0])
+    assert torch.allclose(gradients[0], gradients[1], atol=1e-15)
+
+
+def test_the_kl_term_and_the_entropy_bonus_enter_with_their_weights() -> None:
+    reference, entropy = tensor(OLD), tensor(LOGPROBS).neg()
+    plain, _ = PRESETS["reinforce"].loss(scores(), TOTALS)
+    objective = replace(PRESETS["reinforce"], kl=0.1, estimator="k1", entropy=0.01)
+    given = scores(reference_logprobs=reference, entropy=entropy)
+    loss, sums = objective.loss(given, TOTALS)
+    mask = tensor(MASK)
+    kl = float(((tensor(LOGPROBS) - reference) * mask).sum())
+    assert (loss - plain).item() == pytest.approx(
+        (0.1 * kl - 0.01 * float((entropy * mask).sum())) / 6, abs=1e-12
+    )
+    assert sums["reference_kl"] == pytest.approx(kl)
+    for missing in ({"reference_logprobs": None}, {"entropy": None}):
+        with pytest.raises(ValueError, match="needs"):
+            objective.loss(replace(given, **missing), TOTALS)  # type: ignore[arg-type]
+
+
+def test_which_samples_need_computing() -> None:
+    assert PRESETS["grpo"].linear_in_advantage
+    for changes in ({"kl": 0.1}, {"entropy": 0.1}, {"advantage": "one"}):
+        assert not replace(PRESETS["grpo"], **changes).linear_in_advantage
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"aggregate": "constant", "length": 0}, "length >= 1"),
+        ({"low": -0.1}, "not negative"),
+        ({"kl": -1.0}, "not negative"),
+        ({"ratio": "none"}, "needs a ratio"),
+        ({"ratio": "none", "clip": "cispo"}, "clip=cispo needs a ratio"),
+        ({"clip": "dual", "dual": 1.1}, r"above 1 \+ high"),
+        ({"magnet_rate": 0.0}, "magnet_rate"),
+        ({"weight_high": 0.5}, "weight_low"),
+        ({"correction": "masked", "advantage": "one"}, "weighs advantages"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Objective(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "name",
+    ["low", "high", "dual", "kl", "magnet_rate", "entropy", "weight_low", "weight_high"],
+)
+def test_numbers_of_an_objective_are_finite(name: str, broken: float) -> None:
+    given: Any = {name: broken}
+    with pytest.raises(ValueError, match=f"{name} must be a finite number, not {broken}"):
+        Objective(**given)
+
+
+@pytest.mark.parametrize("name", ["beta", "smoothing"])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_numbers_of_dpo_are_finite(name: str, broken: float) -> None:
+    given: Any = {name: broken}
+    with pytest.raises(ValueError, match="objective: beta must be finite and above 0"):
+        DPO(**given)

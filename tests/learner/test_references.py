@@ -1,0 +1,108 @@
+"""What the learner keeps beside its own weights: references, magnets, pairs."""
+
+import io
+from dataclasses import replace
+
+import pytest
+import torch
+
+from selfplay.errors import ConfigError
+from selfplay.learner.dpo import DPO
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import Objective
+from selfplay.types import Sample
+from tests.helpers.builders import llama, same, sample, weights
+from tests.learner.test_learner import REINFORCE, close, gradient, logprobs, on_policy, samples
+
+
+def test_the_magnet_follows_the_policy_and_is_kept_in_a_checkpoint() -> None:
+    model, reference, start = llama(), llama(), weights(llama())
+    objective = Objective(kl=0.1, reference="magnet", magnet_rate=0.25)
+    learner = Learner(model, objective=objective, reference=reference, lr=0.01)
+    learner.update(on_policy(model, samples()), step=1)
+    for before, now, mean in zip(start, weights(model), weights(reference), strict=True):
+        assert torch.allclose(mean, before + 0.25 * (now - before), atol=1e-7)
+    kept = io.BytesIO()
+    torch.save(learner.state_dict(), kept)
+    kept.seek(0)
+    fresh = llama()
+    other = Learner(llama(), objective=objective, reference=fresh, lr=0.01)
+    other.load_state_dict(torch.load(kept, weights_only=True))
+    assert same(weights(fresh), weights(reference))
+
+
+def test_an_initial_reference_does_not_move() -> None:
+    model, reference = llama(), llama()
+    learner = Learner(model, objective=Objective(kl=0.1), reference=reference, lr=0.01)
+    learner.update(on_policy(model, samples()), step=1)
+    assert same(weights(reference), weights(llama())) and "magnet" not in learner.state_dict()
+
+
+def test_logprobs_are_the_models_own_in_the_order_given() -> None:
+    model = llama()
+    learner = Learner(model, objective=REINFORCE, max_tokens=12)
+    for found, one in zip(learner.logprobs(samples()), samples(), strict=True):
+        wanted = logprobs(model, one).tolist()
+        assert len(found) == len(wanted)
+        own = [t for t, chosen in enumerate(one.turn.trainable) if chosen]
+        assert [found[t] for t in own] == pytest.approx([wanted[t] for t in own], abs=1e-5)
+
+
+def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
+    better = sample([1, 2, 3], [5, 6, 7], 1.0, trainable=(1, 0, 1))
+    worse = sample([1, 2, 3], [4], -1.0)
+    pairs = [replace(better, pair="a"), replace(worse, pair="a")]
+    pairs += [
+        replace(sample([7], [8, 9], 1.0), pair="b"),
+        replace(sample([7], [2, 2], -1.0), pair="b"),
+    ]
+    model, reference = llama(), llama(seed=1)
+
+    def ratio(one: Sample) -> torch.Tensor:
+        own = torch.tensor(one.turn.trainable)
+        return ((logprobs(model, one) - logprobs(reference, one).detach()) * own).sum()
+
+    margins = [0.5 * (ratio(pairs[i]) - ratio(pairs[i + 1])) for i in (0, 2)]
+    loss = -torch.stack(margins).sigmoid().log().mean()
+    loss.backward()
+    wanted = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    for size in (10_000, 1):
+        found = gradient(
+            DPO(beta=0.5),
+            pairs,
+            reference=llama(seed=1),
+            max_tokens=size,
+        )
+        assert close(found, wanted)
+    learner = Learner(llama(), objective=DPO(beta=0.5), reference=llama(seed=1))
+    figures = learner.update(pairs, step=1)
+    assert figures["preference_loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert figures["preference_left_out"] == 0
+    with pytest.raises(ConfigError, match="mini_batches=1"):
+        Learner(llama(), objective=DPO(), reference=llama(), mini_batches=2)
+    with pytest.raises(ConfigError, match="credit=preference"):
+        learner.update(samples(), step=2)
+
+
+def test_a_pair_with_a_completion_that_nobody_learns_from_is_left_out_and_counted() -> None:
+    def pair(name: str, trainable: tuple[int, ...] = (1, 1)) -> list[Sample]:
+        better = sample([1, 2, 3], [5, 6], 1.0)
+        worse = sample([1, 2, 3], [4, 7], -1.0, trainable=trainable)
+        return [replace(better, pair=name), replace(worse, pair=name)]
+
+    def learned(given: list[Sample]) -> tuple[torch.Tensor, dict[str, float]]:
+        model = llama()
+        learner = Learner(model, objective=DPO(), reference=llama(seed=1), lr=0.0, clip_norm=1e9)
+        figures = learner.update(given, step=1)
+        found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        return torch.cat(found) if found else torch.zeros(0), figures
+
+    whole, _ = learned(pair("a"))
+    found, figures = learned([*pair("a"), *pair("b", trainable=(0, 0))])
+    assert torch.equal(found, whole)
+    assert figures["preference_left_out"] == 1 and figures["samples_without_tokens"] == 1
+    nothing, figures = learned(pair("b", trainable=(0, 0)))
+    assert not len(nothing) and figures["preference_left_out"] == 1
+    assert figures["preference_loss"] == 0
+    with pytest.raises(ValueError, match="pair 'a' has 3 samples"):
+        learned([*pair("a"), pair("a")[0]])

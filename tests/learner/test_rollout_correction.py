@@ -1,0 +1,117 @@
+"""Rollout correction: weights by hand, and what a learner does with them."""
+
+import math
+from dataclasses import replace
+from math import exp, log
+from typing import Any
+
+import pytest
+import torch
+
+from selfplay.errors import DivergedError
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import Correction, Objective, correct
+from tests.helpers.builders import llama, sample
+from tests.learner.test_learner import close, gradient, on_policy, samples
+
+
+def corrected(mode: Correction, ratios: list[float], advantage: Any = 2.0, **fields: Any) -> Any:
+    one = sample([1], range(5, 5 + len(ratios)), advantage, **fields)
+    now = [log(ratio) - 1.0 for ratio in ratios]
+    (found,), figures = correct([one], [now], mode=mode, low=0.5, high=2.0)
+    assert found.turn.logprobs == tuple(now)
+    return found.advantage, figures
+
+
+def test_truncated_weights_are_cut_from_above() -> None:
+    weighted, figures = corrected("truncated", [0.1, 1.0, 3.0])
+    assert weighted == pytest.approx((0.2, 2.0, 4.0))
+    assert figures["corrected_share"] == pytest.approx(1 / 3)
+    wanted = sum(w - 1 - log(w) for w in (0.1, 1.0, 3.0)) / 3
+    assert figures["mismatch_kl"] == pytest.approx(wanted)
+
+
+def test_masked_weights_vanish_outside_the_band() -> None:
+    weighted, figures = corrected("masked", [0.1, 1.0, 3.0, 1.5], advantage=(2.0, 1.0, 1.0, -1.0))
+    assert weighted == pytest.approx((0.0, 1.0, 0.0, -1.5))
+    assert figures["corrected_share"] == pytest.approx(0.5)
+
+
+def test_what_others_wrote_is_not_counted() -> None:
+    _, figures = corrected("masked", [9.0, 1.0], trainable=(0, 1))
+    assert figures == pytest.approx({"mismatch_kl": 0.0, "corrected_share": 0.0})
+    assert correct([], [], mode="masked", low=0.5, high=2.0)[1]["mismatch_kl"] == 0.0
+
+
+@pytest.mark.parametrize("mode", ["truncated", "masked"])
+def test_without_mismatch_a_correction_changes_nothing(mode: Correction) -> None:
+    given = on_policy(llama(), samples())
+    plain = gradient(Objective(), given)
+    assert close(gradient(Objective(correction=mode), given), plain, 1e-5)
+
+
+def test_the_weights_undo_a_wrong_sampler_where_they_are_within_bounds() -> None:
+    """E_sampler[w f] = E_policy[f]: the gradient of a corrected sample is w times its own."""
+    (given,) = on_policy(llama(), [sample([1, 2], [5], 1.0)])
+    shifted = replace(given, turn=replace(given.turn, logprobs=(given.turn.logprobs[0] - 0.3,)))
+    objective = Objective(ratio="none", clip="none", correction="truncated")
+    plain = gradient(replace(objective, correction="none"), [given])
+    assert close(gradient(objective, [shifted]), plain * exp(0.3), 1e-5)
+
+
+def test_the_clip_then_starts_from_the_learners_own_weights() -> None:
+    """A sampler far off would be clipped at once; with a correction the ratio starts at 1."""
+    (given,) = on_policy(llama(), [sample([1, 2], [5, 6], 1.0)])
+    off = tuple(value - 1.0 for value in given.turn.logprobs)
+    stale = replace(given, turn=replace(given.turn, logprobs=off))
+    model = llama()
+    assert not torch.any(gradient(Objective(), [stale], model=model))
+    found = gradient(Objective(correction="truncated"), [stale], model=llama())
+    assert close(found, 2.0 * gradient(Objective(), [given]), 1e-5)
+
+
+def test_the_mismatch_is_measured_without_a_correction_too() -> None:
+    """Of what a batch's first step computes: k3 of the sampler's tokens, in nats per token."""
+    given = on_policy(llama(), samples())
+    shifts = [0.3, -0.2, 0.1, 0.5, 0.05]
+    stale = [
+        replace(s, turn=replace(s.turn, logprobs=tuple(v - shift for v in s.turn.logprobs)))
+        for s, shift in zip(given, shifts, strict=True)
+    ]
+    computed = [(s, shift) for s, shift in zip(stale, shifts, strict=True) if s.advantage != 0.0]
+    counts = [sum(s.turn.trainable) for s, _ in computed]
+    sums = [n * (exp(d) - 1 - d) for n, (_, d) in zip(counts, computed, strict=True)]
+    wanted = sum(sums) / sum(counts)
+    for objective in (Objective(), Objective(ratio="none", clip="none")):
+        found = Learner(llama(), objective=objective, lr=0.0).update(stale, step=1)
+        assert found["mismatch_kl"] == pytest.approx(wanted, rel=1e-4)
+    # With a correction it is of all samples, those without a gradient too.
+    every = sum(sum(s.turn.trainable) for s in stale)
+    both = [sum(s.turn.trainable) * (exp(d) - 1 - d) for s, d in zip(stale, shifts, strict=True)]
+    found = Learner(llama(), objective=Objective(correction="truncated"), lr=0.0).update(
+        stale, step=1
+    )
+    assert found["mismatch_kl"] == pytest.approx(sum(both) / every, rel=1e-4)
+
+
+def test_the_mismatch_is_of_the_first_mini_batch_alone() -> None:
+    """Behind it the weights have moved, and that is no mismatch."""
+    given = on_policy(llama(), samples() * 4)
+    figures = Learner(llama(), objective=Objective(), lr=1e-2, mini_batches=4).update(given, step=1)
+    assert abs(figures["mismatch_kl"]) < 1e-9 < 1e-4 < figures["policy_kl"]
+
+
+@pytest.mark.parametrize("mode", ["truncated", "masked"])
+@pytest.mark.parametrize("broken", [math.nan, -math.inf])
+def test_a_token_without_a_probability_has_no_weight(mode: Correction, broken: float) -> None:
+    one = sample([1], [5, 6], 1.0, logprobs=(-1.0, broken))
+    said = f"sample 1.0.0/0/solver_0: the sampler gave token 1 .* {broken}"
+    with pytest.raises(DivergedError, match=said):
+        correct([one], [[-1.0, -1.0]], mode=mode, low=0.5, high=2.0)
+    fine = replace(one, turn=replace(one.turn, logprobs=(-1.0, -1.0)))
+    with pytest.raises(DivergedError, match="the learner gave token 1"):
+        correct([fine], [[-1.0, broken]], mode=mode, low=0.5, high=2.0)
+    masked = replace(one, turn=replace(one.turn, trainable=(1, 0)))
+    (found,), figures = correct([masked], [[-1.0, 0.0]], mode=mode, low=0.5, high=2.0)
+    assert found.advantage == (1.0, 0.0)
+    assert figures == {"mismatch_kl": 0.0, "corrected_share": 0.0}

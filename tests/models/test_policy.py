@@ -1,0 +1,142 @@
+"""Policies from folders, and one clear line for each folder that is none."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from selfplay.errors import ConfigError, RunError
+from selfplay.models.policy import load_policy
+from selfplay.models.tiny import build_model, build_tokenizer
+from tests.helpers.builders import same, save_tiny, weights
+
+SIZES = {"hidden": 16, "layers": 2, "heads": 2, "intermediate": 16}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("model"), **SIZES)
+
+
+@pytest.fixture
+def folder(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "copy"))
+
+
+def refused(model: str | Path, said: str, **settings: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_policy("base", model=str(model), **settings)  # type: ignore[arg-type]
+    text = str(caught.value)
+    assert text.startswith("policy 'base'") and "\n" not in text
+
+
+def test_a_policy_comes_from_a_folder_and_goes_back_to_one(folder: Path, tmp_path: Path) -> None:
+    policy = load_policy("base", model=str(folder))
+    assert policy.model.dtype is torch.float32 and policy.learn and policy.version == 0
+    policy.save(tmp_path / "again")
+    again = load_policy("twin", model=str(tmp_path / "again"))
+    assert same(weights(policy.model), weights(again.model))
+    messages = [{"role": "user", "content": "def f(x)"}]
+    assert policy.renderer.start(messages) == again.renderer.start(messages)
+
+
+def test_a_policy_that_does_not_learn_has_no_gradients(folder: Path) -> None:
+    frozen = load_policy("base", model=str(folder), learn=False)
+    assert not any(p.requires_grad for p in frozen.model.parameters()) and not frozen.learn
+
+
+def test_the_reference_is_a_frozen_copy(folder: Path) -> None:
+    policy = load_policy("base", model=str(folder))
+    policy.freeze_reference()
+    assert policy.reference is not None
+    before = weights(policy.reference)
+    with torch.no_grad():
+        next(policy.model.parameters()).add_(1)
+    assert same(before, weights(policy.reference))
+    assert not any(p.requires_grad for p in policy.reference.parameters())
+
+
+def test_places_without_a_model(folder: Path, tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", r"config.json is missing")
+    refused("./nowhere", r"config.json is missing")
+    refused("~/nowhere-of-the-kind", r"config.json is missing")
+    refused("runs/a/checkpoints/1", "cannot load model")
+    (folder / "model.safetensors").unlink()
+    refused(folder, "cannot load model")
+    (folder / "config.json").unlink()
+    refused(folder, r"config.json is missing")
+
+
+def test_damaged_files(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"nonsense")
+    refused(folder, "cannot load model")
+    (folder / "config.json").write_text("{")
+    refused(folder, "cannot load model")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}, "lack 11 tensors"),
+        ({"intermediate_size": 32}, "cannot load model"),
+        ({"hidden_size": "wide"}, "cannot load model"),
+        ({"model_type": "no_such_type"}, "cannot load model"),
+    ],
+)
+def test_weights_of_another_configuration(
+    folder: Path, changes: dict[str, object], said: str
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    refused(folder, said)
+
+
+def test_tokenizers_that_cannot_serve(folder: Path, tmp_path: Path) -> None:
+    template = folder / "chat_template.jinja"
+    text = template.read_text()
+    template.unlink()
+    refused(folder, "no chat template")
+    template.write_text(text)
+    larger = build_tokenizer([f"piece {n}" for n in range(50)])
+    larger.save_pretrained(folder)
+    refused(folder, "do not belong together")
+    for path in [*folder.glob("tokenizer*"), template]:
+        path.unlink()
+    refused(folder, "no tokenizer in")
+
+
+@pytest.mark.parametrize("dtype", ["float33", "int8", "Tensor", "nn"])
+def test_an_unknown_dtype(folder: Path, dtype: str) -> None:
+    refused(folder, "unknown dtype", dtype=dtype)
+
+
+def test_an_unknown_device(folder: Path) -> None:
+    refused(folder, "unknown device 'gpu'", device="gpu")
+    if not torch.cuda.is_available():
+        refused(folder, "no GPU", device="cuda")
+
+
+def test_weights_are_replaced_in_place(folder: Path, tmp_path: Path) -> None:
+    policy = load_policy("base", model=str(folder))
+    held = next(policy.model.parameters())
+    build_model(len(policy.renderer.tokenizer), seed=9, **SIZES).save_pretrained(tmp_path / "new")
+    policy.load_weights(tmp_path / "new")
+    assert next(policy.model.parameters()) is held
+    new = load_policy("new", model=str(folder))
+    assert not same(weights(policy.model), weights(new.model))
+
+
+def test_weights_of_another_architecture_change_nothing(folder: Path, tmp_path: Path) -> None:
+    policy = load_policy("base", model=str(folder))
+    before = weights(policy.model)
+    for number, sizes in enumerate(({**SIZES, "layers": 3}, {**SIZES, "hidden": 32})):
+        place = tmp_path / str(number)
+        build_model(len(policy.renderer.tokenizer), seed=1, **sizes).save_pretrained(place)
+        with pytest.raises(RunError, match="of another architecture") as caught:
+            policy.load_weights(place)
+        assert "\n" not in str(caught.value)
+    assert same(before, weights(policy.model))
+    with pytest.raises(ConfigError, match=r"config.json is missing"):
+        policy.load_weights(tmp_path / "nowhere")

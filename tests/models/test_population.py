@@ -1,0 +1,130 @@
+"""Who plays whom."""
+
+from typing import Any
+
+import pytest
+
+from selfplay.config.run_config import Settings
+from selfplay.errors import ConfigError
+from selfplay.models.population import Population
+
+ROLES = ["proposer", "solver"]
+POLICY = {"model": "m", "learn": True}
+
+
+def made(**fields: Any) -> Population:
+    return Population(policy=POLICY, **fields)
+
+
+def test_all_roles_share_one_policy() -> None:
+    assert made().policies(ROLES) == {"base": POLICY}
+    assert made().policy_of("solver") == "base"
+
+
+def test_every_role_has_its_own() -> None:
+    found = made(sharing="separate").policies(iter(ROLES))
+    assert found == {"proposer": POLICY, "solver": POLICY}
+    found["solver"]["learn"] = False
+    assert POLICY["learn"] is True
+
+
+def test_a_table_says_who_has_which() -> None:
+    table = made(roles={"solver": "old"}, special={"old": {"learn": False, "model": "n"}})
+    assert table.policies(ROLES) == {"base": POLICY, "old": {"model": "n", "learn": False}}
+    assert table.policy_of("solver") == "old"
+    nobody = made(roles={"proposer": "p", "solver": "s"})
+    assert list(nobody.policies(ROLES)) == ["p", "s"], "base is not made where no role has it"
+    back = made(sharing="separate", roles={"solver": "proposer"})
+    assert list(back.policies(ROLES)) == ["proposer"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"roles": {"slover": "base"}}, "no role 'slover'; did you mean 'solver'"),
+        ({"special": {"bass": {}}}, "no policy 'bass'; did you mean 'base'"),
+        ({"special": {"base": {"lern": False}}}, "special.base.lern: .*did you mean 'learn'"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(fields: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        made(**fields).policies(ROLES)
+    with pytest.raises(ConfigError, match=r"policy.modle: .*did you mean 'model'"):
+        Population(policy={"modle": "m"}).policies(iter(ROLES))
+
+
+PHASES = [{"learn": ["proposer"], "steps": 2}, {"learn": ["proposer", "solver"], "steps": 1}]
+
+
+def test_the_phases_say_who_learns_and_begin_again_after_the_last() -> None:
+    population = made(sharing="separate", phases=PHASES)
+    population.policies(ROLES)
+    assert [population.learns("proposer", step) for step in range(1, 8)] == [True] * 7
+    solver = [population.learns("solver", step) for step in range(1, 8)]
+    assert solver == [False, False, True, False, False, True, False]
+    assert made().learns("base", 1) and made().learns("base", 1000)
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        ({"learn": ["solvr"], "steps": 1}, "1.learn: no policy 'solvr'; did you mean 'solver'"),
+        ({"learn": ["old"], "steps": 1}, r"1.learn: policy 'old' is frozen \(learn: false\)"),
+        ({"learn": ["solver"], "steps": 0}, "1: steps is at least 1, not 0"),
+        ({"learn": [], "steps": 1}, "1: learn names no policy"),
+        ({"learn": ["solver"], "step": 1}, "1.step: unknown key; did you mean 'steps'"),
+        ({"learn": ["solver"]}, "1.steps: missing"),
+        ({"learn": "solver", "steps": 1}, "1.learn: 'solver' does not fit"),
+        ({"learn": ["proposer"], "steps": 1}, "policy 'solver' learns in none of them"),
+    ],
+)
+def test_a_phase_that_cannot_be_is_refused(phase: Any, said: str) -> None:
+    population = made(
+        sharing="separate",
+        roles={"judge": "old"},
+        special={"old": {"learn": False}},
+        phases=[{"learn": ["proposer"], "steps": 2}, phase],
+    )
+    with pytest.raises(ConfigError, match=f"population.phases.*{said}"):
+        population.policies([*ROLES, "judge"])
+
+
+def test_somebody_has_to_learn() -> None:
+    nobody = {name: {"learn": False} for name in ROLES}
+    with pytest.raises(ConfigError, match="no policy learns; set learn=true"):
+        made(sharing="separate", special=nobody).policies(ROLES)
+
+
+def test_a_policy_may_learn_unlike_the_others() -> None:
+    fast = {"solver": {"learner": {"lr": 1.0}}}
+    population = made(sharing="separate", special=fast)
+    assert population.policies(ROLES) == {"proposer": POLICY, "solver": POLICY}
+    assert population.learner_of("solver") == {"lr": 1.0} and not population.learner_of("proposer")
+    frozen = made(sharing="separate", special={"solver": {"learner": {"lr": 1.0}, "learn": False}})
+    with pytest.raises(ConfigError, match=r"special.solver.learner: policy 'solver' is frozen"):
+        frozen.policies(ROLES)
+    with pytest.raises(ConfigError, match=r"special.base.learner: 3 does not fit"):
+        made(special={"base": {"learner": 3}}).policies(ROLES)
+    with pytest.raises(ConfigError, match=r"population.policy.learner: unknown key"):
+        Population(policy={"learner": {}}).policies(ROLES)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"steps": -1},
+        {"checkpoint_every": 0},
+        {"keep_checkpoints": 0},
+        {"episodes_every": -1},
+        {"threads": -1},
+        {"max_failed_share": 1.5},
+    ],
+)
+def test_settings_of_the_run_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Settings(**{"steps": 1, **wrong})
+
+
+def test_how_often_episodes_are_kept() -> None:
+    assert [Settings(steps=1, episodes_every=3).keeps_episodes(step) for step in (1, 3)] == [0, 1]
+    assert not Settings(steps=1, episodes_every=0).keeps_episodes(5)

@@ -1,0 +1,94 @@
+"""Which models take a tree of tokens in a row, and what becomes of the others."""
+
+from typing import Any
+
+import pytest
+from transformers import (
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from selfplay.errors import ConfigError
+from selfplay.learner import batch as batches
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import Objective
+from selfplay.models.tree_attention import refuses_trees
+from tests.helpers.builders import llama
+from tests.helpers.shared_prefixes import SIZES, apart, conversations, gradient, made, siblings
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama", "gpt2"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("stem", [1, 128])
+def test_models_that_take_trees(
+    kind: str, attention: str, stem: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "STEM", stem)
+    model = made(kind)
+    model.set_attn_implementation(attention)
+    assert refuses_trees(model) == ""
+    rows, _ = gradient(conversations(), "rows", model)
+    packed, _ = gradient(conversations(), "trie", model)
+    assert apart(packed, rows) < 1e-6
+
+
+REFUSED = [
+    (MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8)), "sliding-window"),
+    (MambaForCausalLM(MambaConfig(vocab_size=24, hidden_size=16, num_hidden_layers=1)), "recurren"),
+    (
+        Qwen3ForCausalLM(
+            Qwen3Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1)
+        ),
+        "sliding_attention",
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "words"), REFUSED)
+def test_models_that_do_not_fall_back_to_rows_and_say_so(
+    model: PreTrainedModel, words: str
+) -> None:
+    objective = Objective()
+    with pytest.raises(ConfigError, match=f"packing.*{type(model).__name__} has .*{words}"):
+        Learner(model, objective=objective, packing="trie")
+    learner = Learner(model, objective=objective, packing="auto")
+    assert learner.packer.packing == "rows"
+    assert any(words in note and "padded rows" in note for note in learner.notes)
+    assert Learner(model, objective=objective, packing="rows").notes == ()
+    together, _ = gradient(siblings(), "auto", model)
+    one_by_one, _ = gradient(siblings(), "auto", model, max_tokens=1)
+    assert apart(together, one_by_one) < 1e-5
+
+
+@pytest.mark.parametrize("deaf", ["attention_mask", "position_ids"])
+def test_a_model_that_ignores_what_a_tree_needs_is_found_out(deaf: str) -> None:
+    model = llama()
+    forward = model.forward
+
+    def careless(**arguments: Any) -> Any:
+        arguments.pop(deaf, None)
+        return forward(**arguments)
+
+    model.forward = careless
+    assert refuses_trees(model) == "attention that does not follow a tree's mask and positions"
+
+
+def test_a_model_that_breaks_on_a_tree_falls_back() -> None:
+    model = llama()
+    forward = model.forward
+
+    def strict(input_ids: Any, use_cache: bool) -> Any:
+        return forward(input_ids=input_ids, use_cache=use_cache)
+
+    model.forward = strict
+    assert "does not take a tree's mask (TypeError)" in refuses_trees(model)
+
+
+def test_a_reference_that_takes_no_trees_keeps_the_policy_from_them() -> None:
+    learner = Learner(llama(), objective=Objective(kl=0.1), reference=REFUSED[0][0])
+    assert learner.packer.packing == "rows" and "Mistral" in learner.notes[0]

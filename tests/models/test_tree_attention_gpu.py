@@ -1,0 +1,131 @@
+"""Attention on a GPU: trees under every kernel that takes them, and a run from end to end."""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from selfplay.learner import batch as batches
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import Objective
+from selfplay.models.tree_attention import refuses_trees
+from selfplay.types import Sample
+from tests.helpers.builders import sample
+from tests.helpers.command_process import SMOKE, metrics, run
+from tests.helpers.shared_prefixes import apart, words
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = "cuda"
+OBJECTIVE = Objective(ratio="none", clip="none")
+CLOSE = {torch.float32: 1e-4, torch.bfloat16: 6e-2}
+"""How far gradients, and nats, may be apart by rounding: 2 to the -8 per step in bfloat16."""
+
+
+def made(dtype: torch.dtype) -> Any:
+    """With heads as wide as compiled kernels need them, two query heads to a key."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    config = Qwen3Config(**sizes, **heads, num_hidden_layers=2, initializer_range=0.3)
+    model: Any = Qwen3ForCausalLM(config)
+    return model.to(device=DEVICE, dtype=dtype).eval()
+
+
+def trees(width: int, count: int, seed: int = 0) -> list[Sample]:
+    """So many trees of two branches that part, and of one that goes off before."""
+    rng, found = Random(seed), []
+    for number in range(count):
+        stem = (1 + number, *words(rng, width))
+        for cut in (width // 2, width, width):
+            credit = 1.0 + rng.random()
+            found.append(sample((*stem[:cut], *words(rng, 7)), words(rng, 9), credit))
+    return found
+
+
+def learned(given: list[Sample], dtype: torch.dtype, **settings: Any) -> tuple[Any, Any]:
+    """The gradient of an update, and the log-probabilities before it."""
+    model = made(dtype)
+    learner = Learner(model, objective=OBJECTIVE, lr=0.0, clip_norm=1e9, **settings)
+    assert learner.packer.packing == settings["packing"]
+    logprobs = torch.tensor([value for row in learner.logprobs(given) for value in row])
+    learner.update(given, step=1)
+    gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return torch.cat(gradients).double(), logprobs
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernel", ["sdpa", "eager", "flex_attention"])
+@pytest.mark.parametrize(("width", "count", "stem"), [(40, 2, 1), (200, 2, 128), (391, 1, 999)])
+def test_trees_are_what_rows_are(
+    kernel: str, dtype: Any, width: int, count: int, stem: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Widths that no alignment divides, behind a stem and in one pass."""
+    monkeypatch.setattr(batches, "STEM", stem)
+    given = trees(width, count)
+    rows, wanted = learned(given, dtype, packing="rows", attention="sdpa")
+    packed, found = learned(given, dtype, packing="trie", attention=kernel)
+    assert apart(packed, rows) < CLOSE[dtype]
+    assert float((found - wanted).abs().mean()) < CLOSE[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_flex_attention_computes_blocks_again(dtype: Any) -> None:
+    given: Any = {"packing": "trie", "attention": "flex_attention"}
+    once, _ = learned(trees(200, 2), dtype, **given)
+    again, _ = learned(trees(200, 2), dtype, activation_checkpointing=True, **given)
+    assert apart(again, once) < CLOSE[dtype]
+
+
+def test_rows_of_other_shapes_need_no_program_each() -> None:
+    """Compiled anew for the first shapes, and never again for more of their kind."""
+    learner = Learner(
+        made(torch.bfloat16),
+        objective=OBJECTIVE,
+        lr=0.0,
+        packing="trie",
+        attention="flex_attention",
+        max_tokens=1500,
+    )
+    programs = []
+    for more in range(3):
+        for number, width in enumerate((40, 60, 150, 170, 256, 384)):
+            learner.update(trees(width + more, 1 + number % 2), step=1)
+        programs.append(counters["stats"]["unique_graphs"])
+    assert programs[0] > 0 and programs[1] == programs[2]
+
+
+def test_every_kernel_takes_trees_there() -> None:
+    for kernel in ("sdpa", "eager", "flex_attention"):
+        model = made(torch.float32)
+        model.set_attn_implementation(kernel)
+        assert refuses_trees(model) == ""
+
+
+@pytest.mark.parametrize("attention", ["null", "flex_attention"])
+def test_a_run_samples_and_learns_in_bfloat16(tmp_path: Path, attention: str) -> None:
+    """What was sampled by the engine has, by the learner, nearly the same log-probabilities."""
+    outcome = run(
+        "train",
+        SMOKE,
+        "run.steps=2",
+        "run.name=gpu",
+        "policy.device=cuda",
+        "policy.dtype=bfloat16",
+        "learner.packing=trie",
+        f"learner.attention={attention}",
+        cwd=tmp_path,
+    )
+    assert outcome.code == 0, outcome.err
+    lines = metrics(tmp_path / "runs/gpu")
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    for line in lines[1:]:
+        assert line["policy/base/gradient_norm"] > 0
+        assert abs(line["policy/base/mismatch_kl"]) < 0.05
+    saved = tmp_path / "runs/gpu/checkpoints/000002/policies/base/config.json"
+    assert json.loads(saved.read_text())["dtype"] == "bfloat16"

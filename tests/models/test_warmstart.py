@@ -1,0 +1,247 @@
+"""The warm start: cached, reproducible, and never half made."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from selfplay.config.compose import load
+from selfplay.errors import ConfigError
+from selfplay.files import held
+from selfplay.models import warmstart
+from selfplay.role import Role
+from selfplay.types import Demonstration, Observation
+from tests.helpers.command_process import SMOKE, Outcome, Strike, one_line, run
+
+SHORT = ("warmstart.steps=2", "warmstart.batch=4")
+
+
+class Parrot:
+    """Demonstrations that say what they were given to say."""
+
+    def __init__(self, *, words: str = "yes", role: str = "bird") -> None:
+        self.words, self.role = words, role
+
+    def pieces(self) -> list[str]:
+        return ["yes"]
+
+    def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
+        while True:
+            observation = Observation(text=f"say {rng.random()}")
+            yield Demonstration(role=self.role, observation=observation, completion=self.words)
+
+
+def parrot(words: str = "yes", **settings: Any) -> dict[str, Any]:
+    """The config of a warm start that takes a moment."""
+    return {
+        "_target_": "selfplay.models.warmstart.WarmStart",
+        "demonstrations": {"_target_": f"{__name__}.Parrot", "words": words},
+        "roles": {"bird": {"_target_": "selfplay.role.Role"}},
+        "steps": 2,
+        "batch": 4,
+        "model": {"hidden": 16, "layers": 1, "heads": 1, "intermediate": 16, "positions": 64},
+        **settings,
+    }
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def weights(place: Path) -> bytes:
+    return (place / "model.safetensors").read_bytes()
+
+
+def test_the_same_seed_makes_the_same_bytes_and_another_seed_others(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = warmstart.make(parrot()), warmstart.make(parrot(seed=1))
+    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "second"))
+    again = warmstart.make(parrot())
+    assert again != first and again.name == first.name
+    for path in first.iterdir():
+        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
+    assert weights(other) != weights(first)
+
+
+def test_it_is_made_once_and_found_by_all_that_it_depends_on(cache: Path) -> None:
+    said: list[str] = []
+    long = parrot(steps=20)
+    first = warmstart.make(long, said.append)
+    assert len(said) == 2 and "step 20/20" in said[1]
+    assert re.search(r"training a model of [\d,]+ parameters for 20 steps of 4 demonstr", said[0])
+    assert warmstart.make(long, said.append) == first and len(said) == 2
+    changed = [parrot(words="no", steps=20), parrot(steps=21), parrot(steps=20, lr=0.1)]
+    assert len({warmstart.make(config) for config in (long, *changed)}) == 4
+
+
+def test_a_slow_one_tells_how_far_it_has_come(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmstart, "SECONDS_BETWEEN_REPORTS", 0.0)
+    said: list[str] = []
+    warmstart.make(parrot(steps=3), said.append)
+    steps = [line for line in said if "loss" in line]
+    assert [re.findall(r"step (\d)/3", line) for line in steps] == [["1"], ["2"], ["3"]]
+    assert "about 0 s left" in steps[-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"lr": float("inf")}, "lr: inf does not fit"),
+        ({"seed": 2**64}, "a seed has at most 64 bits"),
+        ({"model": {"hidden": 15}}, "hidden: 15 does not fit: 4 heads need"),
+        ({"model": {"heads": 0}}, "heads: 0 does not fit: 1 to "),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    settings: dict[str, Any], words: str, cache: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        warmstart.make(parrot(**settings))
+
+
+def test_a_change_of_the_demonstrations_is_a_new_warm_start(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = warmstart.make(parrot())
+    monkeypatch.setattr(Parrot, "pieces", lambda self: ["yes", "no"])
+    second = warmstart.make(parrot())
+    assert second != first
+
+    def late(self: Parrot, rng: Random, progress: float) -> Iterator[Demonstration]:
+        words = "no" if progress == 1.0 else self.words
+        while True:
+            yield Demonstration(role="bird", observation=Observation(text="say"), completion=words)
+
+    monkeypatch.setattr(Parrot, "stream", late)
+    assert warmstart.make(parrot()) not in (first, second)
+
+
+def test_a_warm_start_that_is_stopped_leaves_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(self: object, folder: Path, **settings: Any) -> None:
+        (Path(folder) / "model.safetensors").write_text("half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("selfplay.models.tiny.PreTrainedTokenizerFast.save_pretrained", stop)
+        with pytest.raises(KeyboardInterrupt):
+            warmstart.make(parrot())
+    assert not list((cache / "warmstart").iterdir())
+    assert weights(warmstart.make(parrot()))
+
+
+def test_a_warm_start_that_is_killed_is_made_anew(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    killed = run(
+        "warmstart",
+        SMOKE,
+        *SHORT,
+        cwd=tmp_path,
+        cache=cache,
+        strike=Strike(at="selfplay.models.warmstart.sync", call=2),
+    )
+    assert killed.code < 0
+    assert all(path.name.startswith(".") for path in (cache / "warmstart").iterdir())
+    outcome = run("warmstart", SMOKE, *SHORT, cwd=tmp_path, cache=cache)
+    assert outcome.code == 0
+    first, second, *_ = outcome.err.splitlines()
+    assert first.startswith("warm start: making demonstrations with arenas.")
+    assert second.startswith("warm start: training a model of ")
+    assert (Path(outcome.out.strip()) / "model.safetensors").exists()
+
+
+def test_two_processes_that_make_the_same_at_once_agree(tmp_path: Path) -> None:
+    def make(number: int) -> Outcome:
+        return run("warmstart", SMOKE, *SHORT, cwd=tmp_path, cache=tmp_path / "cache")
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(make, range(2))
+    assert first.code == second.code == 0
+    assert first.out == second.out
+    places = list((tmp_path / "cache/warmstart").iterdir())
+    assert [str(place) for place in places] == [first.out.strip()]
+
+
+def test_losing_the_race_takes_what_the_other_made(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = warmstart.WarmStart.train
+
+    def slow(self: warmstart.WarmStart, *arguments: Any) -> Any:
+        monkeypatch.setattr(warmstart.WarmStart, "train", train)
+        self.winner = warmstart.make(parrot())  # type: ignore[attr-defined]
+        return train(self, *arguments)
+
+    monkeypatch.setattr(warmstart.WarmStart, "train", slow)
+    place = warmstart.make(parrot())
+    assert [path.name for path in (cache / "warmstart").iterdir()] == [place.name]
+    assert json.loads((place / "config.json").read_text())["model_type"] == "qwen3"
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"steps": 0}, "at least 1"),
+        ({"batch": 0}, "at least 1"),
+        ({"lr": -1.0}, "at least 0"),
+        ({"stepps": 1}, "unknown key; did you mean 'steps'"),
+        ({"model": {"hidden": "wide"}}, r"warmstart\.model\.hidden: 'wide' does not fit"),
+        ({"roles": {}}, "no 'bird' to demonstrate"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    settings: dict[str, Any], complaint: str, cache: Path
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        warmstart.make(parrot(**settings))
+    assert not list(cache.glob("warmstart/*"))
+
+
+def test_a_policy_has_a_model_of_its_own_or_the_warm_starts(cache: Path) -> None:
+    assert warmstart.resolve_model("mine", None, where="policy") == "mine"
+    assert warmstart.resolve_model(None, parrot(), where="p") == str(warmstart.make(parrot()))
+    for nothing in (None, {}, {"steps": 3}):
+        with pytest.raises(ConfigError, match=r"policy: set policy\.model"):
+            warmstart.resolve_model(None, nothing, where="policy")
+
+
+def test_the_command_prints_the_folder_alone(tmp_path: Path) -> None:
+    outcome = run("warmstart", SMOKE, *SHORT, cwd=tmp_path, cache=tmp_path / "cache")
+    place = Path(one_line(outcome.out))
+    assert place.parent == tmp_path / "cache/warmstart" and place.is_dir()
+    assert load([SMOKE, *SHORT])["warmstart"]["steps"] == 2
+
+
+def test_a_demonstration_is_a_prompt_and_a_completion_that_ends() -> None:
+    from selfplay.models.renderer import ChatRenderer
+    from selfplay.models.tiny import build_tokenizer
+
+    warm = warmstart.WarmStart(demonstrations=Parrot(), roles={"bird": Role()})
+    renderer = ChatRenderer(build_tokenizer(["yes"]))
+    shown = next(Parrot().stream(Random(0), 0.0))
+    prompt, completion = warm.encode(shown, renderer)
+    assert prompt == renderer.start([{"role": "user", "content": shown.observation.text}])
+    assert renderer.text(completion) == "yes" and completion[-1] == renderer.end_ids[0]
+
+
+def test_what_a_kill_left_of_a_warm_start_is_swept(cache: Path) -> None:
+    home = cache / "warmstart"
+    dead, alive = home / ".0123-dead", home / ".4567-alive"
+    for folder in (dead, alive):
+        (folder / "model").mkdir(parents=True)
+        (folder / ".lock").touch()
+        os.utime(folder, (0, 0))
+    with held(alive):
+        os.utime(alive, (0, 0))
+        place = warmstart.make(parrot())
+    assert place.is_dir() and alive.exists() and not dead.exists()

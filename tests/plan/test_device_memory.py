@@ -1,0 +1,133 @@
+"""Memory per device, against sums made by hand and published measurements."""
+
+from dataclasses import replace
+
+import pytest
+
+from selfplay.plan.cluster import GB, Cluster, load_cluster
+from selfplay.plan.memory import Member, learning, plan_memory
+from selfplay.plan.model_shape import Outline
+from tests.helpers.model_shapes import (
+    LLAMA_8B,
+    QWEN_05B,
+    QWEN_3B,
+    QWEN_7B,
+    QWEN_15B,
+    QWEN_32B,
+    QWEN_72B,
+)
+
+H100 = load_cluster("gpus_1", [])[0].device
+
+
+def cluster(devices: int, **settings: object) -> Cluster:
+    return Cluster(device=H100, devices=devices, **settings)  # type: ignore[arg-type]
+
+
+def learned(outline: Outline, devices: int, rank: int = 0, **settings: object) -> float:
+    """GB per device in learning with micro-batches of 8,192 tokens."""
+    member = Member(outline=outline, rank=rank)
+    parts = learning({"base": member}, cluster(devices, **settings), micro_batch=8192)
+    return sum(parts.values()) / GB
+
+
+@pytest.mark.parametrize(
+    ("outline", "devices", "full", "adapter"),
+    [
+        (QWEN_05B, 1, 14.6, 7.0),
+        (QWEN_05B, 8, 7.0, 6.2),
+        (QWEN_15B, 1, 34.2, 10.1),
+        (QWEN_15B, 8, 10.3, 7.5),
+        (QWEN_3B, 2, 32.9, 11.6),
+        (QWEN_7B, 1, 145.4, 24.9),
+        (QWEN_7B, 4, 42.4, 15.6),
+        (QWEN_7B, 8, 27.2, 13.5),
+        (QWEN_32B, 8, 84.5, 26.7),
+        (QWEN_72B, 8, 175.0, 46.4),
+    ],
+)
+def test_learning(outline: Outline, devices: int, full: float, adapter: float) -> None:
+    assert learned(outline, devices) == pytest.approx(full, rel=0.01)
+    assert learned(outline, devices, rank=32) == pytest.approx(adapter, rel=0.012)
+
+
+def test_parts_of_a_7b_on_eight() -> None:
+    parts = learning({"base": Member(outline=QWEN_7B)}, cluster(8), micro_batch=8192)
+    found = {name: size / GB for name, size in parts.items()}
+    expected = {"weights": 3.81, "gradients": 3.81, "optimizer": 7.62, "unsharded": 3.58}
+    expected |= {"activations": 3.49, "logits": 1.87, "reserved": 3.0, "reference": 0.0}
+    assert found == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "pieces", "expected"),
+    [(16_384, 1024, 30.7), (16_384, 0, 58.7), (32_768, 1024, 37.6), (32_768, 0, 95.6)],
+)
+def test_logits_of_a_whole_micro_batch(tokens: int, pieces: int, expected: float) -> None:
+    layout = cluster(8, logits=pieces)
+    parts = learning({"base": Member(outline=QWEN_7B)}, layout, micro_batch=tokens)
+    assert sum(parts.values()) / GB == pytest.approx(expected, rel=0.01)
+
+
+def test_sharding_saves_what_was_measured() -> None:
+    # Llama-3.1-8B, 8 to 128 H100, the same local batch: 82.4 -> 67.0 GiB, 77.0 -> 62.0 GiB.
+    saved = (learned(LLAMA_8B, 8) - learned(LLAMA_8B, 128)) * GB / 2**30
+    assert saved == pytest.approx(15.2, rel=0.1)
+
+
+def test_more_devices_never_take_more_of_each() -> None:
+    for rank in (0, 32):
+        sizes = [learned(QWEN_7B, devices, rank) for devices in (1, 2, 4, 8, 16, 32, 64)]
+        assert sizes == sorted(sizes, reverse=True)
+
+
+def planned(outline: Outline, layout: Cluster, policies: int = 1, rank: int = 0) -> float:
+    """GB left for the cache."""
+    members = {str(n): Member(outline=outline, rank=rank) for n in range(policies)}
+    memory = plan_memory(members, layout, micro_batch=8192, completions=0, longest=8192)
+    return memory.cache / GB
+
+
+def test_what_is_left_for_the_cache() -> None:
+    assert planned(QWEN_7B, cluster(8)) == pytest.approx(39.1, abs=0.1)
+    assert planned(QWEN_7B, cluster(8, asleep=True)) == pytest.approx(54.4, abs=0.1)
+    assert planned(QWEN_7B, cluster(8), policies=2) == pytest.approx(8.7, abs=0.1)
+    assert planned(QWEN_7B, cluster(8), policies=4) == 0.0
+    for policies, left in ((1, 52.3), (2, 52.1), (4, 51.7)):
+        assert planned(QWEN_7B, cluster(8), policies, rank=32) == pytest.approx(left, abs=0.6)
+
+
+def test_cached_tokens_per_engine() -> None:
+    memory = plan_memory(
+        {"base": Member(outline=QWEN_7B)},
+        cluster(8),
+        micro_batch=8192,
+        completions=0,
+        longest=8192,
+    )
+    assert memory.fits and memory.cache_tokens == pytest.approx(682e3, rel=0.01)
+
+
+def test_what_does_not_fit_says_why() -> None:
+    members = {"base": Member(outline=QWEN_7B)}
+    memory = plan_memory(members, cluster(1), micro_batch=8192, completions=0, longest=8192)
+    assert not memory.fits
+    assert "60.9 GB of it optimizer" in memory.complaints[0]
+    assert "one sequence of 8192 tokens" in memory.complaints[1]
+    offloaded = cluster(8, offload=True, host=32.0)
+    memory = plan_memory(members, offloaded, micro_batch=8192, completions=0, longest=8192)
+    assert memory.host == pytest.approx(8 * QWEN_7B.parameters)
+    assert memory.complaints == ("61 GB are moved out to a machine's main memory of 32 GB",)
+
+
+def test_a_cpu_holds_its_weights_once() -> None:
+    layout = cluster(1, precision="float32", same_weights=True, checkpointing=False)
+    members = {"base": Member(outline=QWEN_05B)}
+    memory = plan_memory(members, layout, micro_batch=1024, completions=0, longest=1024)
+    assert memory.learning["unsharded"] == 0.0
+    assert memory.generating["engine weights"] == 0.0
+    state = sum(memory.learning[name] for name in ("weights", "gradients", "optimizer"))
+    assert state == 16 * QWEN_05B.parameters
+    referred = {"base": replace(members["base"], reference=True)}
+    memory = plan_memory(referred, layout, micro_batch=1024, completions=0, longest=1024)
+    assert memory.learning["reference"] == 4 * QWEN_05B.parameters

@@ -1,0 +1,74 @@
+"""What a config asks for per step, against the samplers and curricula themselves."""
+
+from typing import Any
+
+import pytest
+
+from selfplay.config import compose
+from selfplay.config.instantiate import build
+from selfplay.plan.workload import Assumptions, Workload, of_config
+from selfplay.sampler.tree import GoOn, Tree
+from tests.sampler.test_branching import sampled
+
+STAGES = 4
+
+
+def planned(*overrides: str, **assumed: Any) -> Workload:
+    return of_config(compose.load(list(overrides)), Assumptions(**assumed))
+
+
+def by_role(asked: Workload) -> dict[str, float]:
+    return {flow.role: flow.requests for flow in asked.flows}
+
+
+@pytest.mark.parametrize("go_on", ["all", "best", "random"])
+@pytest.mark.parametrize(("candidates", "depth"), [(2, 3), (3, 2), (3, 1)])
+def test_a_tree_is_planned_as_it_is_played(go_on: GoOn, candidates: int, depth: int) -> None:
+    groups = sampled(Tree(candidates=candidates, depth=depth, go_on=go_on), steps=STAGES)
+    episodes = [episode for group in groups for episode in group.episodes]
+    played = [turn.stage for e in episodes for turn in e.turns[e.stem :]]
+    asked = planned(
+        "+experiment=tiny_sirius",  # four agents, one after the other
+        "sampler=tree",
+        f"sampler.candidates={candidates}",
+        f"sampler.depth={depth}",
+        f"sampler.go_on={go_on}",
+        tasks=len(groups),
+    )
+    assert [flow.requests for flow in asked.flows] == [played.count(n) for n in range(STAGES)]
+    assert asked.episodes == len(episodes)
+
+
+def test_malt_plays_all_of_its_tree() -> None:
+    asked = planned("+experiment=malt")
+    assert asked.turns == 16 * (3 + 9 + 27) and asked.episodes == 16 * 27
+    # What a stage reads is as many prompts as the stage before made moves.
+    assert [flow.prompts for flow in asked.flows] == [16, 16 * 3, 16 * 9]
+
+
+@pytest.mark.parametrize("name", ["ladder", "tiny_ladder"])
+def test_a_ladder_solves_its_batch_and_the_variants_that_it_asks_for(name: str) -> None:
+    settings = compose.load([f"+experiment={name}"])["curriculum"]
+    asked = by_role(planned(f"+experiment={name}"))
+    assert asked["proposer"] == settings["proposals"]
+    assert asked["solver"] == 8 * (settings["batch"] + settings["proposals"])
+
+
+def test_a_mixture_is_planned_by_its_shares() -> None:
+    asked = planned("+experiment=tiny_mixture")
+    # Of 64 tasks three quarters are programming, all of them proposals: 16 of each of three types.
+    assert by_role(asked) == {
+        "absolute_zero_proposer": 48,
+        "absolute_zero_solver": 48 * 8,
+        "kuhn_player": 16 * 2,
+    }
+    assert asked.episodes == 64
+
+
+@pytest.mark.parametrize("name", compose.choices("experiment"))
+def test_every_experiment_can_be_planned(name: str) -> None:
+    settings = compose.load([f"+experiment={name}"])
+    asked = of_config(settings, Assumptions())
+    assert asked.turns > 0 and asked.episodes > 0
+    population = build(settings["population"], where="population")
+    assert {flow.policy for flow in asked.flows} <= set(population.policies(settings["roles"]))

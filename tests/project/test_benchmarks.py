@@ -1,0 +1,43 @@
+"""Every benchmark measures something, as small as it goes. How fast it was is not tested."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.repository import ROOT
+
+SCRIPTS = ROOT / "scripts"
+SMALLEST = {
+    "step": ["--steps", "1", "run.threads=1"],
+    "batch": ["--rounds", "1"],
+    "packing": ["--rounds", "1"],
+    "rollout": ["--hands", "20", "--rounds", "1"],
+    "executor": ["--runs", "20"],
+    "workers": ["--hands", "200", "--rounds", "1"],
+    "async": ["--steps", "1", "--rounds", "1", "warmstart.steps=1"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALLEST)
+def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.json"
+    ran = subprocess.run(
+        [sys.executable, SCRIPTS / f"bench_{name}.py", "--json", lines, *SMALLEST[name]],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        cwd=SCRIPTS.parent,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(lines.read_text(encoding="utf-8"))
+    assert found and all(line["ours"] > 0 for line in found)
+
+
+def test_every_benchmark_is_tried() -> None:
+    there = {path.stem.removeprefix("bench_") for path in SCRIPTS.glob("bench_*.py")}
+    shared, elsewhere = {"table", "timing"}, {"peers"}  # the last in an environment of its own
+    assert there - shared - elsewhere == set(SMALLEST)

@@ -1,0 +1,199 @@
+"""The walk-throughs do what they say: the code that they print is written down and run."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from types import ModuleType
+
+import pytest
+import yaml
+
+from selfplay.arena import Arena
+from selfplay.cli.main import main
+from selfplay.config.compose import load
+from selfplay.config.instantiate import build
+from selfplay.experiment.experiment import validate
+from selfplay.role import Role
+from selfplay.run.sweep import plan
+from tests.helpers.repository import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = {
+    "new_arena.md": [".yaml", ".py", ".py"],
+    "new_role.md": [".yaml", ".py", ".py"],
+    "new_credit.md": [".yaml", ".py", ".py"],
+    "new_measure.md": [".py", ".py"],
+}
+"""The walk-throughs, each with the kinds of files that it prints."""
+FILE = re.compile(r"^\*\*`([^`\n]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMANDS = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def files(page: str) -> dict[str, str]:
+    """The files that a page prints, each under its name."""
+    return dict(FILE.findall((DOCS / page).read_text(encoding="utf-8")))
+
+
+def commands(page: str) -> list[list[str]]:
+    """The commands that a page prints, as lists of arguments."""
+    blocks = COMMANDS.findall((DOCS / page).read_text(encoding="utf-8"))
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that a reader of these pages has written, in a folder outside of the repository."""
+    made = tmp_path_factory.mktemp("reader")
+    for page in PAGES:
+        for name, text in files(page).items():
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            (made / name).write_text(text, encoding="utf-8")
+    return made
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_prints_one_module_its_test_and_its_config(page: str) -> None:
+    names = sorted(files(page))
+    assert [Path(name).suffix for name in names] == PAGES[page]
+    (module,) = [name for name in names if name.endswith(".py") and "test_" not in name]
+    assert len(files(page)[module].splitlines()) < 60
+    listed = (DOCS / page).read_text(encoding="utf-8").split("```\n")[1].split()
+    assert sorted(listed) == names
+
+
+def test_the_printed_tests_pass(folder: Path) -> None:
+    ran = [line for page in PAGES for line in commands(page) if "pytest" in line]
+    assert ran == [["python", "-m", "pytest", "my_games"]] * len(PAGES)
+    command = [sys.executable, *ran[0][1:], "-q", "-p", "no:cacheprovider", "-W", "ignore"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^22 passed", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_the_examples_of_the_reference_hold() -> None:
+    text = (DOCS / "reference.md").read_text(encoding="utf-8")
+    blocks = PYTHON.findall(text)
+    assert len(blocks) > 8
+    # Classes that are pickled are looked up in their module.
+    sys.modules["reference"] = module = ModuleType("reference")
+    try:
+        for number, block in enumerate(blocks):
+            exec(compile(block, f"reference.md, example {number}", "exec"), module.__dict__)
+    finally:
+        del sys.modules["reference"]
+
+
+@pytest.mark.parametrize("kind", [Arena, Role])
+def test_the_reference_names_all_that_an_author_writes_or_calls(kind: type) -> None:
+    text = (DOCS / "reference.md").read_text(encoding="utf-8")
+    public = [name for name in vars(kind) if not name.startswith("_")]
+    assert len(public) > 5
+    lacking = [name for name in public if not re.search(rf"`(self\.)?{name}\b", text)]
+    lacking = [name for name in lacking if not re.search(rf"\*\*`{name}\(", text)]
+    assert not lacking, f"reference.md does not name {lacking}"
+
+
+TRAINED = [page for page in PAGES if page != "new_measure.md"]
+
+
+@pytest.mark.parametrize("page", TRAINED)
+def test_the_printed_commands_compose(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    trained = [line for line in commands(page) if line[:2] == ["selfplay", "train"]]
+    assert trained
+    for _, *arguments in trained:
+        assert main([*arguments, "--cfg"]) == 0
+        config = yaml.safe_load(capsys.readouterr().out)
+        mine = "--config-dir" in arguments
+        target = "my_games.rock_paper_scissors.RockPaperScissors"
+        credit = "my_games.median.Median"
+        assert (config["credit"]["_target_"] == credit) == (page == "new_credit.md")
+        assert (config["arena"]["_target_"] == target) == mine
+        overrides = [each for each in arguments[1:] if each not in ("--config-dir", "my_configs")]
+        loaded = load(overrides, search=["my_configs"] if mine else [])
+        validate(loaded)
+        arena = build(loaded["arena"], where="arena")
+        arena.begin(arena.default_task(Random(0)), seed=0)
+        role = build(loaded["roles"]["player"], where="roles.player")
+        assert role.prompt(arena.view(arena.stage[0]))[0]["content"]
+
+
+@pytest.mark.slow
+def test_the_printed_arena_is_trained(folder: Path) -> None:
+    from tests.helpers.command_process import metrics, run
+
+    lines = commands("new_arena.md")
+    (command,) = [line for line in lines if line[1] == "train" and "--config-dir" in line]
+    outcome = run(*command[1:], "run.name=mine", "run.steps=2", "run.threads=1", cwd=folder)
+    assert outcome.code == 0, outcome.err
+    line = metrics(folder / "runs/mine")[-1]
+    assert line["episodes/count"] == 64 and line["episodes/failed"] == 0
+    assert line["policy/base/gradient_norm"] > 0
+    (command,) = [line for line in commands("new_measure.md") if "my_games.words" in line]
+    done = subprocess.run(
+        [sys.executable, *command[1:]],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{folder}:{DOCS.parent}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "words per turn, " in done.stdout and "95 % interval" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_printed_credit_method_is_trained_with(folder: Path) -> None:
+    from tests.helpers.command_process import metrics, run
+
+    (command,) = [line for line in commands("new_credit.md") if "--config-dir" in line]
+    outcome = run(*command[1:], "run.name=median", "run.steps=1", "run.threads=1", cwd=folder)
+    assert outcome.code == 0, outcome.err
+    assert metrics(folder / "runs/median")[-1]["policy/base/gradient_norm"] > 0
+
+
+def printed(command: str) -> list[list[str]]:
+    """The arguments of every `selfplay COMMAND` that the README and the other pages print."""
+    found = []
+    for path in [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]:
+        for block in COMMANDS.findall(path.read_text(encoding="utf-8")):
+            for line in expanded(block.replace("\\\n", " ")).splitlines():
+                words = shlex.split(line, comments=True)
+                if words[:2] == ["selfplay", command]:
+                    found.append(words[2:])
+    return found
+
+
+def expanded(block: str) -> str:
+    """A block with its shell variables put in, of loops the first value of each."""
+    known = dict(re.findall(r"for (\w+) in (\S+)", block))
+    known |= re.findall(r'^\s*(\w+)="([^"]*)"$', block, re.MULTILINE)
+    for name, value in reversed(known.items()):
+        block = block.replace(f"${name}", value)
+    return block
+
+
+def test_every_training_command_that_is_printed_is_accepted() -> None:
+    tried = 0
+    for arguments in printed("train"):
+        if any("runs/" in each or "my_" in each or "/path" in each for each in arguments):
+            continue  # of a run or file that the reader has
+        if "runtime.address=auto" in arguments:
+            continue  # on a cluster that the reader has
+        if "engine=vllm" in arguments and find_spec("vllm") is None:
+            continue  # for another environment than this one
+        overrides = [each for each in arguments if not each.startswith("-")]
+        for point in plan(overrides).points if "-m" in arguments else (None,):
+            validate(load(point.overrides if point else overrides))
+            tried += 1
+    assert tried > 20

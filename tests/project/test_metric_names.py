@@ -1,0 +1,44 @@
+"""The table of metric names has all that a run writes, whatever tracker it is sent to."""
+
+import json
+import re
+from pathlib import Path
+
+from tests.helpers.command_process import finished
+from tests.helpers.repository import ROOT
+
+TABLE = ROOT / "docs/architecture.md"
+
+
+def documented(page: str) -> list[re.Pattern[str]]:
+    """The names of the table's first column; short ones go on from the one before them."""
+    lines = page.partition("### Metric names")[2].partition("\n#")[0].splitlines()
+    found: list[str] = []
+    for cell in [line.split("|")[1] for line in lines if line.startswith("| ")]:
+        whole = ""
+        for name in re.findall("`([^`]+)`", cell):
+            if whole and ("/" not in name or name.startswith("\u2026")):
+                short = name.removeprefix("\u2026/")
+                above = [str(path) for path in Path(whole).parents][:-1]
+                found += [whole.rpartition("_")[0] + short] if short.startswith("_") else []
+                found += [f"{path}/{short}" for path in above]
+            else:
+                found.append(whole := name)
+    return [re.compile(re.sub("<[^>]+>", ".+", re.sub("\u2026", ".+", each))) for each in found]
+
+
+def unknown(names: set[str]) -> list[str]:
+    known = documented(TABLE.read_text(encoding="utf-8"))
+    return sorted(name for name in names if not any(each.fullmatch(name) for each in known))
+
+
+def test_every_name_that_a_run_writes_is_in_the_table() -> None:
+    lines = (finished() / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    names = {name for line in lines for name in json.loads(line)} - {"step"}
+    assert len(names) > 30 and unknown(names) == []
+    assert unknown({"policy/base/los", "engine/a/b", "nothing"}) == [
+        "engine/a/b",
+        "nothing",
+        "policy/base/los",
+    ]
+    assert unknown({"policy/base/staleness_max", "role/solver/verdict/wrong"}) == []

@@ -1,0 +1,241 @@
+"""Playing on from a record: what is replayed, what is booked, and what does not fit."""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from selfplay.arena import Arena
+from selfplay.curriculum.self_proposed import ProposalCurriculum
+from selfplay.curriculum.task_buffer import TaskBuffer
+from selfplay.engines.scripted import ScriptedEngine
+from selfplay.models.renderer import ByteRenderer
+from selfplay.role import Role
+from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.run.metrics import of_episodes
+from selfplay.types import (
+    Action,
+    Episode,
+    Group,
+    InvalidAction,
+    Observation,
+    Status,
+    Task,
+    Turn,
+    from_json,
+    to_json,
+)
+
+
+class Duel(Arena):
+    """Three rounds: host, then both guests at once. Guests are paid their number, the host its sum.
+
+    Chance (`dice`) is drawn in every stage, and the first stage creates a task.
+    """
+
+    name = "duel_v0"
+    roles = {"host": 1, "guest": 2}
+
+    def setup(self, task: Task, rng: random.Random) -> None:
+        self.turn, self.dice = 0, rng.random()
+        self.pay("guest_1", 0.5)
+
+    def acting(self) -> Sequence[str]:
+        return ["guest_0", "guest_1"] if self.turn % 2 else ["host_0"]
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text=f"{agent} {self.turn} {self.dice:.6f}")
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        self.dice = self.rng.random()
+        if self.turn == 0:
+            self.create(Task(id=f"made-{actions['host_0']}"))
+            self.measure(opened=1)
+        for agent, action in actions.items():
+            self.note(agent, at=self.turn)
+            if agent != "host_0":
+                self.pay(agent, float(action or 0))
+                self.pay("host_0", float(action or 0))
+                self.note("host_0", heard=self.turn)
+        self.turn += 1
+        if self.turn == 6:
+            self.measure(closed=self.metrics["opened"])
+            self.finish()
+
+
+class Number(Role):
+    """One digit; anything else is invalid."""
+
+    def parse(self, text: str) -> Action:
+        if text not in "0123456789":
+            raise InvalidAction("no digit")
+        return text
+
+    def facts(self, text: str) -> Mapping[str, float]:
+        return {"letters": float(len(text))}
+
+
+class Asked(ScriptedEngine):
+    """Says a digit, sometimes a word, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__({"p": lambda agent, seen, rng: rng.choice([*"0123456789", "x"])})
+        self.requests: list[Any] = []
+
+    def add(self, request: Any) -> None:
+        self.requests.append(request)
+        super().add(request)
+
+
+def rollout(arena: Any = Duel, memory: Any = "none", **settings: Any) -> tuple[Rollout, Asked]:
+    engine = Asked()
+    seat = Seat(role=Number(memory=memory), policy="p", renderer=ByteRenderer())
+    seats = {"host": seat, "guest": seat}
+    return Rollout(arena=arena, seats=seats, engines={"p": engine}, **settings), engine
+
+
+TASK = Task(id="t")
+
+
+def record(member: int = 0, memory: Any = "none") -> Episode:
+    (episode,) = rollout(memory=memory)[0].play([Job(task=TASK, seed=7, member=member)])
+    assert episode.status is Status.FINISHED and len(episode.turns) == 9
+    return episode
+
+
+def fork(parent: Episode, start: int, *, member: int = 5, **fields: Any) -> Job:
+    given = {"task": TASK, "seed": 7, "parent": 2, "prefix": parent.turns[:start], **fields}
+    return Job(member=member, **given)
+
+
+def test_turns_know_their_stage() -> None:
+    assert [turn.stage for turn in record().turns] == [0, 1, 1, 2, 3, 3, 4, 5, 5]
+
+
+@pytest.mark.parametrize("start", [1, 3, 4, 6, 7])
+@pytest.mark.parametrize("memory", ["none", "conversation"])
+def test_a_branch_shares_the_stem_and_goes_on_as_if_it_had_played_it(
+    start: int, memory: str
+) -> None:
+    parent = record(memory=memory)
+    play, engine = rollout(memory=memory)
+    (branch,) = play.play([fork(parent, start, member=5)])
+    assert (branch.parent, branch.stem, branch.status) == (2, start, Status.FINISHED)
+    assert [t.completion_ids for t in branch.turns[:start]] == [
+        t.completion_ids for t in parent.turns[:start]
+    ]
+    assert len(engine.requests) == 9 - start
+    # The same chance, and the first prompts that a branch sees are those that its parent saw.
+    first = [t for t in branch.turns if t.stage == parent.turns[start].stage]
+    assert [t.prompt_ids for t in first] == [
+        t.prompt_ids for t in parent.turns if t.stage == parent.turns[start].stage
+    ]
+    assert branch.turns[start:] != parent.turns[start:]
+    # Replaying the whole branch with its own seeds gives nothing new: rewards, notes and all.
+    whole = replace(Job(task=TASK, seed=7), prefix=branch.turns)
+    (again,) = rollout(memory=memory)[0].play([whole])
+    assert again.turns == branch.turns
+    assert all(a is b for a, b in zip(again.turns, branch.turns, strict=True))
+
+
+def test_a_turn_that_came_out_as_recorded_is_the_same_object_and_an_open_one_is_paid_anew() -> None:
+    parent = record()
+    (branch,) = rollout()[0].play([fork(parent, 6)])
+    same = [a is b for a, b in zip(branch.turns[:6], parent.turns, strict=False)]
+    host, guests = 3, (4, 5)
+    assert same[:3] == [True] * 3 and all(same[place] for place in guests)
+    # The host's second turn is over when it acts again: its pay is the guests' of that round.
+    assert same[host]
+    (earlier,) = rollout()[0].play([fork(parent, 4)])
+    paid = sum(float(turn.action or 0) for turn in earlier.turns[4:6])
+    assert earlier.turns[host].reward == paid
+    assert earlier.turns[host].info == {"letters": 1.0, "at": 2, "heard": 3}
+    assert earlier.turns[0] is parent.turns[0]
+
+
+def test_its_metrics_and_tasks_are_of_what_came_after_the_stem() -> None:
+    parent = record()
+    branches = rollout()[0].play([fork(parent, 1), fork(parent, 4)])
+    assert parent.created and parent.metrics == {"opened": 1, "closed": 1}
+    assert [b.created for b in branches] == [(), ()]
+    assert [b.metrics for b in branches] == [{"closed": 1}, {"closed": 1}]
+    figures = of_episodes([parent, *branches])
+    assert figures["arena/opened"] == 1
+    # Turns: 9 of the parent, 8 and 5 of the branches; the shared ones are the parent's.
+    own = [*parent.turns, *branches[0].turns[1:], *branches[1].turns[4:]]
+    hosts = [turn for turn in own if turn.role == "host"]
+    valid = sum(turn.action is not None for turn in hosts)
+    assert len(hosts) == 6 and figures["role/host/valid"] == valid / 6
+    assert figures["role/guest/letters"] == 1.0
+
+
+def test_a_curriculum_counts_a_shared_proposal_once() -> None:
+    parent = record()
+    siblings = (parent, *rollout()[0].play([fork(parent, 1), fork(parent, 4)]))
+    seeds = [Task(id="seed")]
+    curriculum = ProposalCurriculum(
+        buffer=TaskBuffer(), seeds=seeds, types=["default"], proposals=1, solver_batch=1
+    )
+    curriculum.observe([Group(id="1.0.0", episodes=siblings)], 1)
+    assert curriculum.metrics() == {"buffer/default": 2, "added": 1, "same_step_duplicates": 0}
+
+
+def test_a_branch_has_seeds_of_its_own() -> None:
+    parent = record()
+    play, engine = rollout()
+    play.play([fork(parent, 3, member=member) for member in (3, 4)])
+    seeds = [request.seed for request in engine.requests]
+    assert len(set(seeds)) == len(seeds) == 12
+
+
+@pytest.mark.parametrize(
+    ("prefix", "words"),
+    [
+        (lambda turns: turns[1:3], "stage 0 of the record has moves of guest_0, guest_1, but"),
+        (lambda turns: turns[:2], "moves of guest_0, but there the arena asks guest_0, guest_1"),
+        (lambda turns: (*turns, replace(turns[0], stage=6)), "of host_0, but there the arena has"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_a_failed_episode(prefix: Any, words: str) -> None:
+    parent = record()
+    misfit, whole = rollout()[0].play(
+        [fork(parent, 0, prefix=prefix(parent.turns)), fork(parent, 3)]
+    )
+    assert misfit.status is Status.FAILED and misfit.error.startswith("ReplayError: ")
+    assert words in misfit.error
+    assert misfit.stem <= len(misfit.turns)
+    assert misfit.metrics == {} and misfit.created == ()
+    assert whole.status is Status.FINISHED
+
+
+def test_arenas_that_wait_for_services_replay_side_by_side() -> None:
+    class Blocking(Duel):
+        blocking = True
+
+    parent = record()
+    jobs = [fork(parent, start, member=start) for start in (1, 3, 4, 6, 7)]
+    assert rollout(arena=Blocking)[0].play(jobs) == rollout()[0].play(jobs)
+
+
+def test_a_truncated_record_can_be_branched_from() -> None:
+    (parent,) = rollout(max_turns=5)[0].play([Job(task=TASK, seed=7)])
+    assert parent.status is Status.TRUNCATED and len(parent.turns) == 6
+    (branch,) = rollout(max_turns=5)[0].play([fork(parent, 3)])
+    assert branch.status is Status.TRUNCATED and len(branch.turns) == 6
+
+
+def test_there_and_back_and_records_without_branches_still_load() -> None:
+    (branch,) = rollout()[0].play([fork(record(), 4)])
+    data = json.loads(json.dumps(to_json(branch)))
+    assert from_json(Episode, data) == branch
+    for key in ("parent", "stem"):
+        del data[key]
+    for turn in data["turns"]:
+        del turn["stage"]
+    old = from_json(Episode, data)
+    assert (old.parent, old.stem) == (None, 0)
+    assert {turn.stage for turn in old.turns} == {-1}
+    assert isinstance(old.turns[0], Turn)

@@ -1,0 +1,92 @@
+"""Conversations through the whole path: arena, role, token seam, embedded engine and back."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from selfplay.models.renderer import ChatRenderer
+from selfplay.models.tiny import END, START, build_tokenizer
+from selfplay.role import Memory, Role
+from selfplay.rollout.rollout import Rollout, Seat
+from selfplay.types import Episode, StopReason
+from tests.helpers.engine_requests import serving
+from tests.rollout.test_rollout import Talk, job
+
+DROPS_WHAT_WAS_SAID = (
+    "{% for m in messages %}{% if m['role'] != 'assistant' or loop.last %}"
+    + START
+    + "{{ m['role'] }}\n{{ m['content'] }}"
+    + END
+    + "{% endif %}{% endfor %}{% if add_generation_prompt %}"
+    + START
+    + "assistant\n{% endif %}"
+)
+
+
+def talk(model: PreTrainedModel, seam: ChatRenderer, memory: Memory, **settings: Any) -> Episode:
+    role = Role(template="round {{ text }}", system="be brief", memory=memory)
+    seat = Seat(role=role, policy="p", renderer=seam, **settings)
+    playing = Rollout(
+        arena=Talk,
+        seats={"a": seat, "b": seat},
+        engines={"p": serving({"p": model}, {"p": seam.end_ids})},
+    )
+    (episode,) = playing.play([job(seed=5, rounds=4)])
+    (again,) = playing.play([job(seed=5, rounds=4)])
+    assert episode == again
+    return episode
+
+
+@pytest.mark.parametrize("max_tokens", [2, 20])
+def test_a_prompt_goes_on_from_the_prompt_and_completion_before(
+    model: PreTrainedModel, renderer: ChatRenderer, max_tokens: int
+) -> None:
+    reasons = set()
+    for agent in ("a_0", "b_0", "b_1"):
+        turns = [
+            turn
+            for turn in talk(model, renderer, "conversation", max_tokens=max_tokens).turns
+            if turn.agent == agent
+        ]
+        assert len(turns) == 4
+        for turn, following in pairwise(turns):
+            kept = (*turn.prompt_ids, *turn.completion_ids)
+            assert following.prompt_ids[: len(kept)] == kept
+            new = renderer.tokenizer.decode(following.prompt_ids[len(kept) :])
+            cut = turn.stop_reason is StopReason.LENGTH
+            assert new == (END if cut else "") + "\n" + (
+                f"{START}user\nround {following.messages[0]['content'][6:]}{END}\n"
+                f"{START}assistant\n"
+            )
+            reasons.add(turn.stop_reason)
+        assert [m["role"] for m in turns[0].messages] == ["system", "user"]
+        assert [m["role"] for m in turns[1].messages] == ["user"]
+    assert StopReason.LENGTH in reasons or max_tokens > 2
+
+
+def test_ended_and_cut_turns_are_both_met(model: PreTrainedModel, renderer: ChatRenderer) -> None:
+    turns = talk(model, renderer, "conversation", max_tokens=20).turns
+    assert {turn.stop_reason for turn in turns} == set(StopReason)
+
+
+def test_without_memory_every_prompt_is_fresh(
+    model: PreTrainedModel, renderer: ChatRenderer
+) -> None:
+    for turn in talk(model, renderer, "none", max_tokens=4).turns:
+        assert turn.prompt_ids == renderer.start(turn.messages)
+        assert [m["role"] for m in turn.messages] == ["system", "user"]
+
+
+def test_where_the_template_drops_what_was_said_a_new_sequence_has_its_text(
+    model: PreTrainedModel,
+) -> None:
+    tokenizer = build_tokenizer(["<think>", "</think>", "<answer>", "</answer>"])
+    tokenizer.chat_template = DROPS_WHAT_WAS_SAID
+    seam = ChatRenderer(tokenizer)
+    turns = [t for t in talk(model, seam, "conversation", max_tokens=4).turns if t.agent == "a_0"]
+    asked = [f"{START}user\nround {2 * n}{END}" for n in range(4)]
+    for number, turn in enumerate(turns):
+        expected = f"{START}system\nbe brief{END}" + "".join(asked[: number + 1])
+        assert tokenizer.decode(list(turn.prompt_ids)) == expected + f"{START}assistant\n"

@@ -1,0 +1,128 @@
+"""Evaluation: the same draws every time, and nothing gets better by failing."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from selfplay.arena import Arena
+from selfplay.rng import derive
+from selfplay.rollout.evaluation import Evaluation
+from selfplay.rollout.rollout import Job
+from selfplay.train import evaluate
+from selfplay.types import Episode, Status, Task
+from tests.helpers.builders import episode, turn
+
+TASKS = [Task(id="h", type="hard"), Task(id="e", type="easy")]
+
+
+def made(**changes: Any) -> Evaluation:
+    settings: dict[str, Any] = {"arena": Arena, "tasks": TASKS, "metrics": {"accuracy": "rate"}}
+    return Evaluation(**{**settings, **changes})
+
+
+def measured(value: float | None, number: int = 0, **fields: Any) -> Episode:
+    metrics = {} if value is None else {"rate": value}
+    return episode(turn("solver_0"), task=TASKS[number], metrics=metrics, **fields)
+
+
+def lottery(jobs: Sequence[Job]) -> list[Episode]:
+    """Episodes whose metric is drawn from the seed and the member alone."""
+    return [
+        episode(task=job.task, metrics={"rate": Random(derive(job.seed, job.member)).random()})
+        for job in jobs
+    ]
+
+
+def test_means_over_all_and_by_type() -> None:
+    figures = made().figures([measured(1.0), measured(0.0), measured(0.5, 1)])
+    assert figures == {
+        "accuracy": 0.5,
+        "hard/accuracy": 0.5,
+        "easy/accuracy": 0.5,
+        "failed_episodes": 0,
+    }
+
+
+def test_nothing_gets_better_by_failing() -> None:
+    failed = measured(None, status=Status.FAILED)
+    cut = measured(None, status=Status.TRUNCATED)
+    figures = made().figures([measured(1.0), failed, cut, measured(1.0, status=Status.TRUNCATED)])
+    assert figures["accuracy"] == 0.5 and figures["failed_episodes"] == 1
+    assert made().figures([failed])["accuracy"] == 0
+
+
+def test_an_episode_without_the_metric_is_not_judged_by_it() -> None:
+    """A refused proposal has no solve rate."""
+    assert made().figures([measured(1.0), measured(None)])["accuracy"] == 1
+    assert "accuracy" not in made().figures([measured(None)])
+
+
+def test_a_metric_that_no_finished_episode_has_is_named() -> None:
+    evaluation = made(metrics={"accuracy": "raet", "rate": "rate"})
+    (line,) = evaluation.unmeasured("held_out", [measured(1.0), measured(None)])
+    assert line.startswith("evaluations.held_out.metrics.accuracy: none of 2 finished episodes")
+    assert line.endswith("did you mean 'rate'?")
+    assert made().unmeasured("held_out", [measured(1.0), measured(None)]) == []
+    failed = measured(None, status=Status.FAILED)
+    assert evaluation.unmeasured("held_out", [failed]) == [], "nothing was played that could tell"
+
+
+def test_the_first_evaluation_says_so_once() -> None:
+    said: list[str] = []
+    progress: Any = SimpleNamespace(
+        phase=lambda text: None, note=said.append, evaluation=lambda *rest: None
+    )
+    experiment: Any = SimpleNamespace(
+        evaluations={"held_out": (made(metrics={"accuracy": "raet"}), lottery)},
+        players=SimpleNamespace(counts=dict),
+        batches=SimpleNamespace(at_rest=nullcontext),
+        seed=0,
+    )
+    for when in ("before", "now", "after"):
+        evaluate(experiment, progress, when)
+    (line,) = said
+    assert "evaluations.held_out.metrics.accuracy" in line
+
+
+def test_the_share_of_distinct_creations() -> None:
+    def created(*names: str) -> Episode:
+        return measured(1.0, created=tuple(Task(id=name) for name in names))
+
+    figures = made().figures([created("x"), created("x", "y"), created(), created("x")])
+    assert figures["distinct_created"] == 0.5
+    assert "distinct_created" not in made().figures([created()])
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    evaluation = made(samples=3)
+    first, episodes = evaluation.run("held_out", lottery, seed=1)
+    assert len(episodes) == 6 and len({e.metrics["rate"] for e in episodes}) == 6
+    assert evaluation.run("held_out", lottery, seed=1)[0] == first
+    assert evaluation.run("held_out", lottery, seed=2)[0] != first
+    assert evaluation.run("other", lottery, seed=1)[0] != first
+
+
+def test_a_task_that_is_listed_twice_is_sampled_afresh() -> None:
+    _, episodes = made(tasks=[TASKS[0]] * 3, samples=2).run("x", lottery, seed=0)
+    assert len({e.metrics["rate"] for e in episodes}) == 6
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for changes in ({"samples": 0}, {"temperature": -1.0}, {"every": -1}):
+        with pytest.raises(ValueError, match="at least 1"):
+            made(**changes)
+
+
+def test_a_match_against_nobody_is_refused() -> None:
+    class One(Arena):
+        roles = {"solver": 1}
+
+    with pytest.raises(ValueError, match=r"a match needs two seats, and there is \['solver_0'\]"):
+        made(arena=One, seatings=["random"])
+    with pytest.raises(ValueError, match="two seats"):
+        made(arena=lambda: Arena({"solver": 2}), seatings=["x"], seats=["solver_0", "solver_0"])
+    made(arena=One, seats=["solver_0"])

@@ -1,0 +1,146 @@
+"""Matches of a policy against opponents: who won, and evaluations in every seat."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from selfplay.arena import Arena
+from selfplay.rollout.evaluation import Evaluation
+from selfplay.rollout.matches import result
+from selfplay.rollout.rollout import Job
+from selfplay.types import Episode, Status, Task
+from tests.helpers.builders import episode, turn
+
+
+class Two(Arena):
+    """Two players and somebody who watches."""
+
+    roles = {"player": 2, "judge": 1}
+
+
+def game(first: float, second: float, **fields: Any) -> Episode:
+    return episode(turn("player_0", first), turn("player_1", second), **fields)
+
+
+SEATS = ("player_0", "player_1")
+
+
+def test_won_drawn_lost() -> None:
+    for first, second, expected in ((1, -1, "won"), (0.5, 0.5, "drawn"), (1, 2, "lost")):
+        assert result(game(first, second), "player_0", SEATS) == expected
+    assert result(game(1, 2), "player_1", SEATS) == "won"
+    three = episode(turn("player_0", 1), turn("player_1", 0), turn("player_2", 1))
+    assert result(three, "player_0", (*SEATS, "player_2")) == "drawn", "with the best of the others"
+    assert result(three, "player_0", SEATS) == "won"
+    assert result(episode(turn("player_0", -1)), "player_0", SEATS) == "lost", "1 was never asked"
+    assert result(game(1, 0, status=Status.FAILED), "player_0", SEATS) is None
+
+
+def evaluation(**changes: Any) -> Evaluation:
+    settings: dict[str, Any] = {
+        "arena": Two,
+        "tasks": [Task(id="t"), Task(id="u")],
+        "metrics": {},
+        "samples": 2,
+        "seatings": ["weak", "strong"],
+        "seats": SEATS,
+    }
+    return Evaluation(**{**settings, **changes})
+
+
+def test_every_opponent_in_every_other_seat_with_the_same_seeds() -> None:
+    asked: list[Job] = []
+
+    def play(jobs: Sequence[Job]) -> list[Episode]:
+        asked.extend(jobs)
+        return [game(0, 0) for _ in jobs]
+
+    evaluation().run("x", play, seed=3)
+    seatings = [
+        {"player_1": "weak"},
+        {"player_0": "weak"},
+        {"player_1": "strong"},
+        {"player_0": "strong"},
+    ]
+    assert [job.seating for job in asked] == [seating for seating in seatings for _ in range(4)]
+    draws = [(job.task.id, job.seed, job.member) for job in asked]
+    assert draws[:4] == draws[4:8] == draws[8:12] == draws[12:] and len(set(draws)) == 4
+    plain: list[Job] = []
+    evaluation(seatings=[]).run("x", lambda jobs: plain.extend(jobs) or [game(0, 0)] * 4, seed=3)  # type: ignore[func-returns-value]
+    assert draws[:4] == [(job.task.id, job.seed, job.member) for job in plain]
+
+
+def test_shares_and_returns_by_hand() -> None:
+    """Against weak the policy wins as player_0, and as player_1 draws, loses and fails once."""
+    results = {
+        ("player_1", "weak"): [game(2, -2)] * 4,
+        ("player_0", "weak"): [
+            game(0, 0),
+            game(3, -3),
+            game(9, 9, status=Status.FAILED),
+            game(0, 0),
+        ],
+        ("player_1", "strong"): [game(-1, 1)] * 4,
+        ("player_0", "strong"): [game(1, -1)] * 4,
+    }
+
+    def play(jobs: Sequence[Job]) -> list[Episode]:
+        left = {key: list(episodes) for key, episodes in results.items()}
+        return [left[next(iter(job.seating.items()))].pop(0) for job in jobs]
+
+    figures, episodes = evaluation().run("x", play, seed=0)
+    assert len(episodes) == 16
+    assert figures == {
+        "failed_episodes": 1.0,
+        "versus/weak/won": 0.5,
+        "versus/weak/drawn": 0.25,
+        "versus/weak/lost": 0.25,
+        "versus/weak/return": pytest.approx((4 * 2 + 0 - 3 - 3 + 0) / 8),
+        "versus/weak/player_0/won": 1.0,
+        "versus/weak/player_0/drawn": 0.0,
+        "versus/weak/player_0/lost": 0.0,
+        "versus/weak/player_0/return": 2.0,
+        "versus/weak/player_1/won": 0.0,
+        "versus/weak/player_1/drawn": 0.5,
+        "versus/weak/player_1/lost": 0.5,
+        "versus/weak/player_1/return": -1.5,
+        "versus/strong/won": 0.0,
+        "versus/strong/drawn": 0.0,
+        "versus/strong/lost": 1.0,
+        "versus/strong/return": -1.0,
+        **{
+            f"versus/strong/player_{seat}/{name}": value
+            for seat in (0, 1)
+            for name, value in {"won": 0.0, "drawn": 0.0, "lost": 1.0, "return": -1.0}.items()
+        },
+    }
+
+
+def test_games_that_all_fail_are_lost_and_have_no_return() -> None:
+    figures, _ = evaluation(seatings=["weak"]).run(
+        "x", lambda jobs: [game(3, 3, status=Status.FAILED) for _ in jobs], seed=0
+    )
+    assert figures["versus/weak/lost"] == figures["versus/weak/player_0/lost"] == 1
+    assert not [name for name in figures if name.endswith("/return")]
+
+
+def test_seats_that_the_arena_has_not_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"no agent 'player_2'; did you mean 'player_"):
+        evaluation(seats=["player_2"])
+
+
+def test_all_agents_change_places_where_none_are_named() -> None:
+    asked: list[Job] = []
+
+    def play(jobs: Sequence[Job]) -> list[Episode]:
+        asked.extend(jobs)
+        return [game(Random(job.seed).random(), 0) for job in jobs]
+
+    evaluation(seats=(), seatings=["weak"], tasks=[Task(id="t")], samples=1).run("x", play, seed=0)
+    assert [sorted(job.seating) for job in asked] == [
+        ["judge_0", "player_1"],
+        ["judge_0", "player_0"],
+        ["player_0", "player_1"],
+    ]

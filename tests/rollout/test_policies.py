@@ -1,0 +1,203 @@
+"""Populations of real policies: what is refused while a config is read, and what is built."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from selfplay.config import compose
+from selfplay.config.instantiate import build
+from selfplay.config.run_config import Settings, set_up_torch
+from selfplay.errors import ConfigError
+from selfplay.experiment.experiment import validate
+from selfplay.learner.objective import Objective
+from selfplay.models.population import Population
+from selfplay.rollout import policies as members
+from tests.helpers.builders import same, save_tiny, weights
+
+ROLES = ["proposer", "solver"]
+SIZES = {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 16}
+ADAPTERS = "population=adapters"
+PHASES = "[{learn: [proposer], steps: 5}, {learn: [solver], steps: 20}]"
+REINFORCE = Objective(ratio="none", clip="none", aggregate="token_mean")
+
+
+def read(*overrides: str) -> None:
+    validate(compose.load(["+experiment=smoke", *overrides]))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("model"), **SIZES)
+
+
+def made(folder: Path, **fields: Any) -> Population:
+    policy = {"model": str(folder), "device": "cpu", **fields.pop("policy", {})}
+    return Population(policy=policy, sharing="separate", **fields)
+
+
+def loaded(population: Population, **settings: Any) -> Any:
+    return members.load(population, ROLES, **{"warmstart": {}, "seed": 0, **settings})
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [ADAPTERS],
+        [ADAPTERS, "policy.lora.targets=[q_proj,v_proj]"],
+        ["population=shared", "policy.lora={rank: 8}"],
+        [ADAPTERS, "+population.special.solver.lora=null"],
+        [ADAPTERS, "+population.special.solver.learner.lr=1e-5"],
+        [ADAPTERS, "+population.special.solver.learn=false"],
+        [
+            ADAPTERS,
+            "population.phases=[{learn: [proposer], steps: 5}, {learn: [solver], steps: 2}]",
+        ],
+    ],
+)
+def test_one_key_chooses(overrides: list[str]) -> None:
+    read(*overrides)
+
+
+def test_answers_that_leave_no_room_for_a_prompt_are_refused(folder: Path) -> None:
+    """`folder` is a model of 1024 positions, the warm start's has 512; answers have up to 64."""
+    read("sampling.default.max_tokens=511")
+    with pytest.raises(
+        ConfigError, match=r"^sampling\.default\.max_tokens: 512 .* in the 512 that"
+    ):
+        read("sampling.default.max_tokens=512")
+    with pytest.raises(ConfigError, match=r"^sampling\.solver\.max_tokens: 1024 .*policy 'base'"):
+        read(f"policy.model={folder}", "+sampling.solver.max_tokens=1024")
+    with pytest.raises(ConfigError, match=r"max_tokens: 64 .* in the 64 that the model of policy"):
+        read("warmstart.model.positions=64")
+
+    script = {
+        "_target_": "selfplay.engines.scripted.Scripted",
+        "script": "arenas.games.tic_tac_toe.minimax",
+    }
+    population = made(folder, roles={"proposer": "script"}, opponents={"script": build(script)})
+    answers = {"proposer": ("sampling.proposer.max_tokens", 900), "solver": ("there", 60)}
+    members.refuse_crowded(population, answers, warmstart={}, longest=61)
+    with pytest.raises(ConfigError, match=r"^there: 60 .* in engine\.max_length=60; lower the one"):
+        members.refuse_crowded(population, answers, warmstart={}, longest=60)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["policy.lora.rank=0"], "policy.lora: rank is at least 1, not 0"),
+        (["policy.lora.rank=many"], "policy.lora.rank: 'many' does not fit"),
+        (["+policy.lora.ranks=4"], "policy.lora.ranks: unknown key; did you mean 'rank'"),
+        (["policy.lora=16"], "policy.lora: 16 does not fit"),
+        (["policy.lora.targets=[q]"], "policy.lora.targets: Qwen3ForCausalLM has no .* 'q'"),
+        (["policy.lora.targets=[lm_head]"], "has no linear layer 'lm_head'"),
+        (["+population.special.solver.lora.rank=0"], "special.solver.lora: rank is at least 1"),
+        (["+population.special.solvr.lora=null"], "no policy 'solvr'; did you mean 'solver'"),
+        (["+population.special.solver.learner.lrr=1"], "special.solver.learner.lrr: unknown key"),
+        (["+population.special.solver.learner.lr=fast"], "special.solver.learner.lr: 'fast' does"),
+        (["+population.special.solver.learner.lr=-1"], "special.solver.learner.lr: -1 does not"),
+        (["+population.special.solver.learner.seed=1"], "special.solver.learner.seed: unknown key"),
+        (["learner.attention=flex_attention"], "^learner.attention: flex_attention has no backw"),
+        (
+            ["+population.special.solver.learner.attention=flash_attention_2"],
+            "special.solver.learner.attention: flash_attention_2 has no code for a CPU",
+        ),
+        (["learner.attention=flash"], "learner.attention: 'flash' does not fit"),
+        (["policy.learn=false"], "no policy learns"),
+        (["warmstart=none"], "policy.lora: an adapter needs a base; set policy.model"),
+        (["+warmstart.model.layer=1"], "warmstart.model.layer: unknown key; did you mean 'layers'"),
+        (["population.phases=[{learn: [judge], steps: 1}]"], "phases.0.learn: no policy 'judge'"),
+        (["population.phases=[{learn: [solver], steps: 1}]"], "'proposer' learns in none of them"),
+        (
+            [
+                "+population.special.solver.learn=false",
+                "population.phases=[{learn: [solver], steps: 1}]",
+            ],
+            "policy 'solver' is frozen",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_while_the_config_is_read(
+    overrides: list[str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        read(ADAPTERS, *overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_targets_are_looked_for_in_a_models_folder_without_its_weights(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"n_embd": 8, "n_layer": 1, "n_head": 1}
+    GPT2LMHeadModel(GPT2Config(**sizes)).config.save_pretrained(tmp_path)
+    read(ADAPTERS, f"policy.model={tmp_path}")
+    with pytest.raises(ConfigError, match=r"GPT2LMHeadModel has no linear layer 'q_proj'; did"):
+        read(ADAPTERS, f"policy.model={tmp_path}", "policy.lora.targets=[q_proj]")
+    read(ADAPTERS, "policy.model=not/on-this-machine")  # which its loading will say
+
+
+def test_without_peft_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selfplay.models.lora.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"policy.lora: .*pip install 'selfplay\[lora\]'"):
+        read(ADAPTERS)
+    read("population=separate")
+
+
+def test_reading_a_config_draws_no_random_numbers() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    read(ADAPTERS)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_adapters_share_a_base_and_whole_models_share_nothing(folder: Path) -> None:
+    special = {"solver": {"lora": {"rank": 1}}}
+    both = loaded(made(folder, policy={"lora": {"rank": 2}}, special=special))
+    assert both["proposer"].base is both["solver"].base is not None
+    assert both["proposer"].base.kept is None, "whoever named the model keeps it"
+    assert same(
+        weights(both["solver"].model),
+        weights(loaded(made(folder, special=special))["solver"].model),
+    ), "a policy's adapter does not depend on the others"
+    apart = loaded(made(folder))
+    assert apart["proposer"].base is apart["solver"].base is None
+    assert next(apart["proposer"].model.parameters()) is not next(
+        apart["solver"].model.parameters()
+    )
+
+
+def test_a_policy_learns_with_its_own_settings(folder: Path) -> None:
+    population = made(folder, special={"solver": {"learner": {"lr": 0.5, "betas": [0.5, 0.6]}}})
+    built = members.learners(
+        population,
+        loaded(population),
+        settings={"lr": 0.1, "weight_decay": 0.2},
+        objective=REINFORCE,
+        seed=0,
+    )
+    groups = {name: learner.optimizer.param_groups[0] for name, learner in built.items()}
+    assert [groups[name]["lr"] for name in ROLES] == [0.1, 0.5]
+    assert [groups[name]["weight_decay"] for name in ROLES] == [0.2, 0.2]
+    assert groups["solver"]["betas"] == (0.5, 0.6)
+
+
+def test_a_frozen_policy_has_no_learner(folder: Path) -> None:
+    population = made(folder, special={"solver": {"learn": False}})
+    policies = loaded(population)
+    built = members.learners(population, policies, settings={}, objective=REINFORCE, seed=0)
+    assert list(built) == ["proposer"] and not policies["solver"].learn
+
+
+def test_a_deterministic_run_tells_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    monkeypatch.setenv(name, "kept")
+    monkeypatch.delenv(name)
+    try:
+        set_up_torch(Settings(steps=1, deterministic=False), seed=0)
+        assert name not in os.environ
+        set_up_torch(Settings(steps=1), seed=0)
+        assert os.environ[name] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(False)

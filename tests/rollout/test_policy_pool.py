@@ -1,0 +1,227 @@
+"""Seating: agents played by policies that are not their role's own, and who learns from what."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from selfplay.arena import Arena
+from selfplay.engines.scripted import Scripted, ScriptedEngine, constant
+from selfplay.errors import ConfigError
+from selfplay.models.renderer import ByteRenderer
+from selfplay.role import Role
+from selfplay.rollout.evaluation import Evaluation
+from selfplay.rollout.policy_pool import Seating
+from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.run.metrics import of_episodes
+from selfplay.types import Action, Episode, Message, Observation, Task
+from tests.helpers.builders import episode, turn
+
+
+class Guess(Arena):
+    """Both players speak at once; who says `a` is paid 1, the other loses 1; two rounds."""
+
+    name = "guess_v0"
+    roles = {"player": 2}
+
+    def setup(self, task: Task, rng: Random) -> None:
+        self.left = 2
+
+    def acting(self) -> Sequence[str]:
+        return self.possible_agents
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text="?", fields={"legal": ["a", "b"]})
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        for agent, action in actions.items():
+            self.pay(agent, 1.0 if action == "a" else -1.0)
+        self.left -= 1
+        if not self.left:
+            self.finish()
+
+
+class Words(ByteRenderer):
+    """Bytes, with a mark of whose seam it is."""
+
+    def __init__(self, mark: int) -> None:
+        self.mark = mark
+
+    def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return (self.mark, *super().start(messages))
+
+
+def rollout(
+    learning: Sequence[str] | None = ("base", "rival"), arena: type[Arena] = Guess, **role: Any
+) -> Rollout:
+    engine = ScriptedEngine({"base": constant("a"), "rival": constant("b"), "old": constant("bb")})
+    seat = Seat(role=Role(**role), policy="base", renderer=Words(1), max_tokens=1)
+    return Rollout(
+        arena=arena,
+        seats={"player": seat},
+        engines=dict.fromkeys(("base", "rival", "old"), engine),
+        renderers={"base": Words(1), "rival": Words(2), "old": Words(3)},
+        learning=learning,
+    )
+
+
+def job(**fields: Any) -> Job:
+    return Job(task=Task(id="t"), seed=0, **fields)
+
+
+def test_a_seated_policy_keeps_the_roles_limits_and_takes_its_own_seam_and_engine() -> None:
+    (played,) = rollout(system="be quick").play([job(seating={"player_1": "old"})])
+    assert [t.policy for t in played.turns] == ["base", "old"] * 2
+    assert [t.text for t in played.turns] == ["a", "b"] * 2, "one token each, as the seat says"
+    assert [t.prompt_ids[0] for t in played.turns] == [1, 3] * 2
+    assert all(t.messages[0]["content"] == "be quick" for t in played.turns)
+    assert [t.learn for t in played.turns] == [True, False] * 2
+
+
+def test_in_anothers_match_a_policy_does_not_learn() -> None:
+    seating = {"player_0": "base", "player_1": "rival"}
+    both, one = rollout().play([job(seating=seating), job(seating=seating, learner="rival")])
+    assert [t.learn for t in both.turns] == [True] * 4
+    assert [t.learn for t in one.turns] == [False, True] * 2
+    (frozen,) = rollout(learning=()).play([job()])
+    assert not any(t.learn for t in frozen.turns)
+    (free,) = rollout(learning=None).play([job(seating=seating)])
+    assert all(t.learn for t in free.turns)
+
+
+def test_conversations_of_seated_agents_keep_to_their_own_seam() -> None:
+    (played,) = rollout(memory="conversation").play([job(seating={"player_1": "old"})])
+    first, second = [t for t in played.turns if t.agent == "player_1"]
+    assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
+
+
+class Alternating(Guess):
+    """Guess, in which a task may be for the first player alone."""
+
+    def setup(self, task: Task, rng: Random) -> None:
+        super().setup(task, rng)
+        if task.id == "alone":
+            self.agents.remove("player_1")
+
+    def acting(self) -> Sequence[str]:
+        return self.agents
+
+
+def test_a_match_is_refused_where_a_seat_takes_no_part() -> None:
+    playing = rollout(arena=Alternating)
+    seats, everybody = ("player_0", "player_1"), {"player_0": "old", "player_1": "old"}
+    (played,) = playing.play([job(seats=seats)])
+    assert len(played.turns) == 4
+    alone = replace(job(seating=everybody), task=Task(id="alone"))
+    (played,) = playing.play([alone])
+    assert len(played.turns) == 2, "who is seated without need does no harm"
+    with pytest.raises(ConfigError, match=r"^task alone: player_1 cannot be seated, .* mixture"):
+        playing.play([replace(alone, seats=seats)])
+    versus = Evaluation(arena=Alternating, tasks=[alone.task], metrics={}, seatings=["old"])
+    with pytest.raises(ConfigError, match="an evaluation of one part names its seats"):
+        versus.run("x", playing.play, seed=0)
+
+
+def test_policies_come_and_go_between_two_calls() -> None:
+    playing = rollout()
+    with pytest.raises(ConfigError, match=r"no policy 'new' for 'player_1' to be played by"):
+        playing.play([job(seating={"player_1": "new"})])
+    engines: Any = playing.engines
+    engines["new"] = ScriptedEngine({"new": constant("a")})
+    renderers: Any = playing.renderers
+    renderers["new"] = ByteRenderer()
+    (played,) = playing.play([job(seating={"player_1": "new"})])
+    assert played.turns[1].policy == "new"
+    with pytest.raises(
+        ConfigError, match=r"no agent 'player_3' to be seated; did you mean 'player"
+    ):
+        playing.play([job(seating={"player_3": "base"})])
+
+
+def test_seating_is_seen_by_rollouts_that_were_made_before() -> None:
+    seating = Seating(
+        roles={"player": Role()},
+        policy_of=lambda role: "base",
+        sampling={"default": {"max_tokens": 1, "temperature": 1.0}},
+        rollout={"max_turns": 10},
+    )
+    seating.add("base", ScriptedEngine({"base": constant("a")}), ByteRenderer(), learn=True)
+    playing = seating.rollout(Guess, temperature=0.0)
+    seating.add("random", Scripted(script="test_seating.says_bb"))
+    (played,) = playing.play([job(seating={"player_0": "random"})])
+    assert [(t.policy, t.text, t.learn) for t in played.turns[:2]] == [
+        ("random", "bb", False),  # a script's words are not cut at the tokens of a model
+        ("base", "a", True),
+    ]
+    seating.remove("random")
+    with pytest.raises(ConfigError, match="no policy 'random'"):
+        playing.play([job(seating={"player_0": "random"})])
+
+
+def says_bb(agent: str, observation: Observation, rng: Random) -> str:
+    """A script."""
+    return "bb"
+
+
+def says_twice(agent: str, observation: Observation, rng: Random, *, times: int = 3) -> str:
+    """A script with a setting."""
+    return "b" * times
+
+
+def fails(agent: str, observation: Observation, rng: Random) -> str:
+    """A script for another game."""
+    return str(observation.fields["board"])
+
+
+def test_a_script_that_is_not_there_or_fails_is_one_line() -> None:
+    with pytest.raises(ValueError, match=r"script: no 'say_bb' in test_seating; did you mean"):
+        Scripted(script="test_seating.say_bb")
+    seating = rollout()
+    engines: Any = seating.engines
+    engines["old"] = Scripted(script="test_seating.fails")
+    with pytest.raises(ConfigError, match=r"opponent 'old': test_seating.fails failed: KeyError"):
+        seating.play([job(seating={"player_1": "old"})])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os.system",
+        "subprocess.getoutput",
+        "subprocess.run",
+        "shutil.copytree",
+        "builtins.print",
+        "builtins.dict",
+        "functools.reduce",
+        "random.Random",
+    ],
+)
+def test_what_is_no_opponent_is_refused_and_not_called(name: str) -> None:
+    with pytest.raises(ValueError, match=f"script: {name} is no opponent"):
+        Scripted(script=name)
+
+
+def test_a_script_may_have_settings_of_its_own() -> None:
+    assert Scripted(script="test_seating.says_twice").script("a", Observation(), Random(0)) == "bbb"
+
+
+def test_figures_of_a_role_are_its_own_policys() -> None:
+    def match(own: float, other: float) -> Episode:
+        turns = turn("player_0", own), turn("player_1", other, policy="old", learn=False)
+        return episode(*turns, seating={"player_1": "old"})
+
+    alone = episode(turn("player_0", 5.0), turn("player_1", 7.0))
+    exploited = episode(
+        turn("player_0", -9.0),
+        turn("player_1", 9.0, policy="rival"),
+        seating={"player_0": "base", "player_1": "rival"},
+    )
+    met = [match(1.0, -1.0), match(0.5, -0.5)]
+    figures = of_episodes([alone, exploited, *met])
+    assert figures["role/player/reward"] == pytest.approx((5 + 7 + 1 + 0.5) / 4)
+    assert {name: value for name, value in figures.items() if name.startswith("versus")} == {
+        "versus/old/episodes": 2.0,
+        "versus/old/player/reward": 0.75,
+    }

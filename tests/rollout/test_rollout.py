@@ -1,0 +1,248 @@
+"""The rollout, against scripted policies and arenas that fail."""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from selfplay.arena import Arena
+from selfplay.engines.scripted import ScriptedEngine, constant
+from selfplay.errors import ConfigError, StalledError
+from selfplay.models.renderer import ByteRenderer
+from selfplay.role import Role, TaggedRole
+from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.types import Action, Completion, Message, Observation, Request, Status, Task, to_json
+
+
+class Talk(Arena):
+    """`rounds` rounds: a alone, then b and c at once; a is paid 1 when b and c have spoken."""
+
+    name = "talk_v0"
+    roles = {"a": 1, "b": 2}
+
+    def setup(self, task: Task, rng: random.Random) -> None:
+        self.turn, self.rounds = 0, task.payload.get("rounds", 1)
+        self.fails = task.payload.get("fails", "")
+        if self.fails == "begin":
+            raise RuntimeError("no table\nin sight")
+        if task.payload.get("early"):
+            self.pay("b_0", 0.5)
+
+    def acting(self) -> Sequence[str]:
+        return ["a_0"] if self.turn % 2 == 0 else ["b_0", "b_1"]
+
+    def view(self, agent: str) -> Observation:
+        if self.fails == "view" and agent == "b_0":
+            raise RuntimeError("blind")
+        return Observation(text=f"{self.turn}")
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        if self.fails == "advance":
+            raise ZeroDivisionError("oops")
+        if self.turn % 2:
+            self.pay("a_0", 1.0)
+            for agent in actions:
+                self.pay(agent, 0.1)
+                self.note(agent, seen=self.turn)
+        self.turn += 1
+        if self.turn == 2 * self.rounds:
+            self.measure(rounds=self.rounds)
+            self.finish()
+
+
+def rollout(engine: Any | None = None, role: Role | None = None, **settings: Any) -> Rollout:
+    seat = Seat(role=role or Role(), policy="p", renderer=ByteRenderer())
+    engine = engine or ScriptedEngine({"p": constant("hi")})
+    return Rollout(arena=Talk, seats={"a": seat, "b": seat}, engines={"p": engine}, **settings)
+
+
+def job(seed: int = 0, **payload: Any) -> Job:
+    return Job(task=Task(id="t", payload=payload), seed=seed)
+
+
+def test_rewards_belong_to_the_turn_before_them() -> None:
+    (episode,) = rollout().play([job(rounds=2, early=True)])
+    assert [(t.agent, round(t.reward, 9)) for t in episode.turns] == [
+        ("a_0", 1.0),
+        ("b_0", 0.6),
+        ("b_1", 0.1),
+        ("a_0", 1.0),
+        ("b_0", 0.1),
+        ("b_1", 0.1),
+    ]
+    assert episode.status is Status.FINISHED and episode.metrics == {"rounds": 2.0}
+    assert episode.turns[1].info == {"seen": 1} and episode.turns[4].info == {"seen": 3}
+
+
+class Backwards:
+    """Finishes one request per step, the latest first."""
+
+    def __init__(self) -> None:
+        self.inner = ScriptedEngine({"p": constant("hi")})
+        self.waiting: list[Request] = []
+
+    def add(self, request: Request) -> None:
+        self.waiting.append(request)
+
+    def step(self) -> list[Completion]:
+        self.inner.add(self.waiting.pop())
+        return self.inner.step()
+
+    def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
+        raise AssertionError
+
+
+def test_turns_stand_in_the_arenas_order_whoever_finished_first() -> None:
+    jobs = [job(seed, rounds=2) for seed in range(5)]
+    assert rollout(Backwards()).play(jobs) == rollout().play(jobs)
+
+
+@pytest.mark.parametrize(
+    ("where", "words"), [("begin", "no table"), ("advance", "oops"), ("view", "blind")]
+)
+def test_a_broken_arena_is_a_failed_episode_and_harms_no_other(where: str, words: str) -> None:
+    broken, whole = rollout().play([job(fails=where), job()])
+    assert broken.status is Status.FAILED and words in broken.error
+    assert broken.error.isprintable() and "Error: " in broken.error
+    assert broken.metrics == {} and broken.created == ()
+    assert whole.status is Status.FINISHED
+
+
+class Careless(Role):
+    """Raises where `parse`, `facts` or `prompt` meets the word that it cannot take."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method = method
+
+    def parse(self, text: str) -> Action:
+        return str(json.loads(text)) if self.method == "parse" and text == "bad" else text
+
+    def facts(self, text: str) -> Mapping[str, float]:
+        return {"length": 1 / (self.method != "facts" or text != "bad")}
+
+    def prompt(self, observation: Observation) -> list[Message]:
+        if self.method == "prompt" and observation.fields.get("bad"):
+            raise KeyError("no such\nfield")
+        return super().prompt(observation)
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("parse", "BrokenRole: roles.b: Careless.parse raised JSONDecodeError: Expecting value"),
+        ("facts", "BrokenRole: roles.b: Careless.facts raised ZeroDivisionError: "),
+        ("prompt", "BrokenRole: roles.b: Careless.prompt raised KeyError: 'no such"),
+    ],
+)
+def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error: str) -> None:
+    class Seen(Talk):
+        def view(self, agent: str) -> Observation:
+            bad = self.task.id == "bad" and agent == "b_0"
+            return Observation(text=str(self.turn), fields={"bad": bad})
+
+    def words(agent: str, observation: Observation, rng: random.Random) -> str:
+        return "bad" if observation.fields["bad"] else "good"
+
+    seat = Seat(role=Careless(method), policy="p", renderer=ByteRenderer())
+    engines = {"p": ScriptedEngine({"p": words})}
+    played = Rollout(arena=Seen, seats={"a": seat, "b": seat}, engines=engines)
+    jobs = [Job(task=Task(id=name), seed=0) for name in ("bad", "good", "bad", "good")]
+    episodes = played.play(jobs)
+    assert [e.status for e in episodes] == [Status.FAILED, Status.FINISHED] * 2
+    assert episodes[0].error.startswith(error) and episodes[0].error.isprintable()
+    assert [turn.agent for turn in episodes[0].turns] == ["a_0"]
+
+
+def test_an_endless_episode_is_truncated() -> None:
+    (episode,) = rollout(max_turns=10).play([job(rounds=1000)])
+    assert episode.status is Status.TRUNCATED and 10 <= len(episode.turns) < 13
+
+
+def test_an_action_that_does_not_parse_is_none_with_its_reason() -> None:
+    (episode,) = rollout(role=TaggedRole()).play([job()])
+    assert {(t.action, t.info["invalid"]) for t in episode.turns} == {(None, "no_action")}
+
+
+def test_few_live_episodes_give_the_same_as_many() -> None:
+    jobs = [job(seed, rounds=2) for seed in range(7)]
+    assert rollout(max_live=1).play(jobs) == rollout(max_live=100).play(jobs)
+
+
+def test_requests_have_seeds_of_their_own() -> None:
+    seeds: list[int] = []
+
+    class Spy(ScriptedEngine):
+        def add(self, request: Request) -> None:
+            seeds.append(request.seed)
+            super().add(request)
+
+    members = [Job(task=Task(id="t"), seed=1, member=m) for m in range(3)]
+    rollout(Spy({"p": constant("x")})).play(members)
+    assert len(set(seeds)) == len(seeds) == 9
+
+
+def test_a_role_without_a_seat_is_refused() -> None:
+    lonely = rollout()
+    del lonely.seats["b"]
+    with pytest.raises(ConfigError, match="no seat for role 'b'"):
+        lonely.play([job()])
+
+
+class Silent(Backwards):
+    """Takes requests and never answers."""
+
+    def step(self) -> list[Completion]:
+        return []
+
+
+def test_an_engine_that_loses_requests_is_named_and_does_not_hang() -> None:
+    with pytest.raises(StalledError, match=r"^rollout: no answer to 1 request.* 50 engine"):
+        rollout(Silent(), patience=50).play([job()])
+
+
+class Twice(ScriptedEngine):
+    """Answers what it was asked, twice."""
+
+    def step(self) -> list[Completion]:
+        return 2 * super().step()
+
+
+def test_an_answer_that_nobody_waits_for_is_named() -> None:
+    with pytest.raises(RuntimeError, match=r"request \d+, not in flight"):
+        rollout(Twice({"p": constant("hi")})).play([job()])
+
+
+class Wild(ScriptedEngine):
+    """Speaks text that no encoding takes."""
+
+    def step(self) -> list[Completion]:
+        return [replace(done, text="\ud800 \x00") for done in super().step()]
+
+
+def test_whatever_an_engine_says_can_be_recorded() -> None:
+    (episode,) = rollout(Wild({"p": constant("")})).play([job()])
+    assert {turn.action for turn in episode.turns} == {"\ufffd \x00"}
+    json.dumps(to_json(episode), ensure_ascii=False).encode()
+
+
+def test_the_limit_on_live_episodes_is_kept() -> None:
+    live: list[Talk] = []
+
+    class Counted(Talk):
+        def begin(self, task: Task, seed: int) -> None:
+            super().begin(task, seed)
+            live.append(self)
+            assert sum(not arena.finished for arena in live) <= 3
+
+    playing = rollout(max_live=3)
+    playing.arena = Counted
+    episodes = playing.play([job(seed, rounds=1 + seed % 3) for seed in range(20)])
+    assert {episode.status for episode in episodes} == {Status.FINISHED} and len(live) == 20
+
+
+def test_nothing_to_play_is_nothing() -> None:
+    assert rollout().play([]) == []

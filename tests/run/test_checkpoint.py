@@ -1,0 +1,334 @@
+"""Checkpoints are whole or not there, and a damaged one is never gone on from."""
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from selfplay.errors import DivergedError, RunError
+from selfplay.learner import Sharded, checkpoint
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import Objective
+from selfplay.learner.value_model import TransformerCritic
+from selfplay.models.lora import Lora, adapted
+from selfplay.models.policy import Policy
+from tests.helpers.builders import llama
+from tests.helpers.command_process import (
+    CONTEXT,
+    SMOKE,
+    Strike,
+    assert_alike,
+    copy_of_finished,
+    finished,
+    one_line,
+    run,
+)
+
+
+def cut(place: Path) -> None:
+    path = place / "policies/base/model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(place: Path) -> None:
+    path = place / "learners.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def lose_state(place: Path) -> None:
+    (place / "state.json").unlink()
+
+
+def lose_manifest(place: Path) -> None:
+    (place / checkpoint.MANIFEST).unlink()
+
+
+def cut_manifest(place: Path) -> None:
+    path = place / checkpoint.MANIFEST
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def empty_manifest(place: Path) -> None:
+    (place / checkpoint.MANIFEST).write_text("{}")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "cut": (cut, "policies/base/model.safetensors is damaged"),
+    "flip": (flip, "learners.pt is damaged"),
+    "lose_state": (lose_state, "state.json is missing"),
+    "lose_manifest": (lose_manifest, "its manifest is missing or damaged"),
+    "cut_manifest": (cut_manifest, "its manifest is missing or damaged"),
+    "empty_manifest": (empty_manifest, "its manifest is damaged"),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A finished run to damage."""
+    return copy_of_finished(tmp_path)
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_the_newest_whole_checkpoint_is_taken_and_the_damaged_named(kind: str, place: Path) -> None:
+    damage, fault = DAMAGE[kind]
+    folder = place / "checkpoints"
+    assert checkpoint.latest(folder) == (folder / "000003", [])
+    damage(folder / "000003")
+    assert checkpoint.latest(folder) == (folder / "000002", [f"000003: {fault}"])
+
+
+def test_no_whole_checkpoint_is_an_error_that_names_them_all(place: Path) -> None:
+    for path in (place / "checkpoints").iterdir():
+        cut(path)
+    with pytest.raises(RunError, match=r"000003: .* is damaged; 000002: .*; 000001: "):
+        checkpoint.latest(place / "checkpoints")
+
+
+def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
+    assert checkpoint.latest(tmp_path) == (None, [])
+
+
+@pytest.mark.parametrize("name", ["000009", "9", "1000000", "\u00b2", "000010"])
+def test_an_empty_folder_or_another_name_is_no_checkpoint(name: str, place: Path) -> None:
+    stray = place / "checkpoints" / name
+    stray.mkdir()
+    if name == "9":
+        (stray / "notes").touch()
+    assert checkpoint.latest(place / "checkpoints") == (place / "checkpoints/000003", [])
+
+
+def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
+    for name in ("999999", "1000000"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.json").touch()
+    assert [path.name for path in checkpoint.kept(tmp_path)] == ["1000000", "999999"]
+
+
+def test_a_manifest_that_names_files_elsewhere_is_damaged(place: Path) -> None:
+    path = place / "checkpoints/000003/manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "../../config.yaml": "0"}))
+    assert checkpoint.broken(path.parent) == "its manifest names a file outside it"
+
+
+def test_resume_falls_back_says_so_and_comes_to_the_same_end(place: Path, tmp_path: Path) -> None:
+    cut(place / "checkpoints/000003")
+    outcome = run("train", "resume=runs/copy", cwd=tmp_path)
+    assert outcome.code == 0
+    note = one_line(outcome.err)
+    assert "000003: policies/base/model.safetensors is damaged" in note
+    assert note.endswith("using runs/copy/checkpoints/000002")
+    assert_alike(place, finished())
+
+
+def test_resume_and_evaluate_of_a_run_with_damaged_checkpoints_only(
+    place: Path, tmp_path: Path
+) -> None:
+    for path in (place / "checkpoints").iterdir():
+        flip(path)
+    before = sorted(path.read_bytes() for path in place.glob("episodes/*"))
+    for command in (("train", "resume=runs/copy"), ("evaluate", "runs/copy")):
+        outcome = run(*command, cwd=tmp_path)
+        assert outcome.code == 2
+        assert "no whole checkpoint" in one_line(outcome.err)
+    assert sorted(path.read_bytes() for path in place.glob("episodes/*")) == before
+    assert (place / "summary.json").exists(), "a resume that was refused took the summary away"
+
+
+@pytest.mark.parametrize("limit", [50_000, 400_000], ids=["in the weights", "in the optimizer"])
+def test_a_full_disk_is_one_line_and_leaves_the_older_checkpoints(
+    limit: int, tmp_path: Path
+) -> None:
+    finished()
+    full = Strike(at="selfplay.train.save", call=3, limit=limit)
+    outcome = run("train", SMOKE, "run.name=full", cwd=tmp_path, strike=full)
+    assert outcome.code == 2
+    said = one_line(outcome.err)
+    assert "cannot write to runs/full/checkpoints: File too large" in said and "resume" in said
+    folder = tmp_path / "runs/full/checkpoints"
+    place, faults = checkpoint.latest(folder)
+    assert place is not None and place.name == "000001" and not faults
+    assert sorted(path.name for path in folder.iterdir()) == ["000000", "000001"]
+    assert run("train", "resume=runs/full", cwd=tmp_path).code == 0
+    assert_alike(tmp_path / "runs/full", finished())
+
+
+RENAME = "selfplay.learner.checkpoint.Path.rename"
+
+
+def overwrite(folder: Path, strike: Strike) -> None:
+    strike.arm()
+    checkpoint.save(folder, step=2, policies={}, learners={}, state={"turn": 2}, keep=1)
+
+
+@pytest.mark.parametrize(
+    ("strike", "turn"),
+    [
+        (Strike(at=RENAME, call=1), 1),
+        (Strike(at=RENAME, call=2), 1),
+        (Strike(at=RENAME, call=2, after=True), 2),
+    ],
+    ids=["before it is set aside", "while nothing stands there", "before it is dropped"],
+)
+def test_killed_while_one_is_replaced_there_is_the_old_or_the_new(
+    strike: Strike, turn: int, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    old = checkpoint.save(folder, step=2, policies={}, learners={}, state={"turn": 1}, keep=1)
+    process = CONTEXT.Process(target=overwrite, args=(folder, strike))
+    process.start()
+    process.join()
+    assert process.exitcode == -strike.number
+    checkpoint.recover(folder)
+    for found in (lambda: checkpoint.latest(folder)[0], lambda: checkpoint.before(folder, 3)):
+        assert found() == old and checkpoint.read_state(old)["turn"] == turn
+    checkpoint.save(folder, step=2, policies={}, learners={}, state={"turn": 3}, keep=1)
+    assert [path.name for path in folder.iterdir()] == ["000002"]
+    assert checkpoint.read_state(old)["turn"] == 3
+
+
+def test_who_only_looks_leaves_a_save_alone_and_is_told_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    for step in (1, 2):
+        checkpoint.save(folder, step=step, policies={}, learners={}, state={}, keep=2)
+    (folder / "000002").rename(folder / ".000002.old")  # as between the two renames of a save
+    fault = "000002: being replaced, or left so by a kill, which train resume=RUN mends"
+    assert checkpoint.latest(folder) == (folder / "000001", [fault])
+    assert checkpoint.before(folder, 3) == folder / "000001"
+    shutil.rmtree(folder / "000001")
+    with pytest.raises(RunError, match=fault):
+        checkpoint.latest(folder)
+    assert [path.name for path in folder.iterdir()] == [".000002.old"]
+    checkpoint.recover(folder)
+    assert checkpoint.latest(folder) == (folder / "000002", [])
+
+
+def test_only_the_newest_are_kept_and_a_damaged_later_one_counts_for_nothing(
+    place: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    for step in (0, 1, 2):
+        checkpoint.save(folder, step=step, policies={}, learners={}, state={}, keep=2)
+    assert sorted(path.name for path in folder.iterdir()) == ["000001", "000002"]
+    lose_manifest(folder / "000002")
+    shutil.copytree(folder / "000002", folder / "000009")
+    checkpoint.save(folder, step=2, policies={}, learners={}, state={}, keep=1)
+    assert checkpoint.broken(folder / "000002") is None
+    assert sorted(path.name for path in folder.iterdir()) == ["000002", "000009"]
+
+
+def test_a_policy_folder_loads_into_transformers_as_it_is() -> None:
+    place = finished() / "checkpoints/000003/policies/base"
+    model: Any = AutoModelForCausalLM.from_pretrained(place)
+    tokenizer: Any = AutoTokenizer.from_pretrained(place)
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "hello"}], add_generation_prompt=True, return_tensors="pt"
+    )
+    ids = text["input_ids"]
+    generated = model.generate(ids, max_new_tokens=3, do_sample=False)
+    assert generated.shape[1] > ids.shape[1]
+    state = json.loads((finished() / "checkpoints/000003/state.json").read_text())
+    assert state["versions"] == {"base": 3}
+
+
+def saved(folder: Path, step: int, learners: Mapping[str, Any], **policies: Any) -> Path:
+    """A checkpoint of these models."""
+    tokenizer = SimpleNamespace(save_pretrained=lambda place: None)
+    renderer: Any = SimpleNamespace(tokenizer=tokenizer)
+    known = {
+        name: Policy(name=name, model=each, renderer=renderer) for name, each in policies.items()
+    }
+    return checkpoint.save(folder, step=step, policies=known, learners=learners, state={}, keep=3)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_not_saved(broken: float, tmp_path: Path) -> None:
+    model, fixed = llama(), llama().requires_grad_(False)
+    learners = {"player": Learner(model, objective=Objective())}
+    saved(tmp_path, 1, learners, player=model, fixed=fixed)
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[2, 3] = broken
+    said = (
+        "step 2: policy 'player': weight model.layers.1.mlp.up_proj.weight is not finite, so no "
+        f"checkpoint was written; the last good checkpoint is {tmp_path}/000001"
+    )
+    with pytest.raises(DivergedError, match=re.escape(said)):
+        saved(tmp_path, 2, learners, player=model, fixed=fixed)
+    assert [path.name for path in tmp_path.iterdir()] == ["000001"]
+    with pytest.raises(DivergedError, match="there is no good checkpoint"):
+        saved(tmp_path / "new", 1, learners, player=model)
+
+
+def test_ranks_are_not_asked_to_save_weights_that_are_not_finite(tmp_path: Path) -> None:
+    """The policy in this process has the weights that the ranks learn."""
+
+    class Ranks:
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: Mapping[str, Any]) -> None:
+            raise AssertionError
+
+        def save_shards(self, folder: Path) -> Mapping[str, str]:
+            raise AssertionError("asked")
+
+        def load_shards(self, folder: Path) -> None:
+            raise AssertionError
+
+    model = llama()
+    assert isinstance(Ranks(), Sharded)
+    with pytest.raises(AssertionError, match="asked"):
+        saved(tmp_path, 1, {"base": Ranks()}, base=model)
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] = math.nan
+    with pytest.raises(DivergedError, match=r"step 1: policy 'base': weight lm_head.weight is not"):
+        saved(tmp_path, 1, {"base": Ranks()}, base=model)
+
+
+def test_an_adapter_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
+    base = llama().requires_grad_(False)
+    model = adapted(base, Lora(rank=2), seed=0, where="policy")
+    with torch.no_grad():
+        next(p for p in model.parameters() if p.requires_grad)[0, 0] = math.nan
+    with pytest.raises(DivergedError, match=r"step 4: policy 'base': weight .*lora_A.* not finite"):
+        saved(tmp_path, 4, {}, base=model)
+
+
+def test_a_critic_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
+    critic = TransformerCritic(vocabulary=16, hidden=16, layers=1, positions=8, device="cpu")
+    saved(tmp_path, 1, {"credit/critic": critic}, base=llama())
+    with torch.no_grad():
+        critic.head.bias.fill_(math.nan)
+    with pytest.raises(DivergedError, match=r"step 2: credit/critic: network.1.bias is not finite"):
+        saved(tmp_path, 2, {"credit/critic": critic}, base=llama())
+
+
+def test_a_run_whose_weights_become_infinite_ends_before_it_saves_them(tmp_path: Path) -> None:
+    """The decay of one step multiplies the weights by -3.3e38."""
+    hot = ("learner.lr=1e30", "learner.weight_decay=3.3e8")
+    outcome = run("train", SMOKE, "run.name=hot", *hot, cwd=tmp_path)
+    assert outcome.code == 2
+    said = one_line(outcome.err)
+    assert "step 1: policy 'base': weight " in said and "runs/hot/checkpoints/000000" in said
+    folder = tmp_path / "runs/hot/checkpoints"
+    assert [path.name for path in folder.iterdir()] == ["000000"]
+
+
+@pytest.mark.parametrize("setting", ["learner.lr=inf", "learner.clip_norm=nan"])
+def test_a_learner_of_numbers_that_are_not_finite_makes_no_run(
+    setting: str, tmp_path: Path
+) -> None:
+    outcome = run("train", SMOKE, "run.name=hot", setting, cwd=tmp_path)
+    assert outcome.code == 2
+    key, value = setting.split("=")
+    assert f"{key}: {value} does not fit: a finite number" in one_line(outcome.err)
+    assert not (tmp_path / "runs/hot").exists()

@@ -1,0 +1,221 @@
+"""Arenas declare unit and direction of their metrics, and pages use these declarations."""
+
+import ast
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from arenas.collaboration.pipeline import Pipeline
+from arenas.collaboration.repair import Repair
+from arenas.games.kuhn import Kuhn
+from arenas.games.tic_tac_toe import TicTacToe
+from arenas.mixture.arena import Mixture
+from selfplay.arena import Arena
+from selfplay.errors import RunError
+from selfplay.run.declarations import (
+    FILE,
+    OWN,
+    Declared,
+    Measured,
+    measured_by,
+    read_declared,
+    reported,
+    write_declared,
+)
+from selfplay.run.records import read_metrics
+from selfplay.run.report.charts import arrange
+from selfplay.types import Metric
+from tests.helpers.command_process import finished
+from tests.helpers.repository import ROOT
+
+ARENAS = ROOT / "arenas"
+GOOD = Metric(unit="fraction", better="higher")
+BAD = Metric(unit="fraction", better="lower")
+
+
+def measured_names(source: str) -> Iterator[str]:
+    """Return the keywords that a source file passes to `measure` or `settle`."""
+    for node in ast.walk(ast.parse(source)):
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and called.attr in ("measure", "settle", "_close"):
+            assert isinstance(node, ast.Call)
+            yield from (each.arg for each in node.keywords if each.arg)
+
+
+def classes(module: str) -> list[type[Arena]]:
+    found = vars(import_module(f"arenas.{module}")).values()
+    return [
+        each
+        for each in found
+        if isinstance(each, type)
+        and issubclass(each, Arena)
+        and each.__module__ == f"arenas.{module}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "module",
+    sorted(p.stem for p in ARENAS.glob("*.py") if "self.measure(" in p.read_text()),
+)
+def test_every_shipped_arena_declares_what_it_measures(module: str) -> None:
+    source = (ARENAS / f"{module}.py").read_text()
+    known: set[str] = set()
+    for each in classes(module):
+        known |= set(each.measures)
+    if module == "repair":
+        known |= set(Repair(arena=Pipeline()).measures)
+    missing = [
+        name
+        for name in measured_names(source)
+        if not any(fnmatchcase(name, pattern) for pattern in known)
+    ]
+    assert not missing, f"arenas/{module}.py measures and does not declare in `measures`: {missing}"
+
+
+@pytest.mark.parametrize(
+    "module", ["absolute_zero", "collaboration", "debate", "kuhn", "matrix", "memory", "questions"]
+)
+def test_the_chief_metric_is_one_that_is_declared(module: str) -> None:
+    for each in classes(module):
+        assert each.chief and set(each.chief) <= set(each.measures)
+
+
+def test_a_metric_that_nobody_declared_is_a_plain_number() -> None:
+    empty = Declared()
+    for key in ("arena/solve_rate", "evaluation/e/accuracy", "role/a/note", "lonely", "", "a/b"):
+        assert empty.of(key) == Metric()
+
+
+def test_units_are_declared_and_not_guessed_from_names() -> None:
+    count = Metric(unit="count", better="higher")
+    declared = Declared(arena=Measured(metrics={"solved": count, "solve_rate": GOOD}))
+    assert declared.of("arena/solved") == declared.of("arena/deduction/solved") == count
+    assert declared.of("arena/a/b/solve_rate") == GOOD
+    assert declared.of("curriculum/solved").unit == "count"
+    assert declared.of("curriculum/roots_solved").unit == "fraction"
+
+
+def test_a_verdict_is_good_or_bad_as_declared() -> None:
+    declared = Declared(arena=Measured(metrics={"verdict/*": BAD, "verdict/held_out": Metric()}))
+    assert declared.verdict("solver", "correct") == "good"
+    assert declared.verdict("solver", "wrong") == "bad"
+    assert declared.verdict("proposer", "output_limit") == "bad"
+    assert declared.verdict("proposer", "held_out") == ""
+    assert Declared().verdict("manager", "noop") == ""
+    assert Declared().of("role/manager/verdict/noop").unit == "fraction"
+
+
+def test_a_note_named_like_a_metric_of_the_library_does_not_replace_it() -> None:
+    declared = Declared(arena=Measured(metrics={"reward": BAD, "f1": GOOD}))
+    assert declared.of("role/solver/reward").unit == "reward"
+    assert declared.of("role/solver/f1") == GOOD
+
+
+def test_a_mixture_passes_on_what_its_parts_declare() -> None:
+    mixture = Mixture(parts={"kuhn": Kuhn(), "board": TicTacToe()})
+    declared = Declared(arena=measured_by(mixture))
+    assert declared.of("arena/kuhn/deal/illegal") == BAD  # of hands
+    assert declared.of("arena/board/game/illegal").unit == "count"  # of moves
+    assert declared.of("arena/illegal") == Metric()  # of both together: a mean of two units
+    assert declared.of("arena/bets").unit == "count"
+    assert mixture.chief == ("kuhn/player_0_payoff",)
+    shown = reported(
+        measured_by(mixture), {"bets": "bets", "worth": "player_0_payoff"}, type="kuhn/default"
+    )
+    assert shown.chief == ("worth",) and shown.of("worth") == Metric(unit="reward")
+
+
+def test_the_parts_of_a_mixture_judge_their_own_verdicts() -> None:
+    parts = {"a/verdict/*": BAD, "b/verdict/*": GOOD}
+    declared = Declared(arena=Measured(metrics=parts))
+    assert declared.verdict("a_solver", "x") == "bad"
+    assert declared.verdict("b_solver", "x") == "good"
+
+
+def test_a_wrapped_arena_passes_on_what_is_declared() -> None:
+    repair = Repair(arena=Pipeline())
+    assert repair.measures["accuracy"] == repair.measures["unaided_accuracy"] == GOOD
+    assert repair.chief[0] == "accuracy"
+
+
+def test_against_opponents_the_returns_come_first() -> None:
+    shown = reported(
+        measured_by(TicTacToe()), {"illegal": "illegal", "moves": "moves"}, opponents=("minimax",)
+    )
+    assert shown.chief == ("versus/minimax/return",)
+
+
+def test_declarations_are_kept_in_the_run_folder(tmp_path: Path) -> None:
+    declared = Declared(
+        arena=measured_by(Kuhn()),
+        evaluations={"hands": reported(measured_by(Kuhn()), {"payoff": "player_0_payoff"})},
+    )
+    write_declared(tmp_path, declared)
+    assert read_declared(tmp_path) == declared
+    assert read_declared(tmp_path / "none") == Declared()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{", '{"arena": 1}', '{"arena": {"metrics": {"a": {"unit": "%"}}}}']
+)
+def test_damaged_declarations_are_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(RunError, match=FILE) as raised:
+        read_declared(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_training_writes_what_its_arenas_declare() -> None:
+    declared = read_declared(finished())
+    assert declared.of("arena/deduction/solve_rate") == GOOD
+    assert declared.of("evaluation/held_out_sampled/accuracy") == GOOD
+    assert declared.of("evaluation/held_out_sampled/deduction/accuracy") == GOOD
+    assert declared.is_chief("held_out_sampled", "accuracy")
+    assert declared.of("evaluation/proposals/valid") == GOOD
+
+
+def test_every_metric_of_a_run_is_declared() -> None:
+    run = finished()
+    declared = read_declared(run)
+    plain = {
+        key
+        for row in read_metrics(run / "metrics.jsonl").values()
+        for key in row
+        if declared.of(key) == Metric()
+    }
+    numbers = ("loss", "gradient_norm", "lr", "staleness_mean", "staleness_max")
+    assert plain <= {f"policy/base/{name}" for name in numbers}
+
+
+def test_the_patterns_of_the_library_are_each_reached() -> None:
+    patterns = list(OWN)
+    for place, pattern in enumerate(patterns):
+        sample = pattern.replace("*", "xx")
+        first = next(each for each in patterns if fnmatchcase(sample, each))
+        assert first == pattern or place < patterns.index(first), f"{first} hides {pattern}"
+
+
+def test_charts_are_in_per_cent_where_the_metric_is_a_fraction() -> None:
+    rows = {1: {"arena/solved": 7.298, "arena/solve_rate": 0.5}}
+    metrics = {"solved": Metric(unit="count"), "solve_rate": GOOD}
+    (section,) = arrange(rows, Declared(arena=Measured(metrics=metrics)))
+    shown = {chart.title: (chart.share, chart.series[0].latest) for chart in section.charts}
+    assert shown["Solved"] == (False, "7.30")
+    assert shown["Solve rate by task type"] == (True, "50.0%")
+
+
+def test_a_rule_of_collapse_that_has_not_fired_says_so() -> None:
+    (section,) = arrange({1: {"collapse/entropy": 0.0}, 2: {"collapse/entropy": 0.0}})
+    (chart,) = section.charts
+    assert chart.title == "Rule entropy: 1 where it fired"
+    assert chart.series[0].latest == "not fired"
+
+
+def test_an_older_value_names_its_step() -> None:
+    rows = {78: {"role/a/invalid/empty": 0.08, "role/a/valid": 0.9}, 200: {"role/a/valid": 0.95}}
+    (section,) = arrange(rows)
+    latest = {series.label: series.latest for c in section.charts for series in c.series}
+    assert latest == {"a": "95.0%", "empty": "8.0% (step 78)"}

@@ -1,0 +1,145 @@
+"""A run with timeouts or failed episodes reports them, and keeps the failed episodes."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from selfplay import train
+from selfplay.arena import Arena
+from selfplay.cli.train import _print_summary
+from selfplay.rollout.evaluation import Evaluation
+from selfplay.run.declarations import Declared
+from selfplay.run.directory import Run
+from selfplay.run.metrics import of_episodes, of_troubles, told
+from selfplay.run.records import read_metrics, read_summary, recorded_steps
+from selfplay.types import Group, Status, Task
+from tests.helpers.builders import episode, turn
+from tests.helpers.command_process import finished, summary
+
+FINE = episode(turn("solver_0", 1.0))
+BROKEN = episode(turn("solver_0", 0.0), status=Status.FAILED, error="KeyError: 'a'")
+TOO_LONG = episode(status=Status.FAILED, error="PromptTooLong: 9 tokens")
+GROUP = Group(id="g", episodes=(FINE, BROKEN, TOO_LONG))
+
+
+def _lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_failed_episodes_are_kept_at_every_step(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {})
+    for step, whole in ((1, True), (2, False), (3, False), (4, False)):
+        run.record(
+            step, {}, [GROUP if step != 4 else Group(id="h", episodes=(FINE,))], [], whole=whole
+        )
+    assert recorded_steps(run.folder) == [1]
+    assert len(_lines(run.folder / "episodes/000001.jsonl")) == 3
+    for step in (1, 2, 3):
+        lines = _lines(run.folder / f"failed/{step:06d}.jsonl")
+        assert [(line["group"], line["member"]) for line in lines] == [("g", 1), ("g", 2)]
+        assert [line["episode"]["error"] for line in lines] == [BROKEN.error, TOO_LONG.error]
+    assert not (run.folder / "failed/000004.jsonl").exists()
+
+    run.set_aside(2, 1, {})
+    assert [path.name for path in (run.folder / "rolled_back/1/failed").iterdir()] == [
+        "000003.jsonl"
+    ]
+    run.rewind(2)
+    assert sorted(path.name for path in (run.folder / "failed").iterdir()) == [
+        "000001.jsonl",
+        "000002.jsonl",
+    ]
+
+
+def test_failed_episodes_of_evaluations_are_kept(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {})
+    evaluated = Group(id="evaluation/held_out", episodes=(FINE, TOO_LONG))
+    run.record(0, {}, [], [], evaluated=[evaluated])
+    run.record(1, {}, [GROUP], [], evaluated=[evaluated])
+    run.record(2, {}, [], [], evaluated=[Group(id="evaluation/held_out", episodes=(FINE,))])
+    (line,) = _lines(run.folder / "failed/000000.jsonl")
+    assert (line["group"], line["member"]) == ("evaluation/held_out", 1)
+    assert line["episode"]["error"] == TOO_LONG.error
+    groups = [line["group"] for line in _lines(run.folder / "failed/000001.jsonl")]
+    assert groups == ["g", "g", "evaluation/held_out"]
+    assert not (run.folder / "failed/000002.jsonl").exists()
+    assert recorded_steps(run.folder) == [1], "evaluations are in no other record"
+
+
+def test_the_loop_records_what_its_evaluations_played(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before training and at a step; the evaluation is played by an engine that always fails."""
+    task = Task(id="t")
+    evaluation = Evaluation(arena=Arena, tasks=[task], metrics={"accuracy": "accuracy"}, every=2)
+    monkeypatch.setattr(train, "save", lambda experiment, run: None)
+    silent: Any = SimpleNamespace(phase=print, note=print, evaluation=print)
+    experiment: Any = SimpleNamespace(
+        evaluations={"held_out": (evaluation, lambda jobs: [TOO_LONG for _ in jobs])},
+        players=SimpleNamespace(counts=dict),
+        batches=SimpleNamespace(at_rest=nullcontext),
+        curriculum=SimpleNamespace(ready=lambda: True),
+        outcomes=SimpleNamespace(complete=dict),
+        watch=SimpleNamespace(observe=lambda step, figures: {}),
+        service_figures=dict,
+        settings=SimpleNamespace(steps=9),
+        seed=0,
+    )
+    run = Run.create(tmp_path / "run", {})
+    train.begin(experiment, run, silent)
+    (line,) = _lines(run.folder / "failed/000000.jsonl")
+    assert (line["group"], line["member"]) == ("evaluation/held_out", 0)
+    assert line["episode"]["error"] == TOO_LONG.error
+
+    figures, groups = train.evaluate_due(experiment, silent, 2)
+    assert figures["evaluation/held_out/failed_episodes"] == 1
+    assert [(group.id, group.episodes) for group in groups] == [
+        ("evaluation/held_out", (TOO_LONG,))
+    ]
+    assert train.evaluate_due(experiment, silent, 3) == ({}, [])
+
+
+ROWS = [
+    {"service/executor/timeout": 5.0, "service/executor/ok": 90.0, **of_episodes(GROUP.episodes)},
+    {"service/executor/timeout": 1207.0, "service/executor/stalled": 1.0},
+    {**of_episodes([FINE, BROKEN]), "evaluation/held_out/timeout": 9.0},
+    {"evaluation/held_out/failed_episodes": 2.0, "evaluation/others/failed_episodes": 1.0},
+]
+
+
+def test_troubles_are_summed_over_steps() -> None:
+    troubles = of_troubles(ROWS)
+    assert troubles == {
+        "failed_episodes": 3,
+        "failed_evaluation_episodes": 3,
+        "stalled": 1,
+        "timeout": 1212,
+        "failed_kinds": {"KeyError": 2, "PromptTooLong": 1},
+    }
+    assert told(troubles) == (
+        "1,212 program runs timed out, 1 program run stalled, 3 episodes failed "
+        "(KeyError: 2, PromptTooLong: 1), 3 episodes of evaluations failed and "
+        "count as 0: their groups differ from a run without them"
+    )
+
+
+def test_a_run_without_troubles_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert of_troubles([{"service/executor/ok": 9.0, **of_episodes([FINE])}]) == {}
+    assert told({}) == ""
+    ended = {"experiment": "x", "steps": 1, "seconds": 1.0, "evaluations": {}, "troubles": {}}
+    _print_summary(ended, Declared())
+    assert len(capsys.readouterr().out.strip().splitlines()) == 1
+    _print_summary({**ended, "troubles": of_troubles(ROWS)}, Declared())
+    assert capsys.readouterr().out.splitlines()[-1] == told(of_troubles(ROWS))
+
+
+def test_a_run_has_its_troubles_in_its_summary() -> None:
+    folder = finished()
+    rows = read_metrics(folder / "metrics.jsonl").values()
+    assert summary(folder)["troubles"] == of_troubles(rows)
+    read = read_summary(folder / "summary.json")
+    assert read is not None and read.troubles == of_troubles(rows)

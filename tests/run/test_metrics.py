@@ -1,0 +1,106 @@
+"""Figures of a step, by hand."""
+
+import json
+
+import pytest
+
+from selfplay.run.metrics import Outcomes, of_episodes
+from selfplay.types import Status, Task
+from tests.helpers.builders import episode, turn
+
+HARD, EASY = Task(id="h", type="hard"), Task(id="e", type="easy")
+EPISODES = [
+    episode(
+        turn("solver_0", 1.0, info={"verdict": "correct", "depth": 2}),
+        turn("solver_0", 0.5, info={"verdict": "correct"}, completion_ids=(1, 2, 3)),
+        turn("solver_1", -1.0, action=None, info={"invalid": "no answer", "name": "x"}),
+        task=HARD,
+        metrics={"solve_rate": 0.5},
+    ),
+    episode(
+        turn("solver_0", 0.0, info={"verdict": "wrong", "depth": 4}),
+        task=EASY,
+        metrics={"solve_rate": 1.0},
+        status=Status.TRUNCATED,
+    ),
+    episode(turn("solver_0", 99.0), metrics={"solve_rate": 9.0}, status=Status.FAILED),
+]
+
+
+def test_figures_by_hand() -> None:
+    assert of_episodes(EPISODES) == {
+        "episodes/count": 3,
+        "episodes/failed": 1,
+        "episodes/truncated": 1,
+        "arena/solve_rate": 0.75,
+        "arena/hard/solve_rate": 0.5,
+        "arena/easy/solve_rate": 1.0,
+        "role/solver/reward": pytest.approx(0.5 / 3),
+        "role/solver/reward/hard": 0.25,
+        "role/solver/reward/easy": 0.0,
+        "role/solver/valid": 0.75,
+        "role/solver/completion_tokens": 1.5,
+        "role/solver/prompt_tokens": 2.0,
+        "role/solver/depth": 3.0,
+        "role/solver/verdict/correct": 0.5,
+        "role/solver/verdict/wrong": 0.25,
+        "role/solver/invalid/no answer": 0.25,
+    }
+
+
+def test_nothing_played_is_no_figure_of_play() -> None:
+    counts = {"episodes/count": 0, "episodes/failed": 0, "episodes/truncated": 0}
+    assert of_episodes([]) == counts
+
+
+def test_a_note_named_like_a_figure_does_not_replace_it() -> None:
+    noted = turn("solver_0", 1.0, info={"valid": 0, "reward": 7.0, "verdict": "correct"})
+    figures = of_episodes([episode(noted)])
+    assert figures["role/solver/valid"] == 1 and figures["role/solver/reward"] == 1
+    assert figures["role/solver/verdict/correct"] == 1
+
+
+def test_an_outcome_that_was_seen_once_is_0_at_later_steps() -> None:
+    outcomes = Outcomes()
+    first = {"role/a/valid": 0.5, "role/a/invalid/empty": 0.5, "service/executor/timeout": 2.0}
+    assert outcomes.complete(first) == first
+    later = outcomes.complete({"role/a/valid": 1.0, "role/a/verdict/right": 1.0})
+    assert later == {
+        "role/a/valid": 1.0,
+        "role/a/verdict/right": 1.0,
+        "role/a/invalid/empty": 0.0,
+        "service/executor/timeout": 0.0,
+    }
+    assert outcomes.complete({"role/a/valid": 1.0})["role/a/verdict/right"] == 0.0
+
+
+def test_a_role_that_took_no_turn_has_no_fractions() -> None:
+    outcomes = Outcomes()
+    outcomes.complete({"role/a/valid": 0.5, "role/a/verdict/right": 0.5, "episodes/failed/X": 1.0})
+    assert outcomes.complete({"episodes/count": 0.0}) == {
+        "episodes/count": 0.0,
+        "episodes/failed/X": 0.0,
+    }
+
+
+def test_only_families_of_outcomes_are_completed() -> None:
+    outcomes = Outcomes()
+    outcomes.complete({"arena/deduction/solve_rate": 0.5, "versus/old@3/episodes": 2.0, "a": 1.0})
+    assert outcomes.complete({"role/a/valid": 1.0}) == {"role/a/valid": 1.0}
+
+
+def test_outcomes_go_on_after_a_checkpoint_as_if_never_stopped() -> None:
+    before, after = Outcomes(), Outcomes()
+    before.complete({"role/a/valid": 0.5, "role/a/verdict/right": 0.5})
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    row = {"role/a/valid": 1.0}
+    assert after.complete(row) == before.complete(row)
+
+
+def test_verdicts_of_a_role_add_up_to_one_at_every_step() -> None:
+    outcomes = Outcomes()
+    for verdict in ("right", "wrong", "late", "right"):
+        played = [episode(turn("a_0", 0.0, info={"verdict": verdict}))]
+        figures = outcomes.complete(of_episodes(played))
+        shown = [v for k, v in figures.items() if k.startswith("role/a/verdict/")]
+        assert sum(shown) == 1.0

@@ -1,0 +1,239 @@
+"""A run that is killed anywhere and resumed is the run that was not killed."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command_process import (
+    LONGEST,
+    SMOKE,
+    Outcome,
+    Strike,
+    assert_alike,
+    finished,
+    one_line,
+    run,
+)
+
+KILLS = {
+    "while the first checkpoint is written": Strike(at="selfplay.learner.checkpoint.sync", call=3),
+    "before the first evaluation": Strike(at="selfplay.train.evaluate"),
+    "between the metrics of step 0 and the checkpoint": Strike(at="selfplay.train.save"),
+    "between the episodes and the metrics of a step": Strike(
+        at="selfplay.run.directory.write_atomic", call=3, after=True
+    ),
+    "between the metrics of a step and its checkpoint": Strike(at="selfplay.train.save", call=3),
+    "with a policy of the checkpoint written and no more": Strike(
+        at="selfplay.models.policy.Policy.save", call=3, after=True
+    ),
+    "with the checkpoint written and not in its place": Strike(
+        at="selfplay.learner.checkpoint.shutil.rmtree", call=6
+    ),
+    "in the middle of an update": Strike(at="selfplay.learner.learner.Learner.update", call=2),
+    "after the last step and before the summary": Strike(
+        at="selfplay.run.directory.Run.write_summary"
+    ),
+    "after the summary and before the report": Strike(
+        at="selfplay.run.report.run_report.write_report"
+    ),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "struck"
+
+
+def train(place: Path, strike: Strike | None = None) -> Outcome:
+    return run("train", SMOKE, f"run.name={place.name}", cwd=place.parent.parent, strike=strike)
+
+
+def resume(place: Path, strike: Strike | None = None) -> Outcome:
+    return run("train", f"resume=runs/{place.name}", cwd=place.parent.parent, strike=strike)
+
+
+@pytest.mark.parametrize("when", KILLS)
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(when: str, place: Path) -> None:
+    finished()  # has made the warm start
+    assert train(place, KILLS[when]).code == -signal.SIGKILL
+    outcome = resume(place)
+    assert outcome.code == 0, outcome.err
+    assert_alike(place, finished())
+    assert not list(place.glob("checkpoints/.*")), "something half written stayed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_a_run_that_another_signal_ended_goes_on(number: signal.Signals, place: Path) -> None:
+    finished()
+    strike = Strike(at="selfplay.train.save", call=3, number=number)
+    assert train(place, strike).code == -number
+    assert resume(place).code == 0
+    assert_alike(place, finished())
+
+
+def test_a_run_that_was_stopped_and_continued_is_as_if_nothing_had_happened(place: Path) -> None:
+    finished()
+
+    def wake() -> None:
+        deadline = time.monotonic() + LONGEST
+        while time.monotonic() < deadline:
+            for number in _numbers_in(place.parent.parent):
+                with suppress(OSError):  # the process may have ended meanwhile
+                    if " T " in Path(f"/proc/{number}/stat").read_text():
+                        os.kill(number, signal.SIGCONT)
+                        return
+            time.sleep(0.1)
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    strike = Strike(at="selfplay.train.save", call=2, number=signal.SIGSTOP)
+    assert train(place, strike).code == 0
+    waker.join()
+    assert_alike(place, finished())
+
+
+def test_of_three_resumes_at_once_the_run_comes_out_whole(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save", call=2))
+    with ThreadPoolExecutor(3) as pool:
+        outcomes = list(pool.map(lambda _: resume(place), range(3)))
+    assert 0 in [outcome.code for outcome in outcomes]
+    for outcome in outcomes:  # one that came when the first had ended finds nothing left to do
+        assert outcome.code == 0 or "another process" in one_line(outcome.err)
+    assert_alike(place, finished())
+
+
+def test_a_damaged_line_of_metrics_is_told_and_costs_no_other(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save", call=4))
+    path = place / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + "{broken\n" + "".join(lines[2:]))
+    outcome = resume(place)
+    assert outcome.code == 0
+    assert "line 2 cannot be read" in outcome.err and "step 1 missing" in outcome.err
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 2, 3]
+    assert json.loads((place / "summary.json").read_text())["missing_steps"] == [1]
+    assert "no line of these steps" in (place / "report.html").read_text()
+
+
+def test_a_record_whose_checkpoints_are_gone_is_not_begun_again(place: Path) -> None:
+    shutil.copytree(finished(), place)
+    shutil.rmtree(place / "checkpoints")
+    (place / "checkpoints/000009").mkdir(parents=True)
+    before = (place / "metrics.jsonl").read_text()
+    outcome = resume(place)
+    assert outcome.code == 2
+    assert "a record up to step 3 and no checkpoint" in one_line(outcome.err)
+    assert (place / "metrics.jsonl").read_text() == before
+
+
+def test_killed_again_and_again(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save", call=2))
+    for strike in (
+        Strike(at="selfplay.train.save"),
+        Strike(at="selfplay.learner.checkpoint.sync", call=9),
+    ):
+        assert resume(place, strike).code == -signal.SIGKILL
+    assert resume(place).code == 0
+    assert_alike(place, finished())
+
+
+def test_killed_at_any_moment(place: Path) -> None:
+    finished()
+    delay = random.uniform(0.2, 1.5)
+    code = run("train", SMOKE, "run.name=struck", cwd=place.parent.parent, alarm=delay).code
+    assert code in (0, -signal.SIGALRM), delay
+    if not (place / "config.yaml").is_file():
+        assert train(place).code == 0
+    else:
+        assert resume(place).code == 0, delay
+    assert_alike(place, finished())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "at", ["selfplay.learner.checkpoint.sync", "selfplay.learner.learner.Learner.update"]
+)
+def test_an_interrupt_is_one_line_and_loses_nothing(
+    at: str, number: signal.Signals, place: Path
+) -> None:
+    finished()
+    outcome = train(place, Strike(at=at, call=2, number=number))
+    assert outcome.code == 130
+    assert "interrupted" in one_line(outcome.err) and "resume=" in outcome.err
+    assert resume(place).code == 0
+    assert_alike(place, finished())
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again_and_says_so(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save"))
+    assert "beginning again" in resume(place).err
+
+
+def test_resuming_a_finished_run_writes_the_same_summary(place: Path) -> None:
+    finished()
+    assert train(place).code == 0
+    before = json.loads((place / "summary.json").read_text())["evaluations"]
+    assert resume(place).code == 0
+    assert json.loads((place / "summary.json").read_text())["evaluations"] == before
+    assert_alike(place, finished())
+
+
+def test_a_metrics_line_that_was_cut_short_is_written_again(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save", call=3))
+    path = place / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    assert resume(place).code == 0
+    assert_alike(place, finished())
+
+
+def test_two_processes_cannot_train_one_run(place: Path) -> None:
+    finished()
+    assert train(place).code == 0
+    import fcntl
+
+    with (place / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        outcome = resume(place)
+    assert outcome.code == 2
+    assert "another process" in one_line(outcome.err)
+
+
+def test_no_process_outlives_a_killed_run(place: Path) -> None:
+    finished()
+    train(place, Strike(at="selfplay.train.save", call=3))
+    deadline = time.monotonic() + LONGEST
+    while (left := _processes_in(place.parent.parent)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+def _processes_in(folder: Path) -> list[str]:
+    found = []
+    for number in _numbers_in(folder):
+        with suppress(OSError):
+            found.append(Path(f"/proc/{number}/cmdline").read_text())
+    return found
+
+
+def _numbers_in(folder: Path) -> list[int]:
+    """The numbers of the processes whose current folder this is."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if Path(os.readlink(entry / "cwd")) == folder:
+                found.append(int(entry.name))
+    return found

@@ -1,0 +1,119 @@
+"""Ctrl-C and SIGTERM at any moment end in one line and the exit code of an interruption."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfplay.cli.main import main
+from selfplay.errors import ConfigError
+from selfplay.run import signals
+from tests.helpers.repository import ROOT
+
+SLOW = """
+import time
+time.sleep({seconds})
+done = True
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of modules, one of which takes a while to import."""
+    (tmp_path / "slow_module.py").write_text(SLOW.format(seconds=0.5))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def restored() -> object:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_import_is_finished_before_the_interrupt(number: int, slow: Path) -> None:
+    signals.install()
+    threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+    with pytest.raises(KeyboardInterrupt):
+        import slow_module  # noqa: F401
+
+        time.sleep(5)
+    assert sys.modules.pop("slow_module").done
+
+
+def test_an_import_that_does_not_end_is_interrupted(
+    slow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "PATIENCE", 0.2)
+    (slow / "endless_module.py").write_text("import time\nwhile True: time.sleep(0.01)\n")
+    signals.install()
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        import endless_module  # noqa: F401
+
+
+def test_outside_of_imports_the_interrupt_is_at_once_and_not_forgotten() -> None:
+    signals.install()
+    signals.check()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    with pytest.raises(KeyboardInterrupt):
+        signals.check()
+
+
+def test_an_interrupt_that_became_another_error_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lost(error: type[BaseException]) -> Any:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            raise error("something") from None
+
+    for error in (TypeError, ConfigError, OSError):
+        monkeypatch.setattr("selfplay.cli.main._parser", lambda error=error: lost(error))
+        assert main(["list"]) == signals.EXIT_CODE
+        assert capsys.readouterr().err.startswith("selfplay: interrupted")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("module", ["hydra", "transformers"])
+def test_a_command_that_still_imports_ends_in_one_line(
+    module: str, number: int, tmp_path: Path
+) -> None:
+    # A package that says when its import begins, and takes a while.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            print('importing', flush=True)\n"
+        "            time.sleep(1)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "selfplay", "train", "+experiment=smoke", "run.name=x"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == signals.EXIT_CODE, said
+    assert len(said.splitlines()) == 1 and said.startswith("selfplay: interrupted"), said

@@ -1,0 +1,147 @@
+"""Runs on a cluster that somebody else started: of several machines, one of which dies."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command_process import LONGEST, SMOKE, finished, metrics
+from tests.runtime.test_health import kill, started
+from tests.runtime.test_rollout_worker_runs import Command, assert_alike, none_left, step, wait
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+__all__ = ["none_left"]
+
+JOINED = ("runtime=ray", "runtime.address=auto")
+
+
+class Machine:
+    """A node of a cluster, as `ray start` starts it: a raylet of its own, on this machine."""
+
+    def __init__(self, *arguments: str) -> None:
+        ports = ("--min-worker-port=0", "--max-worker-port=0")  # whatever is free
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *ports, *arguments],
+            env={**os.environ, "RAY_AUTH_MODE": "token"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said = []
+        for line in self.process.stdout:
+            said.append(line)
+            if "Ray runtime started" in line:
+                return
+        raise AssertionError("".join(said))
+
+    def die(self) -> None:
+        """As if its plug were pulled."""
+        kill("raylet", self.process.pid)
+
+    def end(self) -> None:
+        for number, _ in started(self.process.pid):
+            os.kill(number, signal.SIGKILL)
+        self.process.kill()
+        self.process.communicate()
+
+
+class Site:
+    """A head and what joins it."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.machines: list[Machine] = []
+        self._start("--head", f"--port={self.port}", "--include-dashboard=false")
+
+    def join(self) -> Machine:
+        return self._start(f"--address=127.0.0.1:{self.port}")
+
+    def _start(self, *arguments: str) -> Machine:
+        self.machines.append(Machine(*arguments, "--num-cpus=1"))
+        return self.machines[-1]
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    # A folder of its own, whose name is short because sockets are in it; and a token.
+    folder = tempfile.mkdtemp(prefix="ray-")
+    monkeypatch.setenv("RAY_TMPDIR", folder)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef0123456789abcdef")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    made = Site()
+    yield made
+    for machine in reversed(made.machines):
+        machine.end()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def taken(site: Site) -> float:
+    """Cores of the cluster that somebody uses."""
+    script = (
+        "import ray; ray.init('auto', logging_level='error', log_to_driver=False); "
+        "print(ray.cluster_resources()['CPU'] - ray.available_resources().get('CPU', 0.0))"
+    )
+    return float(subprocess.check_output([sys.executable, "-c", script], text=True))
+
+
+def refused(folder: Path, *more: str) -> str:
+    """The one line with which a run ends before it begins."""
+    process = Command("train", SMOKE, *JOINED, *more, cwd=folder).process
+    _, said = process.communicate(timeout=LONGEST)
+    assert process.returncode == 2 and said.count("\n") == 1
+    return said
+
+
+def test_a_cluster_is_joined_used_and_left_as_it_was(site: Site, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        more = ("runtime.workers=1", f"run.name={name}")
+        Command("train", SMOKE, *JOINED, *more, cwd=tmp_path).end()
+        assert_alike(tmp_path / "runs" / name, finished())
+        wait(lambda: taken(site) == 0)
+    line = refused(tmp_path, "runtime.workers=1", "runtime.worker_gpus=1")
+    assert line.startswith("selfplay: runtime: 1 GPUs are needed, the cluster has 0; lower ")
+    line = refused(tmp_path, "runtime.workers=1", "runtime.worker_cpus=2")
+    assert line.startswith("selfplay: runtime: 2 cores are needed, the cluster has 1; lower ")
+
+
+def test_a_run_outlives_a_machine_if_another_comes(site: Site, tmp_path: Path) -> None:
+    second = site.join()
+    place = tmp_path / "runs/hurt"
+    longer = (SMOKE, *JOINED, "run.steps=6")
+    command = Command("train", *longer, "run.name=hurt", cwd=tmp_path, hold=4)
+    wait(step(place, 1))
+    second.die()
+    third = site.join()
+    command.go()
+    command.end()
+    lines = metrics(place)
+    assert [line["step"] for line in lines] == list(range(7))
+    # The first in its place may die with the machine too, before that one is known to be dead.
+    assert sum(line.get("runtime/worker_deaths", 0) for line in lines) in (1, 2)
+    for path in place.glob("episodes/*.jsonl"):
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        names = [(each["group"], each["member"]) for each in found]
+        assert len(set(names)) == len(names) > 0
+    command = Command("train", *longer, "run.name=lost", cwd=tmp_path, hold=4)
+    wait(step(tmp_path / "runs/lost", 1))
+    third.die()
+    command.go()
+    _, said = command.process.communicate(timeout=LONGEST)
+    assert command.process.returncode == 2
+    assert "no room for the actors of this run: 2 cores are needed, the cluster has 1; " in said
+    Command("train", "resume=runs/lost", "runtime=local", cwd=tmp_path).end()
+    assert [line["step"] for line in metrics(tmp_path / "runs/lost")] == list(range(7))

@@ -1,0 +1,63 @@
+"""Whole runs that learn on ranks: killed in the middle, and gone on with somewhere else."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command_process import SMOKE, finished, metrics
+from tests.runtime.test_rollout_worker_runs import Command, assert_alike, step, wait
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+RANKS = ("runtime=ray", "runtime.workers=1", "runtime.learners=1")
+
+
+def learned(line: Mapping[str, float]) -> dict[str, float]:
+    """The figures that must come out alike, however many ranks there are."""
+    left_out = ("seconds", "runtime/", "service/", "policy/base/computed_tokens")
+    return {key: value for key, value in line.items() if not key.startswith(left_out)}
+
+
+def test_a_run_outlives_its_learner_and_learns_nothing_twice(tmp_path: Path) -> None:
+    place = tmp_path / "runs/hurt"
+    command = Command("train", SMOKE, *RANKS, "run.name=hurt", cwd=tmp_path, hold=3)
+    wait(step(place, 1))
+    (rank,) = command.started("ray::Rank")
+    os.kill(rank, signal.SIGKILL)
+    command.go()
+    words = command.end()
+    assert "learner rank 0 died" in words
+    assert_alike(place, finished(), counts=False)
+    for file in finished().glob("checkpoints/*/policies/*/*.safetensors"):
+        assert (place / file.relative_to(finished())).read_bytes() == file.read_bytes()
+    assert metrics(place)[-1]["runtime/learner_restarts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("begun", "gone_on"),
+    [((), ("runtime=ray", "runtime.workers=1", "runtime.learners=2")), (RANKS, ("runtime=local",))],
+    ids=["from one process to ranks", "from a rank to one process"],
+)
+def test_a_run_goes_on_elsewhere(
+    begun: tuple[str, ...], gone_on: tuple[str, ...], tmp_path: Path
+) -> None:
+    place = tmp_path / "runs/moved"
+    command = Command("train", SMOKE, *begun, "run.name=moved", cwd=tmp_path, hold=3)
+    wait(step(place, 2))
+    wait(lambda: (place / "checkpoints/000001/manifest.json").exists())
+    command.process.kill()
+    command.process.communicate()
+    wait(lambda: not command.started())
+    Command("train", "resume=runs/moved", *gone_on, cwd=tmp_path).end()
+    if "runtime=local" in gone_on:
+        assert_alike(place, finished(), counts=False)
+        return
+    for line, wanted in zip(metrics(place), metrics(finished()), strict=True):
+        assert learned(line) == pytest.approx(learned(wanted), rel=1e-3, abs=1e-5)
+    manifest = json.loads((place / "checkpoints/000003/manifest.json").read_text())
+    assert {"learners/base/__0_0.distcp", "learners/base/__1_0.distcp"} <= set(manifest)

@@ -1,0 +1,199 @@
+"""Learner ranks as actors of a real Ray on this machine: they learn, die, hang and come back."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from selfplay.config import compose
+from selfplay.config.instantiate import build
+from selfplay.errors import ConfigError, DivergedError, LearnersLost, RunError
+from selfplay.learner import sharded_checkpoint
+from selfplay.learner.learner import Learner
+from selfplay.rollout import policies as members
+from selfplay.runtime.cluster import Cluster
+from selfplay.runtime.learner_workers import RankedLearner, Ranks
+from tests.helpers.builders import same, sample, save_tiny, weights
+
+pytest.importorskip("ray")
+
+SAMPLES = [sample([5 + n, 6, 7], [8, 9 + n, 10], 1.0 - n) for n in range(5)]
+
+
+class Home:
+    """What a driver has: a cluster, the policies of a config, and ranks where a test asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster = Cluster(address=None, cpus=2, timeout=300)
+        self.cluster.reserve([{"CPU": 1.0}] * 2)
+        self.config = compose.load(
+            [
+                "+experiment=smoke",
+                "run.threads=1",
+                "objective=ppo",
+                f"policy.model={save_tiny(folder, hidden=16, layers=2, heads=2, intermediate=24)}",
+            ]
+        )
+        self.objective = build(self.config["objective"])
+
+    def players(self) -> Any:
+        population = build(self.config["population"])
+        policies = members.load(population, self.config["roles"], warmstart={}, seed=0)
+        return SimpleNamespace(
+            config=self.config, population=population, policies=policies, saved=None
+        )
+
+    def alone(self) -> Learner:
+        players = self.players()
+        found = members.learners(
+            players.population,
+            players.policies,
+            settings=self.config["learner"],
+            objective=self.objective,
+            seed=0,
+        )
+        return found["base"]
+
+    def ranks(self, count: int, *, timeout: float = 300, max_restarts: int = 1) -> Ranks:
+        return Ranks(
+            self.cluster,
+            first=0,
+            count=count,
+            gpu=False,
+            precision="float32",
+            timeout=timeout,
+            max_restarts=max_restarts,
+        )
+
+    def trainer(self, ranks: Ranks) -> RankedLearner:
+        return ranks.trainers(self.players(), self.objective)["base"]
+
+    def strike(self, ranks: Ranks, rank: int, number: int) -> None:
+        """Send a signal to the process of a rank."""
+        call = ranks._actors[rank].__ray_call__.options(concurrency_group="listen")
+        os.kill(self.cluster.ray.get(call.remote(lambda _: os.getpid())), number)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    made = Home(tmp_path_factory.mktemp("model"))
+    yield made
+    made.cluster.close()
+
+
+def test_a_rank_that_is_killed_is_named_and_new_ones_go_on_from_the_checkpoint(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, ranks = home.alone(), home.ranks(2)
+    trainer = home.trainer(ranks)
+    # On a busy machine a death may be known long after its effect on the other rank is.
+    monkeypatch.setattr("selfplay.runtime.learner_workers.GRACE", 120.0)
+    try:
+        for step in (1, 2):
+            alone.update(SAMPLES, step=step)
+        trainer.update(SAMPLES, step=1)
+        trainer.save_shards(tmp_path)
+        kept = weights(trainer.policy.model)
+        home.strike(ranks, 1, signal.SIGKILL)
+        with pytest.raises(LearnersLost, match=r"^learner rank 1 died \(optimize\): "):
+            trainer.update(SAMPLES, step=2)
+        assert same(weights(trainer.policy.model), kept)
+        with pytest.raises(LearnersLost, match="were ended"):
+            trainer.update(SAMPLES, step=2)
+        ranks.restart(LearnersLost("rank 1"), None)
+        assert ranks.counts() == {"runtime/learner_restarts": 1}
+        trainer.load_shards(tmp_path)
+        trainer.update(SAMPLES, step=2)
+        for found, wanted in zip(weights(trainer.policy.model), weights(alone.model), strict=True):
+            assert torch.allclose(found, wanted, atol=1e-5)
+        with pytest.raises(RunError, match=r"lost 2 times .*max_restarts is 1.*: rank 0$"):
+            ranks.restart(LearnersLost("rank 0"), None)
+    finally:
+        ranks.close()
+
+
+@pytest.mark.slow
+def test_one_rank_is_the_learner_of_this_process_bit_for_bit(home: Home, tmp_path: Path) -> None:
+    alone, ranks = home.alone(), home.ranks(1)
+    trainer = home.trainer(ranks)
+    try:
+        for step in (1, 2):
+            assert trainer.update(SAMPLES, step=step) == alone.update(SAMPLES, step=step)
+            assert same(weights(trainer.policy.model), weights(alone.model))
+        trainer.save_shards(tmp_path)
+        sharded_checkpoint.load(alone, tmp_path)
+        assert trainer.update(SAMPLES, step=3) == alone.update(SAMPLES, step=3)
+        assert same(weights(trainer.policy.model), weights(alone.model))
+        wrong = sample([1, 2], [3], float("nan"))
+        with pytest.raises(DivergedError, match="the loss is nan at step 4"):
+            trainer.update([wrong], step=4)
+    finally:
+        ranks.close()
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named_and_replaced(home: Home) -> None:
+    ranks = home.ranks(2)
+    trainer = home.trainer(ranks)
+    try:
+        ranks.timeout = 5
+        home.strike(ranks, 1, signal.SIGSTOP)
+        with pytest.raises(LearnersLost, match=r"^learner rank 1 says nothing after 5 s \(optimi"):
+            trainer.update(SAMPLES, step=1)
+        ranks.timeout = 300
+        ranks.restart(LearnersLost("rank 1"), None)
+        trainer.update(SAMPLES, step=1)
+    finally:
+        ranks.close()
+
+
+@pytest.mark.slow
+def test_a_rank_without_the_model_is_one_line(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = home.ranks(1)
+    policy = {**home.config["policy"], "model": "/nowhere/at/all"}
+    gone = {**home.config, "policy": policy, "population": _pointing(home, "/nowhere/at/all")}
+    players = home.players()
+    players.config = gone
+    try:
+        with pytest.raises(ConfigError, match="no model in folder '/nowhere/at/all'"):
+            ranks.trainers(players, home.objective)
+    finally:
+        ranks.close()
+
+
+def _pointing(home: Home, model: str) -> Any:
+    population = dict(home.config["population"])
+    population["policy"] = {**population["policy"], "model": model}
+    return population
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_on_a_gpu_ranks_learn_what_one_learner_learns(home: Home, precision: Any) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    count = min(2, torch.cuda.device_count())
+    cluster = home.cluster
+    cluster.reserve([{"CPU": 1.0, "GPU": 1.0}] * count)
+    ranks = Ranks(
+        cluster,
+        first=0,
+        count=count,
+        gpu=True,
+        precision=precision,
+        timeout=300,
+        max_restarts=0,
+    )
+    alone, trainer = home.alone(), home.trainer(ranks)
+    try:
+        wanted, found = alone.update(SAMPLES, step=1), trainer.update(SAMPLES, step=1)
+        close = 1e-4 if precision == "float32" else 2e-2
+        assert found["surprisal"] == pytest.approx(wanted["surprisal"], rel=close)
+        assert {p.dtype for p in trainer.policy.model.parameters()} == {torch.float32}
+    finally:
+        ranks.close()

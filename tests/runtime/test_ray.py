@@ -1,0 +1,266 @@
+"""The parts of the Ray runtime that need no cluster, and whole runs from the command line."""
+
+import math
+import socket
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from selfplay.config.compose import load
+from selfplay.errors import ConfigError, EngineFailed, RunError, StalledError
+from selfplay.experiment.experiment import validate
+from selfplay.models.lora import Lora, adapted, frozen_copy
+from selfplay.runtime.cluster import reachable
+from selfplay.runtime.ray import RayRuntime
+from selfplay.runtime.rollout_worker import AttentiveEngine, EngineDied, Inbox
+from selfplay.runtime.rollout_workers import RemoteEngine, cut
+from selfplay.runtime.weight_sync import (
+    Change,
+    Load,
+    Present,
+    Publish,
+    Release,
+    Serve,
+    Withdraw,
+    pack,
+    unpack,
+)
+from selfplay.types import Request
+from tests.helpers.builders import llama
+from tests.helpers.command_process import SMOKE, finished, metrics, run, summary
+from tests.helpers.fault_injection import jobs
+
+pytest.importorskip("ray")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 50])
+def test_jobs_are_cut_between_groups_into_pieces_of_about_one_length(count: int) -> None:
+    asked = jobs(12, size=4)
+    pieces = list(cut(asked, count))
+    assert list(chain.from_iterable(pieces)) == asked
+    assert len(pieces) == min(count, 12)
+    assert all(len({job.seed for job in piece}) * 4 == len(piece) for piece in pieces)
+    sizes = [len(piece) for piece in pieces]
+    assert max(sizes) - min(sizes) <= 4
+    assert list(cut([], count)) == []
+
+
+def test_groups_of_unequal_sizes_leave_no_piece_empty() -> None:
+    asked = [*jobs(1, size=9), *jobs(4, size=1)[1:]]
+    pieces = list(cut(asked, 3))
+    assert list(chain.from_iterable(pieces)) == asked
+    assert all(pieces) and len(pieces) <= 3
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16, torch.int64])
+def test_weights_travel_bit_for_bit(kind: torch.dtype) -> None:
+    given = {"a": torch.arange(12).reshape(3, 4).to(kind).T, "b": torch.tensor(3).to(kind)}
+    found = unpack(pack(given, ["a", "b"]))
+    assert all(torch.equal(found[name], given[name]) for name in given)
+    assert all(found[name].dtype is kind for name in given)
+    with pytest.raises(RuntimeError, match="1 learned tensors are not published, c is one"):
+        pack(given, ["a", "c"])
+
+
+class Told:
+    """A driver's engine, and what it tells."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.engine = RemoteEngine(tell=self.changes.append, put=lambda packed: packed)
+
+
+def test_only_what_learns_is_sent() -> None:
+    base = llama()
+    whole, frozen = llama(1), llama(2).requires_grad_(False)
+    adapter = adapted(base, Lora(rank=2, alpha=4), seed=0, where="policy")
+    told = Told()
+    for name, model in (("whole", whole), ("frozen", frozen), ("adapter", adapter)):
+        told.engine.serve(name, model, [2])
+    assert told.changes == []
+    for name, model in (("whole", whole), ("frozen", frozen), ("adapter", adapter)):
+        told.engine.publish(name, model.state_dict(), 3)
+    sent = [set(c.weights or ()) for c in told.changes if isinstance(c, Publish)]
+    assert sent[0] == {name for name, _ in whole.named_parameters()}
+    assert sent[1] == set()
+    assert sent[2] and all("lora_" in name for name in sent[2])
+    told.changes.clear()
+    told.engine.serve("adapter@3", frozen_copy(adapter), [2])
+    told.engine.publish("adapter@3", {}, 3)
+    serve, first, second = told.changes
+    assert serve == Serve(policy="adapter@3", player="adapter")
+    assert isinstance(first, Publish) and set(first.weights) == sent[2]
+    assert second == Publish(policy="adapter@3", weights=None, version=3)
+    told.engine.withdraw("adapter@3")
+    assert told.changes[-1] == Withdraw(policy="adapter@3")
+    with pytest.raises(RuntimeError, match="served by workers"):
+        told.engine.add(Request(id=0, policy="whole", prompt_ids=(1,), seed=0, max_tokens=1))
+
+
+def test_a_new_worker_is_told_what_all_changes_came_to() -> None:
+    present = Present()
+    old, new = pack(llama().state_dict(), ["lm_head.weight"]), pack({}, [])
+    changes: list[Change] = [
+        Load(service="buffer", state=b"one"),
+        Publish(policy="base", weights=old, version=1),
+        Serve(policy="base@1", player="base"),
+        Publish(policy="base@1", weights=old, version=0),
+        Publish(policy="base@1", weights=None, version=1),
+        Serve(policy="base@2", player="base"),
+        Publish(policy="base@2", weights=old, version=2),
+        Release(policy="base@1"),
+        Withdraw(policy="base@2"),
+        Load(service="buffer", state=b"two"),
+        Publish(policy="base", weights=new, version=2),
+    ]
+    for change in changes:
+        present.book(change)
+    assert present.number == 11
+    assert present.changes() == [
+        Load(service="buffer", state=b"two"),
+        Serve(policy="base@1", player="base"),
+        Publish(policy="base", weights=new, version=2),
+        Publish(policy="base@1", weights=old, version=1),
+    ]
+
+
+class Recording:
+    """An engine that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def step(self) -> list[Any]:
+        self.asked.append("step")
+        return []
+
+    def publish(self, policy: str, weights: object, version: int) -> None:
+        raise ValueError("no room\non the device")
+
+    def withdraw(self, policy: str) -> None:
+        raise EngineFailed("out of memory")
+
+    def release(self, policy: str) -> None:
+        raise RunError("it did not arrive")
+
+
+def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> None:
+    inbox, followed = Inbox(), list[Change]()
+    engine = AttentiveEngine(Recording(), inbox, followed.append, partial=True)  # type: ignore[arg-type]
+    first = Publish(policy="base", weights=None, version=1)
+    leaves, back = Withdraw(policy="base@1"), Serve(policy="base@1", player="base")
+    last = Load(service="buffer", state=b"")
+    inbox.begin(4, [first, leaves, back, last])
+    inbox.wait(4, timeout=0.1)
+    engine.step()
+    assert followed == [first, last] and engine.steps == 1
+    engine.catch_up()
+    assert followed == [first, last, leaves, back]
+    whole = AttentiveEngine(Recording(), inbox, followed.append)  # type: ignore[arg-type]
+    inbox.put(5, first)
+    whole.step()
+    assert len(followed) == 4
+    with pytest.raises(EngineDied, match=r"^ValueError: no room on the device$"):
+        engine.publish("base", {}, 1)
+    with pytest.raises(EngineDied, match=r"^out of memory$"):
+        engine.withdraw("base")
+    with pytest.raises(RunError, match=r"^it did not arrive$"):  # another engine would do no better
+        engine.release("base")
+    with pytest.raises(StalledError, match=r"waited 0\.01 s"):
+        inbox.wait(6, timeout=0.01)
+
+
+def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -> None:
+    inbox = Inbox()
+    old = Publish(policy="base", weights=None, version=5)
+    new = Publish(policy="base", weights=None, version=6)
+    inbox.put(6, new)
+    inbox.begin(5, [old])
+    inbox.wait(6, timeout=0.1)
+    assert inbox.take() == [old, new]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"workers": 0}, "workers is at least 1, not 0"),
+        ({"chunks": 0}, "chunks is at least 1, not 0"),
+        ({"max_lag": -1}, "max_lag is at least 0, not -1"),
+        ({"worker_gpus": -0.5}, "worker_gpus is at least 0, not -0.5"),
+        ({"timeout": 0}, "timeout is a number of seconds, not 0"),
+        ({"timeout": math.nan}, "timeout is a number of seconds, not nan"),
+        ({"timeout": math.inf}, "timeout is a number of seconds, not inf"),
+        ({"worker_cpus": math.nan}, "worker_cpus is at least 0, not nan"),
+        ({"learner_gpus": 1}, "learner_gpus and learner_precision are of ranks, .* at least 1, .*"),
+        ({"learner_precision": "bfloat16"}, "learner_gpus and learner_precision are of ranks, .*"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=f"^{line}$"):
+        RayRuntime(**settings)
+
+
+@pytest.fixture
+def nobody() -> Iterator[int]:
+    """A port on which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as raised:
+        validate(load([SMOKE, "runtime=ray", *overrides]))
+    line = str(raised.value)
+    assert "\n" not in line
+    return line
+
+
+def test_a_cluster_that_is_not_there_is_told_of_before_anything_is_loaded(
+    nobody: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = refused(f"runtime.address='127.0.0.1:{nobody}'")
+    assert line.startswith(f"runtime.address: no Ray cluster at 127.0.0.1:{nobody} (")
+    assert "ray start --head" in line
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{nobody}")
+    with pytest.raises(ConfigError, match=f"no Ray cluster at 127.0.0.1:{nobody}"):
+        reachable("auto")
+    assert "is for Ray's client" in refused("runtime.address='ray://head:10001'")
+    with pytest.raises(ConfigError, match="neither auto nor host:port"):
+        reachable("head:port")
+    assert "runtime: workers is at least 1, not 0" in refused("runtime.workers=0")
+    assert "did you mean 'workers'" in refused("+runtime.worker=2")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_told_of_before_anything_is_loaded() -> None:
+    line = refused("runtime.worker_gpus=1")
+    assert line.startswith("runtime: 2 GPUs are asked for, this machine has 0")
+
+
+def test_a_machine_without_ray_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selfplay.runtime.cluster.find_spec", lambda name: None)
+    assert refused() == "runtime: needs the package ray (pip install 'selfplay[ray]')"
+
+
+def same_but_for_the_runtime(place: Path, other: Path) -> None:
+    for line, expected in zip(metrics(place), metrics(other), strict=True):
+        assert {k: v for k, v in line.items() if not k.startswith("runtime/")} == expected
+    assert summary(place) == summary(other)
+    names = [path.relative_to(other) for path in other.glob("episodes/*")]
+    names += [path.relative_to(other) for path in other.glob("checkpoints/000003/policies/*/*")]
+    assert len(names) > 3
+    for name in names:
+        assert (place / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def test_one_worker_gives_the_samples_of_one_process_bit_for_bit(tmp_path: Path) -> None:
+    more = ("runtime=ray", "runtime.workers=1", "run.name=spread")
+    outcome = run("train", SMOKE, *more, cwd=tmp_path)
+    assert outcome.code == 0, outcome.err
+    same_but_for_the_runtime(tmp_path / "runs/spread", finished())
+    assert metrics(tmp_path / "runs/spread")[1]["runtime/worker_deaths"] == 0

@@ -1,0 +1,266 @@
+"""Workers of a real Ray: what they play, what they are told, and how their deaths are borne."""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from selfplay.errors import ConfigError, RunError
+from selfplay.learner.checkpoint import MANIFEST
+from selfplay.learner.objective import Objective
+from selfplay.rollout.episode_runner import Job
+from selfplay.rollout.setup import Players
+from selfplay.runtime.ray import RayRuntime, newest
+from selfplay.types import Completion, Episode, Request, StopReason, Task, Turn
+from tests.helpers.builders import save_tiny
+from tests.helpers.command_process import LONGEST, finished
+from tests.helpers.engine_requests import teacher
+from tests.helpers.fault_injection import jobs, settings
+
+ray = pytest.importorskip("ray")
+
+SIZES = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "positions": 256}
+LORA = {"rank": 2, "alpha": 4}
+
+
+class Room:
+    """A driver's side of two workers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mark = folder / "mark"
+        config = settings(save_tiny(folder / "model", **SIZES), self.mark, lora=LORA)
+        self.players = Players(config)
+        self.runtime = RayRuntime(workers=2, worker_cpus=0.5, timeout=300)
+        self.engine: Any = self.runtime.engine(config, self.players)
+        self.players.load(self.engine)
+        self.runtime.trainers(self.players, Objective())
+        self.play = self.runtime.play(self.players)
+        self.workers = self.runtime._workers
+        self.policy = self.players.policies["thinker"]
+
+    def change(self, scale: float) -> None:
+        """Other weights for the policy, as an update makes them."""
+        torch.manual_seed(int(scale * 1000))
+        for parameter in self.policy.model.parameters():
+            if parameter.requires_grad:
+                parameter.data = torch.randn_like(parameter) * scale
+
+    def publish(self, version: int) -> None:
+        self.engine.publish("thinker", self.policy.model.state_dict(), version)
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    made = Room(tmp_path_factory.mktemp("room"))
+    try:
+        yield made
+    finally:
+        made.runtime.close()
+        made.players.close()
+        ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def nothing_counted(room: Room) -> None:
+    room.runtime.counts()
+
+
+def tasks(episodes: list[Episode]) -> list[str]:
+    return [episode.task.id for episode in episodes]
+
+
+def processes(episodes: list[Episode]) -> list[float]:
+    return [episode.metrics["process"] for episode in episodes]
+
+
+def thought(room: Room, seating: dict[str, str] | None = None, groups: int = 4) -> list[Turn]:
+    """Turns of the policy, or of a snapshot of it, from both workers."""
+    asked = [
+        Job(
+            task=Task(id=f"think {number}", payload={"agents": ["thinker_0"]}),
+            seed=number,
+            seating=seating or {},
+        )
+        for number in range(groups)
+    ]
+    episodes = room.play(asked)
+    assert len(set(processes(episodes))) == 2
+    return [turn for episode in episodes for turn in episode.turns]
+
+
+def difference(turns: list[Turn], model: Any) -> float:
+    """Between what was sampled from and what a model says of the same tokens, per token."""
+    apart = []
+    for turn in turns:
+        request = Request(
+            id=0, policy="", prompt_ids=turn.prompt_ids, seed=0, max_tokens=len(turn.completion_ids)
+        )
+        done = Completion(
+            id=0,
+            completion_ids=turn.completion_ids,
+            logprobs=turn.logprobs,
+            stop_reason=StopReason.STOP,
+        )
+        apart.append((teacher(model, request, done, 1.0) - torch.tensor(turn.logprobs)).abs())
+    return float(torch.cat(apart).mean())
+
+
+def test_episodes_come_in_the_order_of_their_jobs_and_siblings_from_one_worker(room: Room) -> None:
+    asked = jobs(6, size=3)
+    played = room.play(asked)
+    assert tasks(played) == [job.task.id for job in asked]
+    assert [episode.seed for episode in played] == [job.seed for job in asked]
+    assert len(set(processes(played))) == 2 and os.getpid() not in processes(played)
+    for first in range(0, 18, 3):
+        assert len(set(processes(played[first : first + 3]))) == 1
+    again = room.play(asked)
+    assert [episode.turns for episode in again] == [episode.turns for episode in played]
+    assert room.play([]) == []
+
+
+def kill_one(room: Room) -> None:
+    """A worker dies in the middle: its jobs are played again, and each is taken once."""
+    before = room.play(jobs(4))
+    room.runtime.counts()
+    mark = room.mark.with_name("deadly")
+    mark.touch()
+    played = room.play(jobs(4, trouble="die", mark=str(mark)))
+    assert tasks(played) == tasks(before) == ["t0", "t0", "t1", "t1", "t2", "t2", "t3", "t3"]
+    assert [episode.turns for episode in played] == [episode.turns for episode in before]
+    counts = room.runtime.counts()
+    assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_jobs"]) == (1, 4)
+
+
+@pytest.mark.slow
+def test_an_engine_that_breaks_takes_its_worker_with_it(room: Room) -> None:
+    before = room.play(jobs(4))
+    room.mark.touch()
+    assert [e.turns for e in room.play(jobs(4))] == [e.turns for e in before]
+    counts = room.runtime.counts()
+    assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_jobs"]) == (1, 4)
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_given_up(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = room.mark.with_name("hanging")
+    mark.touch()
+    replace = room.workers._replace
+
+    def patiently(member: Any) -> None:  # its successor needs more than that to load
+        room.workers.timeout = 300
+        replace(member)
+
+    monkeypatch.setattr(room.workers, "_replace", patiently)
+    # On a busy machine who merely begins late must not be given up before it hangs.
+    room.workers.timeout = 20
+    played = room.play(jobs(1, trouble="hang", mark=str(mark)))
+    assert tasks(played) == ["t0", "t0"]
+    assert room.runtime.counts()["runtime/resubmitted_jobs"] == 2
+
+
+def test_our_errors_arrive_as_they_were_and_the_others_play_on(room: Room) -> None:
+    with pytest.raises(ConfigError) as raised:
+        room.play(jobs(2, trouble="refuse"))
+    assert type(raised.value) is ConfigError
+    assert str(raised.value) == "the arena: a setting that only play finds wrong; change it"
+    with pytest.raises(ConfigError, match="no agent 'talker_0' to be seated"):
+        room.play([Job(task=Task(id="t"), seed=0, seating={"talker_0": "thinker"})])
+    assert len(room.play(jobs(2))) == 4
+    assert room.runtime.counts()["runtime/worker_deaths"] == 0
+
+
+@pytest.mark.slow
+def test_deaths_one_after_another_end_in_one_line(room: Room) -> None:
+    room.workers.max_restarts = 0
+    with pytest.raises(
+        RunError, match=r"^runtime: 1 workers died over the same jobs .*max_restarts"
+    ) as raised:
+        room.play(jobs(2, trouble="die"))
+    assert "\n" not in str(raised.value)
+    room.workers.max_restarts = 3
+    assert len(room.play(jobs(2))) == 4
+
+
+def test_a_task_is_played_by_workers_who_know_it(room: Room) -> None:
+    buffer = room.players.world.services["buffer"]
+    for number in (1, 2):
+        buffer.add(Task(id=f"new {number}"), step=0)
+        assert {episode.metrics["known"] for episode in room.play(jobs(4))} == {float(number)}
+
+
+def test_new_weights_arrive_whole_and_snapshots_keep_theirs(room: Room) -> None:
+    """Of adapters, whose base is not sent. After a death the new worker knows what the old did."""
+    from selfplay.league import Snapshot
+    from selfplay.league.snapshots import Snapshots
+
+    model = room.policy.model
+    assert difference(thought(room), model) < 1e-5
+    room.change(0.5)
+    assert difference(thought(room), model) > 1e-2  # nothing was published
+    room.publish(4)
+    room.policy.version = 4
+    turns = thought(room)
+    assert difference(turns, model) < 1e-5 and {turn.version for turn in turns} == {4}
+
+    snapshots = Snapshots(room.players.policies, room.players.seating, room.engine)
+    snapshots.add(Snapshot(player="thinker", updates=4))
+    copy = snapshots._copies["thinker@4"].model
+    room.change(0.7)
+    room.publish(5)
+    past = {"thinker_0": "thinker@4"}
+    for again in (False, True):
+        if again:
+            kill_one(room)
+        turns = thought(room, past)
+        assert difference(turns, copy) < 1e-5 < 1e-2 < difference(turns, model)
+        assert {(turn.policy, turn.version) for turn in turns} == {("thinker@4", 4)}
+        turns = thought(room)
+        assert difference(turns, model) < 1e-5 and {turn.version for turn in turns} == {5}
+    snapshots.rest()
+    assert difference(thought(room, past), copy) < 1e-5
+    snapshots.remove("thinker@4")
+    with pytest.raises(ConfigError, match="no policy 'thinker@4'"):
+        room.play([Job(task=Task(id="t"), seed=0, seating={"speaker_0": "thinker@4"})])
+    buffer = room.players.world.services["buffer"]
+    assert {episode.metrics["known"] for episode in room.play(jobs(4))} == {float(buffer.size)}
+
+
+def test_weights_reach_workers_that_play(room: Room) -> None:
+    """Held back until the games are over here, because this engine takes none in flight."""
+    mark = room.mark.with_name("waiting")
+    mark.touch()
+    payload = {"agents": ["thinker_0"], "rounds": 4, "trouble": "wait", "mark": str(mark)}
+    task = Task(id="long", payload=payload)
+    room.publish(6)
+    found: list[Episode] = []
+    thread = threading.Thread(target=lambda: found.extend(room.play([Job(task=task, seed=0)])))
+    thread.start()
+    while mark.exists():  # until the first round is played
+        assert thread.is_alive()
+        time.sleep(0.02)
+    room.change(0.3)
+    room.publish(7)
+    workers = [member.actor for member in room.workers._members]
+    ray.get([each.steps.options(concurrency_group="listen").remote() for each in workers])  # heard
+    mark.with_suffix(".go").touch()
+    thread.join(LONGEST)
+    assert [turn.version for turn in found[0].turns] == [6] * 4
+    assert {turn.version for turn in thought(room)} == {7}
+
+
+def test_workers_take_no_checkpoint_that_is_damaged(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(finished() / "checkpoints", folder)
+    *_, older, newer = (place for place in sorted(folder.iterdir()) if place.name.isdigit())
+    assert newest(older) == newer and newest(None) is None
+    (weights,) = (newer / "policies").glob("*/*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1])
+    (newer / MANIFEST).touch()
+    assert newest(older) == older

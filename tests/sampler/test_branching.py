@@ -1,0 +1,210 @@
+"""Branching: where, how often, and what is left of the budget."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from selfplay.arena import Arena
+from selfplay.credit.arpo import ARPO
+from selfplay.engines.scripted import ScriptedEngine
+from selfplay.models.renderer import ByteRenderer
+from selfplay.role import Role
+from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.sampler.tree import Branch
+from selfplay.types import Action, Completion, Episode, Group, Observation, Status, Task
+from tests.sampler.test_independent_and_dynamic import Listed
+
+
+class Walk(Arena):
+    """Up to `steps` steps of one walker; "stop" ends it, "break" breaks it."""
+
+    name = "walk_v0"
+    roles = {"walker": 1}
+
+    def __init__(self, steps: int = 4) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def setup(self, task: Task, rng: random.Random) -> None:
+        self.gone = 0
+
+    def acting(self) -> Sequence[str]:
+        return ["walker_0"]
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text=f"{self.gone}")
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        if actions["walker_0"] == "break":
+            raise RuntimeError("broken")
+        self.gone += 1
+        self.pay("walker_0", float(len(actions["walker_0"] or "")))
+        if self.gone == self.steps or actions["walker_0"] == "stop":
+            self.finish()
+
+
+class Words(ScriptedEngine):
+    """Says what it is told to; `nats` by the step that is seen is what each token costs."""
+
+    def __init__(self, words: Sequence[str], nats: Mapping[str, float] | None = None) -> None:
+        super().__init__({"p": lambda agent, seen, rng: rng.choice(list(words))})
+        self.nats, self.seen = nats or {}, dict[int, str]()
+
+    def add(self, request: Any) -> None:
+        self.seen[request.id] = request.observation.text
+        super().add(request)
+
+    def step(self) -> list[Completion]:
+        return [
+            Completion(
+                id=done.id,
+                completion_ids=done.completion_ids,
+                logprobs=(-self.nats.get(self.seen[done.id], 0.0),) * len(done.completion_ids),
+                stop_reason=done.stop_reason,
+                text=done.text,
+            )
+            for done in super().step()
+        ]
+
+
+def sampled(
+    sampler: Any,
+    *,
+    words: Sequence[str] = ("a", "bb", "ccc"),
+    nats: Mapping[str, float] | None = None,
+    steps: int = 4,
+    seed: int = 0,
+) -> list[Group]:
+    seat = Seat(role=Role(), policy="p", renderer=ByteRenderer())
+    engine = Words(words, nats)
+    rollout = Rollout(arena=lambda: Walk(steps), seats={"walker": seat}, engines={"p": engine})
+    curriculum = Listed()
+    groups: list[Group] = sampler.sample(curriculum, rollout.play, step=3, seed=seed)
+    assert curriculum.told == [(3, [group.id for group in groups])]
+    return groups
+
+
+def forks(group: Group) -> list[tuple[int | None, int]]:
+    return [(episode.parent, episode.stem) for episode in group.episodes]
+
+
+def test_a_group_has_its_size_and_branches_share_their_stems() -> None:
+    sampler = Branch(group_size=8, initial=3)
+    groups = sampled(sampler)
+    assert [group.id for group in groups] == ["3.0.0", "3.0.1"]
+    for group in groups:
+        assert len(group.episodes) == 8
+        assert forks(group)[:3] == [(None, 0)] * 3
+        for episode in group.episodes[3:]:
+            assert episode.parent is not None and 1 <= episode.stem <= 3
+            parent = group.episodes[episode.parent]
+            assert episode.turns[: episode.stem] == parent.turns[: episode.stem]
+        assert len(set(forks(group)[3:])) == 5  # no fork twice
+        assert len({e.seed for e in group.episodes}) == 1
+    assert sampler.played() == groups
+    stems = [episode.stem for group in groups for episode in group.episodes]
+    assert sampler.metrics() == {"branches": 10.0, "shared_turns": sum(stems) / 64}
+
+
+def test_the_same_seed_branches_alike_and_another_does_not() -> None:
+    assert sampled(Branch()) == sampled(Branch())
+    assert [forks(g) for g in sampled(Branch())] != [forks(g) for g in sampled(Branch(), seed=1)]
+
+
+def test_uniform_forks_are_uniform() -> None:
+    counts: dict[int, int] = {}
+    for seed in range(60):
+        for group in sampled(Branch(group_size=3, initial=1), seed=seed):
+            for _, stem in forks(group)[1:]:
+                counts[stem] = counts.get(stem, 0) + 1
+    # 240 draws, two of three each time: 80 expected, standard deviation sqrt(120 * 2/9) = 5.2.
+    assert sorted(counts) == [1, 2, 3] and all(abs(n - 80) < 5 * 5.2 for n in counts.values())
+
+
+def test_surprisal_branches_before_the_most_surprising_stages() -> None:
+    nats = {"0": 1.0, "1": 1.5, "2": 0.5, "3": 4.0}
+    sampler = Branch(group_size=6, initial=1, where="surprisal")
+    (first, _) = sampled(sampler, nats=nats)
+    # Rises of .5, -.5 and 3 nats: two forks are worth it, the rest begins anew.
+    assert forks(first) == [(None, 0), (0, 3), (0, 1), (None, 0), (None, 0), (None, 0)]
+    assert len({episode.turns[0].text for episode in first.episodes[3:]}) > 1
+    wide = Branch(group_size=6, initial=1, where="surprisal", width=2, threshold=1.0)
+    assert forks(sampled(wide, nats=nats)[0])[1:] == [(0, 3), (0, 3), *[(None, 0)] * 3]
+
+
+def test_only_the_first_tokens_are_read() -> None:
+    class Late(Words):
+        def step(self) -> list[Completion]:
+            found = super().step()
+            return [
+                Completion(
+                    id=done.id,
+                    completion_ids=done.completion_ids,
+                    logprobs=(0.0,) + (-9.0,) * (len(done.completion_ids) - 1),
+                    stop_reason=done.stop_reason,
+                    text=done.text,
+                )
+                for done in found
+            ]
+
+    seat = Seat(role=Role(), policy="p", renderer=ByteRenderer())
+    rollout = Rollout(arena=Walk, seats={"walker": seat}, engines={"p": Late(["a", "bbbb"])})
+    one = Branch(group_size=4, initial=3, where="surprisal", tokens=1)
+    groups = one.sample(Listed(), rollout.play, step=1, seed=0)
+    assert one.metrics()["branches"] == 0 and len(groups[0].episodes) == 4
+    more = Branch(group_size=4, initial=3, where="surprisal", tokens=2)
+    more.sample(Listed(), rollout.play, step=1, seed=0)
+    assert more.metrics()["branches"] == 2
+
+
+def test_without_a_second_stage_all_begin_anew() -> None:
+    sampler = Branch(group_size=5, initial=2)
+    groups = sampled(sampler, steps=1)
+    assert all(forks(group) == [(None, 0)] * 5 for group in groups)
+    texts = [episode.turns[0].text for group in groups for episode in group.episodes]
+    assert sampler.metrics() == {"branches": 0.0, "shared_turns": 0.0} and len(set(texts)) > 1
+
+
+def test_a_broken_episode_is_not_branched_from() -> None:
+    groups = sampled(Branch(group_size=6, initial=3), words=["a", "break"], seed=4)
+    assert Status.FAILED in {e.status for group in groups for e in group.episodes[:3]}
+    assert any(e.parent is not None for group in groups for e in group.episodes)
+    for group in groups:
+        for parent, _ in forks(group):
+            assert parent is None or group.episodes[parent].error == ""
+
+
+def test_a_tree_credit_learns_every_played_turn_once() -> None:
+    groups = sampled(Branch(group_size=6, initial=2))
+    samples = ARPO().assign(groups)
+    played = [e.turns[e.stem :] for group in groups for e in group.episodes]
+    assert [sample.turn for sample in samples] == [turn for turns in played for turn in turns]
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    refused: Sequence[tuple[dict[str, Any], str]] = (
+        ({"where": "entropy"}, "no place to branch 'entropy'"),
+        ({"group_size": 4, "initial": 4}, "below group_size 4, not 4"),
+        ({"initial": 0}, "at least 1"),
+        ({"width": 0}, "width and tokens"),
+        ({"tokens": 0}, "width and tokens"),
+    )
+    for settings, words in refused:
+        with pytest.raises(ValueError, match=words):
+            Branch(**settings)
+
+
+def test_nothing_to_play_is_nothing() -> None:
+    class Idle(Listed):
+        def tasks(self, step: int, attempt: int = 0) -> list[Task]:
+            return []
+
+    def play(jobs: Sequence[Job]) -> list[Episode]:
+        assert not jobs
+        return []
+
+    sampler = Branch()
+    assert sampler.sample(Idle(), play, step=1, seed=0) == []
+    assert sampler.metrics() == {"branches": 0.0, "shared_turns": 0.0}

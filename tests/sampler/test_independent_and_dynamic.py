@@ -1,0 +1,176 @@
+"""Samplers: siblings, seeds, and groups without signal."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from selfplay.config.instantiate import build
+from selfplay.credit.dr_grpo import DrGRPO
+from selfplay.curriculum import Curriculum
+from selfplay.errors import CollapsedError
+from selfplay.rollout.rollout import Job
+from selfplay.sampler.dynamic import Dynamic, has_signal
+from selfplay.sampler.independent import Independent
+from selfplay.types import Episode, Group, Status, Task
+from tests.helpers.builders import advantages, episode, group, turn
+
+
+class Listed(Curriculum):
+    """A curriculum that asks for two fresh tasks a round and remembers what it is told."""
+
+    def __init__(self, *, is_ready: bool = True) -> None:
+        self.told: list[tuple[int, list[str]]] = []
+        self.is_ready = is_ready
+
+    def tasks(self, step: int, attempt: int = 0) -> list[Task]:
+        return [Task(id=f"{step}-{attempt}-{number}") for number in range(2)]
+
+    def observe(self, groups: Sequence[Group], step: int) -> None:
+        self.told.append((step, [group.id for group in groups]))
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+
+def playing(reward: Callable[[Job], float], jobs: list[Job]) -> Callable[..., list[Episode]]:
+    """A play that pays by job and notes the jobs."""
+
+    def play(asked: Sequence[Job]) -> list[Episode]:
+        jobs.extend(asked)
+        return [
+            episode(turn("solver_0", reward(job)), task=job.task, seed=job.seed) for job in asked
+        ]
+
+    return play
+
+
+def test_siblings_share_task_and_seed_and_differ_in_member() -> None:
+    jobs: list[Job] = []
+    curriculum, sampler = Listed(), Independent(group_size=3)
+    groups = sampler.sample(curriculum, playing(lambda job: job.member, jobs), step=4, seed=9)
+    assert [one.id for one in groups] == ["4.0.0", "4.0.1"]
+    assert [[job.task.id, job.member] for job in jobs] == [
+        [f"4-0-{number}", member] for number in (0, 1) for member in (0, 1, 2)
+    ]
+    assert len({job.seed for job in jobs[:3]}) == 1
+    assert jobs[0].seed != jobs[3].seed
+    assert [e.turns[0].reward for e in groups[1].episodes] == [0, 1, 2]
+    assert curriculum.told == [(4, ["4.0.0", "4.0.1"])]
+    assert sampler.played() == groups
+
+
+def test_seeds_depend_on_run_and_step_alone() -> None:
+    drawn = []
+    for step, seed in ((1, 0), (1, 0), (2, 0), (1, 1)):
+        jobs: list[Job] = []
+        Independent().sample(Listed(), playing(lambda job: 0, jobs), step=step, seed=seed)
+        drawn.append([job.seed for job in jobs])
+    assert drawn[0] == drawn[1]
+    assert len({tuple(seeds) for seeds in drawn}) == 3
+
+
+def test_groups_without_signal_are_dropped_and_refilled() -> None:
+    jobs: list[Job] = []
+
+    def reward(job: Job) -> float:  # only the tasks numbered 1 tell siblings apart
+        return float(job.member) if job.task.id.endswith("1") else 1.0
+
+    curriculum, sampler = Listed(), Dynamic(group_size=2, rounds=5)
+    groups = sampler.sample(curriculum, playing(reward, jobs), step=3, seed=0)
+    assert [one.id for one in groups] == ["3.0.1", "3.1.1"]
+    assert curriculum.told == [(3, ["3.0.0", "3.0.1"]), (3, ["3.1.0", "3.1.1"])]
+    assert [one.id for one in sampler.played()] == ["3.0.0", "3.0.1", "3.1.0", "3.1.1"]
+    assert sampler.metrics() == {"groups_played": 4, "groups_kept": 2, "rounds": 2}
+    assert len({job.seed for job in jobs}) == 4
+
+
+def test_no_more_groups_than_the_step_has_tasks() -> None:
+    def reward(job: Job) -> float:
+        return float(job.member) if job.task.id != "1-0-0" else 0.0
+
+    groups = Dynamic(group_size=2).sample(Listed(), playing(reward, []), step=1, seed=0)
+    assert [one.id for one in groups] == ["1.0.1", "1.1.0"]
+
+
+def test_refills_are_bounded_and_the_step_goes_on_with_what_there_is() -> None:
+    def reward(job: Job) -> float:
+        return float(job.member) if job.task.id == "1-1-0" else 0.0
+
+    sampler = Dynamic(group_size=2, rounds=3)
+    groups = sampler.sample(Listed(), playing(reward, []), step=1, seed=0)
+    assert [one.id for one in groups] == ["1.1.0"]
+    assert sampler.metrics() == {"groups_played": 6, "groups_kept": 1, "rounds": 3}
+
+
+def test_nothing_to_learn_stops_the_run() -> None:
+    curriculum, sampler = Listed(), Dynamic(group_size=2, rounds=3)
+    with pytest.raises(CollapsedError, match="step 1: none of 6 groups in 3 rounds"):
+        sampler.sample(curriculum, playing(lambda job: 1.0, []), step=1, seed=0)
+    assert len(curriculum.told) == 3 and len(sampler.played()) == 6
+
+
+def test_while_a_curriculum_gathers_nothing_is_dropped_or_refilled() -> None:
+    curriculum, sampler = Listed(is_ready=False), Dynamic(group_size=2, rounds=3)
+    groups = sampler.sample(curriculum, playing(lambda job: 1.0, []), step=-1, seed=0)
+    assert [one.id for one in groups] == ["-1.0.0", "-1.0.1"]
+    assert len(curriculum.told) == 1 and sampler.played() == groups
+
+
+def test_what_is_a_signal() -> None:
+    high, low = turn("solver_0", 1.0), turn("solver_0", 0.0)
+    assert has_signal(group(episode(high), episode(low)))
+    assert has_signal(group(episode(high, turn("solver_1", 0.0))))
+    assert not has_signal(group(episode(high), episode(high)))
+    assert not has_signal(group(episode(high, turn("proposer_0", 0.0))))
+    assert not has_signal(group(episode(high), episode(low, status=Status.FAILED)))
+    assert not has_signal(group(episode(high, low), episode(low, high)))
+    assert not has_signal(group())
+
+
+def test_a_signal_is_one_within_what_the_credit_compares() -> None:
+    # The seats are paid differently, but every sibling the same.
+    seats = episode(turn("solver_0", 1.0), turn("solver_1", 0.0))
+    twice = group(seats, seats)
+    assert has_signal(twice) and not has_signal(twice, "agent")
+    assert advantages(DrGRPO(within="agent").assign([twice])) == [0, 0, 0, 0]
+    # Siblings that began from other prompts are not compared within a prompt.
+    apart = [episode(turn("solver_0", float(n), prompt_ids=(n,))) for n in range(2)]
+    assert has_signal(group(*apart)) and not has_signal(group(*apart), "prompt")
+    assert advantages(DrGRPO(within="prompt").assign([group(*apart)])) == [0, 0]
+
+
+def test_a_config_leaves_to_the_credit_what_it_does_not_say() -> None:
+    node = {"_target_": "selfplay.sampler.dynamic.Dynamic"}
+    assert build(node, provided={"within": "agent"}).within == "agent"
+    assert build({**node, "within": "prompt"}, provided={"within": "agent"}).within == "prompt"
+    assert build(node).within == "role"
+
+
+def test_a_group_without_signal_for_the_credit_is_dropped() -> None:
+    def play(jobs: Sequence[Job]) -> list[Episode]:
+        return [episode(turn("solver_0", 1.0), turn("solver_1", 0.0), task=j.task) for j in jobs]
+
+    groups = Dynamic(group_size=2, rounds=1).sample(Listed(), play, step=1, seed=0)
+    assert len(groups) == 2
+    with pytest.raises(CollapsedError, match="different rewards within one agent"):
+        Dynamic(group_size=2, rounds=1, within="agent").sample(Listed(), play, step=1, seed=0)
+
+
+def test_sizes_below_one_are_refused() -> None:
+    for make in (
+        lambda: Independent(group_size=0),
+        lambda: Dynamic(group_size=0),
+        lambda: Dynamic(rounds=0),
+    ):
+        with pytest.raises(ValueError, match="at least 1"):
+            make()

@@ -1,0 +1,197 @@
+"""Runs whose batches are sampled ahead: their records, checkpoints, returns and ends."""
+
+import io
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import selfplay.train as training
+from selfplay.config import compose
+from selfplay.curriculum.fixed import FixedTasks
+from selfplay.errors import LearnersLost
+from selfplay.experiment.experiment import Experiment
+from selfplay.learner import checkpoint
+from selfplay.learner.learner import Learner
+from selfplay.rng import derive
+from selfplay.run.directory import Run
+from selfplay.run.progress import Progress
+from selfplay.run.records import episodes_of
+from selfplay.types import Group
+from tests.helpers.command_process import LONGEST, metrics, shared_cache
+
+STEPS, LAG, SEED = 6, 2, 0
+RULE = {"figure": "curriculum/health", "direction": "falls", "by": 0.5, "window": 2, "patience": 2}
+
+
+class Frail(FixedTasks):
+    """Tasks that tell of a collapse from step 4 on, where games are played with the run's seed."""
+
+    def observe(self, groups: Sequence[Group], step: int) -> None:
+        """Look whose seed the games have."""
+        first = derive(SEED, step, 0, 0, groups[0].episodes[0].task.id)
+        self.sick = step >= 4 and groups[0].episodes[0].seed == first
+
+    def metrics(self) -> dict[str, float]:
+        """Health beside the laps."""
+        return {**super().metrics(), "health": float(not self.sick)}
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SELFPLAY_CACHE", str(shared_cache()))
+
+
+def settings(*changes: str, lag: int = LAG) -> dict[str, Any]:
+    tiny = ["warmstart.steps=2", "warmstart.batch=8", "warmstart.demonstrations.hands=50"]
+    tiny += ["sampler.group_size=3", "run.threads=1", "objective.correction=truncated"]
+    often = ["run.checkpoint_every=2", "run.episodes_every=1", "evaluations=none"]
+    composed = compose.load(["+experiment=kuhn", f"run.steps={STEPS}", *tiny, *often, *changes])
+    composed["runtime"] = {"_target_": "tests.helpers.concurrent_runtime.Beside", "max_lag": lag}
+    return composed
+
+
+def train(experiment: Experiment, run: Run) -> str:
+    console = Console(file=io.StringIO(), width=400, _environ={})
+    try:
+        with Progress(STEPS, "run", console) as progress:
+            training.train(experiment, run, progress)
+    finally:
+        experiment.close()
+        for each in threading.enumerate():
+            if each.name == "batches":
+                each.join(LONGEST)
+                assert not each.is_alive()
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def trained(place: Path, composed: dict[str, Any]) -> Run:
+    run = Run.create(place, composed)
+    train(Experiment(composed), run)
+    return run
+
+
+def resumed(run: Run, composed: dict[str, Any]) -> None:
+    place, faults = checkpoint.latest(run.folder / "checkpoints")
+    assert place is not None and not faults
+    again = Experiment.resume(composed, place)
+    run.rewind(again.step)
+    train(again, run)
+
+
+def told(run: Run) -> list[dict[str, Any]]:
+    """The metrics but for what depends on who was faster."""
+    hasty = ("staleness", "seconds")
+    return [
+        {k: v for k, v in line.items() if not any(h in k for h in hasty)}
+        for line in metrics(run.folder)
+    ]
+
+
+def states(run: Run) -> dict[str, Any]:
+    found = sorted((run.folder / "checkpoints").iterdir())
+    return {place.name: checkpoint.read_state(place)["curriculum"] for place in found}
+
+
+def played(run: Run) -> list[Any]:
+    """What was said and paid, whatever version said it."""
+    return [
+        (step, [(turn.completion_ids, turn.reward) for turn in line.episode.turns])
+        for step in range(1, STEPS + 1)
+        for line in episodes_of(run.folder, step)
+    ]
+
+
+IDLE = ("learner.lr=0", "objective.kl=0")
+"""The weights stay what they were, so that it does not matter which of them sampled."""
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of weights that do not change, sampled ahead."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SELFPLAY_CACHE", str(shared_cache()))
+        return trained(tmp_path_factory.mktemp("idle") / "run", settings(*IDLE))
+
+
+def test_a_run_that_learns_tells_how_old_its_samples_are(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", settings())
+    lines = metrics(run.folder)
+    assert [line["step"] for line in lines] == list(range(STEPS + 1))
+    for line in lines[1:]:
+        assert 0 <= line["policy/base/staleness_mean"] <= line["policy/base/staleness_max"] <= LAG
+        assert line["policy/base/mismatch_kl"] >= 0 <= line["policy/base/corrected_share"]
+    for step in range(1, STEPS + 1):
+        oldest = min(
+            turn.version for line in episodes_of(run.folder, step) for turn in line.episode.turns
+        )
+        assert lines[step]["policy/base/staleness_max"] == step - 1 - oldest
+
+
+def test_with_weights_that_stay_it_is_the_run_that_samples_on_the_spot(
+    idle: Run, tmp_path: Path
+) -> None:
+    plain = trained(tmp_path / "run", settings(*IDLE, lag=0))
+    assert told(idle) == told(plain)
+    assert states(idle) == states(plain)
+    assert played(idle) == played(plain)
+    assert not any("seconds/sampling" in line for line in metrics(plain.folder))
+
+
+@pytest.mark.parametrize(("at", "death"), [(3, KeyboardInterrupt()), (6, ZeroDivisionError())])
+def test_a_run_that_was_broken_off_goes_on_as_if_nothing_had_happened(
+    at: int, death: BaseException, idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed = settings(*IDLE)
+    run, update = Run.create(tmp_path / "run", composed), Learner.update
+
+    def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
+        if step == at:
+            raise death
+        return update(self, samples, step=step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "update", struck)
+        with pytest.raises(type(death)):
+            train(Experiment(composed), run)
+    resumed(run, composed)
+    assert told(run) == told(idle)
+    assert states(run) == states(idle)
+    assert played(run) == played(idle)
+
+
+def test_learners_that_die_are_begun_again_from_the_newest_checkpoint(
+    idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed = settings(*IDLE)
+    run, update, deaths = Run.create(tmp_path / "run", composed), Learner.update, [5, 4]
+
+    def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
+        if step in deaths:
+            deaths.remove(step)
+            raise LearnersLost("rank 1 died")
+        return update(self, samples, step=step)
+
+    monkeypatch.setattr(Learner, "update", struck)
+    said = train(Experiment(composed), run)
+    assert "step 4: rank 1 died; going on from checkpoint 000002" in said
+    assert "step 5: rank 1 died; going on from checkpoint 000004" in said
+    assert told(run) == told(idle) and played(run) == played(idle)
+
+
+def test_a_run_that_goes_back_samples_again_with_other_seeds(tmp_path: Path) -> None:
+    changes = ["collapse=roll_back", "run.checkpoint_every=1", "run.keep_checkpoints=1"]
+    composed = settings(*changes, "evaluations=none")
+    composed["curriculum"]["_target_"] = f"{__name__}.Frail"
+    composed["collapse"]["rules"] = {"health": RULE}
+    run = trained(tmp_path / "run", composed)
+    lines = metrics(run.folder)
+    assert [line["step"] for line in lines] == list(range(STEPS + 1))
+    assert [line["step"] for line in metrics(run.folder / "rolled_back/1")] == [4, 5, 6]
+    assert [line["curriculum/health"] for line in lines[4:]] == [1] * 3
+    assert [line["curriculum/laps"] for line in lines[1:]] == [
+        step * lines[1]["curriculum/laps"] for step in range(1, STEPS + 1)
+    ]

@@ -1,0 +1,92 @@
+"""Trees: who is continued, and how many episodes that makes."""
+
+from collections import Counter
+
+import pytest
+
+from selfplay.credit.at_grpo import AgentTurn
+from selfplay.sampler.tree import Tree
+from selfplay.types import Episode, Group
+from tests.sampler.test_branching import forks, sampled
+
+
+def total(episode: Episode) -> float:
+    return sum(turn.reward for turn in episode.turns)
+
+
+def test_all_candidates_continued_make_a_full_tree() -> None:
+    sampler = Tree(candidates=3, depth=3, go_on="all")
+    for group in sampled(sampler):
+        assert len(group.episodes) == 27
+        assert forks(group)[:3] == [(None, 0)] * 3
+        assert Counter(forks(group)[3:9]) == {(parent, 1): 2 for parent in range(3)}
+        assert Counter(forks(group)[9:]) == {(parent, 2): 2 for parent in range(9)}
+        for episode in group.episodes[3:]:
+            assert episode.parent is not None
+            parent = group.episodes[episode.parent]
+            assert episode.turns[: episode.stem] == parent.turns[: episode.stem]
+    assert sampler.metrics()["leaves"] == 27 and sampler.metrics()["branches"] == 48
+
+
+def continued(group: Group, *, candidates: int) -> list[tuple[list[int], int]]:
+    """Stage by stage: the candidates there were, and which of them was continued."""
+    front, size = list(range(candidates)), candidates
+    found: list[tuple[list[int], int]] = []
+    while size < len(group.episodes):
+        new = list(range(size, size + candidates - 1))
+        (parent,) = {group.episodes[index].parent for index in new}
+        assert parent is not None and parent in front
+        found.append((front, parent))
+        front, size = [parent, *new], size + candidates - 1
+    return found
+
+
+def test_the_best_goes_on() -> None:
+    for seed in range(5):
+        for group in sampled(Tree(candidates=4, depth=3, go_on="best"), seed=seed):
+            assert len(group.episodes) == 4 + 2 * 3
+            for front, parent in continued(group, candidates=4):
+                paid = [total(group.episodes[index]) for index in front]
+                assert parent == front[paid.index(max(paid))]
+
+
+def test_a_random_one_goes_on() -> None:
+    places: Counter[int] = Counter()
+    for seed in range(40):
+        for group in sampled(Tree(candidates=2, depth=3, go_on="random"), seed=seed):
+            assert len(group.episodes) == 4
+            for front, parent in continued(group, candidates=2):
+                places[front.index(parent)] += 1
+    # 160 choices: 80 expected of each, standard deviation sqrt(160 / 4) = 6.3.
+    assert set(places) == {0, 1} and abs(places[0] - 80) < 5 * 6.3
+
+
+def test_what_ended_is_not_continued() -> None:
+    groups = sampled(Tree(candidates=4, depth=4), words=["a", "stop"], seed=1)
+    for group in groups:
+        for episode in group.episodes:
+            if episode.parent is not None:
+                assert group.episodes[episode.parent].turns[episode.stem - 1].text != "stop"
+    ended = sampled(Tree(candidates=3, depth=3, go_on="best"), words=["stop"])
+    assert [forks(group) for group in ended] == [[(None, 0)] * 3] * 2
+
+
+def test_a_broken_candidate_is_not_continued() -> None:
+    groups = sampled(Tree(candidates=6, depth=2), words=["a", "bb", "break"], seed=2)
+    parents = [(g, e.parent) for g in groups for e in g.episodes if e.parent is not None]
+    assert parents and all(not group.episodes[parent].error for group, parent in parents)
+
+
+def test_every_node_has_as_many_candidates_to_compare() -> None:
+    groups = sampled(Tree(candidates=3, depth=4), steps=4)
+    samples = AgentTurn().assign(groups)
+    stages = Counter(sample.turn.stage for sample in samples)
+    assert stages == {0: 2 * 3, 1: 2 * 9, 2: 2 * 27, 3: 2 * 81}
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="go_on='worst'"):
+        Tree(go_on="worst")  # type: ignore[arg-type]
+    for settings in ({"candidates": 1}, {"depth": 0}):
+        with pytest.raises(ValueError, match="candidates is at least 2, depth at least 1"):
+            Tree(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,194 @@
+"""Comparing sets of runs: means, pairs, and what is left out, from values worked out by hand."""
+
+from dataclasses import replace
+from math import inf, isnan, nan, sqrt
+from pathlib import Path
+
+import pytest
+
+from selfplay.errors import ConfigError
+from selfplay.study.measures.compare import Measured, parse_sets, study
+from selfplay.study.players import Reference
+from selfplay.study.plots import Curves, Dots, inline
+from selfplay.study.result import Result
+from selfplay.study.stats.bootstrap import Direction, Estimate
+
+T = 4.302653  # Student's 97.5 % point with two degrees of freedom
+
+
+def measured(
+    run: str, seed: int, curve: dict[int, float] | None = None, **figures: float
+) -> Measured:
+    at = curve or {}
+    drawing = Curves(title="by round", x=list(at), series={"c": list(at.values())}, bands={})
+    result = Result(
+        measure="m",
+        title=f"Kindness of {run}@9 in game",
+        definition="How kind.",
+        estimates=[Estimate(name=name, value=value) for name, value in figures.items()],
+        drawings=[drawing],
+    )
+    return Measured(reference=Reference(run=Path(run)), seed=seed, result=result)
+
+
+def by_name(result: Result) -> dict[str, Estimate]:
+    return {each.name: each for each in result.estimates}
+
+
+def test_means_over_runs_and_differences_by_seed() -> None:
+    """Runs that differ much by seed, and by the same within a seed: the pairs see it."""
+    found = by_name(
+        study(
+            "m",
+            {
+                "before": [measured(f"a{seed}", seed, x=seed / 10) for seed in (1, 5, 9)],
+                # In another order: pairs go by seed, not by place.
+                "after": [measured(f"b{seed}", seed, x=seed / 10 + 0.3) for seed in (9, 1, 5)],
+            },
+        )
+    )
+    before = found["x: before"]
+    half = T * 0.4 / sqrt(3)
+    assert before.value == pytest.approx(0.5) and before.unit == "training run"
+    assert (before.low, before.high) == pytest.approx((0.5 - half, 0.5 + half), rel=1e-5)
+    gain = found["x: after less before"]
+    assert gain.value == pytest.approx(0.3) and gain.null == 0 and gain.count == 3
+    assert gain.high - gain.low == pytest.approx(0, abs=1e-9)
+
+
+def test_which_way_figures_err_is_told_of_their_means_and_differences() -> None:
+    """A mean of lower bounds is one; a difference of two of them bounds nothing."""
+
+    def of(run: str, seed: int, value: float, direction: Direction) -> Measured:
+        made = measured(run, seed)
+        (each,) = [Estimate(name="x", value=value, direction=direction)]
+        return replace(made, result=replace(made.result, estimates=[each]))
+
+    cases: list[tuple[Direction, str, str]] = [
+        ("exact", "unbiased", "unbiased"),
+        ("lower_bound", "lower_bound", "unknown"),
+        ("biased_down", "biased_down", "unknown"),
+    ]
+    for one, over, apart in cases:
+        sets = {s: [of(f"{s}{n}", n, n + 0.5, one) for n in (1, 2)] for s in ("a", "b")}
+        found = by_name(study("m", sets))
+        assert [found[n].direction for n in ("x: a", "x: b")] == [over, over]
+        assert found["x: b less a"].direction == apart
+        assert (over.replace("_", " ") in found["x: b less a"].notes) == (apart == "unknown")
+
+
+def test_what_a_set_lacks_is_left_out_and_told() -> None:
+    result = study(
+        "m",
+        {
+            "one": [measured("a", 0, x=0.1, y=0.5), measured("b", 1, x=nan, y=0.7)],
+            "two": [measured("c", 2, x=0.4)],
+        },
+    )
+    found = by_name(result)
+    assert set(found) == {"x: one", "x: two"}
+    assert found["x: one"].value == 0.1 and isnan(found["x: one"].low)
+    assert any("not in every set: y" in note for note in result.notes)
+    assert any("one and two have no seeds in common" in note for note in result.notes)
+    rows = result.tables[0].rows
+    assert result.tables[0].columns == ["figure", "set", "run 1", "run 2"]
+    assert rows[1] == ["x", "two", 0.4, None]
+
+
+def test_a_runs_own_name_is_no_part_of_a_figures() -> None:
+    def names(reference: Reference, *figures: str) -> list[str]:
+        made = Result(
+            measure="m",
+            title="",
+            definition="",
+            estimates=[Estimate(name=figure, value=0.0) for figure in figures],
+        )
+        return list(Measured(reference=reference, seed=0, result=made).values())
+
+    figures = ("hall-0@60: gain", "hall-0@start: gain", "gap")
+    assert names(Reference(run=Path("runs/hall-0")), *figures) == ["gain", "@start: gain", "gap"]
+    start = Reference(run=Path("runs/hall-0"), start=True)
+    assert names(start, "hall-0@start: gain") == ["gain"]
+
+
+def test_curves_are_means_with_the_lowest_and_the_highest_run() -> None:
+    runs = [measured("a", 0, {1: 0.0, 2: 0.4}, x=5.0), measured("b", 1, {1: 1.0, 3: 0.2}, x=7.0)]
+    result = study("m", {"all": runs})
+    dots, curves = result.drawings
+    assert isinstance(dots, Dots) and dots.rows == ["x"] and dots.sets == {"all": [[5.0, 7.0]]}
+    assert isinstance(curves, Curves) and curves.x == [1, 2, 3]
+    assert curves.series == {"all": [0.5, 0.4, 0.2]}
+    assert curves.bands == {"all": ([0.0, 0.4, 0.2], [1.0, 0.4, 0.2])}
+    for drawing in result.drawings:
+        assert inline(drawing).startswith("<svg")
+
+
+def test_only_what_is_asked_for_is_compared() -> None:
+    runs = {"all": [measured("a", 0, {1: 0.0}, warm=0.1, warmer=0.2, cold=0.3)]}
+    result = study("m", runs, only=["armer", "col"])
+    assert set(by_name(result)) == {"warmer: all", "cold: all"} and len(result.drawings) == 1
+    assert set(by_name(study("m", runs, only=["warm"]))) == {"warm: all"}  # its very name
+    assert set(by_name(study("m", runs, only=["war"]))) == {"warm: all", "warmer: all"}
+    picture = study("m", runs, only=["by round"])
+    assert [each.title for each in picture.drawings] == ["by round"] and not picture.tables
+    with pytest.raises(ConfigError, match="--only hot: no such figure; choose from: warm, warmer"):
+        study("m", runs, only=["hot"])
+
+
+def test_differences_are_to_the_first_set() -> None:
+    sets = {
+        name: [measured(name, 0, x=value)] for name, value in zip("abc", (1, 2, 4), strict=True)
+    }
+    found = by_name(study("m", sets))
+    assert {n: e.value for n, e in found.items() if "less" in n} == {
+        "x: b less a": 1,
+        "x: c less a": 3,
+    }
+
+
+def test_what_pictures_have_no_colours_for_is_told() -> None:
+    sets = {f"set{n}": [measured(f"run{n}", 0, {1: 0.0}, x=float(n))] for n in range(10)}
+    told = "pictures show the first 8, and not set8, set9"
+    assert told in study("m", sets).notes
+    assert told in study("m", sets, only=["by round"]).notes
+    del sets["set8"], sets["set9"]
+    assert study("m", sets).notes == []
+
+
+def test_figures_of_one_size_share_a_picture() -> None:
+    runs = {"all": [measured("a", 0, share=-0.4, one=1.0, few=3.0, more=9.0, many=40.0, no=nan)]}
+    drawn = [each for each in study("m", runs).drawings if isinstance(each, Dots)]
+    assert [each.rows for each in drawn] == [["share", "one"], ["few", "more"], ["many"]]
+
+
+def test_dots_stand_where_the_values_are() -> None:
+    values = {"one": [[0.0, 0.5], [nan, inf]], "two": [[1.0], [0.2]]}
+    picture = inline(Dots(title="t", rows=["a", "b"], sets=values, null=0.0))
+    assert "<svg" in picture and "nan" not in picture.lower()
+
+
+def test_sets_are_named_and_may_have_wildcards(tmp_path: Path) -> None:
+    for name in ("shared-1", "shared-0", "alone-0"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "shared-2.log").write_text("")
+    found = parse_sets(
+        [f"s={tmp_path}/shared-*", f"b={tmp_path}/shared-*@start", f"s={tmp_path}/alone-0@7"]
+    )
+    assert [str(each.run.name) for each in found["s"]] == ["shared-0", "shared-1", "alone-0"]
+    assert found["s"][2].step == 7 and [each.start for each in found["b"]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["runs/a"], "no set of runs; write NAME=RUN"),
+        (["=runs/a"], "no set of runs; write NAME=RUN"),
+        (["a="], "no set of runs; write NAME=RUN"),
+        (["a=/nowhere/*"], "no such run folder"),
+        (["a=runs/a", "a=runs/a"], "runs/a is named twice in a"),
+        (["a=runs/a@last"], "'last' is no step"),
+    ],
+)
+def test_what_is_no_set_is_refused(texts: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
+        parse_sets(texts)

@@ -1,0 +1,236 @@
+"""What actions were worth against what was learned of them: all numbers worked out by hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import log
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from selfplay.arena import Arena
+from selfplay.engines.scripted import Script, ScriptedEngine, constant
+from selfplay.errors import ConfigError
+from selfplay.models.renderer import ByteRenderer
+from selfplay.role import Role
+from selfplay.rollout.rollout import Seat
+from selfplay.study.matches import Games
+from selfplay.study.measures.counterfactual import mattered, scored, slips, study
+from selfplay.types import Action, InvalidAction, Observation, Task
+from tests.helpers.scripted_games import player
+
+
+class Errands(Arena):
+    """Three times, "good" pays 4 and "harm" costs 2, the second time twice as much; "none" is free.
+
+    A watcher is paid nothing, so that the team's mean is half of it.
+    """
+
+    name = "errands_v0"
+    roles = {"worker": 1, "watcher": 1}
+
+    def setup(self, task: Task, rng: Random) -> None:
+        self.done, self.before = 0, "nothing"
+
+    def acting(self) -> Sequence[str]:
+        return ["worker_0"]
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text=str(self.done), fields={"before": self.before})
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        paid = {"good": 4.0, "harm": -2.0}.get(actions["worker_0"] or "", 0.0)
+        self.pay("worker_0", paid * (2.0 if self.done == 1 else 1.0))
+        self.note("worker_0", verdict=actions["worker_0"])
+        self.before = str(actions["worker_0"])
+        self.done += 1
+        if self.done == 3:
+            self.finish()
+
+
+class Bytes(ByteRenderer):
+    """Bytes with a token that ends a turn, as models have them."""
+
+    end_ids: tuple[int, ...] = (0,)
+
+    @staticmethod
+    def tokenizer(text: str, *, add_special_tokens: bool) -> Mapping[str, list[int]]:
+        return {"input_ids": list(text.encode())}
+
+
+class Unigram:
+    """The same chance of each byte everywhere: its weight, 1 where not said, over the sum."""
+
+    device = torch.device("cpu")
+    config = LlamaConfig()
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self.logits = torch.zeros(256)
+        for letter, weight in weights.items():
+            self.logits[ord(letter)] = log(weight)
+
+    def eval(self) -> "Unigram":
+        return self
+
+    def __call__(self, *, input_ids: torch.Tensor, use_cache: bool) -> Any:
+        return SimpleNamespace(logits=self.logits.expand(*input_ids.shape, 256))
+
+
+def in_turn(*words: str) -> Script:
+    return lambda agent, seen, rng: words[int(seen.text)]
+
+
+def errands(
+    script: Script, trained: Mapping[str, float], *, then: Script | None = None, **settings: Any
+) -> Games:
+    """Both players do the same, unless told otherwise; what they would rather do differs."""
+    engine, renderer = ScriptedEngine({"now": script, "then": then or script}), Bytes()
+    seats = {role: Seat(role=Role(), policy="now", renderer=renderer) for role in Errands.roles}
+    return Games(
+        arena=lambda: Errands(Errands.roles),
+        seats=seats,
+        engines={"now": engine, "then": engine},
+        renderers={"now": renderer, "then": renderer},
+        models={"now": Unigram(trained), "then": Unigram({})},  # type: ignore[dict-item]
+        episodes=12,
+        **settings,
+    )
+
+
+def players(games: Games) -> list[Any]:
+    return [player(name, games.arena) for name in ("now", "then")]
+
+
+def test_an_actions_worth_is_what_the_team_gets_less_without_it() -> None:
+    games = errands(in_turn("good", "harm", "none"), {})
+    episodes = games.play({"worker_0": "now"})
+    found = mattered(games, episodes, ["worker"], "none")
+    assert [(each.turn.action, each.worth) for each in found] == [("good", 2), ("harm", -2)] * 12
+    found = mattered(games, episodes, ["worker"], "good")
+    assert [each.worth for each in found] == [-6, -2] * 12
+    assert mattered(games, episodes, ["watcher"], "none") == []
+
+
+def test_one_move_of_the_untrained_in_every_place_of_a_trained_game() -> None:
+    games = errands(in_turn("good", "good", "none"), {}, then=constant("harm"))
+    first, second = players(games)
+    whole = games.play({"worker_0": "now"})[:1]
+    found, judged = slips(games, whole, first, second, ["worker"], "none")
+    assert [[turn.action for turn in each.turns] for each in found] == [
+        ["harm", "good", "none"],
+        ["good", "harm", "none"],
+        ["good", "good", "harm"],
+    ]
+    assert [(each.turn.policy, each.turn.stage) for each in judged] == [
+        ("then", stage) for stage in range(3)
+    ]
+    assert [each.worth for each in judged] == [-1, -2, -1]
+    assert slips(games, whole, first, second, ["worker"], "harm")[1] == []
+
+
+def test_what_becomes_of_a_single_move_is_in_the_hosts_hands() -> None:
+    """The host does harm once where nothing was done before, which a replay would not see."""
+
+    def host(agent: str, seen: Observation, rng: Random) -> str:
+        return "harm" if seen.fields["before"] == "none" else "none"
+
+    games = errands(host, {}, then=constant("good"))
+    first, second = players(games)
+    whole = games.play({"worker_0": "now"})[:1]
+    found, judged = slips(games, whole, first, second, ["worker"], "none")
+    assert [turn.action for turn in found[0].turns] == ["good", "none", "harm"]
+    # 4 - 2 against -4 of "none", "harm", "none", halved.
+    assert judged[0].worth == 3
+    replayed = mattered(games, found[:1], ["worker"], "none")
+    assert [each.worth for each in replayed] == [2, -1]
+
+
+def test_a_preference_is_the_change_of_the_log_odds_against_the_default() -> None:
+    # "good" has g, d and two o, "none" n twice, o and e; the end is as likely for both players.
+    games = errands(in_turn("good", "good", "none"), {"g": 8.0, "n": 0.5, "e": 2.0})
+    episodes = games.play({"worker_0": "now"})
+    found = mattered(games, episodes, ["worker"], "none")[:2]
+    found = scored(games, players(games), found, "none")
+    # All weights, 8 + 0.5 + 2 and 253 others, stand in every byte's chance; "none" has the end
+    # behind it and so one byte more than "good".
+    total = log((8 + 0.5 + 2 + 253) / 256)
+    wanted = log(8) - 4 * total - (2 * log(0.5) + log(2) - 5 * total)
+    assert [each.preference for each in found] == pytest.approx([wanted, wanted], rel=1e-5)
+    assert all(each.agrees for each in found)
+
+
+def test_agreement_is_the_share_of_what_mattered() -> None:
+    # g and h both became likelier: right of "good", wrong of "harm".
+    games = errands(in_turn("good", "harm", "good"), {"g": 8.0, "h": 8.0})
+    result = study(games, players(games), default="none")
+    values = {each.name: each.value for each in result.estimates}
+    one = "then, one in a game of now"
+    assert values["agreement, actions of now that mattered"] == pytest.approx(2 / 3)
+    assert values[f"agreement, actions of {one} that mattered"] == pytest.approx(2 / 3)
+    assert values["agreement, actions of then that did harm"] == 0.0
+    assert [list(row) for row in result.tables[0].rows] == [
+        [name, *row]
+        for name in ("now", one, "then")
+        for row in (["good", 24, 1.0, 0, None], ["harm", 0, None, 12, 0.0])
+    ]
+    games = errands(in_turn("good", "harm", "good"), {"g": 8.0, "h": 0.1})
+    result = study(games, players(games), default="none", role="worker")
+    assert [each.value for each in result.estimates] == [1.0] * 6
+
+
+def test_what_never_mattered_has_no_agreement() -> None:
+    games = errands(constant("none"), {})
+    result = study(games, players(games), default="none")
+    assert [each.to_json()["value"] for each in result.estimates] == [None] * 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"role": "walker"}, "--role walker: no such role; did you mean 'worker'?"),
+        ({"default": ""}, r"--default : Strict reads no action in it: empty"),
+        ({"default": "none "}, "name a text that is its own action"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(settings: dict[str, str], words: str) -> None:
+    class Strict(Role):
+        def parse(self, text: str) -> Action:
+            if not text:
+                raise InvalidAction("empty")
+            return text.strip()
+
+    games = errands(constant("good"), {})
+    games.seats = {
+        role: Seat(role=Strict(), policy="now", renderer=Bytes()) for role in Errands.roles
+    }
+    with pytest.raises(ConfigError) as error:
+        study(games, players(games), **{"default": "none", **settings})
+    assert words in str(error.value)
+
+
+def test_a_default_that_is_never_legal_is_refused() -> None:
+    class Listed(Errands):
+        def view(self, agent: str) -> Observation:
+            seen = super().view(agent)
+            return replace(seen, fields={**seen.fields, "legal": ["good", "harm", "none"]})
+
+    games = errands(constant("good"), {})
+    games.arena = Listed
+    with pytest.raises(ConfigError, match="--default nome: never legal here; did you mean 'none'"):
+        study(games, players(games), default="nome")
+    assert study(games, players(games), default="none").estimates
+
+
+def test_players_must_read_alike() -> None:
+    games = errands(constant("good"), {})
+    with pytest.raises(ConfigError, match="name two players"):
+        study(games, players(games)[:1], default="none")
+    games.renderers["then"] = ByteRenderer()
+    with pytest.raises(ConfigError, match="share a tokenizer"):
+        study(games, players(games), default="none")
+    del games.models["now"]
+    with pytest.raises(ConfigError, match="now is no model"):
+        study(games, players(games), default="none")

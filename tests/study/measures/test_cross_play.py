@@ -1,0 +1,259 @@
+"""Cross-play of teams whose conventions are known."""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+
+from selfplay.arena import Arena
+from selfplay.engines.scripted import choice, constant
+from selfplay.errors import ConfigError
+from selfplay.study.measures import reward_hacking, role_swap
+from selfplay.study.measures.cross_play import by_pair, study
+from selfplay.study.stats.bootstrap import Draws, Estimate
+from selfplay.study.stats.pairs import between, over_pairs, span_of, unseen, variance
+from selfplay.types import Action, Observation, Status, Task
+from tests.helpers.builders import episode, turn
+from tests.helpers.scripted_games import code, games, levers, lewis, lewis_tasks, player
+
+Score: TypeAlias = Callable[..., float | None]
+
+
+def test_levers_zero_zero_one() -> None:
+    arena = levers([1, 1])
+    made = games(arena, {"x": constant("lever0"), "y": constant("lever0"), "z": constant("lever1")})
+    result = study(made, [player(name, arena) for name in "xyz"])
+    found = {each.name: each for each in result.estimates}
+    assert [row[1:] for row in result.tables[0].rows] == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    assert found["self-play"].value == 1 and found["cross-play"].value == pytest.approx(1 / 3)
+    assert found["gap"].value == pytest.approx(2 / 3)
+    assert found["gap"].low == pytest.approx(found["gap"].high) == pytest.approx(2 / 3)
+    over = found["gap, over runs"]
+    assert over.value == pytest.approx(2 / 3) and over.low < 0 < over.high and over.count == 3
+
+
+def test_the_gap_of_each_pair_is_half_of_what_both_lose() -> None:
+    arena = levers([1, 1])
+    made = games(arena, {"x": constant("lever0"), "y": constant("lever0"), "z": constant("lever1")})
+    table = study(made, [player(name, arena) for name in "xyz"]).tables[1]
+    assert table.title.startswith("Gap of each pair")
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert {name: gap for name, (gap, *_) in rows.items()} == {
+        "x and y": 0,
+        "x and z": 1,
+        "y and z": 1,
+    }
+    for cells in rows.values():
+        gap, low, high = (float(cell) for cell in cells if cell is not None)
+        assert low <= gap <= high
+
+
+def test_the_interval_of_a_pair_is_that_of_its_four_cells() -> None:
+    """The four cells share their tasks: what a task adds to all of them cancels."""
+    rng = np.random.default_rng(0)
+    draws = Draws(tasks=[str(number) for number in range(40)])
+    difficulty = rng.random(40)
+    offsets = {(0, 0): 1.0, (0, 1): 0.2, (1, 0): 0.6, (1, 1): 0.8}
+    cells = {pair: difficulty + offset for pair, offset in offsets.items()}
+    ((name, gap, low, high),) = by_pair(cells, draws, ["a", "b"], title="t").rows
+    assert name == "a and b"
+    assert [gap, low, high] == pytest.approx([0.5] * 3)
+
+    noise = rng.normal(0, 0.1, size=40)
+    cells[0, 1] = cells[0, 1] + noise
+    ((_, gap, low, high),) = by_pair(cells, draws, ["a", "b"], title="t").rows
+    error = 1.96 * noise.std(ddof=1) / 2 / np.sqrt(40)
+    assert gap == pytest.approx(0.5 - noise.mean() / 2)
+    assert [low, high] == pytest.approx([gap - error, gap + error], abs=0.15 * error)
+
+
+def test_two_teams_with_opposite_conventions() -> None:
+    """Each says the state in its own words: perfect with itself, always wrong with the other."""
+    arena, states = lewis(("a", "b")), ("a", "b")
+    straight = code({"a": "x", "b": "y"}, otherwise="a")
+    crossed = code({"a": "y", "b": "x"}, otherwise="a")
+    made = games(arena, {"one": straight, "two": crossed}, tasks=lewis_tasks(states))
+    result = study(made, [player("one", arena), player("two", arena)])
+    found = {each.name: each for each in result.estimates}
+    assert (found["self-play"].value, found["cross-play"].value, found["gap"].value) == (1, 0, 1)
+    assert "gap, over runs" not in found  # two runs are too few for an interval over runs
+
+
+def test_other_play_pulls_the_lever_that_all_agree_on() -> None:
+    """Nine levers pay 1 and one pays 0.9: what is best with oneself is a lottery with others."""
+    arena = levers([*[1.0] * 9, 0.9])
+    agreed = games(arena, {"a": constant("lever9"), "b": constant("lever9")})
+    found = study(agreed, [player("a", arena), player("b", arena)]).estimates
+    assert [each.value for each in found] == [
+        pytest.approx(0.9),
+        pytest.approx(0.9),
+        pytest.approx(0),
+    ]
+    seeds = np.random.default_rng(0).integers(9, size=400)
+    means = (seeds[:, None] == seeds[None]).astype(float)
+    assert between(means) == pytest.approx(1 / 9, abs=0.01)
+
+
+def test_an_interval_for_these_policies_covers_their_truth() -> None:
+    """Both pull one of two levers at random: 1/2 with everybody."""
+    arena = levers([1, 1])
+    noise = choice(["lever0", "lever1"])
+    made = games(arena, {"a": noise, "b": noise}, episodes=200, seed=1)
+    for each in study(made, [player("a", arena), player("b", arena)]).estimates:
+        truth = 0 if each.name == "gap" else 0.5
+        assert each.low <= truth <= each.high and each.high - each.low < 0.2
+
+
+def two_codes(codes: Sequence[int]) -> np.ndarray:
+    """Cell means of runs that understand only runs with the same code."""
+    return (np.array(codes)[:, None] == np.array(codes)[None]).astype(float)
+
+
+def over_runs(codes: Sequence[int]) -> dict[str, Estimate]:
+    return {each.name: each for each in over_pairs(two_codes(codes), (0.0, 1.0))}
+
+
+def test_intervals_over_runs_of_the_toy_matrix() -> None:
+    found = over_runs([0, 0, 1]).values()
+    assert [each.value for each in found] == pytest.approx([1, 1 / 3, 2 / 3])
+    assert all(0 <= each.low <= each.high <= 1 for each in found if "gap" not in each.name)
+
+
+def test_two_runs_of_each_code_have_a_spread() -> None:
+    """Each of them agrees with one of three others, so that a jackknife over runs alone is 0: the
+    whole variance is that of pairs, 2 s^2 / (N (N - 1))."""
+    found = over_runs([0, 0, 1, 1])["gap, over runs"]
+    assert variance(1 - two_codes([0, 0, 1, 1])) == pytest.approx(2 * (4 / 15) / 12)
+    assert found.value == pytest.approx(2 / 3) and found.low < 0.5 and found.high == 1
+    assert "both orders" in found.method and not found.notes
+
+
+def test_the_variance_over_runs_is_that_of_a_mean_of_effects() -> None:
+    """If only single runs have effects, a mean over pairs is twice a mean over runs."""
+    effects = np.array([1.0, 2.0, 4.0, 7.0])
+    kernel = effects[:, None] + effects[None]
+    first = 4 * effects.var(ddof=1) / 4
+    pairs = kernel[np.triu_indices(4, 1)]
+    assert variance(kernel) == pytest.approx(first + 2 * pairs.var(ddof=1) / 12)
+
+
+def test_runs_that_are_all_alike_may_have_missed_a_code() -> None:
+    found = over_runs([0] * 5)
+    gap, cross = found["gap, over runs"], found["cross-play, over runs"]
+    assert gap.value == 0 and gap.high == pytest.approx(1 - 0.025 ** (2 / 5)) == unseen(5)
+    assert cross.low == pytest.approx(1 - unseen(5)) and cross.high == 1
+    assert "codes that so few runs can miss" in gap.notes
+    assert over_runs([0] * 20)["gap, over runs"].high < 0.31
+
+
+def test_the_range_of_a_metric_is_what_games_show() -> None:
+    assert span_of([np.array([0.2, 0.9]), np.array([np.nan])]) == (0.0, 1.0)
+    assert span_of([np.array([-2.0, 4.0]), np.array([1.0])]) == (-2.0, 4.0)
+    assert np.isnan(span_of([np.array([np.nan])])).all()
+
+
+def test_one_player_is_refused_with_what_would_serve() -> None:
+    arena = levers([1, 1])
+    with pytest.raises(ConfigError, match="nobody to cross with; name runs of several seeds"):
+        study(games(arena, {"a": constant("lever0")}), [player("a", arena)])
+
+
+class Scored(Arena):
+    """These move once; the episode has what `score(a number, *moves)` says, or no score."""
+
+    name = "scored_v0"
+
+    def __init__(self, roles: Mapping[str, int], movers: Sequence[str], score: Score) -> None:
+        super().__init__(roles)
+        self.movers, self.score = movers, score
+
+    def setup(self, task: Task, rng: Random) -> None:
+        self.number = int(rng.random() * 1000)
+
+    def acting(self) -> Sequence[str]:
+        return self.movers
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text="?")
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        score = self.score(self.number, *actions.values())
+        if score is not None:
+            self.measure(score=score)
+        self.finish()
+
+
+def test_a_side_that_never_moves_is_refused() -> None:
+    """Without its move, who proposes changes nothing: the gap would be 0 without any spread."""
+
+    def arena() -> Arena:
+        return Scored({"proposer": 1, "solver": 1}, ["solver_0"], lambda number, move: 1.0)
+
+    scripts = {"x": constant("a"), "y": constant("b")}
+    players = [player("x", arena), player("y", arena)]
+    with pytest.raises(ConfigError, match=r"^proposer never moves .* --evaluation proposals"):
+        study(games(arena, scripts), players)
+    with pytest.raises(ConfigError, match=r"^proposer never moves"):
+        reward_hacking.study(games(arena, scripts), players, [], independent=True)
+    swapped = role_swap.study(games(arena, scripts), players)
+    assert [note for note in swapped.notes if note.startswith("proposer never moves")]
+
+
+def mixed(score: Score, metric: str = "score") -> tuple[np.ndarray, dict[str, Estimate]]:
+    """Cell means and estimates of two players, of whom one always plays a and the other b."""
+
+    def arena() -> Arena:
+        return Scored({"first": 1, "second": 1}, ["first_0", "second_0"], score)
+
+    made = games(arena, {"x": constant("a"), "y": constant("b")}, metrics=[metric])
+    result = study(made, [player("x", arena), player("y", arena)])
+    rows = np.array([row[1:] for row in result.tables[0].rows], dtype=float)
+    return rows, {each.name: each for each in result.estimates}
+
+
+def sparing(number: int, first: str, second: str) -> float | None:
+    """With the other only half of the games have it; those are the better ones with oneself."""
+    if first == second:
+        return 1.0 if number % 2 else 0.5
+    return 0.0 if number % 2 else None
+
+
+def never_mixed(number: int, first: str, second: str) -> float | None:
+    return 1.0 if first == second else None
+
+
+def test_the_gap_is_that_of_the_table_where_episodes_lack_the_metric() -> None:
+    """Episodes that one cell lacks are no reason to leave them out of the others."""
+    cells, found = mixed(sparing)
+    assert cells[0, 1] == cells[1, 0] == 0 and 0.5 < cells[0, 0] == cells[1, 1] < 1
+    assert found["gap"].value == found["self-play"].value == pytest.approx(cells[0, 0])
+    assert found["gap"].low < cells[0, 0] < found["gap"].high
+
+
+def test_a_cell_without_the_metric_is_a_hole_and_a_study_without_it_an_error() -> None:
+    cells, found = mixed(never_mixed)
+    assert cells[0, 0] == 1 and np.isnan(cells[0, 1])
+    assert found["self-play"].value == 1 and np.isnan(found["gap"].value)
+    assert "in 2 of 4 cells no episode has the metric" in found["gap"].notes
+    with pytest.raises(ConfigError, match="--metric scor: no episode has it; did you mean 'score'"):
+        mixed(never_mixed, "scor")
+
+
+def test_a_few_games_of_a_sorted_list_are_of_all_of_it() -> None:
+    tasks = [Task(id=str(number)) for number in range(100)]
+    made = games(levers([1, 1]), {"a": constant("lever0")}, tasks=tasks, episodes=20)
+    numbers = [int(job.task.id) for job in made.jobs({})]
+    assert len(set(numbers)) == 20 and min(numbers) < 30 and max(numbers) > 70
+    assert numbers == [int(job.task.id) for job in made.jobs({"player_0": "a"})]
+    assert len({job.task.id for job in made.jobs({}, count=130)[:100]}) == 100
+
+
+def test_what_was_cut_off_before_it_was_measured_counts_as_nothing() -> None:
+    made = games(levers([1, 1]), {"a": constant("lever0")}, metrics=["score"])
+    ended = [Status.FINISHED, Status.TRUNCATED, Status.FAILED]
+    episodes = [episode(turn("player_0"), status=status) for status in ended]
+    kept = episode(turn("player_0"), status=Status.TRUNCATED, metrics={"score": 0.5})
+    found = made.scores([*episodes, kept])
+    np.testing.assert_array_equal(found, [np.nan, 0, np.nan, 0.5])

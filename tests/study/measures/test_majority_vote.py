@@ -1,0 +1,69 @@
+"""The vote of k samples against enumeration."""
+
+from collections import Counter
+from fractions import Fraction
+from itertools import combinations
+from math import comb, isnan
+from random import Random
+
+import pytest
+
+from selfplay.study.measures.pass_at_k import Ballots, ballots, majority_at_k
+
+
+def enumerated(samples: list[tuple[str, bool]], k: int) -> Fraction:
+    """The mean over all subsets of k of the share of right answers among the most given ones."""
+    right, total = {text for text, good in samples if good}, Fraction(0)
+    for drawn in combinations(samples, k):
+        given = Counter(text for text, _ in drawn if text)
+        top = [text for text in given if given[text] == max(given.values())]
+        total += Fraction(sum(text in right for text in top), len(top)) if top else 0
+    return total / comb(len(samples), k)
+
+
+def test_majority_is_the_mean_over_all_subsets() -> None:
+    aabbc = Ballots(right=[2], wrong=[2, 1])
+    assert majority_at_k(aabbc, 5, 3) == pytest.approx(13 / 30)
+    assert isnan(majority_at_k(aabbc, 5, 6))
+    rng = Random(0)
+    for _ in range(60):
+        samples = [(rng.choice(["", *"abcd"]), False) for _ in range(rng.randint(1, 8))]
+        samples = [(text, text in ("a", "b")) for text, _ in samples]  # two are right, "" is none
+        voted = ballots(samples)
+        assert voted is not None
+        for k in range(1, len(samples) + 1):
+            found = majority_at_k(voted, len(samples), k)
+            assert found == pytest.approx(float(enumerated(samples, k)), abs=1e-12)
+
+
+def test_majority_is_unbiased() -> None:
+    """Over the multinomial of 7 samples, the vote of k independent ones: 0.4 right of three
+    answers can win with less than a half."""
+    wanted = {1: 0.4, 2: 0.4, 3: 0.424, 5: 0.44704, 7: 0.471232}
+    for k, truth in wanted.items():
+        mean = 0.0
+        for a in range(8):
+            for b in range(8 - a):
+                c = 7 - a - b
+                chance = comb(7, a) * comb(7 - a, b) * 0.4**a * 0.3 ** (b + c)
+                voted = Ballots(right=[a] if a else [], wrong=[n for n in (b, c) if n])
+                mean += chance * majority_at_k(voted, 7, k)
+        assert mean == pytest.approx(truth, abs=1e-12)
+
+
+def test_the_vote_of_many_samples_has_no_limit_of_numbers() -> None:
+    assert majority_at_k(Ballots(right=[300], wrong=[300]), 600, 599) == pytest.approx(0.5)
+    assert majority_at_k(Ballots(right=[1500], wrong=[900]), 2400, 1) == pytest.approx(0.625)
+
+
+def test_who_says_nothing_has_no_vote() -> None:
+    silent = Ballots(right=[1], wrong=[])
+    assert majority_at_k(silent, 4, 1) == pytest.approx(0.25)  # nobody wins where none votes
+    assert majority_at_k(silent, 4, 4) == pytest.approx(1)  # three silent ones outvote nobody
+
+
+def test_answers_whose_rightness_is_not_theirs_are_not_counted() -> None:
+    assert ballots([("a", True), ("a", False)]) is None  # right and wrong at once
+    assert ballots([("", True), ("a", False)]) is None  # right without an answer
+    assert ballots([(None, True), (None, False)]) is None
+    assert ballots([("", False)]) == Ballots(right=[], wrong=[])

@@ -1,0 +1,68 @@
+"""What of a matrix of payoffs would be the same in other games."""
+
+import numpy as np
+import pytest
+
+from selfplay.errors import RunError
+from selfplay.study.measures.matchups import Matchups, shape
+from selfplay.study.stats.bootstrap import Draws
+from selfplay.study.stats.empirical_game import nash
+
+pytest.importorskip("scipy")
+
+RPS = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
+ORDER = np.array([[0.0, 1, 2], [-1, 0, 1], [-2, -1, 0]])
+SKILLS = np.linspace(0.4, -0.4, 8)
+LADDER = SKILLS[:, None] - SKILLS
+
+
+def matchups(rng: np.random.Generator, truth: np.ndarray, episodes: int) -> Matchups:
+    """Games that are won or lost, `truth` being what rows gain on columns in the mean."""
+    count = len(truth)
+    pays = {
+        (i, j): np.where(rng.random(episodes) < (1 + truth[i, j]) / 2, 1.0, -1.0)
+        for i in range(count)
+        for j in range(count)
+        if i != j
+    }
+    draws = Draws(tasks=["game"] * episodes, resamples=300)
+    return Matchups.of(pays, draws, [f"p{n}" for n in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("truth", "share"),
+    [(LADDER, 1.0), (RPS / 2, 0.0), ((RPS + ORDER) / 5, 2 / 3)],
+)
+def test_the_share_is_without_noise_that_the_matrix_has(truth: np.ndarray, share: float) -> None:
+    """A bootstrap of the share as measured never covers 1; with the noise taken off it does."""
+    rng = np.random.default_rng(0)
+    values, covered = [], 0
+    for _ in range(40):
+        found = shape(matchups(rng, truth, 60), nash(truth))[0]
+        values.append(found.value)
+        covered += found.low <= share <= found.high
+    error = np.std(values) / np.sqrt(len(values))
+    assert np.mean(values) == pytest.approx(share, abs=3 * error + 1e-3)
+    assert covered >= 34  # of 40; with a true chance of 0.95 fewer come once in a thousand times
+
+
+def test_noise_is_called_noise() -> None:
+    rng = np.random.default_rng(1)
+    found = {e.name: e for e in shape(matchups(rng, np.zeros((6, 6)), 50), np.full(6, 1 / 6))}
+    share = found["transitive share, noise taken off"]
+    assert np.isnan(share.value) and share.notes == "most of the matrix is noise: play more games"
+    assert 0.5 < found["noise, share of the matrix"].value < 2
+    assert found["transitive share as measured"].null == pytest.approx(1 / 3)
+    assert found["3-cycles beyond noise"].value == 0 < found["3-cycles"].value
+
+
+def test_a_player_of_whom_hardly_a_game_is_known_is_refused() -> None:
+    """The resamples that have its games all have the same ones: noise would look like none."""
+    rng = np.random.default_rng(0)
+    pays = {(i, j): rng.normal(size=30) for i in range(4) for j in range(4) if i != j}
+    for (i, j), pay in pays.items():
+        if 3 in (i, j):
+            pay[np.arange(30) != i + 5 * j] = np.nan
+    draws = Draws(tasks=[str(n) for n in range(30)])
+    with pytest.raises(RunError, match="too few games of p0 with p3 did not fail"):
+        Matchups.of(pays, draws, ["p0", "p1", "p2", "p3"])

@@ -1,0 +1,202 @@
+"""Reciprocity of strategies whose chances are known exactly."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arenas.games.matrix import Matrix, raw_env
+from selfplay.engines.scripted import Script, constant
+from selfplay.errors import ConfigError
+from selfplay.role import Role
+from selfplay.study.measures.reciprocity import conditionals, memory_one, study
+from selfplay.study.players import Player
+from selfplay.study.result import Result
+from selfplay.study.stats.bootstrap import Draws, Estimate
+from selfplay.types import Observation
+from tests.helpers.scripted_games import games, player
+
+ROUNDS = 8
+LATER = "after a forced move, {} later"
+
+
+def arena() -> Any:
+    return raw_env(rounds=ROUNDS)
+
+
+def strategy(answer: Callable[[str, str], str], first: str = "C", noise: float = 0.0) -> Script:
+    """A memory-one strategy: (own last, other's last) to C or D, executed wrongly at times."""
+
+    def script(agent: str, observation: Any, rng: Any) -> str:
+        history = observation.fields["history"]
+        names = {"cooperate": "C", "defect": "D", "nothing": "D"}
+        last = (names[history[-1]["mine"]], names[history[-1]["theirs"]]) if history else None
+        chosen = answer(*last) if last else first
+        if rng.random() < noise:
+            chosen = "D" if chosen == "C" else "C"
+        return "cooperate" if chosen == "C" else "defect"
+
+    return script
+
+
+TIT_FOR_TAT = strategy(lambda own, other: other)
+
+
+def played(first: Script, second: Script | None = None, **settings: Any) -> Result:
+    made = games(arena, {"a": first, "b": second or first}, **settings)
+    who: Player = player("a", arena)
+    if second is not None:
+        # Agents of one role: seat the second one by name.
+        who = _Two(label="a", policies={"player": "a"})
+    return study(made, who)
+
+
+class _Two(Player):
+    def seats(self, agents: Any) -> dict[str, str]:
+        return dict(zip(agents, "ab", strict=True))
+
+
+def by_name(result: Result) -> dict[str, Estimate]:
+    return {each.name: each for each in result.estimates}
+
+
+def test_tit_for_tat_forgives_nothing_of_itself() -> None:
+    """Against itself a forced defection echoes: the next round, and every second one after."""
+    found = by_name(played(TIT_FOR_TAT))
+    assert found["cooperation"].value == found["P(C|C)"].value == 1
+    assert np.isnan(found["P(C|D)"].value)  # it never happened: no value, and not 0
+    assert np.isnan(found["reciprocity P(C|C) - P(C|D)"].value)
+    assert found[LATER.format("1 round")].value == 1
+    assert (
+        found[LATER.format("2 rounds")].value == 0
+    )  # the other answers the defection a round later
+    assert found[LATER.format("3 rounds")].value == 1
+
+
+def test_always_defect_reciprocates_nothing() -> None:
+    found = by_name(played(constant("defect")))
+    assert found["cooperation"].value == 0 and found["P(C|D)"].value == 0
+    assert [found[LATER.format(k)].value for k in ("1 round", "2 rounds")] == [0, 0]
+
+
+def test_tit_for_tat_against_always_defect() -> None:
+    """Of 8 rounds one cooperates in the first alone: 1 of 16 moves; P(C|D) = 0 of 7 and 0 of 6."""
+    result = played(TIT_FOR_TAT, constant("defect"))
+    found = by_name(result)
+    assert found["cooperation"].value == 1 / 16
+    assert (found["P(C|D)"].value, found["P(C|C)"].value) == (0, 0)
+    rows = {row[0]: row[1:] for row in result.tables[0].rows}
+    assert rows["CD"][0] == rows["DC"][0] == 0 and rows["CD"][3] == rows["DC"][3] == "24"
+    assert rows["DD"][3] == str(24 * 12)
+    # Only tit-for-tat can be moved, by half of the two players.
+    assert found[LATER.format("1 round")].value == 0.5
+
+
+def test_each_seat_has_figures_of_its_own() -> None:
+    """One player always cooperates, the other never; together they do in half of the rounds."""
+    result = played(constant("cooperate"), constant("defect"))
+    found = by_name(result)
+    assert found["cooperation"].value == 0.5
+    assert found["player_0: cooperation"].value == 1
+    assert found["player_1: cooperation"].value == 0
+    assert found["player_0: P(C|D)"].value == 1 and found["player_1: P(C|C)"].value == 0
+    assert math.isnan(found["player_0: P(C|C)"].value)  # the other never cooperates
+    (table,) = [each for each in result.tables if each.title == "Memory one by seat"]
+    visits = {(row[0], row[1]): row[5] for row in table.rows}
+    assert int(str(visits["player_0", "CD"])) > 100
+    assert visits["player_1", "CD"] == "0 (too few)"
+
+
+def test_who_answers_a_forced_move_is_told_by_seat() -> None:
+    """Only tit for tat reacts, so its own effect is twice the mean effect of both."""
+    found = by_name(played(TIT_FOR_TAT, constant("defect")))
+    both = LATER.format("1 round")
+    assert found[f"{both} by player_0"].value == 1 and found[f"{both} by player_1"].value == 0
+
+
+def test_what_few_moves_say_is_not_given() -> None:
+    """Of 19 games one move each follows a cooperation, of 20 enough."""
+    few = by_name(played(TIT_FOR_TAT, constant("defect"), episodes=19))
+    for name in ("P(C|C)", "reciprocity P(C|C) - P(C|D)"):
+        assert np.isnan([few[name].value, few[name].low, few[name].high]).all()
+        assert few[name].notes == "19 visits, and 20 are the fewest that say anything"
+    assert few["P(C|D)"].value == 0
+    enough = by_name(played(TIT_FOR_TAT, constant("defect"), episodes=20))
+    assert enough["P(C|C)"].value == enough["reciprocity P(C|C) - P(C|D)"].value == 0
+
+
+def test_a_player_that_would_remember_its_own_move_is_refused() -> None:
+    made = games(arena, {"a": TIT_FOR_TAT})
+    remembering = replace(made.seats["player"], role=Role(memory="conversation"))
+    with pytest.raises(ConfigError, match=r"Role has memory=conversation, .* memory=none"):
+        study(replace(made, seats={"player": remembering}), player("a", arena))
+
+
+def test_tit_for_tat_with_noise() -> None:
+    found = by_name(played(strategy(lambda own, other: other, noise=0.05), episodes=80))
+    for name, truth in (("P(C|C)", 0.95), ("P(C|D)", 0.05), ("reciprocity P(C|C) - P(C|D)", 0.9)):
+        assert found[name].low <= truth <= found[name].high, found[name]
+
+
+def test_win_stay_lose_shift_is_read_from_the_vector() -> None:
+    shift = strategy(lambda own, other: "C" if own == other else "D", noise=0.2)
+    result = played(shift, episodes=80)
+    rows = {row[0]: row[1:] for row in result.tables[0].rows}
+    assert by_name(result)["cooperation after CD"].value == rows["CD"][0]
+    for state, truth in {"CC": 0.8, "CD": 0.2, "DC": 0.2, "DD": 0.8}.items():
+        low, high = (float(end) for end in rows[state][1:3])  # type: ignore[arg-type]
+        assert low <= truth <= high, (state, rows[state])
+
+
+def test_a_mixed_population_looks_reciprocal_and_the_probe_is_not_fooled() -> None:
+    """Half always cooperate, half always defect: P(C|C) - P(C|D) is 1 with nothing reciprocated."""
+    moves = [np.ones((ROUNDS, 2))] * 10 + [np.zeros((ROUNDS, 2))] * 10
+    found = conditionals(moves, Draws(tasks=["t"] * 20))
+    assert found[2].value == 1
+    never, visits = memory_one(moves, Draws(tasks=["t"] * 20))[1]
+    assert visits == 0 and never.value != never.value and never.notes.startswith("0 visits")
+
+    def stubborn(agent: str, observation: Any, rng: Any) -> str:
+        history = observation.fields["history"]
+        return history[0]["mine"] if history else rng.choice(["cooperate", "defect"])
+
+    assert by_name(played(stubborn))[LATER.format("1 round")].value == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "cooperate", "words"),
+    [
+        ({"rounds": 1}, "cooperate", "no move answers another; .* arena.rounds=5"),
+        ({"rounds": 3}, "hunt", "no such move in matrix_v0; it has cooperate, defect"),
+    ],
+)
+def test_what_is_no_repeated_dilemma_is_one_line(
+    settings: dict[str, Any], cooperate: str, words: str
+) -> None:
+    def other() -> Any:
+        return raw_env(**settings)
+
+    with pytest.raises(ConfigError, match=words):
+        study(games(other, {"a": TIT_FOR_TAT}), player("a", other), cooperate=cooperate)
+
+
+def test_a_failed_probe_is_counted() -> None:
+    """An arena that breaks on what only the probe brings about."""
+
+    class Frail(Matrix):
+        def view(self, agent: str) -> Observation:
+            seen = super().view(agent)
+            if any(entry["theirs"] == "defect" for entry in seen.fields["history"]):
+                raise RuntimeError("never seen")
+            return seen
+
+    def frail() -> Any:
+        return Frail(actions=["cooperate", "defect"], payoffs=[[3, 0], [5, 1]], rounds=ROUNDS)
+
+    made = games(frail, {"a": constant("cooperate")}, episodes=12)
+    result = study(made, player("a", frail))
+    # 12 games, and 12 pairs of probes of each player, of which one of each pair breaks.
+    assert result.params["failed_episodes"] == pytest.approx(24 / 60)

@@ -1,0 +1,158 @@
+"""Who learned what: swap tables whose entries are worked out by hand."""
+
+from collections.abc import Callable
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+
+from arenas.games.matrix import raw_env
+from selfplay.engines.scripted import constant
+from selfplay.errors import ConfigError
+from selfplay.study.measures.role_swap import contrasts, shapley, study
+from selfplay.study.result import Result
+from selfplay.study.stats.bootstrap import Draws, Estimate
+from tests.helpers.scripted_games import games, player
+
+ROLES = ("row", "column")
+
+
+def by_name(result: Result) -> dict[str, Estimate]:
+    return {each.name: each for each in result.estimates}
+
+
+def swap(payoffs: list[list[list[float]]], **settings: object) -> Result:
+    """Trained plays the first action, untrained the second."""
+
+    def arena():  # type: ignore[no-untyped-def]
+        return raw_env(actions=["new", "old"], payoffs=payoffs, players=["row", "column"])
+
+    made = games(arena, {"trained": constant("new"), "base": constant("old")}, **settings)
+    return study(made, [player("trained", arena), player("base", arena)])
+
+
+def test_what_adds_up_has_no_co_adaptation() -> None:
+    found = by_name(swap([[[5, 5], [3, 3]], [[2, 2], [0, 0]]]))
+    assert found["joint gain, trained over base"].value == 5
+    assert found["gain of row alone"].value == 3 and found["gain of column alone"].value == 2
+    assert found["lost with base as row"].value == 3
+    assert found["co-adaptation"].value == 0
+    assert (found["co-adaptation"].low, found["co-adaptation"].high) == (0, 0)
+
+
+def test_what_only_works_together_is_co_adaptation() -> None:
+    found = by_name(swap([[[1, 1], [0, 0]], [[0, 0], [0.25, 0.25]]]))
+    assert found["joint gain, trained over base"].value == 0.75
+    assert found["gain of row alone"].value == -0.25
+    assert found["co-adaptation"].value == 1.25
+
+
+def shares(count: int, worth: Callable[[set[int]], float]) -> list[float]:
+    """Shapley values of the sides 1 to `count`, of the worth of the set that is trained."""
+    cells = {
+        cell: np.array(float(worth({n + 1 for n, who in enumerate(cell) if who == 0})))
+        for cell in product((0, 1), repeat=count)
+    }
+    return [float(value) for value in shapley(cells, count)]
+
+
+@pytest.mark.parametrize(
+    ("worth", "expected"),
+    [
+        (lambda s: 3 in s and bool(s & {1, 2}), [1 / 6, 1 / 6, 2 / 3]),  # a glove and its pair
+        (lambda s: s == {1, 2, 3}, [1 / 3, 1 / 3, 1 / 3]),
+        (lambda s: bool(s), [1 / 3, 1 / 3, 1 / 3]),
+        (lambda s: len(s) >= 2, [1 / 3, 1 / 3, 1 / 3]),
+        (lambda s: sum(s) + 2 * (s >= {1, 2}), [2, 3, 3]),
+        (lambda s: float(2 in s), [0, 1, 0]),
+    ],
+)
+def test_shapley_values_of_three(worth: Callable[[set[int]], float], expected: list[float]) -> None:
+    found = shares(3, worth)
+    assert found == pytest.approx(expected)
+    assert sum(found) == pytest.approx(worth({1, 2, 3}) - worth(set()))
+
+
+def test_shapley_values_are_the_mean_over_all_orders_and_linear() -> None:
+    draw = np.random.default_rng(0).standard_normal
+    one, other = ({cell: draw(5) for cell in product((0, 1), repeat=4)} for _ in range(2))
+    by_order = np.zeros((4, 5))
+    for order in permutations(range(4)):
+        trained = [1, 1, 1, 1]
+        for side in order:
+            before = one[tuple(trained)]
+            trained[side] = 0
+            by_order[side] += (one[tuple(trained)] - before) / 24
+    np.testing.assert_allclose(shapley(one, 4), by_order)
+    both = shapley({cell: one[cell] + 2 * other[cell] for cell in one}, 4)
+    np.testing.assert_allclose(both, by_order + 2 * np.array(shapley(other, 4)))
+
+
+def test_shares_sum_to_the_joint_gain_and_split_co_adaptation() -> None:
+    found = by_name(swap([[[5, 5], [3, 3]], [[2, 2], [1, 1]]]))
+    row, column = (found[f"share of {s} in the joint gain (Shapley value)"] for s in ROLES)
+    assert (row.value, column.value) == (2.5, 1.5)
+    assert row.value + column.value == found["joint gain, trained over base"].value == 4
+    half = found["co-adaptation"].value / 2
+    assert row.value == found["gain of row alone"].value + half
+    assert column.value == found["gain of column alone"].value + half
+
+
+def test_shares_say_of_which_games_they_are_where_some_failed() -> None:
+    worth = {cell: np.arange(6.0) * cell.count(0) for cell in product((0, 1), repeat=2)}
+    worth[0, 1][:2] = np.nan
+    draws = Draws(tasks=[str(n) for n in range(6)])
+    joint, *_, row, column = contrasts(worth, draws, sides=ROLES, labels=["x", "y"])
+    assert joint.value == 5 and row.value + column.value == 7  # of the last four games
+    assert (
+        row.notes
+        == column.notes
+        == ("of 4 games that failed in no assignment, and of their joint gain")
+    )
+
+
+def test_a_zero_sum_game_has_a_role_effect_and_skill_without_it() -> None:
+    """J[i, j] = s_i - s_j + 0.3 with skills 1 and 0."""
+    pay = [[[0.3, -0.3], [1.3, -1.3]], [[-0.7, 0.7], [0.3, -0.3]]]
+    result = swap(pay, metrics=["return/row"])
+    assert by_name(result)["role effect, pay of the first side"].value == pytest.approx(0.3)
+    (skill,) = [table for table in result.tables if table.title.startswith("Skill")]
+    assert [row[1:] for row in skill.rows] == [pytest.approx([0, 1]), pytest.approx([-1, 0])]
+
+
+def test_the_table_has_every_assignment_and_the_pay_of_each_side() -> None:
+    table = swap([[[5, 1], [3, 0]], [[2, 0], [0, 0]]]).tables[0]
+    rows = {tuple(row[:2]): row[2:] for row in table.rows}
+    assert list(table.columns) == [
+        "row",
+        "column",
+        "return",
+        "low",
+        "high",
+        "return/row",
+        "return/column",
+    ]
+    assert rows["trained", "trained"] == [3, 3, 3, 5, 1]
+    assert rows["trained", "base"] == [1.5, 1.5, 1.5, 3, 0]
+
+
+def test_agents_of_one_role_are_sides() -> None:
+    def arena():  # type: ignore[no-untyped-def]
+        return raw_env()
+
+    made = games(arena, {"c": constant("cooperate"), "d": constant("defect")})
+    result = study(made, [player("c", arena), player("d", arena)])
+    rows = {tuple(row[:2]): row[5:] for row in result.tables[0].rows}
+    assert rows["c", "d"] == [0, 5] and rows["d", "c"] == [5, 0]
+    assert not [name for name in by_name(result) if name.startswith("role effect")]
+
+
+def test_what_cannot_be_swapped_is_one_line() -> None:
+    def arena():  # type: ignore[no-untyped-def]
+        return raw_env()
+
+    made = games(arena, {"c": constant("cooperate")})
+    with pytest.raises(ConfigError, match="nobody to swap with"):
+        study(made, [player("c", arena)])
+    with pytest.raises(ConfigError, match="no such agent; did you mean 'player_"):
+        made.scores([], "return/player_7")

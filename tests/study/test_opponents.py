@@ -1,0 +1,53 @@
+"""Studies of a run in which an opponent always holds one role."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command_process import run
+
+CHANCE = (
+    "+population.opponents.chance="
+    "{_target_: selfplay.engines.scripted.Scripted, script: arenas.games.opponents.random_legal}"
+)
+HELD = "partner is played by chance, which does not learn"
+FEW = "--episodes=6"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of the signal game whose partner is a script, and a copy of it."""
+    place = tmp_path_factory.mktemp("opponents")
+    small = ("run.steps=1", "warmstart.steps=10", "sampler.group_size=8", "run.threads=1")
+    seats = (CHANCE, "+population.roles={partner: chance}")
+    outcome = run("train", "+experiment=signal", *small, *seats, "run.name=one", cwd=place)
+    assert outcome.code == 0, outcome.err
+    shutil.copytree(place / "runs/one", place / "runs/two")
+    return place
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("crossplay", "runs/one", "runs/two", FEW),
+        ("roleswap", "runs/one", FEW),
+        ("ablate", "runs/one", FEW),
+        pytest.param(("transfer", "runs/one", "runs/two", FEW), marks=pytest.mark.slow),
+        pytest.param(("hacking", "runs/one", "runs/two", FEW), marks=pytest.mark.slow),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_measure_that_plays_games_seats_the_opponent(
+    folder: Path, arguments: tuple[str, ...]
+) -> None:
+    outcome = run("study", *arguments, cwd=folder)
+    assert outcome.code == 0, outcome.err
+    assert HELD in outcome.out or arguments[0] == "transfer"
+
+
+def test_a_listener_without_a_model_is_left_out_and_named(folder: Path) -> None:
+    outcome = run("study", "influence", "runs/one", FEW, cwd=folder)
+    assert outcome.code == 0, outcome.err
+    assert "partner_0 of one@1 has no model whose probabilities could be read" in outcome.out
+    assert "positive signalling of scout_0" in outcome.out

@@ -1,0 +1,91 @@
+"""The viewer in a real browser: hostile words stay words, and an open page follows the run."""
+
+import fcntl
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.server import application
+from tests.helpers.recorded_run import HOSTILE
+from tests.helpers.viewer_run import episode, five_episodes, served, write
+
+pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="needs the browser chromium")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    return five_episodes(tmp_path / "made")
+
+
+def seen(address: str, profile: Path, *, milliseconds: int) -> str:
+    """What a real browser makes of a page after so long of its own time."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+    more = [f"--user-data-dir={profile}", f"--virtual-time-budget={milliseconds}", "--dump-dom"]
+    command = ["chromium", *flags, *more, address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
+
+
+def test_a_real_browser_runs_nothing_that_a_model_wrote(made: Path, tmp_path: Path) -> None:
+    write(made, 4, [episode(HOSTILE, 0.0)])
+    with served(made) as address:
+        for colour in ("", "?colour=likelihood"):
+            page = f"{address}run/made/episodes/4/1{colour}"
+            shown_ = seen(page, tmp_path / "profile", milliseconds=2000)
+            assert "<title>Episode 1 of step 4" in shown_ and "onerror" in shown_  # as words
+            assert "<img" not in shown_ and "<title>owned" not in shown_
+
+
+def left_open(served: Any, made: Path) -> str:
+    """The page of the run, which is trained, after half a minute of the browser's time."""
+    server = uvicorn.Server(uvicorn.Config(served, log_level="warning", lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0)) as listener, (made / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}/run/made"
+            return seen(address, made.parent / "profile", milliseconds=30_000)
+        finally:
+            server.should_exit = True
+            thread.join(120)
+
+
+def test_a_page_that_is_left_open_shows_the_next_step(made: Path, tmp_path: Path) -> None:
+    metrics = made / "metrics.jsonl"
+    metrics.write_text('{"step": 1, "role/solver/reward": 0.5}\n')
+    inner = application(Catalogue([made]), cache=tmp_path / "cache")
+    asked: list[str] = []
+
+    async def growing(scope: Any, receive: Any, send: Any) -> None:
+        """The application, whose run takes a step when its page has been shown once."""
+        await inner(scope, receive, send)
+        asked.append(scope["path"])
+        if asked.count("/run/made") == 1 and metrics.stat().st_size < 60:
+            with metrics.open("a") as file:
+                file.write('{"step": 2, "role/solver/reward": 0.75}\n')
+
+    page = left_open(growing, made)
+    assert "2 steps" in page and "1 steps" not in page
+    assert asked.count("/run/made") > 1
+
+
+def test_a_page_whose_server_knows_it_no_more_says_so(made: Path, tmp_path: Path) -> None:
+    """Another server has come to its port, with another token."""
+    inner = application(Catalogue([made]), cache=tmp_path / "cache")
+    stranger = application(Catalogue([made]), cache=tmp_path / "cache", token="another")
+    pages: list[str] = []
+
+    async def changing(scope: Any, receive: Any, send: Any) -> None:
+        pages.extend(["page"] * (scope["path"] == "/run/made"))
+        await (inner if len(pages) < 2 else stranger)(scope, receive, send)
+
+    page = left_open(changing, made)
+    assert len(pages) > 1 and re.search('<body class="lost"', page)

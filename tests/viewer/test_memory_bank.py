@@ -1,0 +1,129 @@
+"""The time line of a memory bank: what the record says is what the arena's bank came to."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from arenas.memory.arena import MANAGER, Memory, raw_env
+from selfplay.types import Episode, Task
+from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.memory_bank import time_line
+from selfplay.viewer.server import application
+from tests.helpers.builders import episode as made
+from tests.helpers.builders import turn
+from tests.helpers.recorded_run import HOSTILE
+from tests.helpers.viewer_run import five_episodes, write
+
+FACTS = [
+    {"text": text, "speaker": "Ann", "time": f"day {n}"}
+    for n, text in enumerate(("one", "two", "three", "four", "five", "six", "seven"))
+]
+PAYLOAD = {
+    "earlier": FACTS[:1],
+    "facts": FACTS[1:],
+    "questions": [{"question": "what?", "answer": "six"}],
+}
+SAID = (
+    '{"event": "ADD"}',
+    '{"memory": [{"event": "UPDATE", "id": "0", "text": "one and three"}, {"event": "ADD", '
+    '"text": "else"}]}',
+    '{"event": "DELETE", "id": "1"}',
+    '{"event": "DELETE", "id": "1"}',
+    '{"memory": [{"event": "NONE"}]}',
+    '{"event": "UPDATE", "id": "0"}',
+)
+
+
+def played() -> tuple[Episode, Memory]:
+    """A dialogue with every kind of operation, and one that is refused."""
+    arena = raw_env(most_operations=2)
+    task = Task(id="t", payload=PAYLOAD)
+    arena.begin(task, seed=0)
+    turns = []
+    for action in SAID:
+        arena.play({MANAGER: action})
+        turns.append(turn(MANAGER, action=action, info=dict(arena.notes[MANAGER])))
+    answer = json.dumps({"answer": "six", "memories": ["0", "0", "77"]})
+    arena.play({"answer_agent_0": answer})
+    notes = dict(arena.notes["answer_agent_0"])
+    turns.append(turn("answer_agent_0", action=answer, info=notes))
+    return made(*turns, task=task), arena
+
+
+def test_the_time_line_is_the_banks_own_journal() -> None:
+    episode, arena = played()
+    line = time_line(episode)
+    assert line is not None
+    told = [(m.event, m.entry) for moments in line.moments for m in moments]
+    assert told == [
+        ("EARLIER", "0"),
+        ("ADD", "1"),
+        ("UPDATE", "0"),
+        ("ADD", "2.1"),
+        ("DELETE", "1"),
+        ("REFUSED", ""),
+        ("NOOP", ""),
+        ("UPDATE", "0"),
+    ]
+    alive = {life.entry: life for life in line.lives if life.end is None}
+    assert {name: life.text for name, life in alive.items()} == {
+        name: entry.text for name, entry in arena.bank.entries.items()
+    }
+    for name, entry in arena.bank.entries.items():
+        assert tuple(moment.before for moment in alive[name].moments[1:]) == entry.old
+    (gone,) = (life for life in line.lives if life.end is not None)
+    assert gone.entry == "1" and gone.end == 3
+    assert alive["0"].used == ["answer_agent_0 (correct)"] and not alive["2.1"].used
+    assert line.moments[4][0].reason == "unknown_id"
+
+
+def test_a_part_of_a_mixture_has_its_time_line_too() -> None:
+    episode, _ = played()
+    task = Task(id="m/t", payload={"arena": "m", "task": {"id": "t", "payload": PAYLOAD}})
+    turns = [turn(f"m_{t.agent}", action=t.action, info=t.info) for t in episode.turns]
+    alone, mixed = time_line(episode), time_line(made(*turns, task=task))
+    assert alone is not None and mixed is not None and mixed.moments == alone.moments
+    assert mixed.lives[0].used == ["m_answer_agent_0 (correct)"]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        *(None, "", "[" * 100_000, "7", '{"event": 7}', '{"memory": 7}', HOSTILE),
+        *('[{"event": "UPDATE"}, 3]', '{"event": "UPDATE", "id": "never"}'),
+        '{"event": "DELETE", "id": "never"}',
+    ],
+)
+@pytest.mark.parametrize("verdict", ["add", "not_json"])
+def test_no_record_breaks_it(action: Any, verdict: str) -> None:
+    managed = turn(MANAGER, action=action, info={"verdict": verdict})
+    answered = turn("answer_agent_0", action=action)
+    read: tuple[dict[str, Any], ...] = (PAYLOAD, {"facts": [3, None]}, {"facts": [{"text": 7}]})
+    for payload in read:
+        task = Task(id="t", payload=payload)
+        assert time_line(made(*[managed] * 9, answered, task=task)) is not None
+    none: tuple[dict[str, Any], ...] = ({}, {"facts": 7}, {"task": 7}, {"facts": [], "earlier": 7})
+    for payload in none:
+        assert time_line(made(managed, task=Task(id="t", payload=payload))) is None
+
+
+def test_the_page_of_an_episode_has_it(tmp_path: Path) -> None:
+    episode, _ = played()
+    run = five_episodes(tmp_path / "made")
+    hostile = {**PAYLOAD, "facts": [{**fact, "text": HOSTILE} for fact in FACTS[1:]]}
+    other = made(*episode.turns, task=Task(id="t", payload=hostile))
+    write(run, 3, [episode, other])
+    with TestClient(
+        application(Catalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
+    ) as client:
+        page = client.get("/run/made/episodes/3/1").text
+        assert "The memory bank" in page and "refused, unknown_id" in page
+        assert page.count("<circle") == 5 and page.count("<path d=") == 1
+        assert "facts 0 → 2 → 6" in page and "facts 1 → 3, deleted" in page
+        bad = client.get("/run/made/episodes/3/2").text
+        assert len(re.findall(r"<script\b", bad)) == 1 and "<img" not in bad
+        assert "The memory bank" not in client.get("/run/made/episodes/1/1").text

@@ -1,0 +1,122 @@
+"""The pages in a real browser that a person uses: a game in two tabs, and every page on a phone."""
+
+import json
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from selfplay.experiment.human_play import table
+from selfplay.viewer.play_pages import PlayPages, Sitting, application
+from tests.helpers.browser import Browser, Tab, browser
+from tests.helpers.recorded_run import HOSTILE, make_run
+from tests.helpers.viewer_run import episode, served, write
+from tests.viewer.test_memory_bank import played
+from tests.viewer.test_task_pages import ladder, saved
+
+pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="needs the browser chromium")
+PHONE = 360
+"""Pixels of a narrow one."""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as made:
+        yield made
+
+
+@contextmanager
+def seated() -> Iterator[tuple[str, Callable[[], None]]]:
+    """The address of a table of tic-tac-toe, and what stops its server."""
+    sitting = Sitting(seed=0)
+    with (
+        table("tic_tac_toe", ask=sitting.ask, script="arenas.games.tic_tac_toe.minimax") as place,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        pages = PlayPages(place, sitting, title="A game", agent="player_1")
+        made = uvicorn.Config(application(pages), log_level="warning", lifespan="off")
+        server = uvicorn.Server(made)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+
+        def stop() -> None:
+            server.should_exit = server.force_exit = True
+            thread.join(20)
+
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/", stop
+        finally:
+            stop()
+            sitting.close()
+
+
+def write_down(tab: Tab, text: str) -> None:
+    tab.run(f"document.querySelector('textarea').value = {json.dumps(text)}")
+
+
+def press(tab: Tab, times: int = 1) -> None:
+    for _ in range(times):
+        tab.run("document.querySelector('main button').click()")
+
+
+def test_a_game_in_two_tabs_that_are_reloaded_and_outlive_the_server(
+    shown: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with seated() as (address, stop):
+        first = shown.open(address)
+        assert first.run("document.querySelector('select').value") == "player_1"
+        first.run("document.querySelector('select').value = 'player_0'")
+        press(first, times=2)
+        first.wait("document.body.innerText.includes('Your move, as player_0')")
+        second = shown.open(address, width=PHONE)
+        assert second.run("document.documentElement.scrollWidth") <= PHONE
+        write_down(second, "9")
+        write_down(first, "5")
+        press(first, times=2)
+        first.wait("document.querySelectorAll('details.turn').length === 2")
+        # The other tab has words in it: they stay, are refused, and are still to be read.
+        assert second.run("document.querySelector('textarea').value") == "9"
+        press(second)
+        second.wait("document.body.innerText.includes('gone on')")
+        assert "what you wrote\n9" in second.text()
+        second.go(address)
+        assert "Move 2" in second.text() and "owned" not in second.run("document.title")
+        first.reload()
+        assert first.run("document.querySelectorAll('details.turn').length") == 2
+        write_down(first, "not lost")
+        stop()
+        press(first)
+        first.wait("document.body.classList.contains('lost')")
+        assert first.run("document.querySelector('textarea').value") == "not lost"
+        assert "does not answer" in first.text()
+
+
+def test_no_page_is_wider_than_a_phone(shown: Browser, tmp_path: Path) -> None:
+    run = make_run(tmp_path / ("a-rather-long-name-" * 3), hostile=HOSTILE)
+    saved(run, ladder().state_dict())
+    remembered, _ = played()
+    wild = [episode("a" * 100_000, 0.0), episode(HOSTILE, 1.0), remembered]
+    write(run, 61, wild, group="g" * 90)
+    games = run / "games"
+    games.mkdir()
+    line = (run / "episodes/000061.jsonl").read_text().splitlines()[1]
+    (games / "20260101-000000-1.jsonl").write_text(f"{line}\n")
+    (games / "20260101-000000-2.jsonl").write_text("{}\n")
+    pages = (
+        *("", "?section=Roles", "/episodes", "/episodes/61/1", "/episodes/61/2?colour=likelihood"),
+        *("/episodes/61/3", "/groups/60/g0", "/tasks?task=easiest", "/league", "/games"),
+        "/games/20260101-000000-1",
+    )
+    with served(run) as address:
+        tab = shown.open(address, width=PHONE)
+        for page in ("", *(f"run/{run.name}{page}" for page in pages)):
+            tab.go(f"{address}{page}")
+            assert tab.run("document.documentElement.scrollWidth") <= PHONE, page
+            assert "owned" not in tab.run("document.title"), page
+            assert len(tab.text()) > 20

@@ -1,0 +1,70 @@
+"""A game that ends just as its person leaves, or as the server does."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from selfplay.errors import RunError
+from selfplay.experiment.human_play import Table
+from selfplay.types import Episode
+from selfplay.viewer.play_pages import Sitting
+from tests.helpers.builders import episode
+
+
+class Gated:
+    """A table whose game ends, or breaks, when `gate` is opened; it calls `saving` as it saves."""
+
+    def __init__(self, saving: Callable[[], object], *, fault: Exception | None = None) -> None:
+        self.saving, self.fault = saving, fault
+        self.gate = threading.Event()
+
+    def check(self, agent: str) -> None:
+        """Every seat is there."""
+
+    def game(self, agent: str, *, seed: int, number: int) -> Episode:
+        assert self.gate.wait(20)
+        if self.fault:
+            raise self.fault
+        return episode()
+
+    def save(self, episode: Episode) -> Path:
+        self.saving()
+        return Path("saved")
+
+
+@pytest.mark.parametrize("fault", [None, KeyError("closed"), RunError("closed")])
+def test_a_game_that_the_server_ended_in_is_neither_saved_nor_a_fault(
+    fault: Exception | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved: list[int] = []
+    sitting, place = Sitting(seed=0), Gated(lambda: saved.append(1), fault=fault)
+    sitting.begin(cast(Table, place), "player_0", 1)
+    told: list[bool] = []
+    closing = threading.Thread(target=lambda: told.append(sitting.close()))
+    closing.start()
+    while not sitting._closed:
+        time.sleep(0.01)
+    place.gate.set()
+    closing.join(20)
+    assert told == [True] and not saved and sitting.seen.phase != "broken"
+    assert capsys.readouterr().err == ""
+
+
+def test_nobody_is_told_to_have_left_a_game_that_is_being_saved() -> None:
+    phases: list[str] = []
+
+    def saving() -> None:
+        leaving = threading.Thread(target=sitting.leave, args=(1,))
+        leaving.start()
+        leaving.join(0.1)
+        phases.append(sitting.seen.phase)
+
+    sitting, place = Sitting(seed=0), Gated(saving)
+    sitting.begin(cast(Table, place), "player_0", 1)
+    place.gate.set()
+    sitting.settle(20)
+    assert phases == ["others"] and sitting.seen.path == Path("saved")

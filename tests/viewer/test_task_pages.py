@@ -1,0 +1,104 @@
+"""The pages of tasks: of a ladder, and of the parts of a mixture, as their curricula save them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from selfplay.curriculum.ladder import Ladder
+from selfplay.curriculum.mixture import MixtureCurriculum
+from selfplay.errors import RunError
+from selfplay.types import Group, Task
+from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.server import application
+from selfplay.viewer.task_pages import tasks_of
+from tests.helpers.builders import episode, group, turn
+from tests.helpers.viewer_run import five_episodes
+
+
+def tried(task: Task, solved: int, *made: Task) -> Group:
+    metrics = {"attempts": 8, "solved": solved}
+    return group(episode(turn("solver_0"), task=task, metrics=metrics, created=made))
+
+
+def ladder() -> Ladder:
+    """A root that is waiting, two variants of it, and one of a variant."""
+    root = Task(id="root", type="sum", payload={"question": "hard"})
+    made = Ladder(roots=[root], batch=4, proposals=1, variants=3, climb=2, depth=2)
+    made.observe([tried(root, 0)], 1)
+    for step, name, solved in ((2, "easy", 8), (3, "middling", 0)):
+        (asked,) = (t for t in made.tasks(step) if "parent" in t.payload)
+        made.observe([tried(asked, solved, Task(id=name, type="sum"))], step)
+    asked = Task(id="x", payload={"parent": "middling"})
+    made.observe([tried(asked, 8, Task(id="easiest", type="sum"))], 4)
+    return made
+
+
+def saved(run: Path, state: Mapping[str, Any]) -> Path:
+    place = run / "checkpoints/000004"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "state.json").write_text(json.dumps({"curriculum": state}))
+    return run
+
+
+def test_a_ladder_is_shown_with_its_depths_states_and_lineage(tmp_path: Path) -> None:
+    run = saved(five_episodes(tmp_path / "made"), ladder().state_dict())
+    rows = ({"step": 1, "curriculum/open": 1}, {"step": 2, "curriculum/open": 3})
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tasks = tasks_of(run)[""]
+    depths = {"roots": "1 waiting", "1 below": "1 solved, 1 waiting", "2 below": "1 solved"}
+    assert dict(tasks.facts) == depths
+    assert [entry.key for entry in tasks.ancestors("easiest")] == ["easiest", "middling", "root"]
+    assert [entry.key for entry in tasks.children("root")] == ["middling", "easy"]
+    assert tasks.children("easy") == [] and tasks.ancestors("nobody") == []
+    with TestClient(
+        application(Catalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
+    ) as client:
+        page = client.get("/run/made/tasks?task=middling").text
+        assert "What was made from it" in page and "<svg" not in page
+        assert client.get("/run/made/tasks").text.count("<svg") == 1  # what it counted, by step
+        solved = client.get("/run/made/tasks?group=solved").text
+        assert "2 tasks in the newest" in solved and "task=root" in solved
+        assert ">middling</summary>" not in solved
+
+
+def test_the_parts_of_a_mixture_have_a_list_each(tmp_path: Path) -> None:
+    parts = {"climb": ladder(), "other": ladder()}
+    mixed = MixtureCurriculum(parts=parts, shares={"climb": 1, "other": 1}, batch=2)
+    state = mixed.state_dict()
+    state["parts"]["other"] = {"drawn": 3}  # of fixed tasks: it keeps none
+    task = {"id": "t", "type": "sum", "payload": {}}
+    entry = {"number": 4, "task": task, "step": 2, "author": "base", "parents": [9]}
+    state["parts"]["asked"] = {
+        "buffer": {"entries": {"sum": [{**entry, "attempts": 4, "solved": 1}]}}
+    }
+    run = saved(five_episodes(tmp_path / "made"), state)
+    assert set(tasks_of(run)) == {"climb", "asked"}
+    with TestClient(
+        application(Catalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
+    ) as client:
+        assert "part=asked" in client.get("/run/made/tasks").text
+        page = client.get("/run/made/tasks?part=asked&task=4").text
+        assert "1 of 4" in page and "part=asked&amp;task=9" in page
+        assert "easiest" in client.get("/run/made/tasks?part=nobody").text
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"drawn": 3}, "keeps no tasks of its own"),
+        (7, "keeps no tasks of its own"),
+        ({"parts": {}}, "keeps no tasks of its own"),
+        ({"rungs": [{}]}, "is damaged"),
+        ({"rungs": 7}, "is damaged"),
+        ({"buffer": {"entries": {"sum": [{"number": "x"}]}}}, "is damaged"),
+        ({"parts": 7}, "is damaged"),
+    ],
+)
+def test_what_has_no_tasks_is_one_line(state: Any, words: str, tmp_path: Path) -> None:
+    run = saved(five_episodes(tmp_path / "made"), state)
+    with pytest.raises(RunError, match=words):
+        tasks_of(run)
