@@ -33,7 +33,7 @@ from selfplay.types import Action, Sample
 
 THREADS = 8
 BASE = (
-    "+experiment=kuhn",
+    "+experiment=tiny/kuhn",
     "evaluations=none",
     "collapse.rules={}",
     "objective.correction=truncated",

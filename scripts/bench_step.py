@@ -31,7 +31,7 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--steps", type=int, default=7)
     options, overrides = parser.parse_known_args()
-    settings = compose.load(["+experiment=quickstart", *overrides])
+    settings = compose.load(["+experiment=tiny/quickstart", *overrides])
     experiment = Experiment(settings)
     rows = []
     with tempfile.TemporaryDirectory() as folder, Progress(0, "bench", live=False) as progress:

@@ -58,7 +58,7 @@ def settings(model: Path) -> dict[str, Any]:
     sizes = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "positions": 64}
     build_model(len(tokenizer), seed=0, **sizes).save_pretrained(model)
     tokenizer.save_pretrained(model)
-    config = load(["+experiment=kuhn", "evaluations=none", "run.threads=1"])
+    config = load(["+experiment=tiny/kuhn", "evaluations=none", "run.threads=1"])
     population = {
         **config["population"],
         "policy": {"model": str(model)},

@@ -35,7 +35,7 @@ RESUMES = 3
 """How often a run that ended is gone on with."""
 CLOSE = 1e-4
 """Largest difference of a weight that batches of other sizes can make in a few steps."""
-OVERRIDES = ("+experiment=smoke", "runtime=ray", "runtime.workers=2", "runtime.learners=2")
+OVERRIDES = ("+experiment=tiny/smoke", "runtime=ray", "runtime.workers=2", "runtime.learners=2")
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXPERIMENTS = ("quickstart", "kuhn", "signal")
+EXPERIMENTS = ("tiny/quickstart", "tiny/kuhn", "tiny/signal")
 BAND = 0.25
 
 
@@ -26,12 +26,12 @@ def main() -> None:
     if not measured.exists():
         selfplay("plan", "--measure", str(measured))
     for name in EXPERIMENTS:
-        if not (options.folder / name / "summary.json").is_file():
+        if not (options.folder / Path(name).name / "summary.json").is_file():
             selfplay(
                 "train",
                 f"+experiment={name}",
                 f"run.folder={options.folder}",
-                f"run.name={name}",
+                f"run.name={Path(name).name}",
                 f"run.steps={options.steps}",
                 "run.threads=1",
                 "run.episodes_every=1",
@@ -41,7 +41,7 @@ def main() -> None:
     print(f"{'experiment':<12} {'':<8} {'plan':>9} {'measured':>9} {'plan / measured':>16}")
     wrong = []
     for name in EXPERIMENTS:
-        for side, mine, theirs in compared(options.folder / name, measured):
+        for side, mine, theirs in compared(options.folder / Path(name).name, measured):
             print(f"{name:<12} {side:<8} {mine:>7.3f} s {theirs:>7.3f} s {mine / theirs:>16.2f}")
             if side == "step" and abs(mine / theirs - 1) > BAND:
                 wrong.append(name)

@@ -59,7 +59,7 @@ class Round:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--experiment", default="kuhn")
+    parser.add_argument("--experiment", default="tiny/kuhn")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", type=Path, help="where to save the figures")

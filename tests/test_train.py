@@ -92,7 +92,7 @@ def test_the_summary_has_the_evaluations_of_the_first_and_the_last_line() -> Non
                 for key, value in line.items()
                 if key.startswith(f"evaluation/{name}/")
             }
-    assert found["steps"] == 3 and found["seed"] == 0 and found["experiment"] == "smoke"
+    assert found["steps"] == 3 and found["seed"] == 0 and found["experiment"] == "tiny/smoke"
     assert found["totals"]["policy_versions"] == {"base": 3}
 
 
@@ -224,7 +224,7 @@ def test_runs_without_a_name_get_different_ones(tmp_path: Path) -> None:
         outcome = run("train", SMOKE, "run.steps=0", cwd=tmp_path)
         assert outcome.code == 0, outcome.err
     names = sorted(path.name for path in (tmp_path / "runs").iterdir())
-    assert len(names) == 2 and all(name.startswith("smoke-seed0-") for name in names)
+    assert len(names) == 2 and all(name.startswith("tiny-smoke-seed0-") for name in names)
 
 
 def test_what_gathering_cost_is_the_first_line_s() -> None:

@@ -40,7 +40,7 @@ def load(
         tell: Called with a line for each dropped setting of an experiment; prints it by default.
     """
     path: Path | None = getattr(options, "config_path", None)
-    name = "config" if path is not None and (path / "config.yaml").is_file() else "train"
+    name = "config" if path is not None and (path / "config.yaml").is_file() else compose.BASE
     return compose.load(overrides, name=name, folder=path, search=options.config_dir, tell=tell)
 
 

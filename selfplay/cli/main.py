@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
         "--config-path",
         type=Path,
         metavar="FOLDER",
-        help="a run to do again (with run.name=NEW), or a folder with a train.yaml",
+        help="a run to do again (with run.name=NEW), or a folder with a base.yaml",
     )
     takes_folders(train)
     train.add_argument(
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         "line for each fault; the exit code is 2 if there is a fault.",
     )
     check.add_argument(
-        "--config-path", type=Path, metavar="FOLDER", help="a run, or a folder with a train.yaml"
+        "--config-path", type=Path, metavar="FOLDER", help="a run, or a folder with a base.yaml"
     )
     check.add_argument("--seed", type=int, default=0, help="seed of the games (default 0)")
     takes_folders(check)

@@ -84,7 +84,9 @@ def plan(
         # `experiment=` is no group of the primary config, so that Hydra asks for a plus.
         named = [f"+{o}" if o.startswith("experiment=") else o for o in overrides]
         config = compose.load(named, search=search)
-        asked = workloads.of_config(config, workloads.assumptions(given))
+        assumed = workloads.assumptions(given)
+        compose.refuse_unchosen(config)
+        asked = workloads.of_config(config, assumed)
     else:
         if given:
             raise ConfigError(f"workload.{given[0]}: --run reads that off the run; drop one")
@@ -153,4 +155,4 @@ def _measure(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     cluster: Cluster = measure()
     options.measure.write_text(to_yaml(cluster), encoding="utf-8")
     print(f"{cluster.device.name}: {options.measure}")
-    print(f"now: selfplay plan experiment=quickstart cluster={options.measure}")
+    print(f"now: selfplay plan experiment=tiny/quickstart cluster={options.measure}")

@@ -85,7 +85,7 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
     named = run.get("name")
     if named is None:
-        named = f"{run['experiment']}-sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        named = f"{_stem(run)}-sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = run_folder(run, str(named))
     failed = sweep.run(folder, wanted, arguments=flags, trusted=sorted(trusted), jobs=options.jobs)
     if len(failed) < len(wanted.points):
@@ -226,9 +226,14 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     print(make(node, lambda text: print(text, file=sys.stderr)))
 
 
+def _stem(run: Mapping[str, Any]) -> str:
+    """Return the experiment's name, such as tiny/kuhn, as a part of a folder's name."""
+    return str(run["experiment"]).replace("/", "-")
+
+
 def _new_name(run: Mapping[str, Any], seed: int) -> str:
     now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    name = f"{run['experiment']}-seed{seed}-{now}"
+    name = f"{_stem(run)}-seed{seed}-{now}"
     taken = sum(1 for _ in Path(run["folder"]).glob(f"{name}*"))
     return f"{name}-{taken + 1}" if taken else name
 

@@ -19,7 +19,13 @@ from yaml import YAMLError
 
 from selfplay.config import trust
 from selfplay.config.composition import compose, parse, search_path
-from selfplay.config.group_choices import Tell, without_settings_of_others
+from selfplay.config.group_choices import (
+    ALGORITHM,
+    Tell,
+    keys_of,
+    with_choices_of_algorithm,
+    without_settings_of_others,
+)
 from selfplay.config.instantiate import TARGET, check, convert
 from selfplay.config.plain_data import refuse_bomb, refuse_bombs, refuse_unfit
 from selfplay.errors import ConfigError, nearest
@@ -58,11 +64,18 @@ TABLES = ("evaluations", "sampling")
 """Keys that hold plain settings under each name."""
 KEYS = ("seed", *OBJECTS, *COLLECTIONS, *SETTINGS)
 """All that a config must consist of."""
+REQUIRED = ("arena", "roles")
+"""Keys that the primary config leaves empty and that a run must fill."""
 SHARED = "shared"
 """Optional key for nodes that several others refer to, as in `${shared.held_out}`."""
 RUN = "config"
 """Name of the primary config of a run folder, which has all its values written out."""
+BASE = "base"
+"""Name of the primary config that experiments and overrides change."""
 GROUPS_WITH_PLUS = ("experiment",)
+"""Groups that the primary config does not choose from, so that Hydra asks for a plus."""
+NESTED = ("experiment",)
+"""Groups whose configs lie in folders of their own, such as experiment/tiny/kuhn.yaml."""
 OWN_PACKAGES = ("selfplay", "roles", "arenas", "configs")
 
 
@@ -92,7 +105,7 @@ def config_folder() -> Path:
 def load(
     overrides: Sequence[str],
     *,
-    name: str = "train",
+    name: str = BASE,
     folder: Path | None = None,
     search: Sequence[str] = (),
     tell: Tell = lambda line: None,
@@ -100,7 +113,7 @@ def load(
     """The composed and resolved configuration as plain data.
 
     Args:
-        overrides: Hydra overrides, such as `+experiment=quickstart` and `seed=1`.
+        overrides: Hydra overrides, such as `+experiment=tiny/quickstart` and `seed=1`.
         name: Primary config.
         folder: Its folder; the shipped one where None. A run folder reproduces the run.
         search: More folders to find config groups in.
@@ -157,9 +170,10 @@ def _compose(
     given = [*overrides, *_search_path(search)]
     folders = [Path(place) for place in search]
     with without_settings_of_others(home, name, given, search=folders, tell=tell) as place:
+        whole = with_choices_of_algorithm(overrides, [home, *folders])
         if place == home:
-            return compose(home, name, given)
-        return compose(place, name, [*overrides, *_search_path([str(home), *search])])
+            return compose(home, name, [*whole, *_search_path(search)])
+        return compose(place, name, [*whole, *_search_path([str(home), *search])])
 
 
 def _refuse_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> None:
@@ -194,7 +208,8 @@ def _refuse_empty(overrides: Sequence[str], plain: Mapping[str, Any]) -> None:
             node = node.get(part) if isinstance(node, Mapping) else None
         if isinstance(node, Mapping) and node:
             known = choices(parsed.key_or_group)
-            none = [f"choose {key}=none" for name in known if name == "none"]
+            optional = "none" in known and key not in REQUIRED
+            none = [f"choose {key}=none"] if optional else []
             other = none or ([f"choose a config, such as {key}={known[0]}"] if known else [])
             advice = " or ".join([*other, f"take single keys out with ~{key}.{next(iter(node))}"])
             raise ConfigError(
@@ -212,8 +227,9 @@ def load_changed(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     rest = []
     for override in overrides:
         group, _, name = override.partition("=")
-        if group in KEYS and choices(group) and name.isidentifier():
-            plain[group] = load([override])[group]
+        if group in (*KEYS, ALGORITHM) and choices(group) and name.isidentifier():
+            found = load([override])
+            plain |= {key: found[key] for key in keys_of(override, [config_folder()])}
         else:
             rest.append(override)
     with TemporaryDirectory() as place:
@@ -267,6 +283,7 @@ def validate(config: Mapping[str, Any]) -> None:
     services = ("seed", *config["services"])
     check({key: node for key, node in config.items() if key != "credit"}, provided=services)
     check(config["credit"], where="credit", provided=(*services, "arena"))
+    refuse_unchosen(config)
     nodes = {key: config[key] for key in OBJECTS}
     nodes |= {f"{key}.{name}": node for key in COLLECTIONS for name, node in config[key].items()}
     for name, node in config["evaluations"].items():
@@ -282,6 +299,17 @@ def validate(config: Mapping[str, Any]) -> None:
                 )
 
 
+def refuse_unchosen(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the config has no arena or no roles, as the primary config has none."""
+    if not config["arena"]:
+        raise ConfigError(
+            "no arena is chosen; add an experiment, such as +experiment=tiny/quickstart, or choose "
+            "arena=NAME and roles=NAME"
+        )
+    if not config["roles"]:
+        raise ConfigError("no roles are chosen; choose roles=NAME, or an experiment")
+
+
 def _refuse_plain(node: Any, *, where: str) -> None:
     if not isinstance(node, Mapping):
         raise ConfigError(f"{where}: {node!r} does not fit: it holds settings by name")
@@ -291,18 +319,24 @@ def groups(search: Sequence[str] = ()) -> list[str]:
     """The groups that there are configs of."""
     folders = [config_folder(), *map(Path, search)]
     places = [place for folder in folders if folder.is_dir() for place in folder.iterdir()]
-    return sorted({place.name for place in places if any(place.glob("*.yaml"))})
+    return sorted({place.name for place in places if any(_configs(place))})
 
 
 def choices(group: str, search: Sequence[str] = ()) -> list[str]:
-    """The configs of a group."""
-    folders = [config_folder(), *map(Path, search)]
-    return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
+    """The configs of a group, such as rloo of credit and tiny/kuhn of experiment."""
+    places = [folder / group for folder in (config_folder(), *map(Path, search))]
+    found = {path.relative_to(place) for place in places for path in _configs(place)}
+    return sorted(path.with_suffix("").as_posix() for path in found)
+
+
+def _configs(place: Path) -> Iterator[Path]:
+    """Return the files that can be chosen from a group's folder."""
+    return place.glob("**/*.yaml" if place.name in NESTED else "*.yaml")
 
 
 def default_keys() -> list[str]:
     """Every key of the default config, such as learner.lr."""
-    return sorted(_paths(compose(config_folder(), "train", [])))
+    return sorted(_paths(compose(config_folder(), BASE, [])))
 
 
 def to_yaml(config: Mapping[str, Any]) -> str:
@@ -323,8 +357,9 @@ def _escaped(value: Any) -> Any:
 
 
 def _missing(error: MissingConfigException, search: Sequence[str]) -> str:
-    group, _, name = str(error.missing_cfg_file or "").rpartition("/")
-    group = group.lstrip("/")
+    missing = str(error.missing_cfg_file or "").lstrip("/")
+    first = missing.partition("/")[0]
+    group, _, name = missing.partition("/") if first in NESTED else missing.rpartition("/")
     if not group:
         return _one_line(error)
     known = choices(group, search)
@@ -349,10 +384,14 @@ def _refused(
     found = re.search(r"An item is already at '([^']+)'", text)
     if found:
         return f"+{found.group(1)}: the config has this key already; write it without the plus"
+    found = re.search(r"Multiple values for ([^ ]+)\. To override", text)
+    if found and found.group(1) not in GROUPS_WITH_PLUS:
+        group = found.group(1)
+        return f"+{group}: the config chooses one already; write {group}=NAME without the plus"
     found = re.search(r"No match in the defaults list.*'\+?([^']+)'", text)
     if found:
         group = found.group(1).partition("=")[0]
-        return f"unknown key {group!r}; {nearest(group, [*KEYS, *GROUPS_WITH_PLUS])}"
+        return f"unknown key {group!r}; {nearest(group, [*KEYS, ALGORITHM, *GROUPS_WITH_PLUS])}"
     if isinstance(error, ConfigCompositionException) and error.__cause__:
         return f"{_one_line(error)} ({_one_line(error.__cause__)})"
     return _one_line(error)
@@ -373,6 +412,7 @@ def _unknown_key(
     while parent:
         parent = parent.rpartition(".")[0]
         beside = [path for path in known if path.rpartition(".")[0] == parent]
+        beside += [] if parent else [ALGORITHM]
         if beside:
             return f"unknown key {key!r}; {nearest(key, beside)}"
     return f"unknown key {key!r}; {nearest(key, known)}"

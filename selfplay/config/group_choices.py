@@ -3,6 +3,9 @@
 An experiment chooses `credit: dr_grpo` and sets `credit: {within: agent}`. An override `credit=rae`
 chooses another method, which has no such setting. The experiment's settings below that group were
 meant for the experiment's own choice, so they are dropped, and one line names them.
+
+An override `algorithm=dapo` stands for the choices of that algorithm's config: `credit=grpo`,
+`objective=dapo` and so on. A group that another override chooses is left to that override.
 """
 
 import re
@@ -16,6 +19,7 @@ from typing import Any, TypeAlias
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from selfplay.config.composition import chosen, compose, parse, search_path
 from selfplay.config.instantiate import TARGET
@@ -24,6 +28,12 @@ Tell: TypeAlias = Callable[[str], object]
 """Shows one line to the user."""
 NOTHING = "none"
 """Name of the choice that leaves a group empty."""
+ALGORITHM = "algorithm"
+"""Group whose configs choose credit, objective and sampler together."""
+METHOD = ("credit", "objective")
+"""Groups in which a new algorithm keeps no setting of an experiment."""
+OVERRIDE = re.compile(r"override\s+/?([\w/]+)")
+"""A key of a defaults list that chooses another config for a group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +46,8 @@ class Choice:
     """Name of the config."""
     override: str
     """The override as it was written."""
+    implied: bool = False
+    """True for a choice that an algorithm makes; `override` is then the algorithm's."""
 
     @property
     def key(self) -> str:
@@ -73,48 +85,125 @@ def without_settings_of_others(
         yield folder
 
 
+def with_choices_of_algorithm(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """Return the overrides, and before them the choices that `algorithm=NAME` stands for.
+
+    Overrides are stronger than the choices of an experiment, so the algorithm that the command line
+    names is used whole.
+
+    Args:
+        overrides: Overrides of the command line.
+        folders: Folders of groups.
+    """
+    implied = [each for each in _choices(overrides, folders) if each.implied]
+    return [*(f"{each.group}={each.name}" for each in implied), *overrides]
+
+
+def keys_of(override: str, folders: Sequence[Path]) -> list[str]:
+    """Return the keys of the config that `credit=rloo` or `algorithm=rloo` fills."""
+    return [each.key for each in _choices([override], folders) if each.group != ALGORITHM]
+
+
+def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> list[Choice]:
+    """Return the choices of the overrides, and those of the algorithm that they choose."""
+    found = [each for text in overrides if (each := _choice(text, folders)) is not None]
+    taken = {each.group for each in found}
+    implied = [
+        Choice(group=group, name=name, override=each.override, implied=True)
+        for each in found
+        if each.group == ALGORITHM
+        for group, name in _chosen_by(_file(f"{ALGORITHM}/{each.name}", folders)).items()
+        if group not in taken
+    ]
+    return [*found, *implied]
+
+
+def _chosen_by(file: Path | None) -> dict[str, str]:
+    """Return the choices of an algorithm's config: group to name; none if there is no such file."""
+    if file is None:
+        return {}
+    with suppress(OmegaConfBaseException, YAMLError, ValueError):
+        # The composition itself reports a file that cannot be read.
+        body = _plain(OmegaConf.load(file))
+        listed = body.get("defaults", ()) if isinstance(body, Mapping) else ()
+        return {
+            matched.group(1): name
+            for each in listed
+            if isinstance(each, Mapping)
+            for key, name in each.items()
+            if (matched := OVERRIDE.fullmatch(str(key))) and isinstance(name, str)
+        }
+    return {}
+
+
 def _changed(
     home: Path, name: str, overrides: Sequence[str], folders: Sequence[Path], tell: Tell
 ) -> dict[str, str]:
-    """Return the experiments that must change: path to new text."""
-    choices = [each for text in overrides if (each := _choice(text, folders)) is not None]
-    if not any(text.startswith("+") for text in overrides) or not choices:
+    """Return the experiments and algorithms that must change: path to new text."""
+    choices = _choices(overrides, folders)
+    algorithm = next((each.name for each in choices if each.group == ALGORITHM), None)
+    if not choices or not (algorithm or any(text.startswith("+") for text in overrides)):
         return {}
     rest = [text for text in overrides if text not in [each.override for each in choices]]
     with suppress(HydraException, OmegaConfBaseException, ValueError):
         # The composition itself reports a config that cannot be composed.
         found = _found(home, name, rest, overrides)
         before = dict(_last_of_groups(found))
-        files = {
-            path: file
+        paths = [
+            path
             for path, package in found
             if package in ("", "_global_") and path != name
-            if (file := _file(path, folders)) is not None
             if path.rpartition("/")[0] not in [each.group for each in choices]
-        }
-        anew = [each for each in choices if before.get(each.group) != each.name]
+        ]
+        files = {path: file for path in paths if (file := _file(path, folders)) is not None}
         bodies = {path: OmegaConf.load(file) for path, file in files.items()}
+        new = any(each.implied and before.get(each.group) != each.name for each in choices)
         left: dict[str, str] = {}
-        for choice in anew:
-            whose = {
-                path: settings
-                for path, body in bodies.items()
-                if isinstance(body, DictConfig)
-                if isinstance(settings := OmegaConf.select(body, choice.key), DictConfig)
-                if settings
-            }
-            if not whose or _fits(choice, before.get(choice.group), whose, folders):
-                continue
-            for path, settings in whose.items():
-                keys = [f"{choice.key}.{key!s}" for key in settings]
-                tell(
-                    f"experiment {path.rpartition('/')[2]}'s {', '.join(keys)} "
-                    f"{'is' if len(keys) == 1 else 'are'} dropped: {choice.override} was chosen"
-                )
-                _take_out(bodies[path], choice.key)
-                left[path] = _text(files[path], bodies[path])
+        for choice in choices:
+            if not (choice.implied and new and choice.group in METHOD):
+                if before.get(choice.group) == choice.name:
+                    continue
+                whose = _settings(bodies, choice)
+                of_algorithm = any(path.startswith(f"{ALGORITHM}/") for path in whose)
+                if not of_algorithm and _fits(choice, before.get(choice.group), whose, folders):
+                    continue
+            left |= _without(choice, bodies, files, tell)
+        if algorithm and (file := _file(f"{ALGORITHM}/{algorithm}", folders)):
+            chosen_there = _chosen_by(file)
+            mine = {f"{ALGORITHM}/{algorithm}": OmegaConf.load(file)}
+            for choice in choices:
+                if not choice.implied and chosen_there.get(choice.group) != choice.name:
+                    left |= _without(choice, mine, dict.fromkeys(mine, file), tell)
         return left
     return {}
+
+
+def _settings(bodies: Mapping[str, Any], choice: Choice) -> dict[str, DictConfig]:
+    """Return what configs set below the key of a choice: path of the config to settings."""
+    return {
+        path: settings
+        for path, body in bodies.items()
+        if isinstance(body, DictConfig)
+        if isinstance(settings := OmegaConf.select(body, choice.key), DictConfig)
+        if settings
+    }
+
+
+def _without(
+    choice: Choice, bodies: Mapping[str, Any], files: Mapping[str, Path], tell: Tell
+) -> dict[str, str]:
+    """Drop what configs set below the key of a choice; return path to new text, and tell it."""
+    left = {}
+    for path, settings in _settings(bodies, choice).items():
+        keys = [f"{choice.key}.{key!s}" for key in settings]
+        group, _, whose = path.partition("/")
+        tell(
+            f"{group} {whose}'s {', '.join(keys)} {'is' if len(keys) == 1 else 'are'} dropped: "
+            f"{choice.override} was chosen"
+        )
+        _take_out(bodies[path], choice.key)
+        left[path] = _text(files[path], bodies[path])
+    return left
 
 
 def _found(

@@ -90,7 +90,7 @@ def run_folder(run: Mapping[str, object], name: str | None = None) -> Path:
             f"run.folder: {folder!r} leads out of the current folder: write the path in full"
         )
     if not name:
-        _refuse_name(str(run.get("experiment", "train")), where="run.experiment")
+        _refuse_name(str(run.get("experiment", "train")), where="run.experiment", parts=True)
     found = name or run.get("name")
     if found is None:
         return Path(folder)
@@ -98,8 +98,11 @@ def run_folder(run: Mapping[str, object], name: str | None = None) -> Path:
     return Path(folder) / str(found)
 
 
-def _refuse_name(name: str, *, where: str) -> None:
-    if not re.fullmatch(r"\w[\w.+,=-]*", name) or len(name.encode()) > LONGEST_NAME:
+def _refuse_name(name: str, *, where: str, parts: bool = False) -> None:
+    """`parts` is True for a name that may have several parts, such as tiny/kuhn."""
+    one = r"\w[\w.+,=-]*"
+    pattern = f"{one}(/{one})*" if parts else one
+    if not re.fullmatch(pattern, name) or len(name.encode()) > LONGEST_NAME:
         shown = ascii(name if len(name) <= 60 else f"{name[:60]}...")
         raise ConfigError(
             f"{where}: {shown} does not fit: a name has at most {LONGEST_NAME} letters, digits and "

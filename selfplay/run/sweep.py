@@ -1,6 +1,6 @@
 """A sweep: one run for every combination of the values that a command line lists.
 
-    selfplay train -m +experiment=quickstart credit=grpo,rloo seed=0,1,2 run.name=ablation
+    selfplay train -m +experiment=tiny/quickstart credit=grpo,rloo seed=0,1,2 run.name=ablation
 
 A sweep is a folder of run folders with a `sweep.json` that says what each was made with. Every run
 has a process of its own, so that none inherits another's random state. The same command goes on

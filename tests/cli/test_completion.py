@@ -53,16 +53,16 @@ def test_bash_completes_commands_flags_groups_and_keys(bash: Path) -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_completes_behind_the_sign_that_breaks_its_words(bash: Path) -> None:
     assert completed(bash, "selfplay train credit=r") == ["rae", "reinforce_pp", "rloo"]
-    assert completed(bash, "selfplay train +experiment=kuh") == ["kuhn"]
-    whole = completed(bash, "selfplay train +experiment=kuh", breaks=" ")
-    assert whole == ["+experiment=kuhn"]
+    assert completed(bash, "selfplay train +experiment=tiny/kuh") == ["tiny/kuhn"]
+    whole = completed(bash, "selfplay train +experiment=tiny/kuh", breaks=" ")
+    assert whole == ["+experiment=tiny/kuhn"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_is_told_the_same_words(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
     said = capsys.readouterr().out
-    for word in ("train", "credit=rloo", "+experiment=kuhn", "learner.lr=", "--config-dir"):
+    for word in ("train", "credit=rloo", "+experiment=tiny/kuhn", "learner.lr=", "--config-dir"):
         assert word in said
     assert "@COMMANDS@" not in said and "@CASES@" not in said
     if shutil.which(shell):

@@ -27,21 +27,30 @@ def put_back() -> Iterator[None]:
     os.environ.update(environment)
 
 
+SMOKE = "+experiment=tiny/smoke"
+
 BAD = [
-    (["train", "+experiment=quickstrat"], "did you mean 'quickstart'?"),
+    (["train", "+experiment=quickstrat"], "did you mean 'tiny/quickstart'?"),
+    (["train", "+experiment=kuhn"], "did you mean 'tiny/kuhn'?"),
+    (["train", "+experiment=tiny_memory"], "did you mean 'tiny/memory'?"),
+    (["train"], "no arena is chosen; add an experiment, such as +experiment=tiny/quickstart"),
+    (["train", "arena=kuhn"], "no roles are chosen; choose roles=NAME"),
+    (["train", "algorithm=dappo"], "did you mean 'dapo'?"),
+    (["train", "algoritm=dapo"], "did you mean 'algorithm'?"),
+    (["train", SMOKE, "+algorithm=dapo"], "without the plus"),
     (["train", "credit=grop"], "did you mean 'grpo'?"),
     (["train", "objective=dappo"], "did you mean 'dapo'?"),
     (["train", "arena=absolute_zeroo"], "did you mean 'absolute_zero'?"),
     (["train", "sed=1"], "did you mean 'seed'?"),
     (["train", "learner.lrr=1"], "did you mean"),
-    (["train", "+learner.lrr=1"], "did you mean 'lr'?"),
-    (["train", "+arena.solver=8"], "did you mean 'solvers'?"),
-    (["train", "arena.solvers=many"], "arena.solvers"),
-    (["train", "learner.lr=abc"], "learner.lr"),
-    (["train", "run.steps=-1"], "steps"),
-    (["train", "credit=grpo", "credit.within=rol"], "credit.within"),
-    (["train", "arena._target_=arenas.nothing.Nothing"], "no module 'arenas.nothing'"),
-    (["train", "policy=huggingface", "policy.model=/does/not/exist"], "/does/not/exist"),
+    (["train", SMOKE, "+learner.lrr=1"], "did you mean 'lr'?"),
+    (["train", SMOKE, "+arena.solver=8"], "did you mean 'solvers'?"),
+    (["train", SMOKE, "arena.solvers=many"], "arena.solvers"),
+    (["train", SMOKE, "learner.lr=abc"], "learner.lr"),
+    (["train", SMOKE, "run.steps=-1"], "steps"),
+    (["train", SMOKE, "credit=grpo", "credit.within=rol"], "credit.within"),
+    (["train", SMOKE, "arena._target_=arenas.nothing.Nothing"], "no module 'arenas.nothing'"),
+    (["train", SMOKE, "policy=huggingface", "policy.model=/does/not/exist"], "/does/not/exist"),
     (["train", "quickstart"], "key=value"),
     (["train", "--steps", "3"], "--steps"),
     (["train", "resume=/nowhere"], "no run folder"),
@@ -63,27 +72,27 @@ BAD = [
     (["train", "resume="], "no run folder"),
     (["train", "~arena"], "arena"),
     (["train", "+sed=1"], "did you mean 'seed'?"),
-    (["train", "seed=abc"], "seed: 'abc' does not fit"),
-    (["train", "learner.lr=-1"], "learner.lr: -1 does not fit"),
-    (["train", "learner.lr=true"], "learner.lr: true does not fit"),
-    (["train", "+learner.seed=1"], "learner.seed: unknown key"),
-    (["train", "engine.stride=0"], "engine.stride"),
-    (["train", "+engine.max_row=1"], "did you mean 'max_rows'?"),
-    (["train", "+rollout.max_turn=1"], "did you mean 'max_turns'?"),
-    (["train", "+sampling.solvr.max_tokens=1"], "did you mean 'solver'?"),
-    (["train", "+sampling.solver.max_token=1"], "did you mean 'max_tokens'?"),
-    (["train", "+policy.lern=false"], "did you mean 'learn'?"),
-    (["train", "population.sharing=shred"], "did you mean 'shared'?"),
-    (["train", "+population.special.base.lern=false"], "did you mean 'learn'?"),
-    (["train", "+evaluations.proposals.metric=1"], "did you mean 'metrics'?"),
-    (["train", "evaluations.proposals.every=often"], "evaluations.proposals.every: 'often'"),
-    (["train", "+run.minimum={a: low}"], "run.minimum.a: 'low' does not fit"),
-    (["train", "roles.solver.style=nonsense"], "nonsense"),
-    (["train", "experiment=kuhn"], "+experiment=kuhn"),
+    (["train", SMOKE, "seed=abc"], "seed: 'abc' does not fit"),
+    (["train", SMOKE, "learner.lr=-1"], "learner.lr: -1 does not fit"),
+    (["train", SMOKE, "learner.lr=true"], "learner.lr: true does not fit"),
+    (["train", SMOKE, "+learner.seed=1"], "learner.seed: unknown key"),
+    (["train", SMOKE, "engine.stride=0"], "engine.stride"),
+    (["train", SMOKE, "+engine.max_row=1"], "did you mean 'max_rows'?"),
+    (["train", SMOKE, "+rollout.max_turn=1"], "did you mean 'max_turns'?"),
+    (["train", SMOKE, "+sampling.solvr.max_tokens=1"], "did you mean 'solver'?"),
+    (["train", SMOKE, "+sampling.solver.max_token=1"], "did you mean 'max_tokens'?"),
+    (["train", SMOKE, "+policy.lern=false"], "did you mean 'learn'?"),
+    (["train", SMOKE, "population.sharing=shred"], "did you mean 'shared'?"),
+    (["train", SMOKE, "+population.special.base.lern=false"], "did you mean 'learn'?"),
+    (["train", SMOKE, "+evaluations.proposals.metric=1"], "did you mean 'metrics'?"),
+    (["train", SMOKE, "evaluations.proposals.every=often"], "evaluations.proposals.every: 'often'"),
+    (["train", SMOKE, "+run.minimum={a: low}"], "run.minimum.a: 'low' does not fit"),
+    (["train", SMOKE, "roles.solver.style=nonsense"], "nonsense"),
+    (["train", "experiment=tiny/kuhn"], "+experiment=tiny/kuhn"),
     (["train", "seed=0,1"], "add -m"),
-    (["train", "--cfg", "learner.lr=-1"], "learner.lr: -1 does not fit"),
-    (["train", "--cfg", "roles.solver.style=nonsense"], "nonsense"),
-    (["train", "--cfg", "run.name=../x"], "run.name: '../x' does not fit"),
+    (["train", "--cfg", SMOKE, "learner.lr=-1"], "learner.lr: -1 does not fit"),
+    (["train", "--cfg", SMOKE, "roles.solver.style=nonsense"], "nonsense"),
+    (["train", "--cfg", SMOKE, "run.name=../x"], "run.name: '../x' does not fit"),
     (["check", "--config-path", "/nowhere"], "/nowhere"),
     (["check", "kuhn"], "key=value"),
     (["replay", "/nowhere", "--steps", "20", "credit=rloo"], "/nowhere is no run folder"),
@@ -130,8 +139,8 @@ def test_help_and_version_say_what_there_is(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_composed_config_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "+experiment=smoke", "--cfg"]) == 0
-    assert json.loads(capsys.readouterr().out)["run"]["experiment"] == "smoke"
+    assert main(["train", "+experiment=tiny/smoke", "--cfg"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"]["experiment"] == "tiny/smoke"
 
 
 def test_steps_of_a_replay_may_stand_before_its_overrides() -> None:
@@ -146,10 +155,10 @@ def test_steps_of_a_replay_may_stand_before_its_overrides() -> None:
 def test_a_setting_that_does_not_do_what_it_says_is_noted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["train", "--cfg", "learner.warmup_steps=1e9", "run.steps=1"]) == 0
+    assert main(["train", "--cfg", SMOKE, "learner.warmup_steps=1e9", "run.steps=1"]) == 0
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("note: learner.warmup_steps: 1000000000 is more than the 1 optimizer")
-    assert main(["train", "--cfg", "learner.warmup_steps=60", "run.steps=60"]) == 0
+    assert main(["train", "--cfg", SMOKE, "learner.warmup_steps=60", "run.steps=60"]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -163,7 +172,7 @@ def test_a_tokenizer_that_cannot_chat_is_one_line(
     build_model(len(tokenizer), seed=0, **sizes).save_pretrained(tmp_path / "mute")
     tokenizer.save_pretrained(tmp_path / "mute")
     capsys.readouterr()
-    assert main(["train", "+experiment=smoke", "policy.model=./mute"]) == 2
+    assert main(["train", "+experiment=tiny/smoke", "policy.model=./mute"]) == 2
     said = capsys.readouterr().err.strip()
     assert "no chat template" in said and len(said.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
@@ -191,6 +200,6 @@ def test_a_run_that_exists_is_not_overwritten(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/mine").mkdir(parents=True)
     (tmp_path / "runs/mine/notes.txt").write_text("precious")
-    assert main(["train", "+experiment=smoke", "run.name=mine"]) == 2
+    assert main(["train", "+experiment=tiny/smoke", "run.name=mine"]) == 2
     assert "exists" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "runs/mine").iterdir()] == ["notes.txt"]

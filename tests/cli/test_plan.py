@@ -47,7 +47,12 @@ PRESETS = sorted(path.stem for path in folder().glob("*.yaml"))
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets(name: str, seven: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["experiment=absolute_zero_7b", seven, f"cluster={name}", "workload.completion=1500"]
+    asked = [
+        "experiment=paper/absolute_zero_7b",
+        seven,
+        f"cluster={name}",
+        "workload.completion=1500",
+    ]
     code, found = planned(asked, capsys)
     assert found["policies"]["base"]["parameters"] == 7_615_616_512
     assert code == (0 if found["fits"] else 3) and bool(found["complaints"]) != found["fits"]
@@ -70,7 +75,12 @@ def test_devices(path: Path) -> None:
 def test_keys_of_the_cluster_and_of_the_config(
     seven: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["experiment=absolute_zero_7b", seven, "cluster=gpus_8", "workload.completion=1500"]
+    asked = [
+        "experiment=paper/absolute_zero_7b",
+        seven,
+        "cluster=gpus_8",
+        "workload.completion=1500",
+    ]
     before = planned(asked, capsys)[1]
     slower = planned([*asked, "cluster.device=a100_80", "cluster.overhead=1"], capsys)[1]
     assert slower["seconds"]["likely"]["train"] > 3 * before["seconds"]["likely"]["train"]
@@ -82,7 +92,7 @@ def test_keys_of_the_cluster_and_of_the_config(
 
 
 def test_text_and_simulation(seven: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["experiment=magrpo", seven, "cluster=gpus_8", "--simulate", "--steps", "3"]
+    asked = ["experiment=paper/magrpo", seven, "cluster=gpus_8", "--simulate", "--steps", "3"]
     code = main(["plan", *asked])
     text = capsys.readouterr().out
     for part in (
@@ -100,7 +110,7 @@ def test_text_and_simulation(seven: str, capsys: pytest.CaptureFixture[str]) -> 
 
 def recorded(tmp_path: Path) -> Path:
     """A run of two steps: groups of two siblings that share a prompt, one frozen policy."""
-    settings = compose.load(["+experiment=smoke", "services.executor.workers=1"])
+    settings = compose.load(["+experiment=tiny/smoke", "services.executor.workers=1"])
     run = Run.create(tmp_path / "run", settings)
     for step in (1, 2):
         groups = []
@@ -135,6 +145,8 @@ def test_a_run_says_its_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "plan / measured" in capsys.readouterr().out
 
 
+QUICKSTART = "experiment=tiny/quickstart"
+
 BAD = [
     ([], "say one cluster=NAME"),
     (["cluster=gpus_9"], "did you mean 'gpus_8'"),
@@ -155,10 +167,11 @@ BAD = [
     (["cluster=gpus_8", "workload.completion=-1"], "workload: completion is a number above 0"),
     (["cluster=gpus_8", "workload.cv=nan"], "workload: cv is a number at least 0, not nan"),
     (["cluster=gpus_8", "workload.turns=1e30"], "turns is at most 10000"),
-    (["cluster=gpus_8", "experiment=quickstrat"], "did you mean 'quickstart'"),
-    (["cluster=gpus_8", "policy=huggingface", "policy.model=/nowhere", "warmstart=none"], "config"),
+    (["cluster=gpus_8", "experiment=quickstrat"], "did you mean 'tiny/quickstart'"),
+    (["cluster=gpus_8"], "no arena is chosen"),
+    (["cluster=gpus_8", QUICKSTART, "policy=huggingface", "policy.model=/nowhere"], "config"),
     (["cluster=gpus_8", "--run", "/nowhere"], "no run folder"),
-    (["cluster=gpus_8", "--simulate", "--steps", "2"], "at least 3"),
+    (["cluster=gpus_8", QUICKSTART, "--simulate", "--steps", "2"], "at least 3"),
     (["--measure", "mine.txt"], "ends in .yaml"),
     (["--measure", "mine.yaml", "cluster=local"], "stands alone"),
 ]

@@ -17,7 +17,7 @@ RANDOM = (
     "+population.opponents.random="
     "{_target_: selfplay.engines.scripted.Scripted, script: arenas.games.opponents.random_legal}"
 )
-SHORT = ("+experiment=kuhn", "run.steps=2", "run.checkpoint_every=1", "warmstart.steps=40")
+SHORT = ("+experiment=tiny/kuhn", "run.steps=2", "run.checkpoint_every=1", "warmstart.steps=40")
 
 
 @pytest.fixture(scope="module")

@@ -169,7 +169,7 @@ def test_every_shipped_watch_can_be_built(name: str) -> None:
 )
 def test_a_config_of_no_watch_is_refused_before_anything_runs(change: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        validate(load(["+experiment=kuhn", "collapse=roll_back", change]))
+        validate(load(["+experiment=tiny/kuhn", "collapse=roll_back", change]))
 
 
 def test_the_shipped_rules_stay_silent_where_learning_goes_well() -> None:

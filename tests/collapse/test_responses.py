@@ -61,7 +61,7 @@ def settings(*changes: str, tasks: type = Frail, **rule: Any) -> dict[str, Any]:
     tiny += ["sampler.group_size=2", "run.threads=1"]
     often = ["run.checkpoint_every=1", "run.episodes_every=1", "evaluations=none"]
     run = [f"run.steps={STEPS}", "run.keep_checkpoints=1"]
-    composed = compose.load(["+experiment=kuhn", *tiny, *often, *run, *changes])
+    composed = compose.load(["+experiment=tiny/kuhn", *tiny, *often, *run, *changes])
     composed["curriculum"]["_target_"] = f"{__name__}.{tasks.__name__}"
     composed["collapse"]["rules"] = {"health": {**RULE, **rule}}
     return composed
@@ -241,15 +241,18 @@ def test_anchors_are_mixed_in_until_a_step() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        (["+experiment=kuhn"], "needs a league; choose league=anchors"),
-        (["+experiment=kuhn", "league=pfsp"], "needs anchors in the league"),
-        (["+experiment=tic_tac_toe_league", "league.anchors=[]"], "needs anchors in the league"),
+        (["+experiment=tiny/kuhn"], "needs a league; choose league=anchors"),
+        (["+experiment=tiny/kuhn", "league=pfsp"], "needs anchors in the league"),
+        (
+            ["+experiment=tiny/tic_tac_toe_league", "league.anchors=[]"],
+            "needs anchors in the league",
+        ),
     ],
 )
 def test_anchors_need_a_league_that_has_some(changes: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=rf"collapse\.response: MixAnchors {complaint}"):
         validate(compose.load([*changes, "collapse=mix_anchors"]))
-    validate(compose.load(["+experiment=tic_tac_toe_league", "collapse=mix_anchors"]))
+    validate(compose.load(["+experiment=tiny/tic_tac_toe_league", "collapse=mix_anchors"]))
 
 
 def test_a_record_of_what_was_left_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:

@@ -43,8 +43,11 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (["arena.solver=8"], r"unknown key 'arena\.solver'; did you mean 'arena\.solvers'"),
-        (["+experiment=quickstart", "arena.forbiden=1"], r"did you mean 'arena\.forbidden'"),
+        (
+            ["arena=questions", "arena.solver=8"],
+            r"unknown key 'arena\.solver'; did you mean 'arena\.solvers'",
+        ),
+        (["+experiment=tiny/quickstart", "arena.forbiden=1"], r"did you mean 'arena\.forbidden'"),
         (["nothing.at.all=1"], "unknown key 'nothing"),
         (["run.minimum={a: 1}"], r"write \+run\.minimum="),
         (["policy=huggingface"], r"policy\.model: missing; set policy\.model=VALUE"),
@@ -52,7 +55,7 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
         (["seed=1,2"], "seed=1,2: several values for one run; add -m"),
         (["run.name=${nowhere}"], "nowhere"),
         (["arena=null"], "arena=null: arena takes the name of a config"),
-        (["+experiment=nothing"], "no experiment named 'nothing'; choose from: .*quickstart"),
+        (["+experiment=nothing"], "no experiment named 'nothing'; choose from: .*paper/ttrl"),
         (["+nothing=grpo", "seed=["], "cannot read"),
     ],
 )
@@ -69,14 +72,14 @@ def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no train\.yaml in .*nowhere"):
+    with pytest.raises(ConfigError, match=r"no base\.yaml in .*nowhere"):
         compose.load([], folder=tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"--config-dir .*nowhere: no such folder"):
         compose.load([], search=[str(tmp_path / "nowhere")])
 
 
 def composed() -> dict[str, Any]:
-    return compose.load(["+experiment=smoke"])
+    return compose.load(["+experiment=tiny/smoke"])
 
 
 def test_a_config_has_all_its_parts_and_no_other() -> None:

@@ -40,7 +40,7 @@ def fits(experiment: str, choice: str) -> None:
 def sample() -> list[tuple[str, str]]:
     """Each experiment with one choice, and each choice with an experiment."""
     pairs = zip(EXPERIMENTS, cycle(ANEW), strict=False)
-    return [*pairs, ("tiny_r_zero", "evaluations=none"), ("tic_tac_toe", "evaluations=none")]
+    return [*pairs, ("tiny/r_zero", "evaluations=none"), ("tiny/tic_tac_toe", "evaluations=none")]
 
 
 @pytest.mark.parametrize(("experiment", "choice"), sample())
@@ -56,65 +56,68 @@ def test_every_experiment_takes_every_choice(experiment: str) -> None:
 
 
 def test_what_is_dropped_is_told() -> None:
-    composed, told = loaded("+experiment=kuhn", "credit=rae")
-    assert told == ["experiment kuhn's credit.within is dropped: credit=rae was chosen"]
+    composed, told = loaded("+experiment=tiny/kuhn", "credit=rae")
+    assert told == ["experiment tiny/kuhn's credit.within is dropped: credit=rae was chosen"]
     assert "within" not in composed["credit"]
-    composed, told = loaded("+experiment=tic_tac_toe_league", "league=pfsp")
+    composed, told = loaded("+experiment=tiny/tic_tac_toe_league", "league=pfsp")
     assert told == [
-        "experiment tic_tac_toe_league's league.anchors, league.players, league.draws are dropped: "
-        "league=pfsp was chosen"
+        "experiment tiny/tic_tac_toe_league's league.anchors, league.players, league.draws are "
+        "dropped: league=pfsp was chosen"
     ]
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "+experiment=kuhn", "credit=rae", "--cfg"]) == 0
+    assert main(["train", "+experiment=tiny/kuhn", "credit=rae", "--cfg"]) == 0
     said = capsys.readouterr().err.splitlines()
-    assert said == ["note: experiment kuhn's credit.within is dropped: credit=rae was chosen"]
+    assert said == ["note: experiment tiny/kuhn's credit.within is dropped: credit=rae was chosen"]
 
 
 def test_what_the_command_line_sets_is_kept() -> None:
-    composed, _ = loaded("+experiment=kuhn", "credit=rloo", "credit.within=prompt")
+    composed, _ = loaded("+experiment=tiny/kuhn", "credit=rloo", "credit.within=prompt")
     assert composed["credit"]["within"] == "prompt"
-    composed, _ = loaded("+experiment=kuhn", "sampler=dynamic", "sampler.group_size=3")
+    composed, _ = loaded("+experiment=tiny/kuhn", "sampler=dynamic", "sampler.group_size=3")
     assert composed["sampler"]["group_size"] == 3
     with pytest.raises(ConfigError, match=r"unknown key 'credit\.within'"):
-        loaded("+experiment=kuhn", "credit=rae", "credit.within=role")
+        loaded("+experiment=tiny/kuhn", "credit=rae", "credit.within=role")
 
 
 def test_the_experiments_own_choice_and_other_groups_are_kept() -> None:
-    composed, told = loaded("+experiment=kuhn", "credit=dr_grpo", "objective=grpo")
+    composed, told = loaded("+experiment=tiny/kuhn", "credit=dr_grpo", "objective=grpo")
     assert composed["credit"]["within"] == "agent" and told == []
     assert composed["sampler"]["group_size"] == 85
 
 
 def test_settings_of_the_same_class_are_kept() -> None:
-    composed, told = loaded("+experiment=tic_tac_toe", "population=separate", "collapse=stop")
+    composed, told = loaded("+experiment=tiny/tic_tac_toe", "population=separate", "collapse=stop")
     assert set(composed["population"]["opponents"]) == {"random", "minimax"} and told == []
     assert "diverging" in composed["collapse"]["rules"]
     debate = ("roles=debate_with_judge", "arena.aggregate=judge", "population=separate")
-    composed, told = loaded("+experiment=tiny_debate", *debate)
+    composed, told = loaded("+experiment=tiny/debate", *debate)
     assert composed["roles"]["debater"]["style"] == "terse" and told == []
 
 
 def test_none_is_nothing() -> None:
-    for experiment, group in (("dilemma", "evaluations"), ("tic_tac_toe_league", "league")):
+    for experiment, group in (
+        ("tiny/dilemma", "evaluations"),
+        ("tiny/tic_tac_toe_league", "league"),
+    ):
         composed, told = loaded(f"+experiment={experiment}", f"{group}=none")
         assert composed[group] == {} and len(told) == 1
-    composed, _ = loaded("+experiment=tic_tac_toe", "collapse=none")
+    composed, _ = loaded("+experiment=tiny/tic_tac_toe", "collapse=none")
     assert composed["collapse"]["rules"] == {}
 
 
 def test_an_experiment_that_stands_on_another_loses_both_settings(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/mine.yaml").write_text(
-        "# @package _global_\n# mine\ndefaults:\n  - kuhn\n"
+        "# @package _global_\n# mine\ndefaults:\n  - tiny/kuhn\n"
         "credit: {within: role}\nrun: {steps: 3}\nlearner: {lr: 1e-3}\n"
     )
     search = [str(tmp_path)]
     composed, told = loaded("+experiment=mine", "credit=rae", search=search)
     assert composed["run"]["steps"] == 3 and composed["learner"]["lr"] == 1e-3
-    assert composed["arena"] == compose.load(["+experiment=kuhn"])["arena"]
-    assert [line.partition("'")[0] for line in told] == ["experiment kuhn", "experiment mine"]
+    assert composed["arena"] == compose.load(["+experiment=tiny/kuhn"])["arena"]
+    assert [line.partition("'")[0] for line in told] == ["experiment tiny/kuhn", "experiment mine"]
 
 
 def test_a_sweep_tells_each_line_once(
@@ -127,17 +130,17 @@ def test_a_sweep_tells_each_line_once(
     monkeypatch.setattr("selfplay.run.report.sweep_report.lines", lambda folder: [])
     monkeypatch.setattr("selfplay.run.report.sweep_report.text", lambda found: "")
     monkeypatch.setattr("selfplay.run.report.sweep_report.write_ablation", lambda folder: folder)
-    points = ["+experiment=kuhn", "credit=rae,dr_grpo", "seed=0,1", "run.name=s"]
+    points = ["+experiment=tiny/kuhn", "credit=rae,dr_grpo", "seed=0,1", "run.name=s"]
     assert main(["train", "-m", *points]) == 2
     note, failed = capsys.readouterr().err.splitlines()
-    assert note == "note: experiment kuhn's credit.within is dropped: credit=rae was chosen"
+    assert note == "note: experiment tiny/kuhn's credit.within is dropped: credit=rae was chosen"
     assert "1 of 4 runs did not end" in failed
 
 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("experiment=kuhn", "+experiment=kuhn"),
+        ("experiment=tiny/kuhn", "+experiment=tiny/kuhn"),
         ("seed=0,1", "add -m"),
         ("+learner.lr=3", "without the plus"),
         ("arena={}", "choose a config"),
@@ -147,8 +150,9 @@ def test_a_sweep_tells_each_line_once(
     ],
 )
 def test_an_override_that_is_meant_otherwise_says_how(override: str, words: str) -> None:
+    added = ["+experiment=tiny/smoke"] if override.endswith("={}") else []
     with pytest.raises(ConfigError) as caught:
-        compose.load([override])
+        compose.load([*added, override])
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 

@@ -149,7 +149,7 @@ def test_a_hostile_override_is_one_line(
     monkeypatch.chdir(tmp_path)
     begun = time.monotonic()
     for flag in ("--cfg", "-m"):  # a sweep that is refused never starts a process
-        assert main(["train", flag, override]) == 2
+        assert main(["train", flag, "+experiment=tiny/smoke", override]) == 2
         said = capsys.readouterr()
         assert said.out == "" and said.err.startswith("selfplay: ")
         assert len(said.err.strip().splitlines()) == 1 and len(said.err) < 1000
@@ -162,7 +162,10 @@ def test_a_sweep_is_kept_to_its_folder(
     name: str, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "--multirun", "seed=0,1", f"run.name='{name}'"]) == 2
+    assert (
+        main(["train", "--multirun", "+experiment=tiny/smoke", "seed=0,1", f"run.name='{name}'"])
+        == 2
+    )
     assert "run.name" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
@@ -270,7 +273,7 @@ def test_a_changed_config_of_a_run_is_one_line(
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
-    composed = {**compose.load(["+experiment=smoke"]), key: CHANGES[key]}
+    composed = {**compose.load(["+experiment=tiny/smoke"]), key: CHANGES[key]}
     (run / "config.yaml").write_text(compose.to_yaml(composed))
     refused(run, key, capsys)
 

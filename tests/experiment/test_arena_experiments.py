@@ -13,28 +13,31 @@ ALTERNATING = "[{learn: [answer_agent], steps: 5}, {learn: [memory_manager], ste
 @pytest.mark.parametrize(
     "changes",
     [
-        ["+experiment=memory_r1", "arena.outcome=f1", "services=memory_embeddings"],
-        ["+experiment=memory_r1", "+population.special={answer_agent: {learn: false}}"],
-        ["+experiment=memory_r1", "arena.reader={_target_: arenas.memory.dialogues.TinyReader}"],
+        ["+experiment=paper/memory_r1", "arena.outcome=f1", "services=memory_embeddings"],
+        ["+experiment=paper/memory_r1", "+population.special={answer_agent: {learn: false}}"],
         [
-            "+experiment=memory_r1",
+            "+experiment=paper/memory_r1",
+            "arena.reader={_target_: arenas.memory.dialogues.TinyReader}",
+        ],
+        [
+            "+experiment=paper/memory_r1",
             "curriculum=locomo",
             "curriculum.tasks.path=x.json",
             "evaluations=locomo",
             "evaluations.held_out.tasks.path=x.json",
         ],
-        ["+experiment=tiny_memory", f"population.phases={MANAGER_FIRST}"],
-        ["+experiment=tiny_memory", f"population.phases={ALTERNATING}"],
-        ["+experiment=tiny_memory", "+population.special={answer_agent: {learn: false}}"],
-        ["+experiment=maporl", "arena.aggregate=judge", "roles=debate_with_judge"],
-        ["+experiment=maporl", "arena.incentives.corrected_by_others=0.5"],
-        ["+experiment=judged_debate", "arena.no_verdict=coin"],
-        ["+experiment=magrpo", "arena.turns=2"],
-        ["+experiment=magrpo", "credit.joint=cross"],
-        ["+experiment=malt", "sampler.go_on=best"],
-        ["+experiment=tiny_collaboration", "+population.special.main.learn=false"],
+        ["+experiment=tiny/memory", f"population.phases={MANAGER_FIRST}"],
+        ["+experiment=tiny/memory", f"population.phases={ALTERNATING}"],
+        ["+experiment=tiny/memory", "+population.special={answer_agent: {learn: false}}"],
+        ["+experiment=paper/maporl", "arena.aggregate=judge", "roles=debate_with_judge"],
+        ["+experiment=paper/maporl", "arena.incentives.corrected_by_others=0.5"],
+        ["+experiment=paper/judged_debate", "arena.no_verdict=coin"],
+        ["+experiment=paper/magrpo", "arena.turns=2"],
+        ["+experiment=paper/magrpo", "credit.joint=cross"],
+        ["+experiment=paper/malt", "sampler.go_on=best"],
+        ["+experiment=tiny/collaboration", "+population.special.main.learn=false"],
         [
-            "+experiment=tiny_collaboration",
+            "+experiment=tiny/collaboration",
             "arena.turns=2",
             "warmstart.demonstrations.again=0.3",
         ],
@@ -55,7 +58,7 @@ def test_a_mode_composes_and_validates(changes: list[str]) -> None:
     ids=["manager first", "alternating", "both at once"],
 )
 def test_who_learns_when_in_memory_r1(phases: str, learning: dict[int, str]) -> None:
-    composed = compose.load(["+experiment=memory_r1", f"population.phases={phases}"])
+    composed = compose.load(["+experiment=paper/memory_r1", f"population.phases={phases}"])
     validate(composed)
     settings = {key: value for key, value in composed["population"].items() if key != "_target_"}
     population = Population(**settings)

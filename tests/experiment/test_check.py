@@ -14,8 +14,8 @@ from selfplay.config import compose
 from selfplay.role import Role
 from selfplay.types import InvalidAction, Message, Observation, Task
 
-HERE = "test_check"
-EXPERIMENTS = sorted({*compose.choices("experiment")} - {"ttrl"})
+HERE = __name__
+EXPERIMENTS = sorted({*compose.choices("experiment")} - {"paper/ttrl"})
 """All experiments, except the one that needs a file of questions from the user."""
 
 
@@ -129,14 +129,14 @@ def test_each_fault_is_a_line_and_the_exit_code_is_two(
 def test_a_role_that_is_not_there_is_the_fault_of_the_roles(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["check", "+experiment=kuhn", "roles=pipeline"]) == 2
+    assert main(["check", "+experiment=tiny/kuhn", "roles=pipeline"]) == 2
     said = capsys.readouterr().err.strip()
     assert "roles: none is called 'player', which arena needs; choose roles=NAME" in said
 
 
 def test_what_training_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "+experiment=kuhn", "credit=arpo"]) == 2
-    assert main(["check", "+experiment=kuhn", "run.name=../x"]) == 2
+    assert main(["check", "+experiment=tiny/kuhn", "credit=arpo"]) == 2
+    assert main(["check", "+experiment=tiny/kuhn", "run.name=../x"]) == 2
     assert len(capsys.readouterr().err.splitlines()) >= 2
 
 

@@ -19,7 +19,7 @@ def built(name: str, *overrides: str) -> dict[str, Any]:
     return compose.load([f"+experiment={name}", *overrides])
 
 
-@pytest.mark.parametrize("name", ["tiny_r_zero", "tiny_ladder", "tiny_multi_agent_evolve"])
+@pytest.mark.parametrize("name", ["tiny/r_zero", "tiny/ladder", "tiny/multi_agent_evolve"])
 def test_what_is_held_out_may_not_be_proposed(name: str) -> None:
     settings = built(name)
     held_out = build(settings["evaluations"]["held_out"]["tasks"])
@@ -28,26 +28,26 @@ def test_what_is_held_out_may_not_be_proposed(name: str) -> None:
 
 
 def test_sirius_is_measured_on_questions_that_it_does_not_train_on() -> None:
-    settings = built("tiny_sirius")
+    settings = built("tiny/sirius")
     trained = names_of(build(settings["curriculum"]["tasks"]))
     held_out = names_of(build(settings["evaluations"]["held_out"]["tasks"]))
     assert len(held_out) == 60 and not trained & held_out
 
 
 def test_ttrl_asks_the_questions_that_it_trains_on() -> None:
-    settings = built("tiny_ttrl")
+    settings = built("tiny/ttrl")
     asked, held_out = (settings["evaluations"][name]["tasks"] for name in ("asked", "held_out"))
     trained = names_of(build(settings["curriculum"]["tasks"]))
     assert trained == names_of(build(asked)) and not trained & names_of(build(held_out))
 
 
 def test_the_documented_references_of_multi_agent_evolve_load(tmp_path: Path) -> None:
-    text = (CONFIGS / "experiment/multi_agent_evolve.yaml").read_text()
+    text = (CONFIGS / "experiment/paper/multi_agent_evolve.yaml").read_text()
     shown = [line[4:] for line in text.splitlines() if line.startswith("#   ")]
     path = tmp_path / "questions.jsonl"
     path.write_text('{"question": "1 + 1", "answer": 2}\n')
     overrides = shlex.split(" ".join(shown).replace("FILE", str(path)))
-    settings = built("multi_agent_evolve", *overrides)
+    settings = built("paper/multi_agent_evolve", *overrides)
     validate(settings)
     (seed,) = build(settings["curriculum"]["seeds"])
     assert seed.payload["question"] == "1 + 1" and "answer" not in seed.payload

@@ -71,7 +71,7 @@ def test_r_zero_takes_turns(model: Path, tmp_path: Path) -> None:
     sizes = ["curriculum.proposals=8", "curriculum.solver_batch=6", "curriculum.band=[0.0,1.0]"]
     plain = [text.replace("'", "") for text in phases]
     figures, episodes = trained(
-        "tiny_r_zero", model, tmp_path, [*SMALL, "evaluations=none", *plain, *sizes, "run.steps=2"]
+        "tiny/r_zero", model, tmp_path, [*SMALL, "evaluations=none", *plain, *sizes, "run.steps=2"]
     )
     learned = [(f["policy/proposer/learned"], f["policy/solver/learned"]) for f in figures]
     assert learned == [(1.0, 0.0), (0.0, 1.0)]
@@ -87,7 +87,7 @@ def test_r_zero_takes_turns(model: Path, tmp_path: Path) -> None:
 def test_multi_agent_evolve_pays_three_roles_of_one_policy(model: Path, tmp_path: Path) -> None:
     sizes = ["curriculum.proposals=6", "curriculum.solver_batch=4", "run.steps=1"]
     sizes += ["evaluations=none"]
-    figures, episodes = trained("tiny_multi_agent_evolve", model, tmp_path, [*SMALL, *sizes])
+    figures, episodes = trained("tiny/multi_agent_evolve", model, tmp_path, [*SMALL, *sizes])
     assert {t["policy"] for e in episodes for t in e["turns"]} == {"base"}
     roles = {t["role"] for e in episodes for t in e["turns"]}
     assert {"proposer", "judge"} <= roles and figures[-1]["policy/base/tokens"] > 0
@@ -96,7 +96,7 @@ def test_multi_agent_evolve_pays_three_roles_of_one_policy(model: Path, tmp_path
 
 def test_ttrl_never_sees_an_answer(model: Path, tmp_path: Path) -> None:
     sizes = ["curriculum.tasks.count=8", "curriculum.batch=4", "run.steps=1"]
-    figures, episodes = trained("tiny_ttrl", model, tmp_path, [*ASKED, *sizes])
+    figures, episodes = trained("tiny/ttrl", model, tmp_path, [*ASKED, *sizes])
     assert episodes and all("answer" not in e["task"]["payload"] for e in episodes)
     assert "evaluation/asked/majority_accuracy" in figures[-1]
     assert "arena/majority_accuracy" not in figures[-1]
@@ -105,7 +105,7 @@ def test_ttrl_never_sees_an_answer(model: Path, tmp_path: Path) -> None:
 def test_ladder_asks_for_variants_of_what_failed(model: Path, tmp_path: Path) -> None:
     sizes = ["curriculum.roots.count=4", "curriculum.batch=4", "curriculum.proposals=4"]
     figures, episodes = trained(
-        "tiny_ladder", model, tmp_path, [*SMALL, "evaluations=none", *sizes, "run.steps=2"]
+        "tiny/ladder", model, tmp_path, [*SMALL, "evaluations=none", *sizes, "run.steps=2"]
     )
     assert figures[0]["curriculum/waiting"] > 0
     asked = [e["task"]["payload"] for e in episodes if e["task"]["payload"]["mode"] == "propose"]
@@ -115,7 +115,7 @@ def test_ladder_asks_for_variants_of_what_failed(model: Path, tmp_path: Path) ->
 def test_sirius_learns_from_its_library(model: Path, tmp_path: Path) -> None:
     sizes = ["curriculum.tasks.count=6", "curriculum.batch=12", "curriculum.tasks.largest=2"]
     sizes += ["curriculum.tasks.operations=+", "run.steps=1"]
-    figures, _ = trained("tiny_sirius", model, tmp_path, [*HELD_OUT, *sizes])
+    figures, _ = trained("tiny/sirius", model, tmp_path, [*HELD_OUT, *sizes])
     last = figures[-1]
     assert last["credit/kept"] > 0 and last["policy/base/samples"] >= 3 * last["credit/tasks"]
     assert "role/mentor/reward" in last and "arena/repaired" in last
@@ -133,7 +133,7 @@ def test_a_mixture_keeps_its_arenas_apart(model: Path, tmp_path: Path) -> None:
         "sampling.default.max_tokens=16",
         "run.steps=1",
     ]
-    (figures,), episodes = trained("tiny_mixture", model, tmp_path, [*SMALL, *sizes])
+    (figures,), episodes = trained("tiny/mixture", model, tmp_path, [*SMALL, *sizes])
     assert figures["curriculum/kuhn/drawn"] == 0.25
     assert sum(e["arena"] == "kuhn" for e in episodes) == 2 and len(episodes) == 8
     for name in ("arena/kuhn/illegal", "arena/absolute_zero/valid_proposal"):

@@ -24,7 +24,7 @@ ALONE = [
 
 
 def load(*overrides: str) -> dict[str, Any]:
-    return compose.load(["+experiment=quickstart", *overrides])
+    return compose.load(["+experiment=tiny/quickstart", *overrides])
 
 
 @pytest.mark.parametrize("credit", ALONE, ids=lambda credit: credit[0])

@@ -18,7 +18,7 @@ FED = {
     "credit=magrpo": ["sampler.group_size=2"],
 }
 """What a choice needs beside the quickstart's own."""
-OWN_FILES = ("ttrl",)
+OWN_FILES = ("paper/ttrl",)
 """Experiments whose questions are the reader's own."""
 
 
@@ -42,17 +42,17 @@ def test_the_tasks_of_every_experiment_can_be_made(name: str) -> None:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_composes_and_validates(choice: str) -> None:
-    validate(compose.load(["+experiment=quickstart", choice, *FED.get(choice, [])]))
+    validate(compose.load(["+experiment=tiny/quickstart", choice, *FED.get(choice, [])]))
 
 
 @pytest.mark.parametrize("choice", FED)
 def test_a_credit_that_its_sampler_cannot_feed_is_refused(choice: str) -> None:
     with pytest.raises(ConfigError, match=r"choose sampler=tree|group_size is 1"):
-        validate(compose.load(["+experiment=quickstart", choice]))
+        validate(compose.load(["+experiment=tiny/quickstart", choice]))
 
 
 def test_evaluation_warm_start_and_arena_name_one_set_of_held_out_tasks() -> None:
-    composed = compose.load(["+experiment=quickstart"])
+    composed = compose.load(["+experiment=tiny/quickstart"])
     held_out = composed["shared"]["held_out"]
     assert composed["evaluations"]["held_out_sampled"]["tasks"] == held_out
     assert composed["evaluations"]["held_out_greedy"]["tasks"] == held_out

@@ -34,7 +34,7 @@ CONTEXT.set_forkserver_preload(
 OURS = ("roles", "arenas", "configs")
 LONGEST = 600
 """Seconds after which a command counts as hanging."""
-SMOKE = "+experiment=smoke"
+SMOKE = "+experiment=tiny/smoke"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,12 +163,12 @@ def test_a_saved_policy_is_an_opponent(whole: Path, cache: Path, tmp_path: Path)
 
 
 def test_a_script_for_another_game_is_one_line(cache: Path, tmp_path: Path) -> None:
-    wrong = f"+population.opponents.wrong={{{SCRIPT}, script: test_league_run.lost}}"
+    wrong = f"+population.opponents.wrong={{{SCRIPT}, script: {__name__}.lost}}"
     only = "league.players.default.matchmaking.weights={current: 0, past: 0, anchors: 1}"
     arguments = ("train", *GAME, wrong, "league=anchors", "league.anchors=[wrong]", only)
     outcome = run(*arguments, cwd=tmp_path, cache=cache)
     assert outcome.code == 2
-    assert "opponent 'wrong': test_league_run.lost failed: KeyError" in one_line(
+    assert f"opponent 'wrong': {__name__}.lost failed: KeyError" in one_line(
         outcome.err.splitlines()[-1]
     )
 

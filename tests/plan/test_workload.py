@@ -28,7 +28,7 @@ def test_a_tree_is_planned_as_it_is_played(go_on: GoOn, candidates: int, depth: 
     episodes = [episode for group in groups for episode in group.episodes]
     played = [turn.stage for e in episodes for turn in e.turns[e.stem :]]
     asked = planned(
-        "+experiment=tiny_sirius",  # four agents, one after the other
+        "+experiment=tiny/sirius",  # four agents, one after the other
         "sampler=tree",
         f"sampler.candidates={candidates}",
         f"sampler.depth={depth}",
@@ -40,13 +40,13 @@ def test_a_tree_is_planned_as_it_is_played(go_on: GoOn, candidates: int, depth: 
 
 
 def test_malt_plays_all_of_its_tree() -> None:
-    asked = planned("+experiment=malt")
+    asked = planned("+experiment=paper/malt")
     assert asked.turns == 16 * (3 + 9 + 27) and asked.episodes == 16 * 27
     # What a stage reads is as many prompts as the stage before made moves.
     assert [flow.prompts for flow in asked.flows] == [16, 16 * 3, 16 * 9]
 
 
-@pytest.mark.parametrize("name", ["ladder", "tiny_ladder"])
+@pytest.mark.parametrize("name", ["paper/ladder", "tiny/ladder"])
 def test_a_ladder_solves_its_batch_and_the_variants_that_it_asks_for(name: str) -> None:
     settings = compose.load([f"+experiment={name}"])["curriculum"]
     asked = by_role(planned(f"+experiment={name}"))
@@ -55,7 +55,7 @@ def test_a_ladder_solves_its_batch_and_the_variants_that_it_asks_for(name: str) 
 
 
 def test_a_mixture_is_planned_by_its_shares() -> None:
-    asked = planned("+experiment=tiny_mixture")
+    asked = planned("+experiment=tiny/mixture")
     # Of 64 tasks three quarters are programming, all of them proposals: 16 of each of three types.
     assert by_role(asked) == {
         "absolute_zero_proposer": 48,

@@ -142,7 +142,7 @@ def test_a_fault_in_ones_own_arena_is_one_line(
 def test_a_package_that_takes_one_of_our_names_is_named(name: str, folder: Path) -> None:
     (folder / name).mkdir()
     (folder / name / "__init__.py").write_text("")
-    outcome = run("train", "+experiment=smoke", cwd=folder, first_on_path=folder)
+    outcome = run("train", "+experiment=tiny/smoke", cwd=folder, first_on_path=folder)
     assert outcome.code == 2
     said = one_line(outcome.err)
     assert f"the package {name!r} in {folder}" in said and "rename your own package" in said

@@ -26,7 +26,7 @@ REINFORCE = Objective(ratio="none", clip="none", aggregate="token_mean")
 
 
 def read(*overrides: str) -> None:
-    validate(compose.load(["+experiment=smoke", *overrides]))
+    validate(compose.load(["+experiment=tiny/smoke", *overrides]))
 
 
 @pytest.fixture(scope="module")

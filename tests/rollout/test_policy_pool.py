@@ -149,7 +149,7 @@ def test_seating_is_seen_by_rollouts_that_were_made_before() -> None:
     )
     seating.add("base", ScriptedEngine({"base": constant("a")}), ByteRenderer(), learn=True)
     playing = seating.rollout(Guess, temperature=0.0)
-    seating.add("random", Scripted(script="test_seating.says_bb"))
+    seating.add("random", Scripted(script=f"{__name__}.says_bb"))
     (played,) = playing.play([job(seating={"player_0": "random"})])
     assert [(t.policy, t.text, t.learn) for t in played.turns[:2]] == [
         ("random", "bb", False),  # a script's words are not cut at the tokens of a model
@@ -177,11 +177,11 @@ def fails(agent: str, observation: Observation, rng: Random) -> str:
 
 def test_a_script_that_is_not_there_or_fails_is_one_line() -> None:
     with pytest.raises(ValueError, match=r"script: no 'say_bb' in test_seating; did you mean"):
-        Scripted(script="test_seating.say_bb")
+        Scripted(script=f"{__name__}.say_bb")
     seating = rollout()
     engines: Any = seating.engines
-    engines["old"] = Scripted(script="test_seating.fails")
-    with pytest.raises(ConfigError, match=r"opponent 'old': test_seating.fails failed: KeyError"):
+    engines["old"] = Scripted(script=f"{__name__}.fails")
+    with pytest.raises(ConfigError, match=rf"opponent 'old': {__name__}.fails failed: KeyError"):
         seating.play([job(seating={"player_1": "old"})])
 
 
@@ -204,7 +204,7 @@ def test_what_is_no_opponent_is_refused_and_not_called(name: str) -> None:
 
 
 def test_a_script_may_have_settings_of_its_own() -> None:
-    assert Scripted(script="test_seating.says_twice").script("a", Observation(), Random(0)) == "bbb"
+    assert Scripted(script=f"{__name__}.says_twice").script("a", Observation(), Random(0)) == "bbb"
 
 
 def test_figures_of_a_role_are_its_own_policys() -> None:

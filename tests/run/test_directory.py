@@ -85,10 +85,10 @@ def test_a_run_that_another_process_made_meanwhile_is_refused_and_whole(
 KILLED = """
 import os, sys
 from pathlib import Path
-from selfplay import runs
+from selfplay.run import directory
 
-runs.write_atomic = lambda path, text: os._exit(9)
-runs.Run.create(Path(sys.argv[1]), {})
+directory.write_atomic = lambda path, text: os._exit(9)
+directory.Run.create(Path(sys.argv[1]), {})
 """
 
 

@@ -104,7 +104,7 @@ def test_a_command_that_still_imports_ends_in_one_line(
     )
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     process = subprocess.Popen(
-        [sys.executable, "-m", "selfplay", "train", "+experiment=smoke", "run.name=x"],
+        [sys.executable, "-m", "selfplay", "train", "+experiment=tiny/smoke", "run.name=x"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,

@@ -22,24 +22,24 @@ from selfplay.types import Metric
 
 
 def test_every_combination_the_last_key_fastest() -> None:
-    found = plan(["+experiment=smoke", "credit=trr,grpo", "run.steps=1", "seed=0,1"]).points
+    found = plan(["+experiment=tiny/smoke", "credit=trr,grpo", "run.steps=1", "seed=0,1"]).points
     assert [dict(point.choices) for point in found] == [
         {"credit": "trr", "seed": "0"},
         {"credit": "trr", "seed": "1"},
         {"credit": "grpo", "seed": "0"},
         {"credit": "grpo", "seed": "1"},
     ]
-    assert found[2].overrides == ("+experiment=smoke", "run.steps=1", "credit=grpo", "seed=0")
+    assert found[2].overrides == ("+experiment=tiny/smoke", "run.steps=1", "credit=grpo", "seed=0")
     assert found[2].name == "002-credit_grpo-seed_0"
 
 
 def test_lists_and_ranges_are_hydras() -> None:
     found = plan(
-        ["learner.betas=[0.9,0.99]", "seed=range(0,3)", "+experiment=smoke,quickstart"]
+        ["learner.betas=[0.9,0.99]", "seed=range(0,3)", "+experiment=tiny/smoke,quickstart"]
     ).points
     assert len(found) == 6 and found[0].overrides[0] == "learner.betas=[0.9,0.99]"
-    assert found[1].choices == {"seed": "0", "experiment": "quickstart"}
-    assert found[1].overrides[-1] == "+experiment=quickstart"
+    assert found[1].choices == {"seed": "0", "experiment": "tiny/quickstart"}
+    assert found[1].overrides[-1] == "+experiment=tiny/quickstart"
 
 
 def test_a_name_is_a_name_of_one_folder() -> None:
@@ -218,7 +218,7 @@ def test_the_command_checks_every_point_before_the_first_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", None)  # nothing may be started
-    assert main(["train", "-m", "+experiment=smoke", "credit=trr,grop"]) == 2
+    assert main(["train", "-m", "+experiment=tiny/smoke", "credit=trr,grop"]) == 2
     assert "did you mean 'grpo'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -229,7 +229,7 @@ def test_the_command_runs_reports_and_names_what_failed(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, "Popen", Runs("1"))
     (tmp_path / "mine").mkdir()
-    made = ["+experiment=smoke", "credit=trr,grpo", "seed=0,1", "run.name=s"]
+    made = ["+experiment=tiny/smoke", "credit=trr,grpo", "seed=0,1", "run.name=s"]
     command = ["train", "-m", "--config-dir=mine", *made]
     assert main(command) == 2
     said = capsys.readouterr()

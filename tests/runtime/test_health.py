@@ -104,7 +104,7 @@ def test_every_wait_ends_when_ray_dies_or_is_stopped(
     ranks = Ranks(
         beside, first=0, count=1, gpu=False, precision="float32", timeout=600, max_restarts=3
     )
-    learning = compose.load(["+experiment=smoke", f"policy.model={model}"])
+    learning = compose.load(["+experiment=tiny/smoke", f"policy.model={model}"])
     learners: Any = SimpleNamespace(config=learning, saved=None)
     waits += [
         Waiting(lambda: ranks.trainers(learners, build(learning["objective"]))),

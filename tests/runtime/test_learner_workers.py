@@ -33,7 +33,7 @@ class Home:
         self.cluster.reserve([{"CPU": 1.0}] * 2)
         self.config = compose.load(
             [
-                "+experiment=smoke",
+                "+experiment=tiny/smoke",
                 "run.threads=1",
                 "objective=ppo",
                 f"policy.model={save_tiny(folder, hidden=16, layers=2, heads=2, intermediate=24)}",

@@ -49,7 +49,9 @@ def settings(*changes: str, lag: int = LAG) -> dict[str, Any]:
     tiny = ["warmstart.steps=2", "warmstart.batch=8", "warmstart.demonstrations.hands=50"]
     tiny += ["sampler.group_size=3", "run.threads=1", "objective.correction=truncated"]
     often = ["run.checkpoint_every=2", "run.episodes_every=1", "evaluations=none"]
-    composed = compose.load(["+experiment=kuhn", f"run.steps={STEPS}", *tiny, *often, *changes])
+    composed = compose.load(
+        ["+experiment=tiny/kuhn", f"run.steps={STEPS}", *tiny, *often, *changes]
+    )
     composed["runtime"] = {"_target_": "tests.helpers.concurrent_runtime.Beside", "max_lag": lag}
     return composed
 

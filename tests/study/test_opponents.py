@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("opponents")
     small = ("run.steps=1", "warmstart.steps=10", "sampler.group_size=8", "run.threads=1")
     seats = (CHANCE, "+population.roles={partner: chance}")
-    outcome = run("train", "+experiment=signal", *small, *seats, "run.name=one", cwd=place)
+    outcome = run("train", "+experiment=tiny/signal", *small, *seats, "run.name=one", cwd=place)
     assert outcome.code == 0, outcome.err
     shutil.copytree(place / "runs/one", place / "runs/two")
     return place

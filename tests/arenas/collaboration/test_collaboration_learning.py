@@ -56,7 +56,7 @@ def test_a_step_of_two_turns_and_its_policies_put_together(monkeypatch: pytest.M
     monkeypatch.setenv("SELFPLAY_CACHE", str(Path.cwd() / "cache"))
     short = [*SHORT, "sampler.group_size=2", "curriculum.tasks.count=4"]
     run = trained(
-        "tiny_collaboration",
+        "tiny/collaboration",
         "a",
         "arena.turns=2",
         "run.episodes_every=1",
@@ -67,7 +67,7 @@ def test_a_step_of_two_turns_and_its_policies_put_together(monkeypatch: pytest.M
     episodes = [json.loads(line)["episode"] for line in lines.read_text().splitlines()]
     assert len(episodes) == 4 and all(len(episode["turns"]) == 4 for episode in episodes)
     assert last(run)["arena/turns"] == 2.0
-    both = trained("tiny_collaboration", "b", *short, *met(helper=run, main=run))
+    both = trained("tiny/collaboration", "b", *short, *met(helper=run, main=run))
     settings = Run.open(both).config()["population"]["special"]
     assert settings["main"]["model"].startswith("runs/a/")
     assert RETURN in last(both)
@@ -75,7 +75,7 @@ def test_a_step_of_two_turns_and_its_policies_put_together(monkeypatch: pytest.M
 
 def test_a_step_of_the_pipeline_from_its_tree_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SELFPLAY_CACHE", str(Path.cwd() / "cache"))
-    run = trained("tiny_malt", "a", "curriculum.tasks.count=4", *SHORT)
+    run = trained("tiny/malt", "a", "curriculum.tasks.count=4", *SHORT)
     assert last(run)["sampler/leaves"] == 27.0
     assert last(run)["episodes/count"] == 54.0
     assert last(run)["episodes/failed"] == 0.0
@@ -88,7 +88,7 @@ def test_a_team_trained_together_beats_two_agents_trained_alone() -> None:
 
         def run(name: str, *overrides: str, seed: int = seed) -> Path:
             settings = [f"seed={seed}", "run.threads=1", *overrides]
-            return trained("tiny_collaboration", f"{name}-{seed}", *settings)
+            return trained("tiny/collaboration", f"{name}-{seed}", *settings)
 
         together.append(last(run("together"))[RETURN])
         helper = run("helper", "+population.special.main.learn=false")
@@ -103,7 +103,7 @@ def test_a_team_trained_together_beats_two_agents_trained_alone() -> None:
 def test_a_pipeline_learns_from_its_tree_what_its_warm_start_seldom_did() -> None:
     gained = []
     for seed in SEEDS:
-        run = trained("tiny_malt", f"malt-{seed}", f"seed={seed}", "run.threads=1")
+        run = trained("tiny/malt", f"malt-{seed}", f"seed={seed}", "run.threads=1")
         before, *_, after = read_metrics(run / "metrics.jsonl").values()
         gained.append(after[ACCURACY] - before[ACCURACY])
     assert min(gained) > 0

@@ -28,7 +28,7 @@ def ran(experiment: str, *overrides: str) -> list[dict[str, float]]:
 
 
 def test_a_brief_debate_measures_what_the_discussion_did() -> None:
-    before, first, second = ran("tiny_debate", *BRIEF, "arena.incentives.corrected_alone=0.5")
+    before, first, second = ran("tiny/debate", *BRIEF, "arena.incentives.corrected_alone=0.5")
     names = ("first_majority", "last_accuracy", "corrections", "wrong_persuasions", "conformity")
     for line in (before, second):
         assert all(0.0 <= line[HELD_OUT + name] <= 1.0 for name in names[:2])
@@ -38,14 +38,14 @@ def test_a_brief_debate_measures_what_the_discussion_did() -> None:
 def test_a_judge_of_a_debate_learns_too() -> None:
     judged = ["arena.aggregate=judge", "roles=debate_with_judge", "population=separate"]
     judged += ["roles.debater.style=terse", "roles.judge.style=terse", "arena.rounds=1"]
-    _, first, second = ran("tiny_debate", *BRIEF, *judged)
+    _, first, second = ran("tiny/debate", *BRIEF, *judged)
     for line in (first, second):
         assert line["policy/judge/gradient_norm"] > 0 and line["policy/debater/gradient_norm"] > 0
         assert "role/judge/reward" in line and line["episodes/failed"] == 0
 
 
 def test_sides_and_judge_of_a_zero_sum_debate_learn() -> None:
-    _, first, second = ran("tiny_judged_debate", *BRIEF)
+    _, first, second = ran("tiny/judged_debate", *BRIEF)
     for line in (first, second):
         assert line["policy/judge/gradient_norm"] > 0 and line["policy/debater/gradient_norm"] > 0
         assert line["role/debater/reward"] == 0.0, "what one side wins the other loses"
@@ -58,7 +58,7 @@ def test_training_makes_the_last_round_better_than_the_first_majority() -> None:
         last = [line[HELD_OUT + name] for name in ("last_accuracy", "last_majority")]
         return [accuracy - line[HELD_OUT + "first_majority"] for accuracy in last]
 
-    runs = [ran("tiny_debate", f"seed={seed}") for seed in SEEDS]
+    runs = [ran("tiny/debate", f"seed={seed}") for seed in SEEDS]
     before, after = ([gains(lines[place]) for lines in runs] for place in (0, -1))
     # 400 questions: the standard error of such a difference is about 2.5 points.
     assert all(mean(column) <= 0.03 for column in zip(*before, strict=True))

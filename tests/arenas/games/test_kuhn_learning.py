@@ -21,7 +21,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(experiment: str, seed: int, *overrides: str) -> Path:
     """The folder of a finished run."""
-    name = f"{experiment}-{seed}-{len(list(Path().glob('runs/*')))}"
+    name = f"{Path(experiment).name}-{seed}-{len(list(Path().glob('runs/*')))}"
     arguments = ["train", f"+experiment={experiment}", f"seed={seed}", f"run.name={name}"]
     assert main([*arguments, "run.threads=1", *overrides]) == 0
     return Path("runs") / name
@@ -35,19 +35,19 @@ def last(run: Path) -> float:
 
 
 def test_self_play_with_a_magnet_ends_near_the_equilibrium_of_kuhn_poker() -> None:
-    runs = [trained("kuhn", seed) for seed in SEEDS]
+    runs = [trained("tiny/kuhn", seed) for seed in SEEDS]
     before = [study(run, step=0)[0].exploitability for run in runs]
     assert before == pytest.approx([11 / 24] * len(SEEDS), abs=0.03)
     assert mean(last(run) for run in runs) <= 0.05
 
 
 def test_without_the_magnet_it_does_not() -> None:
-    assert mean(last(trained("kuhn", seed, "objective.kl=0")) for seed in SEEDS) >= 0.1
+    assert mean(last(trained("tiny/kuhn", seed, "objective.kl=0")) for seed in SEEDS) >= 0.1
 
 
 def test_joint_credit_finds_the_code_where_each_for_itself_stays_at_home() -> None:
     def team(*overrides: str) -> list[float]:
-        runs = [trained("signal", seed, *overrides) for seed in SEEDS]
+        runs = [trained("tiny/signal", seed, *overrides) for seed in SEEDS]
         return [list(read_metrics(r / "metrics.jsonl").values())[-1][RETURN] for r in runs]
 
     joint = team()

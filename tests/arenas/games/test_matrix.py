@@ -154,7 +154,7 @@ def test_what_is_no_game_is_refused(settings: dict[str, Any], words: str) -> Non
 
 
 def named(game: str) -> Matrix:
-    node = compose.load(["+experiment=kuhn", f"arena={game}", "roles=matrix"])["arena"]
+    node = compose.load(["+experiment=tiny/kuhn", f"arena={game}", "roles=matrix"])["arena"]
     made: Matrix = build(node)
     made.begin(Task(id="game"), 0)
     return made
@@ -182,7 +182,7 @@ def test_matching_pennies_is_zero_sum() -> None:
 
 
 def test_in_the_signal_game_home_is_safe_and_meeting_is_better_for_both() -> None:
-    arena: Matrix = build(compose.load(["+experiment=signal"])["arena"])
+    arena: Matrix = build(compose.load(["+experiment=tiny/signal"])["arena"])
     pays = {}
     for state in ("north", "south"):
         for scout in arena.moves[0]:

@@ -32,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(experiment: str, *overrides: str) -> Path:
     """The folder of a finished run."""
-    name = f"{experiment}-{len(list(Path().glob('runs/*')))}"
+    name = f"{Path(experiment).name}-{len(list(Path().glob('runs/*')))}"
     arguments = ["train", f"+experiment={experiment}", f"run.name={name}", "run.threads=1"]
     assert main([*arguments, *overrides]) == 0
     return Path("runs") / name
@@ -44,7 +44,7 @@ def anchors(run: Path, when: str) -> dict[str, float]:
     return dict(summary["evaluations"]["anchors"][when])
 
 
-@pytest.mark.parametrize("experiment", ["tic_tac_toe", "tic_tac_toe_league"])
+@pytest.mark.parametrize("experiment", ["tiny/tic_tac_toe", "tiny/tic_tac_toe_league"])
 def test_a_run_measures_both_opponents_in_both_seats(experiment: str) -> None:
     run = trained(experiment, *TINY)
     rows = read_metrics(run / "metrics.jsonl")
@@ -58,7 +58,7 @@ def test_a_run_measures_both_opponents_in_both_seats(experiment: str) -> None:
                 expected = pytest.approx(shares[0] - shares[2])
                 assert found[f"versus/{place}/return"] == expected
     assert {"collapse/diverging", "collapse/illegal"} <= rows[2].keys()
-    assert ("league/snapshots" in rows[2]) == (experiment == "tic_tac_toe_league")
+    assert ("league/snapshots" in rows[2]) == (experiment == "tiny/tic_tac_toe_league")
     assert rows[2]["role/player/completion_tokens"] == 1
 
 
@@ -67,7 +67,8 @@ def test_pure_self_play_collapses_and_the_league_prevents_it() -> None:
     """The return against random play, from both seats, with the same budget."""
     for seed in SEEDS:
         alone, league = (
-            trained(name, f"seed={seed}") for name in ("tic_tac_toe", "tic_tac_toe_league")
+            trained(name, f"seed={seed}")
+            for name in ("tiny/tic_tac_toe", "tiny/tic_tac_toe_league")
         )
         before = anchors(alone, "before")["versus/random/return"]
         assert anchors(league, "before")["versus/random/return"] == before

@@ -36,7 +36,7 @@ def test_it_answers_in_kind_but_for_its_errors(errs: float) -> None:
 
 def test_what_a_player_sees_is_one_of_the_situations_that_are_shown() -> None:
     """The prompt of the last round alone is word for word what two rounds come to."""
-    settings = compose.load(["+experiment=dilemma"])
+    settings = compose.load(["+experiment=tiny/dilemma"])
     validate(settings)
     role: Role = build(settings["roles"]["first"], where="roles.first")
     arena = build(settings["arena"], where="arena")

@@ -20,7 +20,7 @@ SEEDS = (0, 1, 2)
 
 
 def test_both_learn_at_once_and_studies_read_the_run(tmp_path: Path) -> None:
-    outcome = run("train", "+experiment=tiny_memory", *TINY, "run.name=tiny", cwd=tmp_path)
+    outcome = run("train", "+experiment=tiny/memory", *TINY, "run.name=tiny", cwd=tmp_path)
     assert outcome.code == 0, outcome.err
     last = json.loads((tmp_path / "runs/tiny/metrics.jsonl").read_text().splitlines()[-1])
     for policy in ("memory_manager", "answer_agent"):
@@ -56,7 +56,7 @@ def test_what_training_comes_to(
         found: Mapping[str, Any] = json.loads(capsys.readouterr().out)
         return values(found)
 
-    train = ["train", "+experiment=tiny_memory", f"seed={seed}", "run.name=m", "run.threads=1"]
+    train = ["train", "+experiment=tiny/memory", f"seed={seed}", "run.name=m", "run.threads=1"]
     assert main(train) == 0
     summary = json.loads(Path("runs/m/summary.json").read_text())
     held_out = summary["evaluations"]["held_out"]
