@@ -104,10 +104,10 @@ def main() -> None:
                     )
                 )
                 print(
-                    f"max_lag {lag}: {episodes / total:.0f} episodes/s; a step plays for "
+                    f"max_staleness {lag}: {episodes / total:.0f} episodes/s; a step plays for "
                     f"{played:.2f} s and learns for {learned:.2f} s; samples {aged:.2f} updates old"
                 )
-    what = f"an episode in a slow environment, max_lag {options.lag} beside 0"
+    what = f"an episode in a slow environment, max_staleness {options.lag} beside 0"
     show([compared(what, seconds[options.lag], seconds[0], target=1.6)], options.json)
 
 
@@ -116,7 +116,7 @@ def steps_of(
 ) -> list[dict[str, float]]:
     """The metrics of the steps that count, with the moves of each."""
     settings: dict[str, Any] = compose.load(
-        [*BASE, f"run.steps={steps + 2 * APART}", f"runtime.max_lag={lag}", *overrides]
+        [*BASE, f"run.steps={steps + 2 * APART}", f"runtime.max_staleness={lag}", *overrides]
     )
     settings["arena"] |= {"_target_": "bench_async.Slow", "seconds": pause}
     experiment = Experiment(settings)

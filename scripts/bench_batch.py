@@ -20,11 +20,11 @@ from selfplay.credit import Credit
 from selfplay.credit.grpo import GRPO
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.role import Role
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Action, Group, Observation, Task
 
 PROMPTS, SIBLINGS, NEW, RATE = 32, 8, 32, 1e-6
@@ -72,8 +72,8 @@ class Step:
         seats, self.learners = {}, {}
         for role, model in models.items():
             engine.serve(role, model, [])  # nothing ends a completion
-            seats[role] = Seat(role=Role(), policy=role, renderer=renderer, max_tokens=NEW)
-            self.learners[role] = Learner(model, objective=Objective(), lr=RATE)
+            seats[role] = AgentSpec(role=Role(), policy=role, renderer=renderer, max_tokens=NEW)
+            self.learners[role] = Learner(model, objective=PolicyLoss(), lr=RATE)
         self.rollout = Rollout(arena=arena, seats=seats, engines=dict.fromkeys(models, engine))
         self.credit, self.step = credit or GRPO(), 0
         self.tasks = [
@@ -84,11 +84,11 @@ class Step:
     def __call__(self) -> list[Group]:
         self.step += 1
         jobs = [
-            Job(task=task, seed=self.step * PROMPTS + n, member=member)
+            EpisodeSpec(task=task, seed=self.step * PROMPTS + n, member=member)
             for n, task in enumerate(self.tasks)
             for member in range(SIBLINGS)
         ]
-        episodes = self.rollout.play(jobs)
+        episodes = self.rollout.run(jobs)
         groups = [
             Group(id=str(n), episodes=tuple(episodes[n * SIBLINGS : (n + 1) * SIBLINGS]))
             for n in range(PROMPTS)

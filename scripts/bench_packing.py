@@ -10,7 +10,7 @@ from random import Random
 from bench_timing import Line, arguments, compared, interleaved, show
 
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.models.tiny import build_model
 from selfplay.types import Sample, Turn
 
@@ -41,7 +41,7 @@ def measure(what: str, given: list[Sample], *, rounds: int, target: float | None
     """The default (`auto`) beside `rows`."""
     model = build_model(VOCABULARY, seed=0)
     learners = {
-        packing: Learner(copy.deepcopy(model), objective=Objective(), lr=1e-6, packing=packing)
+        packing: Learner(copy.deepcopy(model), objective=PolicyLoss(), lr=1e-6, packing=packing)
         for packing in ("auto", "rows")
     }
     works = {
@@ -73,7 +73,7 @@ def samples(prompts: int, length: int, completions: int, turns: int) -> Iterable
                     prompt_ids=prompt,
                     completion_ids=said,
                     logprobs=(-5.0,) * 32,
-                    trainable=(1,) * 32,
+                    loss_mask=(1,) * 32,
                 )
                 yield Sample(turn=turn, advantage=rng.choice((-1.0, 1.0)))
                 prompt = (*prompt, *said, *words(length))

@@ -17,7 +17,7 @@ from roles.player import Player
 from selfplay.engines.scripted import ScriptedEngine, choice
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_tokenizer
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Task
 
 TARGET = 5_000
@@ -31,7 +31,7 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    seat = Seat(
+    seat = AgentSpec(
         role=Player(game="kuhn"),
         policy="base",
         renderer=ChatRenderer(build_tokenizer(["pass", "bet"]), where="bench"),
@@ -44,8 +44,10 @@ def main() -> None:
 
     def play() -> None:
         start = next(starts) * options.hands
-        jobs = [Job(task=Task(id="hand"), seed=start + hand) for hand in range(options.hands)]
-        played.append(sum(len(episode.turns) for episode in rollout.play(jobs)))
+        jobs = [
+            EpisodeSpec(task=Task(id="hand"), seed=start + hand) for hand in range(options.hands)
+        ]
+        played.append(sum(len(episode.turns) for episode in rollout.run(jobs)))
 
     seconds = interleaved({"play": play}, options.rounds)["play"]
     pace = [turns / spent for turns, spent in zip(played[1:], seconds, strict=True)]

@@ -21,7 +21,7 @@ from selfplay.config import compose
 from selfplay.experiment.experiment import Experiment
 from selfplay.run.directory import Run
 from selfplay.run.progress import Progress
-from selfplay.train import gather
+from selfplay.train import fill_curriculum
 from selfplay.types import Group, Turn
 
 MICRO_BATCH_TOKENS = 16_384
@@ -36,7 +36,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder, Progress(0, "bench", live=False) as progress:
         run = Run.create(Path(folder) / "run", settings)
-        gather(experiment, progress)
+        fill_curriculum(experiment, progress)
         for step in range(1, options.steps + 2):
             seconds, groups = one_step(experiment, run, step)
             turns = [t for g in groups for e in g.episodes for t in e.turns]
@@ -65,7 +65,7 @@ def one_step(experiment: Experiment, run: Run, step: int) -> tuple[dict[str, flo
     """A step of the training loop, timed by phase."""
     begin = time.perf_counter()
     groups = experiment.sampler.sample(
-        experiment.curriculum, experiment.play, step=step, seed=experiment.seed
+        experiment.curriculum, experiment.rollout_fn, step=step, seed=experiment.seed
     )
     played = time.perf_counter()
     samples = experiment.credit.assign(groups)

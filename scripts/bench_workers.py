@@ -25,10 +25,10 @@ from bench_timing import Line, arguments, compared, show
 from arenas.games.kuhn import Kuhn
 from selfplay.config.compose import load
 from selfplay.engines.transformers import TransformersEngine
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.models.tiny import build_model, build_tokenizer
-from selfplay.rollout.episode_runner import Job
-from selfplay.rollout.setup import Players
+from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import require_ray
 from selfplay.runtime.ray import RayRuntime
 from selfplay.types import Action, Task
@@ -71,27 +71,27 @@ def settings(model: Path) -> dict[str, Any]:
     return {**config, "population": population, "rollout": rollout, "arena": arena}
 
 
-def hands(count: int, first: int = 0) -> list[Job]:
-    return [Job(task=Task(id="hand"), seed=first + hand) for hand in range(count)]
+def hands(count: int, first: int = 0) -> list[EpisodeSpec]:
+    return [EpisodeSpec(task=Task(id="hand"), seed=first + hand) for hand in range(count)]
 
 
 class Crew:
     """Some workers, and what their rounds have cost."""
 
     def __init__(self, config: dict[str, Any], workers: int) -> None:
-        self.players = Players(config)
+        self.players = RolloutSetup(config)
         self.runtime = RayRuntime(workers=workers, worker_cpus=0.01)
         engine = self.runtime.engine(config, self.players)
         self.players.load(engine)
-        self.runtime.trainers(self.players, Objective())
-        self.play = self.runtime.play(self.players)
+        self.runtime.trainers(self.players, PolicyLoss())
+        self.play = self.runtime.rollout_fn(self.players)
         episodes = self.play(hands(workers * 8))
         self.processes = {os.getpid(), *(int(each.metrics["process"]) for each in episodes)}
         assert len(self.processes) == workers + 1
         self.cpu: list[float] = []
         self.wall: list[float] = []
 
-    def round(self, jobs: list[Job]) -> None:
+    def round(self, jobs: list[EpisodeSpec]) -> None:
         cpu, wall = sum(map(spent, self.processes)), time.perf_counter()
         episodes = self.play(jobs)
         turns = sum(len(episode.turns) for episode in episodes)
@@ -111,9 +111,9 @@ def spent(process: int) -> float:
 
 def live(model: Path) -> None:
     """Play many hands at once in this process, and print the most memory that it took, in GB."""
-    players = Players(settings(model))
+    players = RolloutSetup(settings(model))
     players.load(TransformersEngine())
-    players.rollout.play(hands(LIVE))
+    players.rollout.run(hands(LIVE))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 
 

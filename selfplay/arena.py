@@ -93,12 +93,12 @@ class Arena(AECEnv):
         """The transition. `None` is an action that did not parse. Must not raise on any text."""
         raise NotImplementedError(f"{type(self).__name__}.advance")
 
-    def speaking(self) -> Sequence[str]:
+    def messengers(self) -> Sequence[str]:
         """Those of `acting` whose move is words that others will hear; studies change what is
         heard. Nobody, unless an author says who."""
         return ()
 
-    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+    def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
         """What a move answers to its task, the same text where it means the same; "" is no answer.
         Studies vote on it. None, unless an author says otherwise: no text compares the answers.
         Follows from these arguments alone."""
@@ -127,7 +127,7 @@ class Arena(AECEnv):
             made = sum(agent in moves for moves in self.history)
             if not 0 <= move < made:
                 raise ValueError(f"{self.name}: {agent} has made {made} moves; none is {move}")
-            self.belated.append((agent, move, float(reward)))
+            self.delayed_rewards.append((agent, move, float(reward)))
 
     def note(self, agent: str, **facts: Any) -> None:
         """Record facts about the agent's latest move, for transcripts and metrics."""
@@ -178,7 +178,7 @@ class Arena(AECEnv):
         self.notes: dict[str, dict[str, Any]] = {}
         self.metrics: MutableMapping[str, float] = {}
         self.created: list[Task] = []
-        self.belated: list[tuple[str, int, float]] = []
+        self.delayed_rewards: list[tuple[str, int, float]] = []
         self.finished = False
         self.history: list[dict[str, Action | None]] = []
         self._moves: dict[str, Action | None] = {}
@@ -187,7 +187,7 @@ class Arena(AECEnv):
         self.setup(task, self.rng)
         self._go_on()
 
-    def play(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
+    def play_stage(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
         """Play one whole stage; returns what every agent was paid for it."""
         if set(actions) != set(self._waiting):
             raise ValueError(f"{self.name}: stage of {self._waiting} got moves of {list(actions)}")
@@ -204,7 +204,7 @@ class Arena(AECEnv):
         """Play the recorded stages again, from the beginning of the same task and seed."""
         self.begin(self.task, self.seed)
         for actions in history:
-            self.play(actions)
+            self.play_stage(actions)
 
     # PettingZoo --------------------------------------------------------------------------------
 

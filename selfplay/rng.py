@@ -18,7 +18,7 @@ LEAST, MOST = -(2**63), 2**64 - 1
 """Least and largest seed of torch's random numbers."""
 
 
-def refuse_seed(seed: int) -> None:
+def check_seed(seed: int) -> None:
     """Raise ValueError for a number that torch does not accept as a seed."""
     if not LEAST <= seed <= MOST:
         raise ValueError(

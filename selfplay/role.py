@@ -79,18 +79,18 @@ class Role:
         """The action in a completion's text; raises `InvalidAction(reason)`."""
         return text
 
-    def facts(self, text: str) -> Mapping[str, float]:
+    def metrics(self, text: str) -> Mapping[str, float]:
         """Figures about a completion that metrics average per role."""
         return {}
 
-    def read(self, text: str) -> tuple[Action | None, dict[str, Any]]:
+    def parse_completion(self, text: str) -> tuple[Action | None, dict[str, Any]]:
         """Return the action in a completion's text, or None, and the facts to note about it.
 
         Raises `BrokenRole` if `facts` or `parse` raises an error other than `InvalidAction`.
         """
         method = "facts"
         try:
-            noted: dict[str, Any] = dict(self.facts(text))
+            noted: dict[str, Any] = dict(self.metrics(text))
             method = "parse"
             return self.parse(text), noted
         except SelfplayError:
@@ -165,7 +165,7 @@ class ThinkingRole(Role):
             raise InvalidAction("bad_form")
         return answer.strip()
 
-    def facts(self, text: str) -> Mapping[str, float]:
+    def metrics(self, text: str) -> Mapping[str, float]:
         """`worked`: 1 where the thought is not empty."""
         thought = text.partition("<think>")[2].partition("</think>")[0]
         return {"worked": float(bool(thought.strip()))}

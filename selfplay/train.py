@@ -11,7 +11,7 @@ from selfplay.learner import checkpoint
 from selfplay.run import metrics, signals
 from selfplay.run.declarations import write_declared
 from selfplay.run.directory import Run, reporting_disk
-from selfplay.run.metrics import Clock
+from selfplay.run.metrics import StepTimer
 from selfplay.run.progress import Progress
 from selfplay.types import Group, Sample, Status
 
@@ -34,17 +34,17 @@ def train(experiment: Experiment, run: Run, progress: Progress) -> None:
                 recover(experiment, run, progress, lost)
                 lost = None
             elif experiment.evaluations_before is None:
-                begin(experiment, run, progress)
+                initialize(experiment, run, progress)
             else:
-                advance(experiment, run, progress)
+                step(experiment, run, progress)
         except LearnersLost as error:
             lost = error
 
 
-def advance(experiment: Experiment, run: Run, progress: Progress) -> None:
+def step(experiment: Experiment, run: Run, progress: Progress) -> None:
     """One step: play, credit, learn, publish, measure, record."""
     signals.check()
-    step, clock, settings = experiment.step + 1, Clock(), experiment.settings
+    step, clock, settings = experiment.step + 1, StepTimer(), experiment.settings
     experiment.begin_step(step)
     with clock("rollout"):
         batch = experiment.batches.take(step)
@@ -68,9 +68,9 @@ def advance(experiment: Experiment, run: Run, progress: Progress) -> None:
         experiment.batches.learned(step)
         for name in experiment.learners:
             figures[f"policy/{name}/learned"] = float(name in learning)
-    figures |= batch.figures
+    figures |= batch.metrics
     figures |= prefixed("league", experiment.league.end_step())
-    figures |= experiment.service_figures()
+    figures |= experiment.service_metrics()
     figures = experiment.outcomes.complete(figures)
     experiment.step = step
     with clock("evaluation"):
@@ -79,12 +79,12 @@ def advance(experiment: Experiment, run: Run, progress: Progress) -> None:
     figures |= experiment.watch.observe(step, figures)
     with clock("record"):
         whole = settings.keeps_episodes(step)
-        row = {**figures, **clock.figures()}
+        row = {**figures, **clock.metrics()}
         run.record(step, row, played, samples, whole=whole, evaluated=evaluated)
-    progress.step({"step": step, **figures, **clock.figures()})
+    progress.step({"step": step, **figures, **clock.metrics()})
     said = metrics.commonest_error(episode for group in played for episode in group.episodes)
-    guard(experiment, figures, step, progress, error=said)
-    went_back = heed(experiment, run, progress, figures)
+    check_health(experiment, figures, step, progress, error=said)
+    went_back = respond_to_collapse(experiment, run, progress, figures)
     if settings.keeps_checkpoint(step) and not went_back:
         save(experiment, run)
 
@@ -107,32 +107,32 @@ def warn(
             progress.note(line)
 
 
-def begin(experiment: Experiment, run: Run, progress: Progress) -> None:
+def initialize(experiment: Experiment, run: Run, progress: Progress) -> None:
     """Step 0: gather the first tasks, evaluate, and keep both as the first checkpoint."""
-    clock = Clock()
+    clock = StepTimer()
     with clock("gather"):
-        gather(experiment, progress)
-    gathered = experiment.outcomes.complete(experiment.service_figures())
+        fill_curriculum(experiment, progress)
+    gathered = experiment.outcomes.complete(experiment.service_metrics())
     with clock("evaluation"):
         found, evaluated = evaluate(experiment, progress, "before")
-    experiment.service_figures()  # what evaluating cost is not the first step's
+    experiment.service_metrics()  # what evaluating cost is not the first step's
     experiment.evaluations_before = found
     if not experiment.settings.steps:
         experiment.evaluations_after = found
     experiment.watch.observe(0, named(found))
-    figures = {**gathered, **named(found), **clock.figures()}
+    figures = {**gathered, **named(found), **clock.metrics()}
     run.record(0, figures, [], [], evaluated=evaluated)
     save(experiment, run)
 
 
-def gather(experiment: Experiment, progress: Progress) -> None:
+def fill_curriculum(experiment: Experiment, progress: Progress) -> None:
     """Let the curriculum gather what it needs, with no update (steps -1, -2, ...)."""
     for attempt in count(1):
         if experiment.curriculum.ready():
             return
         progress.phase(f"gathering first tasks, round {attempt}")
         experiment.sampler.sample(
-            experiment.curriculum, experiment.play, step=-attempt, seed=experiment.seed
+            experiment.curriculum, experiment.rollout_fn, step=-attempt, seed=experiment.seed
         )
 
 
@@ -144,7 +144,7 @@ def evaluate(
     for name in experiment.evaluations if names is None else names:
         evaluation, play = experiment.evaluations[name]
         progress.phase(f"evaluating {name}")
-        with experiment.batches.at_rest():  # it plays with the same services
+        with experiment.batches.paused():  # it plays with the same services
             found[name], episodes = evaluation.run(name, play, seed=experiment.seed)
         groups.append(Group(id=f"evaluation/{name}", episodes=tuple(episodes)))
         if when == "before":
@@ -187,7 +187,7 @@ def save(experiment: Experiment, run: Run) -> None:
     experiment.league.written(place)
 
 
-def heed(
+def respond_to_collapse(
     experiment: Experiment, run: Run, progress: Progress, figures: Mapping[str, float]
 ) -> bool:
     """Tell of the watch's alarms and follow them up; True where that goes back in time."""
@@ -240,7 +240,7 @@ def roll_back(experiment: Experiment, run: Run, place: Path, alarms: Sequence[st
     run.rewind(experiment.step)
 
 
-def guard(
+def check_health(
     experiment: Experiment,
     figures: Mapping[str, float],
     step: int,
@@ -254,10 +254,10 @@ def guard(
     """
     settings = experiment.settings
     failed = figures[f"episodes/{Status.FAILED}"] / max(figures["episodes/count"], 1)
-    if failed > settings.max_failed_share:
+    if failed > settings.max_failed_fraction:
         raise CollapsedError(
-            f"step {step}: {failed:.0%} of the episodes failed (max_failed_share is "
-            f"{settings.max_failed_share:.0%}), {error or 'with no error on record'}; "
+            f"step {step}: {failed:.0%} of the episodes failed (max_failed_fraction is "
+            f"{settings.max_failed_fraction:.0%}), {error or 'with no error on record'}; "
             "the newest file in failed/ has all errors"
         )
     for name, least in settings.minimum.items():

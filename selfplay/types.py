@@ -195,7 +195,7 @@ class Turn:
     """[C] token ids it produced, as sampled."""
     logprobs: tuple[float, ...]
     """[C] nats, of the distribution sampled from."""
-    trainable: tuple[int, ...]
+    loss_mask: tuple[int, ...]
     """[C] 1 where the policy itself chose the token."""
     temperature: float = 1.0
     """Temperature it was sampled at."""
@@ -213,7 +213,7 @@ class Turn:
     """Why the completion ended."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """Facts the arena or the role noted, e.g. the reason an action was invalid."""
-    learn: bool = True
+    trainable: bool = True
     """Whether its policy may learn from it: false for a frozen one and in another's match."""
     versions: Versions = ()
     """Of all its tokens, where the weights changed in between; else empty."""
@@ -243,13 +243,13 @@ class Episode:
     """Verified tasks that this episode brought into being, for the curriculum."""
     error: str = ""
     """One line, where `status` is failed."""
-    parent: int | None = None
+    branch_of: int | None = None
     """Where it branched off a sibling: that sibling's index in the group."""
-    stem: int = 0
+    shared_turns: int = 0
     """Leading turns that were replayed, not played: those it shares with its parent. `metrics` and
     `created` are of what came after them."""
-    seating: Mapping[str, str] = field(default_factory=dict)
-    """Agent to policy, as `Job.seating` had it."""
+    policy_map: Mapping[str, str] = field(default_factory=dict)
+    """Agent to policy, as `Job.policy_map` had it."""
     other_pay: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
     """Pay of every agent of the arena, ((stage, reward), ...), in stages in which it did not move;
     stage -1 is before the first. The same pay is in `Turn.reward` if the agent has a turn. Empty

@@ -11,7 +11,7 @@ import pytest
 from pettingzoo.test import api_test, seed_test
 
 from selfplay.arena import LONGEST_TEXT, Arena
-from selfplay.rollout.episode_runner import Game, Job
+from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
 from selfplay.run.metrics import of_episodes
 from selfplay.types import Action, Observation, Status, Task, well_formed
 from tests.helpers.builders import turn
@@ -87,7 +87,7 @@ def started() -> Guess:
 def test_a_stage_is_played_at_once_or_step_by_step() -> None:
     whole, single = started(), started()
     for moves in ({"guesser_0": "1", "guesser_1": None}, {"guesser_1": "2"}):
-        whole.play(moves)
+        whole.play_stage(moves)
         for agent in moves:
             assert single.agent_selection == agent
             single.step(moves[agent])
@@ -115,9 +115,9 @@ def test_cumulative_rewards_are_what_the_agent_was_paid_since_its_move() -> None
 
 def test_a_fork_goes_its_own_way() -> None:
     arena = started()
-    arena.play({"guesser_0": "1", "guesser_1": "1"})
+    arena.play_stage({"guesser_0": "1", "guesser_1": "1"})
     twin = arena.fork()
-    twin.play({"guesser_1": "5"})
+    twin.play_stage({"guesser_1": "5"})
     assert arena.round == 1 and twin.round == 2 and len(arena.history) == 1
     loaded = pickle.loads(pickle.dumps(arena))
     loaded.play({"guesser_1": "5"})
@@ -138,7 +138,7 @@ def test_services_are_shared_by_forks_and_left_out_of_pickles() -> None:
 def test_a_replay_pays_the_same() -> None:
     arena = started()
     for moves in ({"guesser_0": "1", "guesser_1": "4"}, {"guesser_1": "2"}):
-        arena.play(moves)
+        arena.play_stage(moves)
     history, paid, secret = list(arena.history), dict(arena.paid), arena.secret
     arena.replay(history)
     assert (arena.paid, arena.secret, arena.history) == (paid, secret, history)
@@ -170,7 +170,7 @@ def test_a_reward_may_be_for_an_earlier_move() -> None:
     arena = started()
     with pytest.raises(ValueError, match="guesser_0 has made 0 moves"):
         arena.pay("guesser_0", 1.0, move=0)
-    arena.play({"guesser_0": "x", "guesser_1": "x"})
+    arena.play_stage({"guesser_0": "x", "guesser_1": "x"})
     paid = arena.paid["guesser_0"]
     arena.pay("guesser_0", 1.0, move=0)
     assert arena.paid["guesser_0"] == paid + 1.0
@@ -181,7 +181,7 @@ def test_a_reward_may_be_for_an_earlier_move() -> None:
 def test_wrong_stage_and_unknown_agents_are_refused() -> None:
     arena = started()
     with pytest.raises(ValueError, match="stage of"):
-        arena.play({"guesser_0": "1"})
+        arena.play_stage({"guesser_0": "1"})
     with pytest.raises(KeyError, match="did you mean 'guesser_1'"):
         arena.pay("gueser_1", 1.0)
 
@@ -221,7 +221,7 @@ def test_an_episode_may_end_before_anybody_moves() -> None:
 
 def test_notes_are_about_the_latest_stage() -> None:
     arena = started()
-    arena.play({"guesser_0": "1", "guesser_1": "1"})
+    arena.play_stage({"guesser_0": "1", "guesser_1": "1"})
     assert set(arena.notes) == {"guesser_0", "guesser_1"}
     arena.step("2")
     assert set(arena.notes) == {"guesser_1"} and arena.infos["guesser_0"] == {}
@@ -260,7 +260,7 @@ def test_an_arena_that_pays_no_number_is_a_counted_failed_episode(what: str) -> 
                 self.pay("guesser_0", math.inf)
             self.measure(score=math.nan)
 
-    game = Game(Job(task=Task(id="t"), seed=0), Odd())
+    game = EpisodeRunner(EpisodeSpec(task=Task(id="t"), seed=0), Odd())
     game.advance()
     game.moves = {agent: turn(agent, stage=0) for agent in game.arena.stage}
     game.advance()

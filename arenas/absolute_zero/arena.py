@@ -106,7 +106,7 @@ class AbsoluteZero(Arena):
         """The proposer alone, then all solvers at once."""
         return ["proposer_0"] if self.proposing else self.solvers
 
-    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+    def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
         """Outputs and inputs compare as literals; programs do not, nor do proposals."""
         return comparable(task.type, action) if task.payload["mode"] == "solve" else None
 

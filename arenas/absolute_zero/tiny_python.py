@@ -90,7 +90,7 @@ OPERATIONS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class ProgramLine:
     """One line of a program: an operation and its letter ('' where it takes none)."""
 
     operation: Operation
@@ -106,7 +106,7 @@ class Line:
 class Program:
     """A straight-line program over one string."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[ProgramLine, ...]
 
     @property
     def source(self) -> str:
@@ -140,7 +140,7 @@ class Program:
         for line in self.lines:
             if line.operation.takes_letter:
                 count += 1
-                line = Line(operation=line.operation, letter=str(count))
+                line = ProgramLine(operation=line.operation, letter=str(count))
             lines.append(line)
         return Program(lines=tuple(lines))
 
@@ -151,7 +151,7 @@ class Program:
         for line in self.lines:
             if line.operation.takes_letter:
                 count += 1
-                line = Line(
+                line = ProgramLine(
                     operation=line.operation, letter=line.letter if str(count) in left else FILLER
                 )
             lines.append(line)
@@ -188,7 +188,7 @@ class Domain:
             operations = rng.choices(OPERATIONS, k=rng.randint(*self.operations))
             program = Program(
                 lines=tuple(
-                    Line(
+                    ProgramLine(
                         operation=operation,
                         letter=rng.choice(self.letters) if operation.takes_letter else "",
                     )

@@ -73,7 +73,7 @@ class Pipeline(Arena):
         """One after the other."""
         return [self.possible_agents[self.at]]
 
-    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+    def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
         """What the generator and the refiner answer; a critique is no answer."""
         said = (self._read(action) or {}) if agent != VERIFIER else {}
         return vote(said.get("answer"), self.verifier)

@@ -89,7 +89,7 @@ class Repair(Arena):
         self.inner = self.arena.fork()
         self.inner.begin(self.task, self.seed)
         for actions in history:
-            self.inner.play(actions)
+            self.inner.play_stage(actions)
 
     def acting(self) -> Sequence[str]:
         """The mentor where it is asked, else who moves in the arena."""
@@ -119,7 +119,7 @@ class Repair(Arena):
             self._advise(actions[MENTOR])
             return
         place = len(self.inner.history)
-        self.inner.play(actions)
+        self.inner.play_stage(actions)
         for agent in actions:
             facts = self.inner.notes.get(agent, {})
             self.note(

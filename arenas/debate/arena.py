@@ -119,11 +119,11 @@ class Debate(Arena):
         """All debaters at once, then the judge."""
         return [JUDGE] if self.judging else self.debaters
 
-    def speaking(self) -> Sequence[str]:
+    def messengers(self) -> Sequence[str]:
         """The debaters: the others hear answers and arguments."""
         return () if self.judging else self.debaters
 
-    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+    def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
         """What a debater answers, or a judge."""
         said = self._read(action) or {}
         answer = self._read_verdict(action) if agent == JUDGE else said.get("answer")

@@ -86,7 +86,7 @@ class JudgedDebate(Arena):
         """Both sides at once, then the judge."""
         return self.sides if len(self.said) < self.rounds else [JUDGE]
 
-    def speaking(self) -> Sequence[str]:
+    def messengers(self) -> Sequence[str]:
         """Both sides; the verdict is no argument."""
         return self.sides if len(self.said) < self.rounds else ()
 

@@ -86,7 +86,7 @@ class Moves:
         return self.space.sample()
 
 
-def refuse_unwritten(space: spaces.Space[Any], where: str) -> None:
+def check_moves_written(space: spaces.Space[Any], where: str) -> None:
     """Raise ConfigError for an action space whose moves cannot be written."""
     if not isinstance(space, WRITTEN):
         known = ", ".join(kind.__name__ for kind in WRITTEN)

@@ -21,7 +21,7 @@ from arenas.external.base import BrokenEnv, WrappedGame
 from arenas.external.boards import MASK, written
 from arenas.external.game_text import format_of
 from arenas.external.imports import Factory, function, make_env
-from arenas.external.moves import Moves, refuse_unwritten
+from arenas.external.moves import Moves, check_moves_written
 from arenas.external.private_random import PrivateRandom
 from arenas.games.illegal_moves import SHOWN, Illegal, check_rule
 from selfplay.errors import ConfigError
@@ -109,7 +109,7 @@ class PettingZoo(WrappedGame):
 
     def _refuse_unwritten(self) -> None:
         for theirs in self._ours:
-            refuse_unwritten(self.wrapped.action_space(theirs), f"env {self.env}")
+            check_moves_written(self.wrapped.action_space(theirs), f"env {self.env}")
             size = _numbers(self.wrapped.observation_space(theirs))
             if self.show is None and size > MOST_NUMBERS:
                 raise ConfigError(

@@ -119,7 +119,7 @@ class Matrix(Arena):
             return [self.possible_agents[player] for player in self.speakers]
         return self.possible_agents
 
-    def speaking(self) -> Sequence[str]:
+    def messengers(self) -> Sequence[str]:
         """All who act while they talk."""
         return self.acting() if self.talking else ()
 

@@ -188,7 +188,7 @@ class RandomPlay:
                         found.visits.append((role, seen))
                     turns[agent] = turns.get(agent, 0) + 1
                     moves[agent] = rng.choice(legal)
-                arena.play(moves)
+                arena.play_stage(moves)
                 found.stages += 1
         except SelfplayError:
             raise

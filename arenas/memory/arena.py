@@ -21,9 +21,9 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.memory.bank import (
     EVENTS,
-    Entry,
     Fact,
     MemoryBank,
+    MemoryEntry,
     OperationError,
     entry_fields,
     read_answer,
@@ -209,7 +209,7 @@ class Memory(Arena):
 
     def _show(self) -> None:
         """Find the memories for everyone who moves next."""
-        self.shown: dict[str, list[Entry]] = {}
+        self.shown: dict[str, list[MemoryEntry]] = {}
         if self.at < len(self.facts):
             fact = self.facts[self.at]
             entries = self.bank.of(fact.speaker)
@@ -219,7 +219,7 @@ class Memory(Arena):
         for agent in self.answer_agents[:left]:
             self.shown[agent] = self._found(self._question(agent))
 
-    def _found(self, question: Mapping[str, Any]) -> list[Entry]:
+    def _found(self, question: Mapping[str, Any]) -> list[MemoryEntry]:
         """The memories for a question: an equal share of each speaker's."""
         speakers = self.bank.speakers()
         share, extra = divmod(self.memories, max(len(speakers), 1))
@@ -231,7 +231,7 @@ class Memory(Arena):
             )
         ]
 
-    def _nearest(self, query: str, entries: Sequence[Entry], count: int) -> list[Entry]:
+    def _nearest(self, query: str, entries: Sequence[MemoryEntry], count: int) -> list[MemoryEntry]:
         places = self.retriever.top(query, [entry.text for entry in entries], count)
         return [entries[place] for place in places]
 
@@ -267,7 +267,7 @@ class Memory(Arena):
         self.asked = len(self.questions)
 
     def _book(
-        self, question: Mapping[str, Any], shown: Sequence[Entry], answer: str | None
+        self, question: Mapping[str, Any], shown: Sequence[MemoryEntry], answer: str | None
     ) -> dict[str, float]:
         """The scores of one answer."""
         gold = str(question["answer"])

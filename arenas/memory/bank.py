@@ -35,7 +35,7 @@ class Fact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class MemoryEntry:
     """One memory."""
 
     id: str
@@ -58,7 +58,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class MemoryOperation:
     """What a manager does to the bank."""
 
     event: str
@@ -69,7 +69,7 @@ class Operation:
     """What ADD and UPDATE write; the fact as it was said where empty."""
 
 
-def read_operations(text: str) -> list[Operation]:
+def read_operations(text: str) -> list[MemoryOperation]:
     """The operations in a manager's JSON, those that do nothing left out.
 
     {"memory": [{"id": "3", "text": "...", "event": "UPDATE", "old_memory": "..."}, ...]} is the
@@ -92,7 +92,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _operation(data: Any) -> Operation:
+def _operation(data: Any) -> MemoryOperation:
     if not isinstance(data, dict) or not set(data) <= KEYS or "event" not in data:
         raise OperationError("bad_form")
     if not all(isinstance(value, str) for value in data.values()):
@@ -104,7 +104,7 @@ def _operation(data: Any) -> Operation:
         raise OperationError("no_id")
     # JSON escapes can smuggle in what is no text.
     text = well_formed(data.get("text", "")).strip()
-    return Operation(event=event, id=data.get("id", ""), text=text)
+    return MemoryOperation(event=event, id=data.get("id", ""), text=text)
 
 
 def read_answer(action: str | None) -> tuple[str | None, list[str]]:
@@ -134,11 +134,15 @@ class MemoryBank:
     """Characters of an entry's text, which bound later prompts."""
     journal: list[dict[str, Any]] = field(default_factory=list)
     """Every operation that was applied, with the fact that it was applied for."""
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, MemoryEntry] = field(default_factory=dict)
     """What the journal comes to."""
 
     def apply(
-        self, operations: Sequence[Operation], fact: Fact, *, known: Iterable[str] | None = None
+        self,
+        operations: Sequence[MemoryOperation],
+        fact: Fact,
+        *,
+        known: Iterable[str] | None = None,
     ) -> None:
         """Do all the operations that a fact led to, or none of them.
 
@@ -176,11 +180,11 @@ class MemoryBank:
             fact = Fact(**record["fact"])
             number = number + 1 if fact.number == last else 0
             last = fact.number
-            twin._again(Operation(**record["operation"]), fact, number)
+            twin._again(MemoryOperation(**record["operation"]), fact, number)
             twin.journal.append(record)
         return twin
 
-    def _again(self, operation: Operation, fact: Fact, number: int) -> None:
+    def _again(self, operation: MemoryOperation, fact: Fact, number: int) -> None:
         """An operation of the journal, which was sound when it was made."""
         text = operation.text or fact.text
         if operation.event == "ADD":
@@ -191,7 +195,7 @@ class MemoryBank:
         else:
             self.entries[operation.id] = _updated(self.entries[operation.id], fact, operation.text)
 
-    def of(self, speaker: str) -> list[Entry]:
+    def of(self, speaker: str) -> list[MemoryEntry]:
         """The entries of one speaker, the oldest first."""
         return [entry for entry in self.entries.values() if entry.speaker == speaker]
 
@@ -200,8 +204,8 @@ class MemoryBank:
         return list(dict.fromkeys(entry.speaker for entry in self.entries.values()))
 
 
-def _added(fact: Fact, text: str, number: int) -> Entry:
-    return Entry(
+def _added(fact: Fact, text: str, number: int) -> MemoryEntry:
+    return MemoryEntry(
         id=f"{fact.number}.{number}" if number else str(fact.number),
         text=text,
         speaker=fact.speaker,
@@ -210,7 +214,7 @@ def _added(fact: Fact, text: str, number: int) -> Entry:
     )
 
 
-def _updated(entry: Entry, fact: Fact, text: str) -> Entry:
+def _updated(entry: MemoryEntry, fact: Fact, text: str) -> MemoryEntry:
     # A text of the manager's own may keep what the entry said; the bare fact keeps nothing of it.
     kept = entry.sources if text else ()
     return replace(
@@ -222,6 +226,6 @@ def _updated(entry: Entry, fact: Fact, text: str) -> Entry:
     )
 
 
-def entry_fields(entry: Entry) -> Mapping[str, str]:
+def entry_fields(entry: MemoryEntry) -> Mapping[str, str]:
     """An entry as prompts see it."""
     return {"id": entry.id, "text": entry.text, "time": entry.time, "rendered": entry.rendered()}

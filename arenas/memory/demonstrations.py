@@ -92,7 +92,7 @@ class MemoryDemonstrations:
                 else:  # what is answered changes nothing that anybody sees
                     said = answer(seen, _drawn(self.answering, rng, practice), rng)
                     answers.append(_shown("answer_agent", seen, said))
-            arena.play(actions)
+            arena.play_stage(actions)
         return operations, answers
 
     def pieces(self) -> list[str]:

@@ -75,10 +75,10 @@ class Mixture(Arena):
         """The agents of the inner arena's stage."""
         return [self._outer(agent) for agent in self.inner.stage]
 
-    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+    def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
         """What the part says that it is."""
         part, inner_task = unrouted(task)
-        return self.parts[part].ballot(inner_task, agent.removeprefix(f"{part}_"), action)
+        return self.parts[part].canonical_answer(inner_task, agent.removeprefix(f"{part}_"), action)
 
     def view(self, agent: str) -> Observation:
         """What the inner arena shows."""
@@ -90,17 +90,17 @@ class Mixture(Arena):
         # What is measured now is kept apart from what was: in a branch the rest is the parent's.
         known = dict(self.inner.metrics)
         self.inner.metrics = ChainMap({}, known)
-        self.inner.play({self._inner(agent): action for agent, action in actions.items()})
+        self.inner.play_stage({self._inner(agent): action for agent, action in actions.items()})
         fresh = dict(self.inner.metrics.maps[0])
         self.inner.metrics = {**known, **fresh}
         self._take_over(before, fresh)
 
     def _take_over(self, before: Mapping[str, float], measured: Mapping[str, float]) -> None:
         left = {agent: paid - before[agent] for agent, paid in self.inner.paid.items()}
-        for agent, move, reward in self.inner.belated:
+        for agent, move, reward in self.inner.delayed_rewards:
             self.pay(self._outer(agent), reward, move=move)
             left[agent] -= reward
-        self.inner.belated.clear()
+        self.inner.delayed_rewards.clear()
         for agent, reward in left.items():
             self.pay(self._outer(agent), reward)
         for agent, facts in self.inner.notes.items():

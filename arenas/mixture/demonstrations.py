@@ -8,7 +8,7 @@ from typing import Protocol
 from selfplay.types import Demonstration
 
 
-class Demonstrations(Protocol):
+class DemonstrationSource(Protocol):
     """Those of one arena."""
 
     def pieces(self) -> Sequence[str]:
@@ -23,7 +23,9 @@ class Demonstrations(Protocol):
 class MixtureDemonstrations:
     """Draws from the parts by their shares."""
 
-    def __init__(self, *, parts: Mapping[str, Demonstrations], shares: Mapping[str, float]) -> None:
+    def __init__(
+        self, *, parts: Mapping[str, DemonstrationSource], shares: Mapping[str, float]
+    ) -> None:
         """`parts` by the names that the mixture has for its arenas; every one has a share."""
         if not parts or set(parts) != set(shares) or min(shares.values()) <= 0:
             raise ValueError("parts and shares name the same arenas, each share above 0")

@@ -118,7 +118,7 @@ class Questions(Arena):
         """The proposer alone, then all who answer at once."""
         return [PROPOSER] if self.proposing else self.answering
 
-    def ballot(self, task: Task, agent: str, action: Action | None) -> str | None:
+    def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
         """What is answered to a given question; to proposed ones, each another, nothing."""
         if task.payload.get("mode") == "propose":
             return None

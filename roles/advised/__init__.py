@@ -28,6 +28,6 @@ class Advised(Role):
         """The role's action."""
         return self.role.parse(text)
 
-    def facts(self, text: str) -> Mapping[str, float]:
+    def metrics(self, text: str) -> Mapping[str, float]:
         """The role's figures."""
-        return self.role.facts(text)
+        return self.role.metrics(text)

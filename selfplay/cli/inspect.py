@@ -33,12 +33,12 @@ def watch(options: argparse.Namespace, rest: list[str]) -> None:
     nothing_more(rest)
     _need_server("watch")
     from selfplay.run.directory import cache_folder
-    from selfplay.viewer.catalog import Catalogue
+    from selfplay.viewer.catalog import RunCatalogue
     from selfplay.viewer.server import serve
 
     # Games of arenas without a run are saved beside it, perhaps while this goes on.
     later = [] if options.runs else [Path("games")]
-    catalogue = Catalogue(options.runs or [Path("runs")], later=later)
+    catalogue = RunCatalogue(options.runs or [Path("runs")], later=later)
     serve(catalogue, cache=cache_folder() / "viewer", host=options.host, port=options.port)
 
 
@@ -105,13 +105,13 @@ def replay(options: argparse.Namespace, overrides: list[str]) -> None:
     overrides = [*options.behind, *overrides]
     no_flags(overrides)
     from selfplay.experiment.experiment import validate
-    from selfplay.experiment.replay import Replayer
+    from selfplay.experiment.replay import RunReplayer
     from selfplay.run.directory import Run
 
     Run.open(options.run)
     settings = compose.load_changed(options.run, overrides)
-    validate(compose.at_home(settings))
-    replayer = Replayer(options.run, settings)
+    validate(compose.with_local_runtime(settings))
+    replayer = RunReplayer(options.run, settings)
     try:
         found = replayer.replay(options.steps)
     finally:

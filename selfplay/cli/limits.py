@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from selfplay.config.trust import Limit
+from selfplay.config.trust import TrustLimit
 
 RUNS = ("evaluate", "replay", "study", "report", "watch")
 """Commands that always open the folder of a run."""
@@ -24,7 +24,7 @@ def takes_trust(command: argparse.ArgumentParser) -> None:
 
 def limit_of(
     options: argparse.Namespace, rest: Sequence[str], words: Sequence[str]
-) -> Limit | None:
+) -> TrustLimit | None:
     """Return the limit of a command; None if the user composes the config on the command line.
 
     Args:
@@ -34,7 +34,7 @@ def limit_of(
     Raises:
         ConfigError: If a `--trust` is not a package name.
     """
-    limit = Limit(
+    limit = TrustLimit(
         packages=tuple(getattr(options, "trust", ())), command=("selfplay", *map(str, words))
     )
     return limit if _opens_run(options, rest) else None
@@ -54,7 +54,7 @@ def _opens_run(options: argparse.Namespace, rest: Sequence[str]) -> bool:
     return options.name in RUNS
 
 
-def search_current_folder(limit: Limit | None) -> None:
+def search_current_folder(limit: TrustLimit | None) -> None:
     """Append the current folder to the search path of modules.
 
     A user's own arenas and roles may be there. The folder is not searched if the user opens a run

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.config import compose
-from selfplay.config.instantiate import TARGET, build, construct
+from selfplay.config.instantiate import TARGET, build, call
 from selfplay.errors import ConfigError
 from selfplay.models.population import Population
 from selfplay.plan import recorded_workload as records
 from selfplay.plan import workload as workloads
-from selfplay.plan.cluster import Cluster, load_cluster
+from selfplay.plan.cluster import ClusterSpec, load_cluster
 from selfplay.plan.memory import Member
-from selfplay.plan.model_shape import Outline, of_config, read_outline
+from selfplay.plan.model_shape import ModelShape, of_config, read_outline
 from selfplay.plan.prediction import Prediction
 from selfplay.plan.report import as_json, as_text
 
@@ -107,8 +107,8 @@ def plan(
 def members(config: Mapping[str, Any]) -> dict[str, Member]:
     """The policies of a config, by name."""
     population: Population = build(config["population"], where="population")
-    found, outlines = {}, dict[str, Outline]()
-    saved = {name: {**each, "learn": False} for name, each in population.saved().items()}
+    found, outlines = {}, dict[str, ModelShape]()
+    saved = {name: {**each, "learn": False} for name, each in population.checkpoints().items()}
     for name, node in {**population.policies(config["roles"]), **saved}.items():
         model = node.get("model")
         key = str(model)
@@ -123,7 +123,7 @@ def members(config: Mapping[str, Any]) -> dict[str, Member]:
     return found
 
 
-def _made(node: Mapping[str, Any]) -> Outline:
+def _made(node: Mapping[str, Any]) -> ModelShape:
     """The outline of a model that a warm start makes: its tokenizer says its vocabulary."""
     if TARGET not in node:
         raise ConfigError(
@@ -139,7 +139,7 @@ def _made(node: Mapping[str, Any]) -> Outline:
     vocabulary = len(build_tokenizer(made.demonstrations.pieces()))
     sizes = {"vocabulary": vocabulary, "seed": 0, **dict(node.get("model") or {})}
     with torch.device("meta"):
-        model = construct(build_model, sizes, where="warmstart.model")
+        model = call(build_model, sizes, where="warmstart.model")
     return of_config(model.config, where="warmstart.model")
 
 
@@ -152,7 +152,7 @@ def _measure(options: argparse.Namespace, overrides: Sequence[str]) -> None:
         raise ConfigError(f"--measure {options.measure}: name a file that ends in .yaml")
     if options.measure.exists():
         raise ConfigError(f"--measure {options.measure}: exists and is not overwritten")
-    cluster: Cluster = measure()
+    cluster: ClusterSpec = measure()
     options.measure.write_text(to_yaml(cluster), encoding="utf-8")
     print(f"{cluster.device.name}: {options.measure}")
     print(f"now: selfplay plan experiment=tiny/quickstart cluster={options.measure}")

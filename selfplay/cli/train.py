@@ -26,7 +26,7 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     if resume:
         known = ("config_path", "config_dir", "cfg", "multirun")
         flags = [flag for flag in known if getattr(options, flag)]
-        elsewhere = [o for o in overrides if _place(o) in compose.HOME]
+        elsewhere = [o for o in overrides if _place(o) in compose.LOCAL_DEFAULTS]
         more = [o for o in overrides if o not in elsewhere]
         more += [f"--{flag.replace('_', '-')}" for flag in flags]
         if more or len(resume) > 1:
@@ -42,20 +42,20 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     settings = load(options, overrides)
     from selfplay.config.run_config import run_folder
     from selfplay.experiment.experiment import Experiment, notes, validate
-    from selfplay.rollout.setup import World
+    from selfplay.rollout.setup import Components
     from selfplay.run.directory import Run
 
     validate(settings)
     run_folder(settings["run"])
     tell(notes(settings))
     if options.cfg:
-        World(settings).close()  # an arena or a role may refuse its settings
+        Components(settings).close()  # an arena or a role may refuse its settings
         print(json.dumps(settings, indent=2))
         return
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
     run["name"] = _new_name(run, settings["seed"]) if run.get("name") is None else str(run["name"])
     folder = run_folder(run)
-    Run.refuse_existing(folder)
+    Run.check_new(folder)
     settings = {**settings, "run": run}
     experiment = Experiment(settings)
     _go(experiment, lambda: Run.create(folder, settings))
@@ -110,7 +110,7 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
     place, faults = checkpoint.latest(folder / "checkpoints")
     _tell_faults(faults, place)
     if place is None:
-        run.refuse_lost()
+        run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
         experiment = Experiment(settings)
     else:
@@ -173,7 +173,7 @@ def _go(experiment: Any, make_run: Callable[[], Any]) -> None:
 
 def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     """Evaluate the newest checkpoint of a run, in this process unless told otherwise."""
-    elsewhere = [each for each in rest if _place(each) in compose.HOME]
+    elsewhere = [each for each in rest if _place(each) in compose.LOCAL_DEFAULTS]
     nothing_more([each for each in rest if each not in elsewhere])
     from selfplay.experiment.experiment import Experiment
     from selfplay.learner import checkpoint
@@ -191,7 +191,9 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
             "selfplay list evaluations)"
         )
     chosen = {key: settings[key] for key in map(_place, elsewhere)}
-    experiment = Experiment.resume({**compose.at_home(settings), **chosen}, place, learning=False)
+    experiment = Experiment.resume(
+        {**compose.with_local_runtime(settings), **chosen}, place, learning=False
+    )
     try:
         figures = {
             name: evaluation.run(name, play, seed=experiment.seed)[0]

@@ -8,16 +8,16 @@ completion length, invalid moves, duplicates.
 from collections.abc import Mapping
 from typing import Any
 
-from selfplay.collapse.monitor import Watch
+from selfplay.collapse.monitor import CollapseMonitor
 from selfplay.config.instantiate import TARGET, build
 from selfplay.errors import ConfigError
 
-__all__ = ["Watch", "validate"]
+__all__ = ["CollapseMonitor", "validate"]
 
 
 def validate(config: Mapping[str, Any]) -> None:
     """Raise ConfigError for a watch that could not be, or whose response has nobody to turn to."""
-    watch: Watch = build(config["collapse"], where="collapse")
+    watch: CollapseMonitor = build(config["collapse"], where="collapse")
     if not watch.response.needs_league:
         return
     league, kind = config["league"], type(watch.response).__name__

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, Literal, Protocol
 
-from selfplay.config.instantiate import construct, fit
+from selfplay.config.instantiate import call, check_arguments
 from selfplay.errors import nearest
 from selfplay.rng import derive
 
@@ -26,15 +26,15 @@ class Rule:
     steps.
     """
 
-    figure: str
+    metric: str
     """Name in metrics.jsonl. `*` stands for any text, as in `policy/*/surprisal`: each figure that
     fits is watched by itself."""
-    direction: Literal["falls", "rises"]
+    direction: Literal["decrease", "increase"]
     """Which way is bad."""
-    by: float
+    threshold: float
     """How far from the reference is too far, in the figure's own unit."""
     relative: bool = False
-    """Whether `by` is a share of the reference instead."""
+    """Whether `threshold` is a share of the reference instead."""
     reference: Literal["first", "best"] | float = "best"
     """What the mean is compared to: its first value, its best so far, or a number."""
     minus: str | None = None
@@ -50,11 +50,11 @@ class Rule:
     def __post_init__(self) -> None:
         if self.window < 1 or self.patience < 1:
             raise ValueError("window and patience are at least 1")
-        if not (math.isfinite(self.by) and self.by >= 0):
-            raise ValueError(f"by is a number of at least 0, not {self.by}")
+        if not (math.isfinite(self.threshold) and self.threshold >= 0):
+            raise ValueError(f"threshold is a number of at least 0, not {self.threshold}")
         if self.absent is not None and not math.isfinite(self.absent):
             raise ValueError(f"absent is a number or null, not {self.absent}")
-        if self.minus is not None and "*" in self.figure:
+        if self.minus is not None and "*" in self.metric:
             raise ValueError("a figure with minus is named in full, without *")
 
     def observations(
@@ -65,13 +65,13 @@ class Rule:
         found = {
             name: value - (figures.get(self.minus, math.nan) if self.minus else 0.0)
             for name, value in {**missing, **figures}.items()
-            if fnmatchcase(name, self.figure)
+            if fnmatchcase(name, self.metric)
         }
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 @dataclass(kw_only=True)
-class Trace:
+class RuleState:
     """What a rule has seen of one figure."""
 
     rule: Rule
@@ -122,10 +122,10 @@ class Trace:
 
     @property
     def _rising(self) -> bool:
-        return self.rule.direction == "rises"
+        return self.rule.direction == "increase"
 
     def _too_far(self, reference: float) -> bool:
-        allowed = self.rule.by * (abs(reference) if self.rule.relative else 1.0)
+        allowed = self.rule.threshold * (abs(reference) if self.rule.relative else 1.0)
         moved = self.mean - reference
         return (moved if self._rising else -moved) > allowed
 
@@ -139,7 +139,7 @@ class Trace:
         }
 
     @classmethod
-    def restored(cls, rule: Rule, state: Mapping[str, Any]) -> "Trace":
+    def restored(cls, rule: Rule, state: Mapping[str, Any]) -> "RuleState":
         """The trace that `state_dict` told of."""
         recent = deque((int(step), float(value)) for step, value in state["recent"])
         return cls(rule=rule, **{**state, "recent": recent})
@@ -151,7 +151,7 @@ class Alarm:
 
     rule: str
     """Its name."""
-    figure: str
+    metric: str
     """The figure that it fires at."""
     begun: int
     """First step of what it fires at."""
@@ -161,7 +161,7 @@ class Alarm:
     """What happened, in one line."""
 
 
-class League(Protocol):
+class AnchorMixer(Protocol):
     """What a response may ask of a league."""
 
     def mix_anchors(self, share: float, *, until: int) -> None:
@@ -184,7 +184,7 @@ class Response(Protocol):
         step: int,
         returned: int,
         checkpoints: Path,
-        league: League,
+        league: AnchorMixer,
     ) -> Path | None:
         """The checkpoint to go back to, if any; raises CollapsedError to end the run.
 
@@ -198,7 +198,7 @@ class Response(Protocol):
         ...
 
 
-class Watch:
+class CollapseMonitor:
     """Watches a run for collapse."""
 
     def __init__(
@@ -212,14 +212,14 @@ class Watch:
         """
         self.response = response
         self.rules: dict[str, Rule] = {
-            name: construct(Rule, fit(Rule, node, where=where), where=where)
+            name: call(Rule, check_arguments(Rule, node, where=where), where=where)
             for name, node in rules.items()
             if node is not None
             for where in (f"collapse.rules.{name}",)
         }
         self.returned = 0
         """How often the run has gone back to a checkpoint."""
-        self._traces: dict[tuple[str, str], Trace] = {}
+        self._traces: dict[tuple[str, str], RuleState] = {}
         self._step = -1
 
     def observe(self, step: int, figures: Mapping[str, float]) -> dict[str, float]:
@@ -228,7 +228,7 @@ class Watch:
         for name, rule in self.rules.items():
             seen = [figure for known, figure in self._traces if known == name]
             for figure, value in rule.observations(figures, seen).items():
-                trace = self._traces.setdefault((name, figure), Trace(rule=rule))
+                trace = self._traces.setdefault((name, figure), RuleState(rule=rule))
                 trace.observe(step, value)
         firing = {alarm.rule for alarm in self.alarms()}
         found = {f"collapse/{name}": float(name in firing) for name, _ in self._traces}
@@ -239,7 +239,7 @@ class Watch:
         return [
             Alarm(
                 rule=name,
-                figure=figure,
+                metric=figure,
                 begun=trace.begun,
                 new=trace.streak == trace.rule.patience and trace.recent[-1][0] == self._step,
                 text=_told(name, figure, trace),
@@ -251,13 +251,13 @@ class Watch:
     def unseen(self, figures: Mapping[str, float]) -> Iterator[str]:
         """A line for each rule on a figure that is named in full and has not been there yet."""
         for name, rule in self.rules.items():
-            if "*" not in rule.figure and not any(known == name for known, _ in self._traces):
-                for wanted in filter(None, (rule.figure, rule.minus)):
+            if "*" not in rule.metric and not any(known == name for known, _ in self._traces):
+                for wanted in filter(None, (rule.metric, rule.minus)):
                     if wanted not in figures:
                         hint = nearest(wanted, figures)
                         yield f"collapse.rules.{name}: no figure {wanted!r} so far; {hint}"
 
-    def respond(self, step: int, *, checkpoints: Path, league: League) -> Path | None:
+    def respond(self, step: int, *, checkpoints: Path, league: AnchorMixer) -> Path | None:
         """The checkpoint to go back to, if any; CollapsedError where the response is to stop."""
         alarms = self.alarms()
         if not alarms:
@@ -285,16 +285,16 @@ class Watch:
         """Restore what `state_dict` gave; a rule that is no longer there is forgotten."""
         self.returned = int(state["returned"])
         self._traces = {
-            (name, figure): Trace.restored(self.rules[name], seen)
+            (name, figure): RuleState.restored(self.rules[name], seen)
             for name, figure, seen in state["traces"]
             if name in self.rules
         }
 
 
-def _told(name: str, figure: str, trace: Trace) -> str:
+def _told(name: str, figure: str, trace: RuleState) -> str:
     rule = trace.rule
     what = f"{figure} - {rule.minus}" if rule.minus else figure
-    way = "rose" if rule.direction == "rises" else "fell"
+    way = "rose" if rule.direction == "increase" else "fell"
     whence = "the limit of" if isinstance(rule.reference, float) else f"its {rule.reference},"
     over = f" (mean of {rule.window})" if rule.window > 1 else ""
     return (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from selfplay.collapse.monitor import Alarm, League
+from selfplay.collapse.monitor import Alarm, AnchorMixer
 from selfplay.errors import CollapsedError
 from selfplay.learner import checkpoint
 
@@ -52,7 +52,7 @@ class MixAnchors:
         self.share, self.steps = share, steps
 
     def answer(
-        self, alarms: Sequence[Alarm], *, step: int, league: League, **situation: Any
+        self, alarms: Sequence[Alarm], *, step: int, league: AnchorMixer, **situation: Any
     ) -> Path | None:
         """Go on with more anchors."""
         league.mix_anchors(self.share, until=step + self.steps)

@@ -27,11 +27,11 @@ from selfplay.config.group_choices import (
     without_settings_of_others,
 )
 from selfplay.config.instantiate import TARGET, check, convert
-from selfplay.config.plain_data import refuse_bomb, refuse_bombs, refuse_unfit
+from selfplay.config.plain_data import check_expansion, check_folder_sizes, check_plain
 from selfplay.errors import ConfigError, nearest
-from selfplay.rng import refuse_seed
+from selfplay.rng import check_seed
 
-HOME = {
+LOCAL_DEFAULTS = {
     "engine": "selfplay.engines.transformers.TransformersEngine",
     "runtime": "selfplay.runtime.local.Local",
 }
@@ -45,7 +45,7 @@ OBJECTS = (
     "credit",
     "objective",
     "collapse",
-    *HOME,
+    *LOCAL_DEFAULTS,
 )
 """Keys that hold one node with a `_target_`."""
 COLLECTIONS = ("services", "roles", "shaping", "trackers")
@@ -79,7 +79,7 @@ NESTED = ("experiment",)
 OWN_PACKAGES = ("selfplay", "roles", "arenas", "configs")
 
 
-def refuse_shadows() -> None:
+def check_package_names() -> None:
     """Raise ConfigError if another package has taken the name of one of ours.
 
     Ours all lie in one folder, in a clone, an editable install and a wheel alike.
@@ -122,15 +122,15 @@ def load(
     Raises:
         ConfigError: In one line, with the nearest valid choice.
     """
-    refuse_shadows()
+    check_package_names()
     home = (folder or config_folder()).resolve()
     if not (home / f"{name}.yaml").is_file():
         raise ConfigError(f"no {name}.yaml in {home}; give --config-path a run or config folder")
     _refuse_overrides(overrides, [home, *map(Path, search)])
     try:
-        refuse_bomb(home / f"{name}.yaml", resolved=name == RUN)
+        check_expansion(home / f"{name}.yaml", resolved=name == RUN)
         for place in [*([folder] if folder else []), *map(Path, search)]:
-            refuse_bombs(place)
+            check_folder_sizes(place)
         if folder is not None:
             trust.admit_file(home / f"{name}.yaml")  # builds the values: only after the two above
         composed = _compose(home, name, overrides, search, tell)
@@ -237,12 +237,12 @@ def load_changed(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
         return load(rest, name=RUN, folder=Path(place))
 
 
-def at_home(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_local_runtime(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config for commands that open a finished run: everything in this process, no trackers,
     and no choice of an attention kernel, because nothing is trained."""
     nodes = {
         key: config[key] if config.get(key, {}).get(TARGET) == name else {TARGET: name}
-        for key, name in HOME.items()
+        for key, name in LOCAL_DEFAULTS.items()
     }
     settings = ("learner", "population")
     plain = {k: _any_kernel(config[k]) for k in settings if k in config}
@@ -272,12 +272,12 @@ def validate(config: Mapping[str, Any]) -> None:
             raise ConfigError(f"the config has no {key!r}; it needs {', '.join(KEYS)}")
         if key != "seed":
             _refuse_plain(config[key], where=key)
-    refuse_unfit(config)
+    check_plain(config)
     for key in (*COLLECTIONS, *TABLES):
         for name, node in config[key].items():
             _refuse_plain(node, where=f"{key}.{name}")
     try:
-        refuse_seed(convert(int, config["seed"], where="seed"))
+        check_seed(convert(int, config["seed"], where="seed"))
     except ValueError as error:
         raise ConfigError(f"seed: {error}") from error
     services = ("seed", *config["services"])

@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from selfplay.config.plain_data import refuse_text
+from selfplay.config.plain_data import check_text
 from selfplay.errors import ConfigError
 
 LONGEST = 100_000
@@ -29,7 +29,7 @@ def parse(text: str) -> Override:
 
     Hydra's parser calls itself for every bracket, so that deep nesting is refused here too.
     """
-    refuse_text(text, what="argument")
+    check_text(text, what="argument")
     if len(text) > LONGEST:
         raise ConfigError(f"cannot read {text[:40]!r}...: it is longer than {LONGEST:,} characters")
     try:

@@ -1,8 +1,8 @@
 """Groups that the command line chooses again, and an experiment's settings for these groups.
 
-An experiment chooses `credit: dr_grpo` and sets `credit: {within: agent}`. An override `credit=rae`
-chooses another method, which has no such setting. The experiment's settings below that group were
-meant for the experiment's own choice, so they are dropped, and one line names them.
+An experiment chooses `credit: dr_grpo` and sets `credit: {group_by: agent}`. An override
+`credit=rae` chooses another method, which has no such setting. The experiment's settings below that
+group were meant for the experiment's own choice, so they are dropped, and one line names them.
 
 An override `algorithm=dapo` stands for the choices of that algorithm's config: `credit=grpo`,
 `objective=dapo` and so on. A group that another override chooses is left to that override.
@@ -37,7 +37,7 @@ OVERRIDE = re.compile(r"override\s+/?([\w/]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class ConfigChoice:
     """A config that an override chooses for a group."""
 
     group: str
@@ -104,12 +104,12 @@ def keys_of(override: str, folders: Sequence[Path]) -> list[str]:
     return [each.key for each in _choices([override], folders) if each.group != ALGORITHM]
 
 
-def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> list[Choice]:
+def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> list[ConfigChoice]:
     """Return the choices of the overrides, and those of the algorithm that they choose."""
     found = [each for text in overrides if (each := _choice(text, folders)) is not None]
     taken = {each.group for each in found}
     implied = [
-        Choice(group=group, name=name, override=each.override, implied=True)
+        ConfigChoice(group=group, name=name, override=each.override, implied=True)
         for each in found
         if each.group == ALGORITHM
         for group, name in _chosen_by(_file(f"{ALGORITHM}/{each.name}", folders)).items()
@@ -178,7 +178,7 @@ def _changed(
     return {}
 
 
-def _settings(bodies: Mapping[str, Any], choice: Choice) -> dict[str, DictConfig]:
+def _settings(bodies: Mapping[str, Any], choice: ConfigChoice) -> dict[str, DictConfig]:
     """Return what configs set below the key of a choice: path of the config to settings."""
     return {
         path: settings
@@ -190,7 +190,7 @@ def _settings(bodies: Mapping[str, Any], choice: Choice) -> dict[str, DictConfig
 
 
 def _without(
-    choice: Choice, bodies: Mapping[str, Any], files: Mapping[str, Path], tell: Tell
+    choice: ConfigChoice, bodies: Mapping[str, Any], files: Mapping[str, Path], tell: Tell
 ) -> dict[str, str]:
     """Drop what configs set below the key of a choice; return path to new text, and tell it."""
     left = {}
@@ -216,7 +216,7 @@ def _found(
         return chosen(home, name, overrides)
 
 
-def _choice(text: str, folders: Sequence[Path]) -> Choice | None:
+def _choice(text: str, folders: Sequence[Path]) -> ConfigChoice | None:
     """The config of a group that an override chooses in place of another, if it does."""
     parsed = parse(text)
     group, value = parsed.key_or_group, parsed.value() if not parsed.is_sweep_override() else None
@@ -224,7 +224,7 @@ def _choice(text: str, folders: Sequence[Path]) -> Choice | None:
         return None
     if not isinstance(value, str) or not any((place / group).is_dir() for place in folders):
         return None
-    return Choice(group=group, name=value, override=text)
+    return ConfigChoice(group=group, name=value, override=text)
 
 
 def _last_of_groups(found: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -242,7 +242,10 @@ def _file(path: str, folders: Sequence[Path]) -> Path | None:
 
 
 def _fits(
-    choice: Choice, before: str | None, whose: Mapping[str, DictConfig], folders: Sequence[Path]
+    choice: ConfigChoice,
+    before: str | None,
+    whose: Mapping[str, DictConfig],
+    folders: Sequence[Path],
 ) -> bool:
     """Return True if the settings of an experiment fit the config that the override chooses.
 
@@ -256,7 +259,7 @@ def _fits(
     return all(_same_classes(_plain(settings), old, new) for settings in whose.values())
 
 
-def _node(choice: Choice, name: str, folders: Sequence[Path]) -> Any:
+def _node(choice: ConfigChoice, name: str, folders: Sequence[Path]) -> Any:
     """Return the values of the config `name` of the choice's group, interpolations unresolved."""
     with TemporaryDirectory(prefix="selfplay-") as place:
         Path(place, "alone.yaml").write_text(f"defaults: [{choice.group}: {name}]\n")

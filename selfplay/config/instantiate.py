@@ -33,28 +33,28 @@ def build(node: Any, *, where: str = "", provided: Mapping[str, Any] | None = No
     """
     if isinstance(node, Mapping):
         if TARGET in node:
-            target, values = prepare(node, where=where, provided=provided)
-            return construct(target, values, where=where)
+            target, values = resolve(node, where=where, provided=provided)
+            return call(target, values, where=where)
         return {k: build(v, where=join(where, k), provided=provided) for k, v in node.items()}
     if isinstance(node, Sequence) and not isinstance(node, str):
         return [build(v, where=join(where, i), provided=provided) for i, v in enumerate(node)]
     return node
 
 
-def prepare(
+def resolve(
     node: Mapping[str, Any], *, where: str, provided: Mapping[str, Any] | None = None
 ) -> tuple[Any, dict[str, Any]]:
     """The target of a node and its checked arguments, inner nodes built."""
-    target = locate(node[TARGET], where)
+    target = import_target(node[TARGET], where)
     trust.admit_settings(str(node[TARGET]), node, where)
     inner = {key: value for key, value in node.items() if key != TARGET}
     values = {k: build(v, where=join(where, k), provided=provided) for k, v in inner.items()}
     known = signature(target, where).known
     values |= {k: v for k, v in (provided or {}).items() if k in known and k not in values}
-    return target, fit(target, values, where=where)
+    return target, check_arguments(target, values, where=where)
 
 
-def construct(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
+def call(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
     """Call a target; a value that it refuses with a ValueError becomes one line."""
     try:
         return target(**values)
@@ -65,14 +65,14 @@ def construct(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
 def check(node: Any, *, where: str = "", provided: Collection[str] = ()) -> None:
     """Raise ConfigError for the first thing in a node that could not be built; builds nothing."""
     for path, inner in _targets(node, where):
-        target = locate(inner[TARGET], path)
+        target = import_target(inner[TARGET], path)
         trust.admit_settings(str(inner[TARGET]), inner, path)
         given = {key: value for key, value in inner.items() if key != TARGET}
         pending = {key for key, value in given.items() if any(_targets(value, ""))}
-        fit(target, given, where=path, pending=pending, provided=provided)
+        check_arguments(target, given, where=path, pending=pending, provided=provided)
 
 
-def fit(
+def check_arguments(
     target: Any,
     values: Mapping[str, Any],
     *,
@@ -141,7 +141,7 @@ _LENIENT = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True)
 """`run.name=7` reads as a number, and means the name "7"."""
 
 
-def locate(name: Any, where: str, *, key: str = TARGET) -> Any:
+def import_target(name: Any, where: str, *, key: str = TARGET) -> Any:
     """The class or function of a dotted name, which a config has under `key`.
 
     Raises ConfigError if there is none, or if `selfplay.config.trust` does not allow it.

@@ -29,7 +29,7 @@ NUMBER = re.compile(r"[-+.0-9][-+.:_0-9A-Fa-fxo]*")
 """Text that YAML may read as a number. It allows more than YAML does."""
 
 
-def refuse_bomb(path: Path, *, resolved: bool = False) -> None:
+def check_expansion(path: Path, *, resolved: bool = False) -> None:
     """Raise ConfigError for a YAML file that would exhaust the memory of its reader.
 
     A few lines of aliases can stand for billions of values, an alias can stand for a value that
@@ -87,8 +87,9 @@ def refuse_bomb(path: Path, *, resolved: bool = False) -> None:
                 )
 
 
-def refuse_bombs(folder: Path) -> None:
-    """Raise ConfigError for the first YAML file of a config folder that `refuse_bomb` refuses.
+def check_folder_sizes(folder: Path) -> None:
+    """Raise ConfigError for the first YAML file of a config folder that `check_expansion`
+    refuses.
 
     It reads the places of config groups: the folder and two levels below it. A file that is not
     YAML is left to its reader, because the config may never use it.
@@ -96,10 +97,10 @@ def refuse_bombs(folder: Path) -> None:
     for pattern in ("*.yaml", "*/*.yaml", "*/*/*.yaml"):
         for path in sorted(folder.glob(pattern)):
             with suppress(yaml.YAMLError):
-                refuse_bomb(path)
+                check_expansion(path)
 
 
-def refuse_text(text: str, *, what: str) -> None:
+def check_text(text: str, *, what: str) -> None:
     """Raise ConfigError for text that a file name or a UTF-8 file cannot hold.
 
     Args:
@@ -115,7 +116,7 @@ def refuse_text(text: str, *, what: str) -> None:
         raise ConfigError(f"{what}: {_shown(text)} does not fit: it holds the character NUL")
 
 
-def refuse_unfit(value: Any) -> None:
+def check_plain(value: Any) -> None:
     """Raise ConfigError, with the key, for the first value that no setting may have.
 
     Refused are NaN, which passes checks by comparison, and text that is not UTF-8 or holds NUL.
@@ -125,7 +126,7 @@ def refuse_unfit(value: Any) -> None:
         if isinstance(leaf, float) and math.isnan(leaf):
             raise ConfigError(f"{where}: nan does not fit: a finite number is needed")
         if isinstance(leaf, str):
-            refuse_text(leaf, what=where)
+            check_text(leaf, what=where)
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

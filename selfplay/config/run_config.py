@@ -17,7 +17,7 @@ next to the run are longer than its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class RunSettings:
     """How long, how often, and when to stop."""
 
     steps: int
@@ -38,7 +38,7 @@ class Settings:
     """Torch threads; 0 leaves torch's own choice."""
     deterministic: bool = True
     """Only kernels that give the same numbers every time."""
-    max_failed_share: float = 0.1
+    max_failed_fraction: float = 0.1
     """Share of failed episodes at which the run stops."""
     minimum: Mapping[str, float] = field(default_factory=dict)
     """Figure name to the value below which the run stops as collapsed."""
@@ -56,8 +56,8 @@ class Settings:
         for name, least in self.minimum.items():
             if not isfinite(least):
                 raise ValueError(f"minimum.{name}: {least} is not a finite number")
-        if not 0.0 <= self.max_failed_share <= 1.0:
-            raise ValueError(f"max_failed_share lies in [0, 1], not {self.max_failed_share}")
+        if not 0.0 <= self.max_failed_fraction <= 1.0:
+            raise ValueError(f"max_failed_fraction lies in [0, 1], not {self.max_failed_fraction}")
 
     def keeps_checkpoint(self, step: int) -> bool:
         """Whether a checkpoint is written after this step."""
@@ -110,7 +110,7 @@ def _refuse_name(name: str, *, where: str, parts: bool = False) -> None:
         )
 
 
-def set_up_torch(settings: Settings, seed: int) -> None:
+def set_up_torch(settings: RunSettings, seed: int) -> None:
     """Threads, kernels and seed, for a run and for the warm start before it."""
     import torch
     from transformers.utils import logging as transformers_logging

@@ -1,10 +1,10 @@
 """Gate for names in a config that somebody else wrote.
 
 A config names classes and functions by their import path, and importing a module runs its code. A
-command that opens a run folder therefore works under a `Limit`: such a name must come from our own
-packages or from packages that the user named with `--trust`. Every lookup of a name asks `admit`
-before the import and `admit_found` after it. Without a limit, every name is allowed: the user has
-composed the config, or a Python program has.
+command that opens a run folder therefore works under a `TrustLimit`: such a name must come from our
+own packages or from packages that the user named with `--trust`. Every lookup of a name asks
+`admit` before the import and `admit_found` after it. Without a limit, every name is allowed: the
+user has composed the config, or a Python program has.
 """
 
 import re
@@ -47,7 +47,7 @@ RUN_CONFIG = "config.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guard:
+class TrustGuard:
     """A class of ours that a setting can give access to files, programs or the network."""
 
     name: str
@@ -63,42 +63,42 @@ class Guard:
 
 
 GUARDS = (
-    Guard(
+    TrustGuard(
         name="Executor",
         key="isolation",
         safe=(None, "kernel"),
         module="selfplay.sandbox",
         why="it runs recorded programs without isolation",
     ),
-    Guard(
+    TrustGuard(
         name="OpenAIEngine",
         key=None,
         safe=(),
         module="selfplay.engines.openai",
         why="it sends an API key from your environment to an address of the config's choice",
     ),
-    Guard(
+    TrustGuard(
         name="VLLMEngine",
         key="options",
         safe=(None, {}),
         module="selfplay.engines.vllm.engine",
         why="vLLM's own options can load code",
     ),
-    Guard(
+    TrustGuard(
         name="RayRuntime",
         key="address",
         safe=(None,),
         module="selfplay.runtime.ray",
         why="it joins a Ray cluster of the config's choice, which can run code here",
     ),
-    Guard(
+    TrustGuard(
         name="MLflow",
         key="uri",
         safe=(None,),
         module="selfplay.run.trackers",
         why="it logs in at an address of the config's choice",
     ),
-    Guard(
+    TrustGuard(
         name="Embeddings",
         key="model",
         safe=("sentence-transformers/all-MiniLM-L6-v2",),
@@ -109,7 +109,7 @@ GUARDS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
+class TrustLimit:
     """Limit on the names that a command accepts from a config that somebody else wrote."""
 
     packages: tuple[str, ...] = ()
@@ -147,16 +147,16 @@ def foreign(config: Any, *, target: str = "_target_") -> list[str]:
     return sorted(names.difference(OWN))
 
 
-_limit: Limit | None = None
+_limit: TrustLimit | None = None
 
 
-def active() -> Limit | None:
+def active() -> TrustLimit | None:
     """Return the limit of the running command; None if every name is allowed."""
     return _limit
 
 
 @contextmanager
-def limited(limit: Limit | None) -> Iterator[None]:
+def limited(limit: TrustLimit | None) -> Iterator[None]:
     """Hold every lookup of a name in this process, in all its threads, to a limit."""
     global _limit
     before, _limit = _limit, limit

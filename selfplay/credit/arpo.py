@@ -6,13 +6,13 @@ from functools import partial
 from typing import ClassVar
 
 from selfplay.credit.base import (
-    AmongSiblings,
-    Play,
-    Within,
+    CreditedTurn,
+    GroupBy,
+    GroupRelative,
     centred,
-    compared,
+    group_advantages,
+    learnable_turns,
     own_return,
-    plays,
     samples,
     standardized,
 )
@@ -20,7 +20,7 @@ from selfplay.credit.tree import places
 from selfplay.types import Group, Sample
 
 
-class ARPO(AmongSiblings):
+class ARPO(GroupRelative):
     """A = (R - mean) / (std + epsilon) per trajectory; a shared turn gets the mean of its A
     (2507.19849, hard advantage attribution).
 
@@ -36,17 +36,19 @@ class ARPO(AmongSiblings):
 
     tree: ClassVar[bool] = True
 
-    def __init__(self, *, within: Within = "role", std: bool = True, epsilon: float = 1e-6) -> None:
-        """`within`: whom to compare with, see `comparison.group_key`; `std` divides by the group's
-        standard deviation."""
-        super().__init__(within=within)
+    def __init__(
+        self, *, group_by: GroupBy = "role", std: bool = True, epsilon: float = 1e-6
+    ) -> None:
+        """`group_by`: whom to compare with, see `comparison.group_key`; `std` divides by the
+        group's standard deviation."""
+        super().__init__(group_by=group_by)
         self.scale = partial(standardized, epsilon=epsilon) if std else centred
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """One sample per turn that was played, with the first episode that has it."""
-        found = plays(groups, own_return)
-        advantages = compared(found, key=self.among, advantage=self.scale)
-        first: dict[Hashable, Play] = {}
+        found = learnable_turns(groups, own_return)
+        advantages = group_advantages(found, key=self.among, advantage=self.scale)
+        first: dict[Hashable, CreditedTurn] = {}
         through: dict[Hashable, list[float]] = defaultdict(list)
         for place, play, advantage in zip(places(found), found, advantages, strict=True):
             first.setdefault(place, play)

@@ -5,9 +5,9 @@ from functools import partial
 from typing import ClassVar, Literal, get_args
 
 from selfplay.credit.base import (
-    Stateless,
+    StatelessCredit,
     centred,
-    compared,
+    group_advantages,
     own_return_to_go,
     samples,
     standardized,
@@ -19,7 +19,7 @@ from selfplay.types import Group, Sample
 Judged = Literal["own", "team"]
 
 
-class AgentTurn(Stateless):
+class ATGRPO(StatelessCredit):
     """A = (V - mean) / (std + epsilon) among candidates of one agent, turn and prompt (2510.11062).
 
     V is the return to go of the candidate: R_t = r_t + discount * R_{t+1}, of the agent's own pay
@@ -63,7 +63,7 @@ class AgentTurn(Stateless):
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """One sample per turn that was played."""
         found = candidates(groups, self.returns)
-        advantages = compared(
+        advantages = group_advantages(
             found,
             key=lambda play: (play.group.id, play.turn.agent, play.number, play.turn.prompt_ids),
             advantage=self.scale,

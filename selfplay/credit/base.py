@@ -17,7 +17,7 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Play:
+class CreditedTurn:
     """One turn with its place: what a credit method looks at."""
 
     group: Group
@@ -41,12 +41,12 @@ class Play:
         return (self.group.id, self.episode, self.turn.agent)
 
 
-AnyPlay = TypeVar("AnyPlay", bound=Play)
+AnyCreditedTurn = TypeVar("AnyCreditedTurn", bound=CreditedTurn)
 
 Returns: TypeAlias = Callable[[Episode], list[float]]
 """An episode's return per turn, in the order of its turns."""
 
-Absent: TypeAlias = Callable[[Play, Episode], float]
+Absent: TypeAlias = Callable[[CreditedTurn, Episode], float]
 """Function that gives the value to compare a turn with in a sibling that has no such turn."""
 
 
@@ -84,7 +84,7 @@ def numbers(episode: Episode) -> list[int]:
     return found
 
 
-def plays(groups: Sequence[Group], returns: Returns) -> list[Play]:
+def learnable_turns(groups: Sequence[Group], returns: Returns) -> list[CreditedTurn]:
     """All turns of all episodes that did not fail, in order, but those that nobody learns from.
 
     So an opponent's turns are in no comparison, in no average and before no critic. What it was
@@ -100,10 +100,10 @@ def plays(groups: Sequence[Group], returns: Returns) -> list[Play]:
                 first.setdefault(turn.agent, turn)
             rows = zip(episode.turns, numbers(episode), returns(episode), strict=True)
             for place, (turn, number, value) in enumerate(rows):
-                if not turn.learn:
+                if not turn.trainable:
                     continue
                 found.append(
-                    Play(
+                    CreditedTurn(
                         group=group,
                         episode=index,
                         place=place,
@@ -116,10 +116,10 @@ def plays(groups: Sequence[Group], returns: Returns) -> list[Play]:
     return found
 
 
-Within = Literal["agent", "role", "prompt"]
+GroupBy = Literal["agent", "role", "prompt"]
 
 
-def group_key(within: Within) -> Callable[[Play], Hashable]:
+def group_key(group_by: GroupBy) -> Callable[[CreditedTurn], Hashable]:
     """Whom a play is compared with, inside its group of episodes.
 
     agent: the same agent in the sibling episodes, which are independent of each other. role: all
@@ -132,19 +132,21 @@ def group_key(within: Within) -> Callable[[Play], Hashable]:
     shared reward, opposed rewards), the baseline depends on the action it judges, and the
     gradient is biased. Also, a prompt that occurred only once in its group has no signal.
     """
-    if within not in get_args(Within):
-        raise ValueError(f"credit: no comparison within {within!r}; {get_args(Within)} are known")
-    if within == "agent":
+    if group_by not in get_args(GroupBy):
+        raise ValueError(
+            f"credit: no comparison within {group_by!r}; {get_args(GroupBy)} are known"
+        )
+    if group_by == "agent":
         return lambda play: (play.group.id, play.turn.agent)
-    if within == "role":
+    if group_by == "role":
         return lambda play: (play.group.id, play.turn.role)
     return lambda play: (play.group.id, play.turn.role, play.first.prompt_ids)
 
 
-def compared(
-    all_plays: Sequence[AnyPlay],
+def group_advantages(
+    credited_turns: Sequence[AnyCreditedTurn],
     *,
-    key: Callable[[AnyPlay], Hashable],
+    key: Callable[[AnyCreditedTurn], Hashable],
     advantage: Callable[[Floats], Floats],
     each: Literal["trajectory", "turn"] = "trajectory",
     absent: Absent | None = None,
@@ -158,9 +160,9 @@ def compared(
     `absent` is for keys under which a sibling may have no value: see `_beside`.
     """
     members: dict[Hashable, dict[tuple[str, int, str, int], float]] = {}
-    first: dict[Hashable, AnyPlay] = {}
+    first: dict[Hashable, AnyCreditedTurn] = {}
     places = []
-    for play in all_plays:
+    for play in credited_turns:
         name = (play.turn.policy, key(play))
         place = (*play.trajectory, play.number if each == "turn" else 0)
         members.setdefault(name, {}).setdefault(place, play.value)
@@ -177,7 +179,7 @@ def compared(
 
 def _beside(
     values: Floats,
-    play: Play,
+    play: CreditedTurn,
     present: Collection[int],
     *,
     advantage: Callable[[Floats], Floats],
@@ -198,7 +200,7 @@ def _beside(
         if index not in present and episode.status is not Status.FAILED
     ]
     exact = advantage in (centred, leave_one_out)
-    if absent is None or not away or not exact or any(e.parent is not None for e in siblings):
+    if absent is None or not away or not exact or any(e.branch_of is not None for e in siblings):
         return advantage(values)
     whole = len(values) * (len(present) + len(away)) / len(present)
     factor = 1.0 if advantage is leave_one_out else (whole - 1) / whole
@@ -209,28 +211,31 @@ def _beside(
     return np.zeros_like(values) if alike(both) else factor * (values - baseline)
 
 
-def samples(all_plays: Sequence[Play], advantages: Sequence[float]) -> list[Sample]:
+def samples(credited_turns: Sequence[CreditedTurn], advantages: Sequence[float]) -> list[Sample]:
     """The plays with their advantages; 0 for a turn of which the policy chose no token."""
     return [
         Sample(
             turn=play.turn,
-            advantage=advantage if any(play.turn.trainable) else 0.0,
+            advantage=advantage if any(play.turn.loss_mask) else 0.0,
             group=play.group.id,
             episode=play.episode,
         )
-        for play, advantage in zip(all_plays, advantages, strict=True)
+        for play, advantage in zip(credited_turns, advantages, strict=True)
     ]
 
 
-def compare(
-    all_plays: Sequence[Play],
+def group_relative(
+    credited_turns: Sequence[CreditedTurn],
     *,
-    key: Callable[[Play], Hashable],
+    key: Callable[[CreditedTurn], Hashable],
     advantage: Callable[[Floats], Floats],
     absent: Absent | None = None,
 ) -> list[Sample]:
-    """Samples whose advantages are those of `compared`, one value per trajectory and key."""
-    return samples(all_plays, compared(all_plays, key=key, advantage=advantage, absent=absent))
+    """Samples with the advantages of `group_advantages`: one value per trajectory and key."""
+    return samples(
+        credited_turns,
+        group_advantages(credited_turns, key=key, advantage=advantage, absent=absent),
+    )
 
 
 def alike(values: Floats) -> bool:
@@ -265,7 +270,7 @@ def leave_one_out(values: Floats) -> Floats:
     return centred(values) * count / max(count - 1, 1)
 
 
-class Method:
+class CreditMethod:
     """What a credit method is where it does not say otherwise."""
 
     tree: ClassVar[bool] = False
@@ -276,7 +281,7 @@ class Method:
     """Name of a setting to the arena's metric that the setting names."""
 
     @classmethod
-    def least_group(cls, settings: Mapping[str, Any]) -> int:
+    def min_group_size(cls, settings: Mapping[str, Any]) -> int:
         """Episodes that a group needs under these settings; with fewer, all advantages are zero."""
         return 1
 
@@ -289,7 +294,7 @@ class Method:
         return {}
 
 
-class Stateless(Method):
+class StatelessCredit(CreditMethod):
     """A credit method that keeps nothing between steps."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -302,28 +307,28 @@ class Stateless(Method):
             raise ValueError(f"{type(self).__name__} keeps no state, but got {sorted(state)}")
 
 
-class AmongSiblings(Stateless):
-    """A method that compares an agent with others of its group; `within` says with whom."""
+class GroupRelative(StatelessCredit):
+    """A method that compares an agent with others of its group; `group_by` says with whom."""
 
-    def __init__(self, *, within: Within = "role") -> None:
-        """`within`: whom to compare with inside the group, see `group_key`."""
-        self.within: Within = within
-        self.among = group_key(within)
-        self.absent: Absent | None = None if within == "prompt" else _own_pay_there
+    def __init__(self, *, group_by: GroupBy = "role") -> None:
+        """`group_by`: whom to compare with inside the group, see `group_key`."""
+        self.group_by: GroupBy = group_by
+        self.among = group_key(group_by)
+        self.absent: Absent | None = None if group_by == "prompt" else _own_pay_there
 
     @classmethod
-    def least_group(cls, settings: Mapping[str, Any]) -> int:
+    def min_group_size(cls, settings: Mapping[str, Any]) -> int:
         """Two within an agent; elsewhere the agents of one episode may be siblings enough."""
-        return 2 if settings.get("within") == "agent" else 1
+        return 2 if settings.get("group_by") == "agent" else 1
 
 
-def _own_pay_there(play: Play, sibling: Episode) -> float:
+def _own_pay_there(play: CreditedTurn, sibling: Episode) -> float:
     """Return the total pay of the play's agent in a sibling."""
     return own_pay(sibling, play.turn.agent)
 
 
 def whitened(
-    all_plays: Sequence[Play], values: Sequence[float], *, epsilon: float = 1e-6
+    credited_turns: Sequence[CreditedTurn], values: Sequence[float], *, epsilon: float = 1e-6
 ) -> list[float]:
     """(x - mean) / (std + epsilon) over all trainable tokens that a policy has in the batch.
 
@@ -331,12 +336,12 @@ def whitened(
     as for a population of tokens. Zeros where a policy's values are all alike.
     """
     rows: dict[str, list[int]] = {}
-    for row, play in enumerate(all_plays):
-        if any(play.turn.trainable):
+    for row, play in enumerate(credited_turns):
+        if any(play.turn.loss_mask):
             rows.setdefault(play.turn.policy, []).append(row)
-    found = np.zeros(len(all_plays))
+    found = np.zeros(len(credited_turns))
     for mine in rows.values():
-        tokens = np.array([sum(all_plays[row].turn.trainable) for row in mine])
+        tokens = np.array([sum(credited_turns[row].turn.loss_mask) for row in mine])
         of_turns = np.array([values[row] for row in mine])
         if not alike(of_turns):
             difference = of_turns - np.average(of_turns, weights=tokens)

@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from selfplay.credit import Credit, Stateful
-from selfplay.credit.base import Method
+from selfplay.credit.base import CreditMethod
 from selfplay.errors import ConfigError, nearest
 from selfplay.types import Group, Sample
 
 
-class ByRole(Method):
+class ByRole(CreditMethod):
     """A role's turns are credited by its method, or by that of "default" if it has none.
 
     For roles that want different comparisons: one proposal per prompt has no siblings but those of
@@ -30,7 +30,7 @@ class ByRole(Method):
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """All samples, role by role in the order of `methods`."""
         every = [turn for group in groups for episode in group.episodes for turn in episode.turns]
-        for role in dict.fromkeys(turn.role for turn in every if turn.learn):
+        for role in dict.fromkeys(turn.role for turn in every if turn.trainable):
             if role not in self.methods and "default" not in self.methods:
                 raise ConfigError(f"credit.methods: no {role!r}; {nearest(role, self.methods)}")
         found: list[Sample] = []
@@ -73,7 +73,7 @@ class ByRole(Method):
 def _only(group: Group, own: Collection[int]) -> Group:
     """The group with nobody learning from turns but its `own` (by identity)."""
     episodes = [
-        replace(e, turns=tuple(t if id(t) in own else replace(t, learn=False) for t in e.turns))
+        replace(e, turns=tuple(t if id(t) in own else replace(t, trainable=False) for t in e.turns))
         for e in group.episodes
     ]
     return replace(group, episodes=tuple(episodes))

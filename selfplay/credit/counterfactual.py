@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
 
-from selfplay.credit.base import Play, Stateless, own_return, plays, samples
-from selfplay.credit.replay import Arena, Replayer, actions_of
+from selfplay.credit.base import CreditedTurn, StatelessCredit, learnable_turns, own_return, samples
+from selfplay.credit.replay import MoveReplayer, ReplayedArena, actions_of
 from selfplay.types import Group, Sample
 
 Judged = Literal["team", "own"]
 
 
-class Counterfactual(Stateless):
+class Counterfactual(StatelessCredit):
     """A = R - R with this action replaced by a default, both from replaying the arena.
 
     The difference reward, which COMA (1705.08926) reads off a critic, with the others' recorded
@@ -30,7 +30,7 @@ class Counterfactual(Stateless):
     def __init__(
         self,
         *,
-        arena: Callable[[], Arena],
+        arena: Callable[[], ReplayedArena],
         default: str | None = None,
         returns: Judged = "team",
         limit: int = 1000,
@@ -42,18 +42,18 @@ class Counterfactual(Stateless):
         if limit < 1:
             raise ValueError(f"limit is at least 1 stage, not {limit}")
         self.returns, self.default, self.team = returns, default, returns == "team"
-        self.replayer = Replayer(arena, limit=limit, default=default)
+        self.replayer = MoveReplayer(arena, limit=limit, default=default)
 
     def metrics(self) -> Mapping[str, float]:
         """Replays of the last call, with the share of them that went beyond the record."""
-        figures = self.replayer.figures()
+        figures = self.replayer.metrics()
         share = figures["replays_beyond_moves"] / max(figures["replays"], 1.0)
         return {**figures, "beyond_moves_share": share}
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns; 0 where the arena broke in a replay."""
         self.replayer.counts.clear()
-        found = plays(groups, own_return)
+        found = learnable_turns(groups, own_return)
         firsts = {play.trajectory[:2]: play for play in found}
         recorded = {episode: self._replayed(play) for episode, play in firsts.items()}
         advantages = []
@@ -65,12 +65,14 @@ class Counterfactual(Stateless):
                 advantages.append(self._judged(earned, play) - self._judged(without, play))
         return samples(found, advantages)
 
-    def _judged(self, paid: Mapping[str, float], play: Play) -> float:
+    def _judged(self, paid: Mapping[str, float], play: CreditedTurn) -> float:
         if self.returns == "own":
             return paid[play.turn.agent]
         return sum(paid.values()) / len(paid)
 
-    def _replayed(self, play: Play, without: int | None = None) -> Mapping[str, float] | None:
+    def _replayed(
+        self, play: CreditedTurn, without: int | None = None
+    ) -> Mapping[str, float] | None:
         """What its episode pays, without the move of this number that its agent made."""
         episode = play.group.episodes[play.episode]
         moves = actions_of(episode)

@@ -5,7 +5,7 @@ from itertools import chain, groupby
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from selfplay.credit import Stateful
-from selfplay.credit.base import Play
+from selfplay.credit.base import CreditedTurn
 
 State: TypeAlias = tuple[int, ...]
 """Token ids; a value is read at their end."""
@@ -25,7 +25,7 @@ class Critic(Stateful, Protocol):
         ...
 
 
-def states_of(all_plays: Sequence[Play], sees: Sees) -> list[State]:
+def states_of(credited_turns: Sequence[CreditedTurn], sees: Sees) -> list[State]:
     """What a critic reads for each turn.
 
     own: the turn's prompt. all (a centralised critic, used in training only): the latest prompt of
@@ -36,9 +36,9 @@ def states_of(all_plays: Sequence[Play], sees: Sees) -> list[State]:
     if sees not in get_args(Sees):
         raise ValueError(f"a critic sees {' or '.join(get_args(Sees))}, not {sees!r}")
     if sees == "own":
-        return [play.turn.prompt_ids for play in all_plays]
+        return [play.turn.prompt_ids for play in credited_turns]
     states = []
-    for _, episode in groupby(all_plays, key=lambda play: (play.group.id, play.episode)):
+    for _, episode in groupby(credited_turns, key=lambda play: (play.group.id, play.episode)):
         latest: dict[str, State] = {}
         for _, stage in groupby(enumerate(episode), key=_stage):
             turns = [play.turn for _, play in stage]
@@ -49,7 +49,7 @@ def states_of(all_plays: Sequence[Play], sees: Sees) -> list[State]:
     return states
 
 
-def _stage(numbered: tuple[int, Play]) -> tuple[int, int]:
+def _stage(numbered: tuple[int, CreditedTurn]) -> tuple[int, int]:
     """Turns of one stage have one key; a turn of a record without stages has its own."""
     number, play = numbered
     return (play.turn.stage, number if play.turn.stage < 0 else 0)

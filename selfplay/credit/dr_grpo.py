@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from selfplay.credit.base import AmongSiblings, centred, compare, own_return, plays
+from selfplay.credit.base import GroupRelative, centred, group_relative, learnable_turns, own_return
 from selfplay.types import Group, Sample
 
 
-class DrGRPO(AmongSiblings):
+class DrGRPO(GroupRelative):
     """A = R - mean within the group (2503.20783).
 
-    The expected gradient is (G-1)/G times the policy gradient with `within="agent"`, because each
+    The expected gradient is (G-1)/G times the policy gradient with `group_by="agent"`, because each
     return is in its own baseline. An agent that has no turn in some siblings is compared with the
     siblings in which it has one (see `RLOO`), times the same (G-1)/G. So the factor holds for
     agents that sit out and for episodes that end early. Failure mode: a group of equal returns has
@@ -18,6 +18,9 @@ class DrGRPO(AmongSiblings):
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
-        return compare(
-            plays(groups, own_return), key=self.among, advantage=centred, absent=self.absent
+        return group_relative(
+            learnable_turns(groups, own_return),
+            key=self.among,
+            advantage=centred,
+            absent=self.absent,
         )

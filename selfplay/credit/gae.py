@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from selfplay.credit import Stateful
-from selfplay.credit.base import Stateless, plays, samples, whitened
+from selfplay.credit.base import StatelessCredit, learnable_turns, samples, whitened
 from selfplay.credit.critic import Critic, Sees, states_of
 from selfplay.types import Group, Sample
 
 
-class GAE(Stateless):
+class GAE(StatelessCredit):
     """A_t = d_t + discount * gae_lambda * A_{t+1}, d_t = r_t + discount * V_{t+1} - V_t.
 
     From 1506.02438, over turns instead of tokens: t counts the agent's own turns, V_t is read at
@@ -48,7 +48,7 @@ class GAE(Stateless):
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns; then the critic is trained."""
-        found = plays(groups, lambda episode: [turn.reward for turn in episode.turns])
+        found = learnable_turns(groups, lambda episode: [turn.reward for turn in episode.turns])
         states = states_of(found, self.sees)
         values = self.critic.values(states)
         advantages = [0.0] * len(found)

@@ -6,14 +6,14 @@ from functools import partial
 from typing import Literal, get_args
 
 from selfplay.credit.base import (
-    AmongSiblings,
-    Play,
-    Within,
+    CreditedTurn,
+    GroupBy,
+    GroupRelative,
     centred,
-    compared,
+    group_advantages,
+    learnable_turns,
     own_return,
     own_return_to_go,
-    plays,
     samples,
     standardized,
 )
@@ -22,7 +22,7 @@ from selfplay.types import Group, Sample
 Mode = Literal["mean_norm", "mean_std_norm"]
 
 
-class GiGPO(AmongSiblings):
+class GiGPO(GroupRelative):
     """A = A_episode + weight * A_step (2505.10978).
 
     A_episode compares R, all that the agent was paid, one value per trajectory. A_step compares
@@ -31,7 +31,7 @@ class GiGPO(AmongSiblings):
     the turn added (for a role without memory, the prompt). mean_norm subtracts the mean,
     mean_std_norm also divides by the spread.
 
-    With mean_norm, discount 1 and `within="agent"`, where no trajectory reaches an anchor twice,
+    With mean_norm, discount 1 and `group_by="agent"`, where no trajectory reaches an anchor twice,
     the gradient at a state is the exact one times (G-1)/G + weight * E[(n-1)/n], where n is the
     number of turns in its bucket. Every state keeps its direction, but often visited ones weigh
     more: where a sibling reaches a state with probability p, n is 1 + Binomial(G-1, p). The first
@@ -45,11 +45,11 @@ class GiGPO(AmongSiblings):
         weight: float = 1.0,
         discount: float = 0.95,
         mode: Mode = "mean_norm",
-        within: Within = "role",
+        group_by: GroupBy = "role",
         epsilon: float = 1e-6,
     ) -> None:
-        """`weight` is w; `discount` is gamma per turn; `within`: see `comparison.group_key`."""
-        super().__init__(within=within)
+        """`weight` is w; `discount` is gamma per turn; `group_by`: see `comparison.group_key`."""
+        super().__init__(group_by=group_by)
         if not 0.0 <= discount <= 1.0:
             raise ValueError(f"discount lies in [0, 1], not {discount}")
         if mode not in get_args(Mode):
@@ -60,17 +60,17 @@ class GiGPO(AmongSiblings):
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
 
-        def state_of(play: Play) -> Hashable:
+        def state_of(play: CreditedTurn) -> Hashable:
             return (self.among(play), anchor(play))
 
-        found, steps = plays(groups, own_return), plays(groups, self.returns)
-        whole = compared(found, key=self.among, advantage=self.scale, absent=self.absent)
-        local = compared(steps, key=state_of, advantage=self.scale, each="turn")
+        found, steps = learnable_turns(groups, own_return), learnable_turns(groups, self.returns)
+        whole = group_advantages(found, key=self.among, advantage=self.scale, absent=self.absent)
+        local = group_advantages(steps, key=state_of, advantage=self.scale, each="turn")
         both = zip(whole, local, strict=True)
         return samples(found, [episode + self.weight * step for episode, step in both])
 
 
-def anchor(play: Play) -> Hashable:
+def anchor(play: CreditedTurn) -> Hashable:
     """What the agent saw this turn; the prompt's ids where the turn brought no message."""
     messages = play.turn.messages
     return json.dumps(messages, sort_keys=True) if messages else play.turn.prompt_ids

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Literal, get_args
 
-from selfplay.credit.replay import Arena, Replayer
+from selfplay.credit.replay import MoveReplayer, ReplayedArena
 from selfplay.credit.tree import Candidate
 from selfplay.errors import ConfigError
 from selfplay.types import Action, Episode, Group, Status
@@ -21,14 +21,14 @@ class CrossedReturns:
     that joint action is left out, and counted.
     """
 
-    def __init__(self, arena: Callable[[], Arena] | None, *, over: Over, most: int) -> None:
+    def __init__(self, arena: Callable[[], ReplayedArena] | None, *, over: Over, most: int) -> None:
         """`over`: their mean, or their sum as in the released trainer; `most` bounds G^N."""
         if arena is None:
             raise ValueError("joint=cross needs an arena to play other joint actions in")
         if over not in get_args(Over):
             raise ValueError(f"no {over!r} over joint actions; {get_args(Over)} are known")
         self.over, self.most = over, most
-        self.replayer = Replayer(arena, limit=1)
+        self.replayer = MoveReplayer(arena, limit=1)
 
     def judge(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates with these returns as their values; raises ConfigError.
@@ -47,7 +47,7 @@ class CrossedReturns:
 
     def metrics(self) -> Mapping[str, float]:
         """Replays of the last call, and those in which the arena broke."""
-        figures = self.replayer.figures()
+        figures = self.replayer.metrics()
         return {name: figures[name] for name in ("replays", "replays_failed")}
 
     def _total(self, returns: Sequence[float], recorded: float) -> float:

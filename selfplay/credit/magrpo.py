@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
-from selfplay.credit.base import Stateless, centred, compared, samples, standardized
+from selfplay.credit.base import StatelessCredit, centred, group_advantages, samples, standardized
 from selfplay.credit.joint_actions import CrossedReturns, Over
-from selfplay.credit.replay import Arena
+from selfplay.credit.replay import ReplayedArena
 from selfplay.credit.team_return import TeamReturns
 from selfplay.credit.tree import candidates
 from selfplay.types import Group, Sample
@@ -14,7 +14,7 @@ from selfplay.types import Group, Sample
 Joint = Literal["aligned", "cross"]
 
 
-class MAGRPO(Stateless):
+class MAGRPO(StatelessCredit):
     """A_t = R_t - mean over the group of R_t; R_t = r_t + discount * R_{t+1} (2508.04652).
 
     r_t is the mean pay of all agents in stage t, whether they have a turn or not (see
@@ -43,7 +43,7 @@ class MAGRPO(Stateless):
         joint: Joint = "aligned",
         over: Over = "mean",
         most_joint_actions: int = 4096,
-        arena: Callable[[], Arena] | None = None,
+        arena: Callable[[], ReplayedArena] | None = None,
     ) -> None:
         """`discount` is gamma per round; `arena` plays the joint actions of cross."""
         if joint not in get_args(Joint):
@@ -55,7 +55,7 @@ class MAGRPO(Stateless):
             self.crossed = CrossedReturns(arena, over=over, most=most_joint_actions)
 
     @classmethod
-    def least_group(cls, settings: Mapping[str, Any]) -> int:
+    def min_group_size(cls, settings: Mapping[str, Any]) -> int:
         """Two: each agent is compared with itself in the siblings."""
         return 2
 
@@ -68,7 +68,7 @@ class MAGRPO(Stateless):
         found = candidates(groups, self.returns)
         if self.crossed:
             found = self.crossed.judge(found)
-        advantages = compared(
+        advantages = group_advantages(
             found,
             key=lambda play: (play.group.id, play.turn.agent, play.number, play.node),
             advantage=self.scale,

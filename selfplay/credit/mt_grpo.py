@@ -4,19 +4,19 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 
 from selfplay.credit.base import (
-    AmongSiblings,
-    Play,
-    Within,
+    CreditedTurn,
+    GroupBy,
+    GroupRelative,
     centred,
-    compared,
-    plays,
+    group_advantages,
+    learnable_turns,
     samples,
     standardized,
 )
 from selfplay.types import Episode, Group, Sample
 
 
-class TurnLevel(AmongSiblings):
+class MTGRPO(GroupRelative):
     """A = A_outcome + weight * A_turn, each (x - mean) / (std + epsilon) in the group (2505.11821).
 
     The outcome is the reward of the agent's last turn. A turn's own value is what the agent was
@@ -25,7 +25,7 @@ class TurnLevel(AmongSiblings):
     outcome alone. A sibling that stopped earlier than the others pays for what they earned by
     going on, as an answer without any tool call does in the released code.
 
-    `std=False` only centres: with weight 1 and `within="agent"` the expected gradient is then
+    `std=False` only centres: with weight 1 and `group_by="agent"` the expected gradient is then
     (G-1)/G times the policy gradient, also where siblings take fewer turns or none. A turn of a
     number that no sibling has is compared with 0. With std it is biased, and a constant reward of
     the turns adds nothing however large it is.
@@ -36,25 +36,25 @@ class TurnLevel(AmongSiblings):
         self,
         *,
         weight: float = 1.0,
-        within: Within = "role",
+        group_by: GroupBy = "role",
         std: bool = True,
         epsilon: float = 1e-6,
     ) -> None:
-        """`weight` is c; `within`: whom to compare with, see `comparison.group_key`."""
-        super().__init__(within=within)
+        """`weight` is c; `group_by`: whom to compare with, see `comparison.group_key`."""
+        super().__init__(group_by=group_by)
         self.weight = weight
         self.scale = partial(standardized, epsilon=epsilon) if std else centred
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
 
-        def turn_of(play: Play) -> Hashable:
+        def turn_of(play: CreditedTurn) -> Hashable:
             return (self.among(play), play.number)
 
-        found, before = plays(groups, outcome), plays(groups, before_outcome)
-        ends = compared(found, key=self.among, advantage=self.scale, absent=self.absent)
+        found, before = learnable_turns(groups, outcome), learnable_turns(groups, before_outcome)
+        ends = group_advantages(found, key=self.among, advantage=self.scale, absent=self.absent)
         nothing = None if self.absent is None else lambda play, sibling: 0.0
-        turns = compared(before, key=turn_of, advantage=self.scale, absent=nothing)
+        turns = group_advantages(before, key=turn_of, advantage=self.scale, absent=nothing)
         both = zip(ends, turns, strict=True)
         return samples(found, [end + self.weight * turn for end, turn in both])
 

@@ -6,11 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from selfplay.credit.base import AmongSiblings, Floats, Within, compare, own_return, plays
+from selfplay.credit.base import (
+    Floats,
+    GroupBy,
+    GroupRelative,
+    group_relative,
+    learnable_turns,
+    own_return,
+)
 from selfplay.types import Group, Sample
 
 
-class PassAtK(AmongSiblings):
+class PassAtK(GroupRelative):
     """A_right = (1 - rho) / sigma, A_wrong = (1 - rho - C(W-1, k-1) / C(N-1, k-1)) / sigma.
 
     rho = 1 - C(W, k) / C(N, k) is the share of k-subsets of N answers, W of them wrong, that hold
@@ -31,23 +38,25 @@ class PassAtK(AmongSiblings):
         *,
         k: int = 4,
         threshold: float = 0.0,
-        within: Within = "role",
+        group_by: GroupBy = "role",
         std: bool = True,
     ) -> None:
         """An answer is right if it was paid more than `threshold`; `std` divides by sigma."""
-        super().__init__(within=within)
+        super().__init__(group_by=group_by)
         if k < 1:
             raise ValueError(f"k is at least 1, not {k}")
         self.k, self.threshold, self.std = k, threshold, std
 
     @classmethod
-    def least_group(cls, settings: Mapping[str, Any]) -> int:
+    def min_group_size(cls, settings: Mapping[str, Any]) -> int:
         """More than k, or every subset of k is nearly the whole group."""
-        return int(settings.get("k", 4)) + 1 if super().least_group(settings) > 1 else 1
+        return int(settings.get("k", 4)) + 1 if super().min_group_size(settings) > 1 else 1
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
-        return compare(plays(groups, own_return), key=self.among, advantage=self._advantages)
+        return group_relative(
+            learnable_turns(groups, own_return), key=self.among, advantage=self._advantages
+        )
 
     def _advantages(self, values: Floats) -> Floats:
         right = values > self.threshold

@@ -3,12 +3,12 @@
 from collections.abc import Hashable, Sequence
 from typing import Literal
 
-from selfplay.credit.base import Play, Stateless, own_return
+from selfplay.credit.base import CreditedTurn, StatelessCredit, own_return
 from selfplay.credit.tree import candidates
 from selfplay.types import Group, Sample
 
 
-class Preference(Stateless):
+class PreferencePairs(StatelessCredit):
     """Pairs for objective=dpo: advantage +1 for the better of two turns, -1 for the worse.
 
     Compared are turns of one group in which the same agent saw the very same prompt, by what the
@@ -30,7 +30,7 @@ class Preference(Stateless):
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Two samples for every pair; a turn that is in several pairs is in several samples."""
-        sets: dict[Hashable, list[Play]] = {}
+        sets: dict[Hashable, list[CreditedTurn]] = {}
         for play in candidates(groups, own_return):
             key = (play.group.id, play.turn.agent, play.turn.prompt_ids)
             sets.setdefault(key, []).append(play)
@@ -47,12 +47,12 @@ class Preference(Stateless):
                     samples += [_sample(better, pair, 1.0), _sample(worse, pair, -1.0)]
         return samples
 
-    def _least(self, better: Play, worse: Play) -> float:
+    def _least(self, better: CreditedTurn, worse: CreditedTurn) -> float:
         """The margin plus the rounding error that a difference may have."""
         return self.margin + 1e-12 * max(1.0, abs(better.value), abs(worse.value))
 
 
-def _sample(play: Play, pair: str, advantage: float) -> Sample:
+def _sample(play: CreditedTurn, pair: str, advantage: float) -> Sample:
     return Sample(
         turn=play.turn,
         advantage=advantage,

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, get_args
 
-from selfplay.credit.base import Method, Play, own_return, plays, samples
+from selfplay.credit.base import CreditedTurn, CreditMethod, learnable_turns, own_return, samples
 from selfplay.types import Group, Sample
 
 By = Literal["agent", "role"]
 Order = Literal["subtract_first", "update_first"]
 
 
-class RoleConditioned(Method):
+class RAE(CreditMethod):
     """A = R - b; then b <- decay * b + (1 - decay) * R; b per arena, agent or role, and policy.
 
     From SPIRAL (2506.24119). Episodes are taken in their order, as in the released code: all agents
@@ -41,7 +41,7 @@ class RoleConditioned(Method):
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns; the averages move on."""
-        found = plays(groups, own_return)
+        found = learnable_turns(groups, own_return)
         advantages: list[float] = []
         for _, together in groupby(found, key=lambda play: (play.group.id, play.episode)):
             episode = list(together)
@@ -56,7 +56,7 @@ class RoleConditioned(Method):
             advantages += [play.value - baselines[self._key(play)] for play in episode]
         return samples(found, advantages)
 
-    def _key(self, play: Play) -> tuple[str, str, str]:
+    def _key(self, play: CreditedTurn) -> tuple[str, str, str]:
         arena, turn = play.group.episodes[play.episode].arena, play.turn
         return (arena, turn.agent if self.by == "agent" else turn.role, turn.policy)
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from selfplay.credit.base import (
-    AmongSiblings,
-    Within,
+    GroupBy,
+    GroupRelative,
     centred,
-    compared,
+    group_advantages,
+    learnable_turns,
     own_return,
-    plays,
     samples,
     whitened,
 )
@@ -18,7 +18,7 @@ from selfplay.types import Group, Sample
 Baseline = Literal["none", "group"]
 
 
-class ReinforcePlusPlus(AmongSiblings):
+class ReinforcePlusPlus(GroupRelative):
     """A = (R - mean) / (std + epsilon) over all trainable tokens of the batch (2501.03262).
 
     The batch is a policy's own: whatever roles it plays are whitened together. `baseline="group"`
@@ -32,23 +32,24 @@ class ReinforcePlusPlus(AmongSiblings):
     """
 
     def __init__(
-        self, *, baseline: Baseline = "none", within: Within = "role", epsilon: float = 1e-6
+        self, *, baseline: Baseline = "none", group_by: GroupBy = "role", epsilon: float = 1e-6
     ) -> None:
-        """`baseline`: what is subtracted before whitening; `within`: whose mean the group's is."""
-        super().__init__(within=within)
+        """`baseline`: what is subtracted before whitening; `group_by`: whose mean the group's
+        is."""
+        super().__init__(group_by=group_by)
         if baseline not in get_args(Baseline):
             raise ValueError(f"no baseline {baseline!r}; {get_args(Baseline)} are known")
         self.baseline, self.epsilon = baseline, epsilon
 
     @classmethod
-    def least_group(cls, settings: Mapping[str, Any]) -> int:
+    def min_group_size(cls, settings: Mapping[str, Any]) -> int:
         """Without the group's baseline, the batch is enough."""
-        return super().least_group(settings) if settings.get("baseline") == "group" else 1
+        return super().min_group_size(settings) if settings.get("baseline") == "group" else 1
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
-        found = plays(groups, own_return)
+        found = learnable_turns(groups, own_return)
         values = [play.value for play in found]
         if self.baseline == "group":
-            values = compared(found, key=self.among, advantage=centred)
+            values = group_advantages(found, key=self.among, advantage=centred)
         return samples(found, whitened(found, values, epsilon=self.epsilon))

@@ -6,12 +6,12 @@ from random import Random
 from typing import Any
 
 from selfplay.credit.attempts import decisive
-from selfplay.credit.base import Method
+from selfplay.credit.base import CreditMethod
 from selfplay.rng import derive
 from selfplay.types import Group, Sample, Status, Turn, from_json, to_json
 
 
-class Experience(Method):
+class RejectionSampling(CreditMethod):
     """Samples of good episodes, old and new, for objective=sft (SiriuS, 2502.04780).
 
     An episode is good if its metric `measure` lies above `above`. Each step draws `batch` of what
@@ -58,7 +58,7 @@ class Experience(Method):
             Sample(turn=turn, advantage=1.0, group=f"experience/{task}")
             for task, turns in drawn
             for turn in turns
-            if turn.learn
+            if turn.trainable
         ]
 
     def metrics(self) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ Moves: TypeAlias = Mapping[str, Sequence[Action | None]]
 """What each agent does, in order."""
 
 
-class Arena(Protocol):
+class ReplayedArena(Protocol):
     """What credit needs of an arena; `selfplay.Arena` is one."""
 
     finished: bool
@@ -26,12 +26,12 @@ class Arena(Protocol):
         """Start an episode."""
         ...
 
-    def play(self, actions: Mapping[str, Action | None]) -> Mapping[str, float]:
+    def play_stage(self, actions: Mapping[str, Action | None]) -> Mapping[str, float]:
         """Play a stage."""
         ...
 
 
-class Replayer:
+class MoveReplayer:
     """Replays episodes from their task and seed, one after the other.
 
     The arena's chance is that of the record as long as it is asked the same questions. Services
@@ -40,14 +40,14 @@ class Replayer:
     """
 
     def __init__(
-        self, arena: Callable[[], Arena], *, limit: int, default: Action | None = None
+        self, arena: Callable[[], ReplayedArena], *, limit: int, default: Action | None = None
     ) -> None:
         """`arena` makes a fresh one; `limit` is the number of stages at which a replay is cut;
         `default` is what an agent does that is asked more often than it has moves."""
         self.arena, self.limit, self.default = arena, limit, default
         self.counts: Counter[str] = Counter()
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Replays since the last `counts.clear()`; those in which an agent ran out of moves, those
         cut at the limit and those in which the arena broke."""
         names = ("replays", "replays_beyond_moves", "replays_cut", "replays_failed")
@@ -67,7 +67,9 @@ class Replayer:
             arena.begin(episode.task, episode.seed)
             while not arena.finished and stages < limit:
                 beyond |= not all(map(left.get, arena.stage))
-                arena.play({a: left[a].pop() if left.get(a) else self.default for a in arena.stage})
+                arena.play_stage(
+                    {a: left[a].pop() if left.get(a) else self.default for a in arena.stage}
+                )
                 stages += 1
         except SelfplayError:
             raise

@@ -2,18 +2,24 @@
 
 from collections.abc import Sequence
 
-from selfplay.credit.base import AmongSiblings, compare, leave_one_out, own_return, plays
+from selfplay.credit.base import (
+    GroupRelative,
+    group_relative,
+    learnable_turns,
+    leave_one_out,
+    own_return,
+)
 from selfplay.types import Group, Sample
 
 
-class RLOO(AmongSiblings):
+class RLOO(GroupRelative):
     """A_i = R_i - mean of R_j over j != i in the group (2402.14740).
 
     R is what the agent was paid in the whole episode. An agent that has no turn in some siblings is
     compared with the siblings in which it has one; if there is no such sibling, with its pay
     without a turn in the others.
 
-    With `within="agent"` and at least two siblings the expected gradient is exactly the policy
+    With `group_by="agent"` and at least two siblings the expected gradient is exactly the policy
     gradient, also where agents sit out and episodes end early: the others are independent siblings.
     For the other choices see `comparison.group_key`. Failed episodes are left out: where failing
     depends on the actions, the gradient is that of the episodes that did not fail.
@@ -22,6 +28,9 @@ class RLOO(AmongSiblings):
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
-        return compare(
-            plays(groups, own_return), key=self.among, advantage=leave_one_out, absent=self.absent
+        return group_relative(
+            learnable_turns(groups, own_return),
+            key=self.among,
+            advantage=leave_one_out,
+            absent=self.absent,
         )

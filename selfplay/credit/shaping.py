@@ -155,7 +155,7 @@ class Shaping:
         if not self.shapers:
             return tuple(list(groups) for groups in lists)
         every = (e for groups in lists for group in groups for e in group.episodes)
-        found = {id(turn): turn for e in every for turn in e.turns if turn.learn}
+        found = {id(turn): turn for e in every for turn in e.turns if turn.trainable}
         turns = list(found.values())
         for shaper in self.shapers:
             rewards = shaper.rewards(turns)

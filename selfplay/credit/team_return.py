@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from selfplay.credit.base import Play, own_pay
+from selfplay.credit.base import CreditedTurn, own_pay
 from selfplay.types import Episode, Turn
 
 
@@ -26,7 +26,7 @@ class TeamReturns:
         """For every turn, the team's return to go."""
         return team_return_to_go(episode, discount=self.discount)
 
-    def absent(self, play: Play, sibling: Episode) -> float:
+    def absent(self, play: CreditedTurn, sibling: Episode) -> float:
         """The sibling's return to go from the play's stage on; 0 if the sibling ended before."""
         to_go = team_to_go(sibling, discount=self.discount)
         place = play.turn.stage if play.turn.stage >= 0 else play.number

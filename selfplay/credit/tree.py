@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from selfplay.credit.base import Play, Returns, plays
+from selfplay.credit.base import CreditedTurn, Returns, learnable_turns
 from selfplay.types import Group
 
 Path = tuple[int, ...]
@@ -11,7 +11,7 @@ Path = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate(Play):
+class Candidate(CreditedTurn):
     """A turn of the tree, there once however many episodes go through it.
 
     Its `episode` is the first of those, and its `value` that of the tree: the mean over the next
@@ -29,16 +29,16 @@ def path(group: Group, index: int) -> Path:
     """The path of one episode of the group."""
     episode = group.episodes[index]
     own = (index,) * len(episode.turns)
-    if episode.parent is None:
+    if episode.branch_of is None:
         return own
-    return (*path(group, episode.parent)[: episode.stem], *own[episode.stem :])
+    return (*path(group, episode.branch_of)[: episode.shared_turns], *own[episode.shared_turns :])
 
 
-def places(all_plays: Sequence[Play]) -> list[Hashable]:
+def places(credited_turns: Sequence[CreditedTurn]) -> list[Hashable]:
     """For every play, its place in the tree: equal for the same turn in several episodes."""
     found: list[Hashable] = []
     paths: dict[tuple[str, int], Path] = {}
-    for play in all_plays:
+    for play in credited_turns:
         leaf = (play.group.id, play.episode)
         if leaf not in paths:
             paths[leaf] = path(play.group, play.episode)
@@ -48,14 +48,16 @@ def places(all_plays: Sequence[Play]) -> list[Hashable]:
 
 def candidates(groups: Sequence[Group], returns: Returns) -> list[Candidate]:
     """Every turn of `comparison.plays` once, in order."""
-    return [each for group in groups for each in _of_group(group, plays([group], returns))]
+    return [
+        each for group in groups for each in _of_group(group, learnable_turns([group], returns))
+    ]
 
 
-def _of_group(group: Group, all_plays: Sequence[Play]) -> list[Candidate]:
-    branching = any(episode.parent is not None for episode in group.episodes)
-    paths = {play.episode: path(group, play.episode) for play in all_plays}
-    through: dict[Hashable, dict[int, Play]] = {}
-    for play, place in zip(all_plays, places(all_plays), strict=True):
+def _of_group(group: Group, credited_turns: Sequence[CreditedTurn]) -> list[Candidate]:
+    branching = any(episode.branch_of is not None for episode in group.episodes)
+    paths = {play.episode: path(group, play.episode) for play in credited_turns}
+    through: dict[Hashable, dict[int, CreditedTurn]] = {}
+    for play, place in zip(credited_turns, places(credited_turns), strict=True):
         through.setdefault(place, {})[play.episode] = play
     found: list[Candidate] = []
     shares: dict[tuple[int, ...], dict[int, float]] = {}
@@ -81,7 +83,7 @@ def _of_group(group: Group, all_plays: Sequence[Play]) -> list[Candidate]:
     return found
 
 
-def _node(play: Play, through: Path) -> tuple[int, ...]:
+def _node(play: CreditedTurn, through: Path) -> tuple[int, ...]:
     """Where a turn's stage began: `Candidate.node`."""
     turns, start = play.group.episodes[play.episode].turns, play.place
     while start and turns[start - 1].stage == play.turn.stage:

@@ -2,11 +2,17 @@
 
 from collections.abc import Sequence
 
-from selfplay.credit.base import Stateless, compare, own_return, plays, standardized
+from selfplay.credit.base import (
+    StatelessCredit,
+    group_relative,
+    learnable_turns,
+    own_return,
+    standardized,
+)
 from selfplay.types import Group, Sample
 
 
-class TaskRelative(Stateless):
+class TRR(StatelessCredit):
     """A = (R - mean) / (std + epsilon) over all trajectories of a task type and role (2505.03335).
 
     Three task types and two roles make Absolute Zero's six baselines. A proposer makes one proposal
@@ -23,8 +29,8 @@ class TaskRelative(Stateless):
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Advantages of all turns."""
-        return compare(
-            plays(groups, own_return),
+        return group_relative(
+            learnable_turns(groups, own_return),
             key=lambda play: (play.group.episodes[play.episode].task.type, play.turn.role),
             advantage=lambda values: standardized(values, epsilon=self.epsilon),
         )

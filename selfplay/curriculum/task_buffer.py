@@ -10,7 +10,7 @@ from selfplay.types import Task, from_json, to_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class BufferEntry:
     """A task in the buffer."""
 
     number: int
@@ -40,7 +40,7 @@ class TaskBuffer:
 
     capacity: int = 16_384
     """Entries per type (16,384 in 2505.03335)."""
-    entries: dict[str, list[Entry]] = field(default_factory=dict)
+    entries: dict[str, list[BufferEntry]] = field(default_factory=dict)
     """By type, oldest first."""
     first_seen: dict[str, int] = field(default_factory=dict)
     """Task id to its number."""
@@ -57,7 +57,9 @@ class TaskBuffer:
         """Add a task; False if its id is known."""
         if task.id in self.first_seen:
             return False
-        entry = Entry(number=self.size, task=task, step=step, author=author, parents=tuple(parents))
+        entry = BufferEntry(
+            number=self.size, task=task, step=step, author=author, parents=tuple(parents)
+        )
         self.first_seen[task.id] = entry.number
         self.size += 1
         kept = self.entries.setdefault(task.type, [])
@@ -80,7 +82,7 @@ class TaskBuffer:
         rng: Random,
         *,
         band: tuple[float, float] | None = None,
-    ) -> list[Entry]:
+    ) -> list[BufferEntry]:
         """Uniformly drawn different entries of these types; fewer if there are fewer.
 
         Uniform, because weighting by recency collapsed diversity (2505.03335). With `band`, of
@@ -118,6 +120,6 @@ class TaskBuffer:
         self.size = int(state["size"])
         self.first_seen = dict(state["first_seen"])
         self.entries = {
-            kind: [from_json(Entry, entry) for entry in kept]
+            kind: [from_json(BufferEntry, entry) for entry in kept]
             for kind, kept in state["entries"].items()
         }

@@ -15,7 +15,7 @@ BLOCK = 256
 STATE = ("inputs", "tokens", "logprobs", "uniforms", "temperature", "count", "allowed", "ended")
 
 
-class Rows:
+class DecodingRows:
     """Rows 0 .. len-1, in the order of the key-value cache, each with a random stream of its own.
 
     A row that has ended stays, and is drawn for without effect, until `collect` takes it out.

@@ -18,7 +18,7 @@ def news(messages: Sequence[Message]) -> Sequence[Message]:
     return messages[said[-1] + 1 if said else 0 :]
 
 
-class Person:
+class HumanEngine:
     """Answers with what a person says; log-probabilities are 0, ids the words' UTF-8 bytes."""
 
     renderer = MessageRenderer()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, TypeAlias
 
-from selfplay.config.instantiate import locate
+from selfplay.config.instantiate import import_target
 from selfplay.errors import ConfigError, nearest, one_line
 from selfplay.types import Completion, Observation, Request, StopReason
 
@@ -58,7 +58,7 @@ class Scripted(ScriptedEngine):
         super().__init__({})
         self.name = script
         try:
-            self.script: Script = locate(script, "", key="script")
+            self.script: Script = import_target(script, "", key="script")
         except ConfigError as error:
             raise ValueError(str(error)) from error
         if not _is_script(self.script):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from selfplay.engines.decoding import Rows
+from selfplay.engines.decoding import DecodingRows
 from selfplay.engines.kv_cache import SlotCache
 from selfplay.errors import ConfigError, PromptTooLong, nearest, one_line
 from selfplay.models.position_limits import reach
@@ -147,7 +147,7 @@ class _Batch:
         self.max_rows, self.prefill_tokens, self.stride = max_rows, prefill_tokens, stride
         self.device = model.device
         self.waiting: deque[Request] = deque()
-        self.rows = Rows(end_ids)
+        self.rows = DecodingRows(end_ids)
         self.cache = SlotCache(config.num_hidden_layers, self.device)
         self.limit, self.why = getattr(config, "max_position_embeddings", None), ""
         if self.limit is not None and self.limit < 1:  # XLNet's way to say that it has no limit

@@ -13,9 +13,9 @@ from selfplay.errors import SelfplayError, one_line
 from selfplay.rng import derive
 from selfplay.role import Role
 from selfplay.rollout.matches import returns
-from selfplay.rollout.policy_pool import Seating
-from selfplay.rollout.rollout import Job
-from selfplay.rollout.setup import Players
+from selfplay.rollout.policy_pool import PolicyPool
+from selfplay.rollout.rollout import EpisodeSpec
+from selfplay.rollout.setup import RolloutSetup
 from selfplay.run.formatting import number
 from selfplay.run.report.html import visible
 from selfplay.types import Episode, Status, Task, Turn
@@ -40,7 +40,7 @@ WIDTH = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckedGame:
     """One game that was played, or the error that prevented it."""
 
     title: str
@@ -51,7 +51,7 @@ class Checked:
     """A line for each fault."""
 
 
-def games(config: Mapping[str, Any], *, seed: int) -> Iterator[Checked]:
+def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
     """Play one game of the first training task, and one of the first task of each evaluation.
 
     Args:
@@ -60,7 +60,7 @@ def games(config: Mapping[str, Any], *, seed: int) -> Iterator[Checked]:
     Raises:
         ConfigError: Where the arena, a role, a service or an evaluation cannot be built.
     """
-    players = Players(config)
+    players = RolloutSetup(config)
     try:
         world = players.world
         curriculum = world.build("curriculum")
@@ -79,24 +79,24 @@ def _game(
     config: Mapping[str, Any],
     roles: Mapping[str, Role],
     seed: int,
-) -> Checked:
+) -> CheckedGame:
     """Play one game of an arena; an error of the arena or a role becomes a fault of the game."""
     try:
         task = first()
-        seating = Seating(
+        seating = PolicyPool(
             roles=roles,
             policy_of=lambda role: PLAYER,
             sampling={"default": {"max_tokens": 1_000_000}},
             rollout={**config["rollout"], "max_turns": MOST_TURNS},
         )
         seating.add(PLAYER, ScriptedEngine({PLAYER: _player(roles)}))
-        job = Job(task=task, seed=derive(seed, "check", title))
-        (episode,) = seating.rollout(arena).play([job])
+        job = EpisodeSpec(task=task, seed=derive(seed, "check", title))
+        (episode,) = seating.rollout(arena).run([job])
     except SelfplayError as error:
-        return Checked(title=title, faults=[f"{title}: {error}"])
+        return CheckedGame(title=title, faults=[f"{title}: {error}"])
     except Exception as error:  # an author's arena, role or curriculum
-        return Checked(title=title, faults=[f"{title}: {_told(error)}"])
-    return Checked(
+        return CheckedGame(title=title, faults=[f"{title}: {_told(error)}"])
+    return CheckedGame(
         title=title,
         shown=list(_lines(title, episode)),
         faults=[f"{title}: {fault}" for fault in _faults(episode)],
@@ -111,7 +111,7 @@ def _player(roles: Mapping[str, Role]) -> Script:
         words = str(rng.choice(list(legal))) if legal else WORDS
         role = roles[agent.rpartition("_")[0]]
         said = [form.format(words) for form in FORMS]
-        return next((text for text in said if role.read(text)[0] is not None), words)
+        return next((text for text in said if role.parse_completion(text)[0] is not None), words)
 
     return script
 

@@ -14,30 +14,30 @@ import torch
 from selfplay import collapse
 from selfplay.arena import Arena
 from selfplay.config import compose, trust
-from selfplay.config.instantiate import TARGET, build, construct, fit, locate
-from selfplay.config.run_config import Settings, set_up_torch
+from selfplay.config.instantiate import TARGET, build, call, check_arguments, import_target
+from selfplay.config.run_config import RunSettings, set_up_torch
 from selfplay.credit import Credit, Stateful
 from selfplay.credit.missing_signals import Silence
 from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
 from selfplay.errors import ConfigError, RunError, one_line
 from selfplay.experiment import league
-from selfplay.experiment.validation import refuse_strangers, refuse_unfed
+from selfplay.experiment.validation import check_roles, check_sampler_supports_credit
 from selfplay.learner import Trainer, checkpoint
-from selfplay.learner.objective import Surrogate
+from selfplay.learner.objective import Objective
 from selfplay.models.population import Population
 from selfplay.rng import derive
 from selfplay.rollout import policies, policy_pool
 from selfplay.rollout.evaluation import Evaluation
-from selfplay.rollout.rollout import refuse_limits
-from selfplay.rollout.setup import Players
+from selfplay.rollout.rollout import check_sampling_limits
+from selfplay.rollout.setup import RolloutSetup
 from selfplay.run import metrics
-from selfplay.run.declarations import Declared, measured_by, reported
+from selfplay.run.declarations import RunMetrics, measured_by, reported
 from selfplay.run.metrics import Outcomes
 from selfplay.run.records import read_metrics
 from selfplay.runtime import Runtime
 from selfplay.sampler import Sampler, prefetch
-from selfplay.sampler.prefetch import Asynchronous, Batches, Synchronous
+from selfplay.sampler.prefetch import Batches, OnDemandBatches, PrefetchedBatches
 
 METHODS = {
     "run": "keeps_checkpoint",
@@ -58,14 +58,14 @@ def validate(config: Mapping[str, Any]) -> None:
     """
     compose.validate(config)
     _refuse_other_kinds(config)
-    refuse_unfed(config["credit"], config["sampler"])
-    refuse_strangers(config["credit"], config["shaping"], config["roles"])
+    check_sampler_supports_credit(config["credit"], config["sampler"])
+    check_roles(config["credit"], config["shaping"], config["roles"])
     collapse.validate(config)
     build(config["trackers"], where="trackers")  # so that a missing package is told of now
-    construct(Settings, {k: v for k, v in config["run"].items() if k != TARGET}, where="run")
+    call(RunSettings, {k: v for k, v in config["run"].items() if k != TARGET}, where="run")
     runtime: Runtime = build(config["runtime"], where="runtime")
     runtime.check(config)
-    prefetch.validate(config, runtime.max_lag)
+    prefetch.validate(config, runtime.max_staleness)
     policy_pool.validate(
         sampling=config["sampling"], rollout=config["rollout"], roles=config["roles"]
     )
@@ -77,7 +77,7 @@ def validate(config: Mapping[str, Any]) -> None:
         warmstart=config["warmstart"],
         here=runtime.device is None,
     )
-    policies.refuse_crowded(
+    policies.check_context_length(
         population,
         policy_pool.answers(sampling=config["sampling"], roles=config["roles"]),
         warmstart=config["warmstart"],
@@ -87,10 +87,10 @@ def validate(config: Mapping[str, Any]) -> None:
     known = (*population.policies(config["roles"]), *population.opponents)
     for name, node in config["evaluations"].items():
         where = f"evaluations.{name}"
-        fitted = fit(Evaluation, node, where=where, pending=("arena", "tasks"))
-        policy_pool.refuse_unknown(fitted.get("seatings", ()), known, where=f"{where}.seatings")
+        fitted = check_arguments(Evaluation, node, where=where, pending=("arena", "tasks"))
+        policy_pool.check_known(fitted.get("opponents", ()), known, where=f"{where}.opponents")
         try:
-            refuse_limits(temperature=fitted.get("temperature", 1.0))
+            check_sampling_limits(temperature=fitted.get("temperature", 1.0))
         except ValueError as error:
             raise ConfigError(f"{where}.{error}") from error
 
@@ -98,7 +98,7 @@ def validate(config: Mapping[str, Any]) -> None:
 def _refuse_other_kinds(config: Mapping[str, Any]) -> None:
     """Raise ConfigError for a class without the method that its config key needs."""
     for key, method in METHODS.items():
-        target = locate(config[key][TARGET], key)
+        target = import_target(config[key][TARGET], key)
         if isclass(target) and not hasattr(target, method):
             raise ConfigError(
                 f"{key}.{TARGET}: {config[key][TARGET]} has no method {method!r}, so it is not "
@@ -120,16 +120,16 @@ def notes(config: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def declared_by(arena: Arena, evaluations: Mapping[str, Evaluation]) -> Declared:
+def declared_by(arena: Arena, evaluations: Mapping[str, Evaluation]) -> RunMetrics:
     """Collect the declarations of metrics by the arenas of training and of the evaluations."""
-    return Declared(
+    return RunMetrics(
         arena=measured_by(arena),
         evaluations={
             name: reported(
                 measured_by(each.arena()),
                 each.metrics,
                 type=each.tasks[0].type if each.tasks else "",
-                opponents=each.seatings,
+                opponents=each.opponents,
             )
             for name, each in evaluations.items()
         },
@@ -150,7 +150,7 @@ class Experiment:
         self._started = time.time()
         self.config = config
         self.seed = int(config["seed"])
-        self.settings: Settings = build(config["run"], where="run")
+        self.settings: RunSettings = build(config["run"], where="run")
         set_up_torch(self.settings, self.seed)
         self.evaluations_before: dict[str, dict[str, float]] | None = None
         self.evaluations_after: dict[str, dict[str, float]] | None = None
@@ -158,7 +158,7 @@ class Experiment:
         self.seconds_before = 0.0
         self.step = 0
         self.runtime: Runtime = build(config["runtime"], where="runtime")
-        self.players = Players(config)
+        self.players = RolloutSetup(config)
         self.world, self.population = self.players.world, self.players.population
         try:
             self._build_all(saved)
@@ -168,18 +168,18 @@ class Experiment:
 
     def _build_all(self, saved: Path | None) -> None:
         config, players = self.config, self.players
-        self.objective: Surrogate = self.world.build("objective")
+        self.objective: Objective = self.world.build("objective")
         self.curriculum: Curriculum = self.world.build("curriculum")
-        self.watch: collapse.Watch = self.world.build("collapse")
+        self.watch: collapse.CollapseMonitor = self.world.build("collapse")
         self.shaping = Shaping([*self.world.build("shaping").values()])
         arena = self.world.arena
         self.credit: Credit = self.world.build("credit", arena=arena)
         self.silence = Silence(self.credit)
         # What a sampler drops for want of signal is for the credit to say.
-        within = getattr(self.credit, "within", "role")
-        self.sampler: Sampler = self.world.build("sampler", within=within)
+        group_by = getattr(self.credit, "group_by", "role")
+        self.sampler: Sampler = self.world.build("sampler", group_by=group_by)
         self.declared = declared_by(arena(), players.evaluations)
-        plan = league.Plan(config["league"], arena=arena(), population=self.population)
+        plan = league.LeaguePlan(config["league"], arena=arena(), population=self.population)
         # The policies come last: a warm start, or a large model, costs minutes.
         self.engine = self.runtime.engine(config, players)
         players.load(
@@ -190,30 +190,30 @@ class Experiment:
         )
         self.policies = players.policies
         self.learners = self.runtime.trainers(players, self.objective)
-        self.play = self.runtime.play(players)
+        self.rollout_fn = self.runtime.rollout_fn(players)
         self.evaluations = {
-            name: (each, self.runtime.play(players, name))
+            name: (each, self.runtime.rollout_fn(players, name))
             for name, each in players.evaluations.items()
         }
         self.league = plan.league(
             policies=self.policies,
             learners=self.learners,
-            seating=players.seating,
+            policy_pool=players.policy_pool,
             engine=self.engine,
-            play=self.play,
+            rollout_fn=self.rollout_fn,
             seed=self.seed,
         )
-        now = Synchronous(
+        now = OnDemandBatches(
             curriculum=self.curriculum,
             sampler=self.sampler,
-            play=self.league.play,
+            rollout_fn=self.league.run,
             seed=lambda: self.watch.seed(self.seed),
         )
         self.batches: Batches = now
-        if self.runtime.max_lag:
-            self.batches = Asynchronous(
+        if self.runtime.max_staleness:
+            self.batches = PrefetchedBatches(
                 now,
-                lag=self.runtime.max_lag,
+                max_staleness=self.runtime.max_staleness,
                 last=self.settings.steps,
                 keeps=self.settings.keeps_checkpoint,
             )
@@ -285,7 +285,7 @@ class Experiment:
         policy.version += 1
         self.engine.publish(name, self.learners[name].weights(), policy.version)
 
-    def service_figures(self) -> dict[str, float]:
+    def service_metrics(self) -> dict[str, float]:
         """What services and engines counted since they were last asked, here and elsewhere."""
         here, elsewhere = self.players.counts(), self.runtime.counts()
         return {

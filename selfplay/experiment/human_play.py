@@ -12,14 +12,14 @@ from typing import Any
 
 from selfplay.arena import Arena
 from selfplay.config import compose
-from selfplay.config.instantiate import TARGET, locate, signature
-from selfplay.engines.human import Ask, Person, news
+from selfplay.config.instantiate import TARGET, import_target, signature
+from selfplay.engines.human import Ask, HumanEngine, news
 from selfplay.engines.scripted import Scripted
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.rng import derive
-from selfplay.rollout.policy_pool import Seating
-from selfplay.rollout.rollout import Job, Rollout
-from selfplay.rollout.setup import World
+from selfplay.rollout.policy_pool import PolicyPool
+from selfplay.rollout.rollout import EpisodeSpec, Rollout
+from selfplay.rollout.setup import Components
 from selfplay.run.directory import record_line, reporting_disk, write_atomic
 from selfplay.run.report.html import visible
 from selfplay.types import Episode, Group, Message, Task
@@ -35,7 +35,7 @@ DRAWS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class PlaySetup:
     """Where the person sits down."""
 
     arena: Callable[[], Arena]
@@ -58,8 +58,8 @@ class Table:
     def game(self, agent: str, *, seed: int, number: int) -> Episode:
         """A game with the person in the seat of `agent`, asked whenever it is its move."""
         chance = derive(seed, "play", number)
-        job = Job(task=self._task(agent, chance), seed=chance, seating={agent: YOU})
-        (episode,) = self.rollout.play([job])
+        job = EpisodeSpec(task=self._task(agent, chance), seed=chance, policy_map={agent: YOU})
+        (episode,) = self.rollout.run([job])
         return episode
 
     def save(self, episode: Episode) -> Path:
@@ -95,7 +95,7 @@ def table(
     script: str,
     overrides: Sequence[str] = (),
     search: Sequence[str] = (),
-) -> Iterator[Table]:
+) -> Iterator[PlaySetup]:
     """A table that is open as long as the context.
 
     Args:
@@ -160,7 +160,7 @@ def play(
 
 
 @contextmanager
-def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> Iterator[Table]:
+def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> Iterator[PlaySetup]:
     from selfplay.experiment.experiment import Experiment
     from selfplay.learner import checkpoint
     from selfplay.run.directory import Run
@@ -173,22 +173,22 @@ def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> 
         place = checkpoint.at(place.parent, step)
     config = compose.load_changed(folder, overrides) if overrides else run.config()
     asked = {override.partition("=")[0].partition(".")[0] for override in overrides}
-    elsewhere = {key: config[key] for key in compose.HOME if key in asked}
-    config = {**compose.at_home(config), **elsewhere}
+    elsewhere = {key: config[key] for key in compose.LOCAL_DEFAULTS if key in asked}
+    config = {**compose.with_local_runtime(config), **elsewhere}
     experiment = Experiment.resume(config, place, learning=False)
     try:
         players = experiment.players
-        players.seating.add(YOU, Person(ask))
-        yield Table(arena=players.world.arena, rollout=players.rollout, folder=folder / "games")
+        players.policy_pool.add(YOU, HumanEngine(ask))
+        yield PlaySetup(arena=players.world.arena, rollout=players.rollout, folder=folder / "games")
     finally:
         experiment.close()
 
 
 @contextmanager
-def _arena(config: Mapping[str, Any], ask: Ask, script: str) -> Iterator[Table]:
-    world = World(config)
+def _arena(config: Mapping[str, Any], ask: Ask, script: str) -> Iterator[PlaySetup]:
+    world = Components(config)
     try:
-        seating = Seating(
+        seating = PolicyPool(
             roles=world.roles,
             policy_of=lambda role: OTHERS,
             sampling={"default": {}},
@@ -198,9 +198,9 @@ def _arena(config: Mapping[str, Any], ask: Ask, script: str) -> Iterator[Table]:
             seating.add(OTHERS, Scripted(script=script or CHANCE))
         except ValueError as error:
             raise ConfigError(f"--against: {error}") from error
-        seating.add(YOU, Person(ask))
+        seating.add(YOU, HumanEngine(ask))
         rollout = seating.rollout(world.arena)
-        yield Table(arena=world.arena, rollout=rollout, folder=Path("games"))
+        yield PlaySetup(arena=world.arena, rollout=rollout, folder=Path("games"))
     finally:
         world.close()
 
@@ -219,7 +219,7 @@ def _config(name: str, overrides: Sequence[str], search: Sequence[str]) -> dict[
     for services in (name, "none", "executor"):
         if services in compose.choices("services", search):
             config = compose.load([*given, f"services={services}"], search=search)
-            needed = signature(locate(config["arena"][TARGET], "arena")).needed
+            needed = signature(import_target(config["arena"][TARGET], "arena")).needed
             provided = (*config["services"], *config["arena"])
             if all(each in provided for each in needed):
                 break

@@ -7,16 +7,16 @@ from selfplay.arena import Arena
 from selfplay.config.instantiate import TARGET, build, join
 from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError
-from selfplay.league.config import LeagueSettings
-from selfplay.league.league import Alone, League
+from selfplay.league.config import LeagueConfig
+from selfplay.league.league import League, NoLeague
 from selfplay.league.snapshots import Snapshots
 from selfplay.learner import Trainer
 from selfplay.models.policy import Policy
 from selfplay.models.population import Population
-from selfplay.rollout.policy_pool import Seating
-from selfplay.rollout.rollout import Play
+from selfplay.rollout.policy_pool import PolicyPool
+from selfplay.rollout.rollout import RolloutFn
 
-AnyLeague: TypeAlias = League | Alone
+AnyLeague: TypeAlias = League | NoLeague
 
 
 def validate(node: Mapping[str, Any], population: Population, roles: Iterable[str]) -> None:
@@ -28,15 +28,15 @@ def validate(node: Mapping[str, Any], population: Population, roles: Iterable[st
         settings = _settings(node)
         settings.validate(learning, population.opponents)
         seated = settings.players
-    for name in population.more:
+    for name in population.extra_policies:
         if name not in seated:
             raise ConfigError(
-                f"population.more: {name!r} has no role, and no league.players names it, so that "
-                "it would never play"
+                f"population.extra_policies: {name!r} has no role, and no league.players names "
+                "it, so that it would never play"
             )
 
 
-class Plan:
+class LeaguePlan:
     """A league before there are policies: what can be wrong with it is known already."""
 
     def __init__(self, node: Mapping[str, Any], *, arena: Arena, population: Population) -> None:
@@ -57,14 +57,14 @@ class Plan:
         *,
         policies: Mapping[str, Policy],
         learners: Mapping[str, Trainer],
-        seating: Seating,
+        policy_pool: PolicyPool,
         engine: ServingEngine,
-        play: Play,
+        rollout_fn: RolloutFn,
         seed: int,
     ) -> AnyLeague:
         """The league of these policies."""
         if self.settings is None:
-            return Alone(play)
+            return NoLeague(rollout_fn)
         players = self.settings.named(self.own)
         again = [name for name, each in players.items() if each.matchmaking.reset]
         return League(
@@ -72,17 +72,17 @@ class Plan:
             seats=self.seats,
             own=self.own,
             anchors=self.anchors,
-            snapshots=Snapshots(policies, seating, engine, begin_again=again),
+            snapshots=Snapshots(policies, policy_pool, engine, begin_again=again),
             learners=learners,
-            play=play,
+            rollout_fn=rollout_fn,
             seed=seed,
         )
 
 
-def _settings(node: Mapping[str, Any]) -> LeagueSettings:
+def _settings(node: Mapping[str, Any]) -> LeagueConfig:
     if TARGET not in node:
         raise ConfigError(f"{join('league', TARGET)}: missing; it names the class to build")
     made = build(node, where="league")
-    if not isinstance(made, LeagueSettings):
+    if not isinstance(made, LeagueConfig):
         raise ConfigError(f"league: {type(made).__name__} is not a LeagueSettings")
     return made

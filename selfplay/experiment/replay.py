@@ -22,8 +22,8 @@ from selfplay.credit import Credit
 from selfplay.credit.shaping import Shaping
 from selfplay.errors import ConfigError, RunError
 from selfplay.learner import checkpoint
-from selfplay.rollout.episode_runner import Game, Job
-from selfplay.rollout.setup import World
+from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
+from selfplay.rollout.setup import Components
 from selfplay.run.formatting import number
 from selfplay.run.records import Advantage, Recorded, episodes_of, recorded_steps
 from selfplay.types import Episode, Group, Status, Turn
@@ -134,13 +134,13 @@ THREADS = 8
 """Arenas that advance at once where they wait for programs and the like."""
 
 
-class Replayer:
+class RunReplayer:
     """The arena, shaping and credit of a config, over the record of a run."""
 
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
         """Builds what a replay needs and no policy; raises ConfigError or RunError."""
         self.run, self.config = run, config
-        self.world = World(config)
+        self.world = Components(config)
         self.shaping = Shaping([*self.world.build("shaping").values()])
         self.credit: Credit = self.world.build("credit", arena=self.world.arena)
         if self.credit.modules():
@@ -240,17 +240,19 @@ class Replayer:
         games = [self._game(record.episode) for record in records]
         with ThreadPoolExecutor(THREADS) as pool:  # as in a rollout
             side_by_side = bool(games) and games[0].arena.blocking
-            list((pool.map if side_by_side else map)(Game.advance, games))
+            list((pool.map if side_by_side else map)(EpisodeRunner.advance, games))
         return [
             self._ended(record.episode, game, found)
             for record, game in zip(records, games, strict=True)
         ]
 
-    def _game(self, episode: Episode) -> Game:
-        job = Job(task=episode.task, seed=episode.seed, prefix=episode.turns)
-        return Game(job, self.world.arena(), prefix=[self._plain(turn) for turn in episode.turns])
+    def _game(self, episode: Episode) -> EpisodeRunner:
+        job = EpisodeSpec(task=episode.task, seed=episode.seed, prefix_turns=episode.turns)
+        return EpisodeRunner(
+            job, self.world.arena(), prefix=[self._plain(turn) for turn in episode.turns]
+        )
 
-    def _ended(self, episode: Episode, game: Game, found: Replay) -> Episode:
+    def _ended(self, episode: Episode, game: EpisodeRunner, found: Replay) -> Episode:
         status = game.status(max_turns=len(episode.turns))
         if episode.status is Status.FAILED:
             found.unplayed["it failed when it was recorded"] += 1
@@ -261,13 +263,20 @@ class Replayer:
             return replace(episode, status=Status.FAILED, error=now)
         found.episodes += 1
         again = game.episode(status)
-        return replace(again, parent=episode.parent, stem=episode.stem, seating=episode.seating)
+        return replace(
+            again,
+            branch_of=episode.branch_of,
+            shared_turns=episode.shared_turns,
+            policy_map=episode.policy_map,
+        )
 
     def _plain(self, turn: Turn) -> Turn:
         """A turn with what its role notes of the text; the arena pays and notes again."""
         if turn.role not in self.world.roles:
             raise ConfigError(f"the record has turns of role {turn.role!r}, the config has none")
-        return replace(turn, reward=0.0, info=self.world.roles[turn.role].read(turn.text)[1])
+        return replace(
+            turn, reward=0.0, info=self.world.roles[turn.role].parse_completion(turn.text)[1]
+        )
 
     def _restore_tasks(self) -> int | None:
         """Let the curriculum give back to the services what the run's arena asked of them.
@@ -293,8 +302,8 @@ def _group(members: Sequence[Recorded], episodes: Sequence[Episode]) -> Group:
     found: list[Episode] = []
     for episode in episodes:
         turns = list(episode.turns)
-        if episode.parent is not None:
-            for place, turn in enumerate(found[episode.parent].turns[: episode.stem]):
+        if episode.branch_of is not None:
+            for place, turn in enumerate(found[episode.branch_of].turns[: episode.shared_turns]):
                 turns[place] = turn if turn == turns[place] else turns[place]
         found.append(replace(episode, turns=tuple(turns)))
     return Group(id=members[0].group, episodes=tuple(found))

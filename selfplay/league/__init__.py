@@ -35,22 +35,22 @@ class Matchmaking(Protocol):
 
     main: ClassVar[bool]
     """Whether the player is what the league is for, and no exploiter."""
-    hunts: ClassVar[bool]
+    is_exploiter: ClassVar[bool]
     """Whether it is after the main players alone."""
     reset: float
     """The chance that it begins again at its first weights, when a snapshot of it has been made."""
 
-    def chances(self, player: str, table: "Table") -> Chances:
+    def chances(self, player: str, table: "LeagueState") -> Chances:
         """The chance of every opponent: a snapshot, an anchor, a player, or the player itself."""
         ...
 
-    def rivals(self, player: str, table: "Table") -> Sequence[str]:
+    def targets(self, player: str, table: "LeagueState") -> Sequence[str]:
         """Whom the player has to beat before a snapshot of it is worth adding."""
         ...
 
 
 @dataclass(kw_only=True)
-class Table:
+class LeagueState:
     """What a league knows: who is there, and who beats whom."""
 
     players: Mapping[str, Matchmaking]

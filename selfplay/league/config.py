@@ -5,35 +5,35 @@ from dataclasses import dataclass
 
 from selfplay.arena import Arena
 from selfplay.errors import ConfigError, nearest
-from selfplay.league import Matchmaking, Table
+from selfplay.league import LeagueState, Matchmaking
 from selfplay.league.ratings import Payoff, Ratings
-from selfplay.league.snapshots import Adding, Dropping
+from selfplay.league.snapshots import EvictionPolicy, SnapshotTrigger
 
 DEFAULT = "default"
 """Stands for the policy of the roles that the league seats, whatever it is called."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Player:
+class PlayerConfig:
     """A policy that learns in the league."""
 
     matchmaking: Matchmaking
     """Whom it meets."""
-    add: Adding
+    add: SnapshotTrigger
     """When a snapshot of it is added."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeagueSettings:
+class LeagueConfig:
     """Who plays in a league, and what it remembers.
 
     One group in turn is every player's match: only that player learns from it, from one seat, with
     an opponent in all the others; or from all seats, where it meets itself.
     """
 
-    players: Mapping[str, Player]
+    players: Mapping[str, PlayerConfig]
     """By the name of the policy; `default` is that of the seats."""
-    drop: Dropping
+    drop: EvictionPolicy
     """Which snapshots go, and how many may stay."""
     payoff: Payoff
     """Who beats whom."""
@@ -43,18 +43,18 @@ class LeagueSettings:
     """Those of `population.opponents` that it may seat; all where None."""
     seats: Sequence[str] = ()
     """The agents that change places, where the arena has others too (a judge); all where empty."""
-    draws: int = 0
+    opponents_per_step: int = 0
     """Different opponents that a player draws per step, in turn for its groups; 0: one per group.
     Each opponent is a batch of its own in the engine, so few of them are faster."""
 
     def __post_init__(self) -> None:
-        if self.draws < 0:
-            raise ValueError(f"draws is not negative, but {self.draws}")
+        if self.opponents_per_step < 0:
+            raise ValueError(f"opponents_per_step is not negative, but {self.opponents_per_step}")
         for name in self.players:
             if "@" in name:
                 raise ValueError(f"players: {name!r} has an @, which is for snapshots")
 
-    def named(self, own: str) -> dict[str, Player]:
+    def named(self, own: str) -> dict[str, PlayerConfig]:
         """The players, `default` by its name."""
         return {own if name == DEFAULT else name: each for name, each in self.players.items()}
 
@@ -80,10 +80,10 @@ class LeagueSettings:
             if name != DEFAULT and name not in learning:
                 raise ConfigError(
                     f"league.players: no policy {name!r} that learns; {nearest(name, learning)}; "
-                    "one without a role stands in population.more"
+                    "one without a role stands in population.extra_policies"
                 )
         matchmakings = {name: each.matchmaking for name, each in self.players.items()}
-        table = Table(players=matchmakings, anchors=anchors, snapshots=[], payoff=Payoff())
+        table = LeagueState(players=matchmakings, anchors=anchors, snapshots=[], payoff=Payoff())
         if not table.mains:
             raise ConfigError("league.players: all are exploiters, and there is nobody to exploit")
         for name, each in matchmakings.items():

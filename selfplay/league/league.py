@@ -11,30 +11,30 @@ from random import Random
 from typing import Any
 
 from selfplay.errors import ConfigError
-from selfplay.league import Chances, Snapshot, Table
-from selfplay.league.config import LeagueSettings
+from selfplay.league import Chances, LeagueState, Snapshot
+from selfplay.league.config import LeagueConfig
 from selfplay.league.matchmaking import Anchors, mixed
 from selfplay.league.snapshots import Snapshots
 from selfplay.learner import Trainer
-from selfplay.learner.checkpoint import Frozen
+from selfplay.learner.checkpoint import FrozenPolicy
 from selfplay.rng import derive
 from selfplay.rollout.matches import result, returns
-from selfplay.rollout.rollout import Job, Play
+from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.types import Episode
 
 
-class Alone:
+class NoLeague:
     """What the training loop asks of a league, where there is none."""
 
-    def __init__(self, play: Play) -> None:
-        self._play = play
+    def __init__(self, rollout_fn: RolloutFn) -> None:
+        self._play = rollout_fn
 
     def begin_step(self, step: int, learning: Collection[str]) -> None:
         """Nothing to seat."""
 
-    def play(self, jobs: Sequence[Job]) -> list[Episode]:
+    def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
         """The episodes of the jobs as they are."""
-        return self._play(jobs)
+        return self._play(specs)
 
     def end_step(self) -> dict[str, float]:
         """No figures."""
@@ -44,7 +44,7 @@ class Alone:
         """Raises ConfigError."""
         raise ConfigError("league: there are no anchors without a league; choose league=anchors")
 
-    def frozen(self) -> dict[str, Frozen]:
+    def frozen(self) -> dict[str, FrozenPolicy]:
         """Nothing to keep."""
         return {}
 
@@ -60,7 +60,7 @@ class Alone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixture:
+class MatchAssignment:
     """Whose group it is, and whom it meets."""
 
     player: str
@@ -69,7 +69,7 @@ class Fixture:
     """Who plays the other seats; the player itself in self-play."""
     seat: str
     """Where the player sits, if the opponent is another."""
-    seating: Mapping[str, str]
+    policy_map: Mapping[str, str]
     """As a job has it."""
     learner: str | None
     """As a job has it."""
@@ -85,14 +85,14 @@ class League:
 
     def __init__(
         self,
-        settings: LeagueSettings,
+        settings: LeagueConfig,
         *,
         seats: Sequence[str],
         own: str,
         anchors: Sequence[str],
         snapshots: Snapshots,
         learners: Mapping[str, Trainer],
-        play: Play,
+        rollout_fn: RolloutFn,
         seed: int,
     ) -> None:
         """Args:
@@ -102,15 +102,15 @@ class League:
         anchors: Opponents that do not change.
         snapshots: Makes copies of the players.
         learners: Of the players; one that begins again forgets what it was doing.
-        play: Plays seated jobs.
+        rollout_fn: Plays seated jobs.
         seed: The run's.
         """
         self.settings, self.seats, self.own = settings, list(seats), own
         self.snapshots, self.learners, self.seed = snapshots, learners, seed
-        self._play = play
+        self._play = rollout_fn
         self._adding = {name: each.add for name, each in settings.named(own).items()}
         self.ratings = settings.ratings
-        self.table = Table(
+        self.table = LeagueState(
             players={name: each.matchmaking for name, each in settings.named(own).items()},
             anchors=list(anchors),
             snapshots=[],
@@ -136,7 +136,7 @@ class League:
         """
         self.step = step
         self._learning = [name for name in self.table.players if name in learning]
-        self._fixtures: dict[tuple[str, int], Fixture] = {}
+        self._fixtures: dict[tuple[str, int], MatchAssignment] = {}
         self._drawn: dict[str, list[str]] = defaultdict(list)
         self._asked: Counter[str] = Counter()
         self._chances: dict[str, Chances] = {}
@@ -146,15 +146,15 @@ class League:
             for name in self.table.mains:
                 self._add(name)
 
-    def play(self, jobs: Sequence[Job]) -> list[Episode]:
+    def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
         """The episodes of the jobs, in their order, each group seated."""
         if not self._learning:
-            return self._play(jobs)
-        fixtures = [self._fixture(job) for job in jobs]
-        both = zip(jobs, fixtures, strict=True)
+            return self._play(specs)
+        fixtures = [self._fixture(job) for job in specs]
+        both = zip(specs, fixtures, strict=True)
         episodes = self._play(
             [
-                replace(job, seating=each.seating, learner=each.learner, seats=self.seats)
+                replace(job, policy_map=each.policy_map, learner=each.learner, seats=self.seats)
                 for job, each in both
             ]
         )
@@ -197,7 +197,7 @@ class League:
             found = mixed([(share, anchors), (1 - share, found)])
         return found
 
-    def _fixture(self, job: Job) -> Fixture:
+    def _fixture(self, job: EpisodeSpec) -> MatchAssignment:
         """The match of a job's group: jobs of one task and seed are siblings."""
         key = (job.task.id, job.seed)
         if key not in self._fixtures:
@@ -206,10 +206,10 @@ class League:
             self._fixtures[key] = self._seated(player, self._opponent(player, job))
         return self._fixtures[key]
 
-    def _opponent(self, player: str, job: Job) -> str:
+    def _opponent(self, player: str, job: EpisodeSpec) -> str:
         drawn, place = self._drawn[player], self._asked[player]
         self._asked[player] += 1
-        if self.settings.draws and len(drawn) >= self.settings.draws:
+        if self.settings.opponents_per_step and len(drawn) >= self.settings.opponents_per_step:
             return drawn[place % len(drawn)]
         if player not in self._chances:
             self._chances[player] = self.chances(player)
@@ -219,9 +219,11 @@ class League:
         drawn.append(name)
         return name
 
-    def _seated(self, player: str, opponent: str) -> Fixture:
+    def _seated(self, player: str, opponent: str) -> MatchAssignment:
         if opponent == player and player == self.own:
-            return Fixture(player=player, opponent=opponent, seat="", seating={}, learner=None)
+            return MatchAssignment(
+                player=player, opponent=opponent, seat="", policy_map={}, learner=None
+            )
         seat = self.seats[self._met[player, opponent] % len(self.seats)]
         self._met[player, opponent] += 1
         seating = {agent: opponent for agent in self.seats if agent != seat}
@@ -229,11 +231,11 @@ class League:
             seating[seat] = player
         # A current player who is met does not learn from a match that it did not choose.
         learner = player if opponent in self.table.players else None
-        return Fixture(
-            player=player, opponent=opponent, seat=seat, seating=seating, learner=learner
+        return MatchAssignment(
+            player=player, opponent=opponent, seat=seat, policy_map=seating, learner=learner
         )
 
-    def _book(self, fixture: Fixture, episode: Episode) -> None:
+    def _book(self, fixture: MatchAssignment, episode: Episode) -> None:
         if fixture.opponent == fixture.player:
             return
         came = result(episode, fixture.seat, self.seats)
@@ -251,7 +253,7 @@ class League:
         return self.snapshots.policies[player].version
 
     def _due(self, player: str) -> bool:
-        rivals = self.table.players[player].rivals(player, self.table)
+        rivals = self.table.players[player].targets(player, self.table)
         rates = self.table.rates(player, rivals)
         return self._adding[player].due(self._updates(player) - self._last[player], rates)
 
@@ -309,7 +311,7 @@ class League:
                 found[f"rating/{name}"] = self.ratings.rating(name)
         return found
 
-    def frozen(self) -> dict[str, Frozen]:
+    def frozen(self) -> dict[str, FrozenPolicy]:
         """The weights that a checkpoint keeps for it."""
         return self.snapshots.frozen()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal, TypeAlias, get_args
 
 from selfplay.errors import nearest
-from selfplay.league import Chances, Matchmaking, Table
+from selfplay.league import Chances, LeagueState, Matchmaking
 
 Weighting = Literal["variance", "linear", "linear_capped", "squared"]
 Weigh: TypeAlias = Callable[[float], float]
@@ -41,55 +41,55 @@ def pfsp(rates: Sequence[float], weighting: Weighting) -> list[float]:
 
 
 def prioritised(
-    player: str, opponents: Sequence[str], table: Table, weighting: Weighting
+    player: str, opponents: Sequence[str], table: LeagueState, weighting: Weighting
 ) -> Chances:
     """`pfsp` over some opponents; none of nobody."""
     rates = table.rates(player, opponents)
     return dict(zip(opponents, pfsp(rates, weighting), strict=True)) if opponents else {}
 
 
-class Ordinary:
+class BaseMatchmaking:
     """What matchmaking is where it does not say otherwise."""
 
     main: ClassVar[bool] = True
-    hunts: ClassVar[bool] = False
+    is_exploiter: ClassVar[bool] = False
     reset: float = 0.0
 
-    def rivals(self, player: str, table: Table) -> Sequence[str]:
+    def targets(self, player: str, table: LeagueState) -> Sequence[str]:
         """All snapshots."""
         return table.past()
 
 
-class Current(Ordinary):
+class Current(BaseMatchmaking):
     """Plain self-play: the player itself, which learns in every seat."""
 
-    def chances(self, player: str, table: Table) -> Chances:
+    def chances(self, player: str, table: LeagueState) -> Chances:
         """Itself."""
         return {player: 1.0}
 
 
-class Latest(Ordinary):
+class Latest(BaseMatchmaking):
     """The newest snapshot of the player: itself as it was a while ago, which stands still.
 
     Failure mode: as in plain self-play, what was learned against one can be forgotten against the
     next, so that play goes round in circles.
     """
 
-    def chances(self, player: str, table: Table) -> Chances:
+    def chances(self, player: str, table: LeagueState) -> Chances:
         """Its newest snapshot; itself before there is any."""
         return {(table.past(player) or [player])[-1]: 1.0}
 
 
-class Uniform(Ordinary):
+class Uniform(BaseMatchmaking):
     """Any snapshot of any player, all alike: fictitious self-play."""
 
-    def chances(self, player: str, table: Table) -> Chances:
+    def chances(self, player: str, table: LeagueState) -> Chances:
         """Equal chances; itself before there is a snapshot."""
         past = table.past() or [player]
         return {name: 1 / len(past) for name in past}
 
 
-class PFSP(Ordinary):
+class PFSP(BaseMatchmaking):
     """Any snapshot of any player, more often those against which the player still loses.
 
     `variance` prefers those that it beats half of the time. Failure mode: the rates are estimates
@@ -102,12 +102,12 @@ class PFSP(Ordinary):
         pfsp([0.5], weighting)
         self.weighting: Weighting = weighting
 
-    def chances(self, player: str, table: Table) -> Chances:
+    def chances(self, player: str, table: LeagueState) -> Chances:
         """By the rates; itself before there is a snapshot."""
         return prioritised(player, table.past(), table, self.weighting) or {player: 1.0}
 
 
-class Anchors(Ordinary):
+class Anchors(BaseMatchmaking):
     """Opponents that never change, such as a script: what they are beaten by is progress."""
 
     def __init__(self, *, weights: Mapping[str, float] | None = None) -> None:
@@ -116,7 +116,7 @@ class Anchors(Ordinary):
             raise ValueError(f"weights names anchors, each with a weight above 0, not {weights!r}")
         self.weights = weights
 
-    def chances(self, player: str, table: Table) -> Chances:
+    def chances(self, player: str, table: LeagueState) -> Chances:
         """By weight; raises ValueError where the league has no such anchor."""
         weights = dict.fromkeys(table.anchors, 1.0) if self.weights is None else self.weights
         if not weights:
@@ -128,7 +128,7 @@ class Anchors(Ordinary):
         return {name: weight / total for name, weight in weights.items()}
 
 
-class Mixture(Ordinary):
+class MixedMatchmaking(BaseMatchmaking):
     """One of several ways at a time, by weight."""
 
     def __init__(self, *, ways: Mapping[str, Matchmaking], weights: Mapping[str, float]) -> None:
@@ -142,7 +142,7 @@ class Mixture(Ordinary):
             raise ValueError(f"weights are not negative, and not all 0: {dict(weights)!r}")
         self.ways, self.weights = ways, weights
 
-    def chances(self, player: str, table: Table) -> Chances:
+    def chances(self, player: str, table: LeagueState) -> Chances:
         """The weighted mean of theirs."""
         return mixed(
             [(self.weights[name], way.chances(player, table)) for name, way in self.ways.items()]
@@ -159,7 +159,7 @@ def mixed(parts: Sequence[tuple[float, Chances]]) -> Chances:
     return found
 
 
-class MainPlayer(Ordinary):
+class MainPlayer(BaseMatchmaking):
     """Half of its games against all snapshots, the hard ones above all; the rest against itself.
 
     In `verify` of the games it is checked for what it has lost: a main exploiter's snapshot that
@@ -189,7 +189,7 @@ class MainPlayer(Ordinary):
         self.pfsp, self.verify = pfsp, verify
         self.exploited, self.forgotten, self.too_strong = exploited, forgotten, too_strong
 
-    def chances(self, player: str, table: Table) -> Chances:
+    def chances(self, player: str, table: LeagueState) -> Chances:
         """Of all that its branches lead to."""
         mains = table.mains
         everybody = prioritised(player, table.past(), table, "squared") or {player: 1.0}
@@ -201,13 +201,13 @@ class MainPlayer(Ordinary):
             parts.append(((1 - self.pfsp - self.verify) / len(mains), equal))
         return mixed(parts)
 
-    def _against(self, main: str, player: str, table: Table) -> Chances:
+    def _against(self, main: str, player: str, table: LeagueState) -> Chances:
         if table.payoff.rate(player, main) > self.too_strong:
             return {main: 1.0}
         return prioritised(player, table.past(main), table, "variance") or {main: 1.0}
 
-    def _verified(self, main: str, player: str, table: Table) -> Chances:
-        hunters = [name for name, each in table.players.items() if each.hunts]
+    def _verified(self, main: str, player: str, table: LeagueState) -> Chances:
+        hunters = [name for name, each in table.players.items() if each.is_exploiter]
         exploits = table.past(*hunters) if hunters else []
         if min(table.rates(player, exploits), default=1.0) < self.exploited:
             return prioritised(player, exploits, table, "squared")
@@ -218,18 +218,18 @@ class MainPlayer(Ordinary):
         return {}
 
 
-class MainExploiter(Ordinary):
+class MainExploiter(BaseMatchmaking):
     """Meets a main player as it is now; its snapshots as a curriculum where it hardly ever wins."""
 
     main: ClassVar[bool] = False
-    hunts: ClassVar[bool] = True
+    is_exploiter: ClassVar[bool] = True
 
     def __init__(self, *, hopeless: float = 0.1, reset: float = 1.0) -> None:
         """`hopeless`: a main player that it beats no more often is too strong; `reset`: the chance
         that it begins again when a snapshot of it has been made."""
         self.hopeless, self.reset = hopeless, _chance(reset)
 
-    def chances(self, player: str, table: Table) -> Chances:
+    def chances(self, player: str, table: LeagueState) -> Chances:
         """Of the main players, or of their snapshots."""
         mains = table.mains
         parts = []
@@ -240,12 +240,12 @@ class MainExploiter(Ordinary):
             parts.append((1.0, found))
         return mixed(parts)
 
-    def rivals(self, player: str, table: Table) -> Sequence[str]:
+    def targets(self, player: str, table: LeagueState) -> Sequence[str]:
         """The main players as they are."""
         return table.mains
 
 
-class LeagueExploiter(Ordinary):
+class LeagueExploiter(BaseMatchmaking):
     """Meets all snapshots, those above all that it does not beat yet."""
 
     main: ClassVar[bool] = False
@@ -254,7 +254,7 @@ class LeagueExploiter(Ordinary):
         """`reset`: the chance that it begins again when a snapshot of it has been made."""
         self.reset = _chance(reset)
 
-    def chances(self, player: str, table: Table) -> Chances:
+    def chances(self, player: str, table: LeagueState) -> Chances:
         """Of the snapshots; a main player before there is any."""
         past = prioritised(player, table.past(), table, "linear_capped")
         return past or dict.fromkeys(table.mains, 1 / len(table.mains))

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Protocol
 
 from selfplay.engines import ServingEngine
-from selfplay.league import Snapshot, Table
-from selfplay.learner.checkpoint import FROZEN, Frozen
+from selfplay.league import LeagueState, Snapshot
+from selfplay.learner.checkpoint import FROZEN, FrozenPolicy
 from selfplay.models.lora import frozen_copy
 from selfplay.models.policy import Policy
-from selfplay.rollout.policy_pool import Seating
+from selfplay.rollout.policy_pool import PolicyPool
 
 
-class Adding(Protocol):
+class SnapshotTrigger(Protocol):
     """When a player's snapshot is added."""
 
     def due(self, updates: int, rates: Sequence[float]) -> bool:
@@ -28,7 +28,7 @@ class Adding(Protocol):
         ...
 
 
-class Every:
+class EveryNUpdates:
     """After every so many updates."""
 
     def __init__(self, *, updates: int) -> None:
@@ -42,7 +42,7 @@ class Every:
         return updates >= self.updates
 
 
-class WhenBeating:
+class OnWinRate:
     """When the player beats every rival often enough, and in any case after `most` updates.
 
     AlphaStar's rule: no earlier than after `least` updates.
@@ -60,25 +60,25 @@ class WhenBeating:
         return updates >= self.least and (beats_all or updates > self.most)
 
 
-class Dropping(Protocol):
+class EvictionPolicy(Protocol):
     """Which snapshots go. It bounds how many there are, and so the memory that they take."""
 
     most: int
     """How many may stay."""
 
-    def dropped(self, table: Table) -> list[str]:
+    def dropped(self, table: LeagueState) -> list[str]:
         """Names of those to drop, which leave `most` at the most."""
         ...
 
 
-class KeepNewest:
+class EvictOldest:
     """The oldest go, of the player that has the most."""
 
     def __init__(self, *, most: int = 10) -> None:
         """`most`: how many stay, of all players together."""
         self.most = _at_least_one(most)
 
-    def dropped(self, table: Table) -> list[str]:
+    def dropped(self, table: LeagueState) -> list[str]:
         """The oldest above the limit."""
         left = list(table.snapshots)
         found = []
@@ -90,7 +90,7 @@ class KeepNewest:
         return found
 
 
-class DropBeaten:
+class EvictWeakest:
     """Those go that the main players beat most of the time, the older first where two are alike.
 
     The newest snapshot stays whatever it is worth: it has hardly played.
@@ -100,7 +100,7 @@ class DropBeaten:
         """`most`: how many stay."""
         self.most = _at_least_one(most)
 
-    def dropped(self, table: Table) -> list[str]:
+    def dropped(self, table: LeagueState) -> list[str]:
         """The most beaten above the limit."""
         *older, _ = table.past() or [""]
         beaten = {
@@ -130,13 +130,13 @@ class Snapshots:
     def __init__(
         self,
         policies: Mapping[str, Policy],
-        seating: Seating,
+        policy_pool: PolicyPool,
         engine: ServingEngine,
         *,
         begin_again: Sequence[str] = (),
     ) -> None:
         """`begin_again`: the players whose first weights are kept too."""
-        self.policies, self.seating, self.engine = policies, seating, engine
+        self.policies, self.policy_pool, self.engine = policies, policy_pool, engine
         self._copies: dict[str, Policy] = {}
         self._starts = {name: copy_of(policies[name], f"{name}@{START}") for name in begin_again}
         self._written: dict[str, Path] = {}
@@ -147,11 +147,11 @@ class Snapshots:
         self._copies[snapshot.name] = copy
         self.engine.serve(copy.name, copy.model, copy.renderer.end_ids)
         self.engine.publish(copy.name, {}, copy.version)
-        self.seating.add(copy.name, self.engine, copy.renderer)
+        self.policy_pool.add(copy.name, self.engine, copy.renderer)
 
     def remove(self, name: str) -> None:
         """A copy that is not seated any more; its memory is free."""
-        self.seating.remove(name)
+        self.policy_pool.remove(name)
         self.engine.withdraw(name)
         del self._copies[name]
         self._written.pop(name, None)
@@ -167,10 +167,10 @@ class Snapshots:
         policy.model.load_state_dict(weights)
         self.engine.publish(player, policy.model.state_dict(), policy.version)
 
-    def frozen(self) -> dict[str, Frozen]:
+    def frozen(self) -> dict[str, FrozenPolicy]:
         """What a checkpoint keeps, by folder name, with where it stands already."""
         return {
-            policy.name: Frozen(policy=policy, written=self._written.get(policy.name))
+            policy.name: FrozenPolicy(policy=policy, written=self._written.get(policy.name))
             for policy in self._all()
         }
 

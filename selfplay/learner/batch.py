@@ -34,7 +34,7 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PackedRow:
     """A sequence of distinct tokens, and the samples that are paths through it."""
 
     width: int
@@ -45,8 +45,8 @@ class Row:
     spans: tuple[Span, ...]
     """Its samples, in the order in which they were added."""
     far: tuple[bool, ...] = ()
-    """For each model, True if the samples are longer than its `Reach.turn`. Only rows with equal
-    values share a pass."""
+    """For each model, True if the samples are longer than its `ContextReach.turn`. Only rows with
+    equal values share a pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +91,13 @@ class Batch:
 
 def trainable_tokens(sample: Sample) -> int:
     """How many tokens of the sample carry loss."""
-    return sum(sample.turn.trainable)
+    return sum(sample.turn.loss_mask)
 
 
 def computed(sample: Sample) -> tuple[int, ...]:
     """The tokens that must be computed: all before the last one that carries loss."""
     turn = sample.turn
-    last = max((place for place, counts in enumerate(turn.trainable) if counts), default=0)
+    last = max((place for place, counts in enumerate(turn.loss_mask) if counts), default=0)
     return turn.prompt_ids + turn.completion_ids[:last]
 
 
@@ -105,7 +105,7 @@ def check(sample: Sample) -> None:
     """Raise ValueError, naming the sample, if its turn cannot be a row."""
     turn = sample.turn
     count = len(turn.completion_ids)
-    lengths = {"logprobs": len(turn.logprobs), "trainable": len(turn.trainable)}
+    lengths = {"logprobs": len(turn.logprobs), "loss_mask": len(turn.loss_mask)}
     if isinstance(sample.advantage, tuple):
         lengths["advantage"] = len(sample.advantage)
     wrong = [f"{found} {name}" for name, found in lengths.items() if found != count]
@@ -120,19 +120,19 @@ def named(sample: Sample) -> str:
     return f"sample {sample.group}/{sample.episode}/{sample.turn.agent}"
 
 
-def alone(sample: Sample, *, far: tuple[bool, ...] = ()) -> Row:
-    """The sample as a row of its own; `far` as in `Row`."""
+def alone(sample: Sample, *, far: tuple[bool, ...] = ()) -> PackedRow:
+    """The sample as a row of its own; `far` as in `PackedRow`."""
     width = len(computed(sample))
     span = Span(sample=sample, columns=np.arange(width), shared=0)
-    return Row(width=width, stem=width, spans=(span,), far=far)
+    return PackedRow(width=width, stem=width, spans=(span,), far=far)
 
 
-def micro_batches(rows: Sequence[Row], *, max_tokens: int) -> Iterator[Batch]:
+def micro_batches(rows: Sequence[PackedRow], *, max_tokens: int) -> Iterator[Batch]:
     """Rows of similar widths, at most `max_tokens` tokens a micro-batch, padding included."""
     return map(pad, cut(rows, max_tokens=max_tokens))
 
 
-def nothing() -> Row:
+def nothing() -> PackedRow:
     """A row in which nothing is read: what is computed of it has no gradient."""
     turn = Turn(
         agent="",
@@ -142,12 +142,14 @@ def nothing() -> Row:
         prompt_ids=(0,),
         completion_ids=(0,),
         logprobs=(0.0,),
-        trainable=(0,),
+        loss_mask=(0,),
     )
     return alone(Sample(turn=turn, advantage=0.0))
 
 
-def cut(rows: Sequence[Row], *, max_tokens: int, mask: float = MASK) -> Iterator[list[Row]]:
+def cut(
+    rows: Sequence[PackedRow], *, max_tokens: int, mask: float = MASK
+) -> Iterator[list[PackedRow]]:
     """The rows of each micro-batch, at least one.
 
     Sorted by width and cut where padding adds up; the loss's denominators are those of the whole
@@ -157,7 +159,7 @@ def cut(rows: Sequence[Row], *, max_tokens: int, mask: float = MASK) -> Iterator
     kinds = sorted({(row.stem < row.width, row.far) for row in rows})
     for tree, far in kinds:
         kind = [row for row in rows if (row.stem < row.width) is tree and row.far == far]
-        held: list[Row] = []
+        held: list[PackedRow] = []
         padding = 0
         for row in sorted(kind, key=lambda row: row.width, reverse=True):
             width = held[0].width if held else row.width
@@ -173,19 +175,19 @@ def cut(rows: Sequence[Row], *, max_tokens: int, mask: float = MASK) -> Iterator
             yield held
 
 
-def common_stem(rows: Sequence[Row]) -> int:
+def common_stem(rows: Sequence[PackedRow]) -> int:
     """How many columns of all the rows are computed first and without a mask."""
     stem = min(row.stem for row in rows)
     return stem if stem >= STEM else 0
 
 
-def passes(rows: Sequence[Row]) -> int:
+def passes(rows: Sequence[PackedRow]) -> int:
     """How many passes a micro-batch of these rows needs: a stem comes before what is behind it."""
     trees = any(row.stem < row.width for row in rows)
     return 2 if trees and common_stem(rows) else 1
 
 
-def pad(rows: Sequence[Row], *, least: int = 1, masked: bool = False) -> Batch:
+def pad(rows: Sequence[PackedRow], *, least: int = 1, masked: bool = False) -> Batch:
     """The rows as one micro-batch; ValueError for a sample that cannot be in one.
 
     Args:
@@ -206,10 +208,10 @@ def pad(rows: Sequence[Row], *, least: int = 1, masked: bool = False) -> Batch:
         turn, columns, count = span.sample.turn, span.columns, len(span.sample.turn.completion_ids)
         ids[number, columns] = computed(span.sample)
         positions[number, columns] = np.arange(len(columns))
-        mask[place, :count] = turn.trainable
+        mask[place, :count] = turn.loss_mask
         old[place, :count] = _known(turn.logprobs, mask[place, :count])
         advantages[place, :count] = _known(span.sample.advantage, mask[place, :count])
-        offsets = np.flatnonzero(turn.trainable)
+        offsets = np.flatnonzero(turn.loss_mask)
         from_where = number * width + columns[len(turn.prompt_ids) - 1 + offsets]
         said = np.array(turn.completion_ids)[offsets]
         tokens.append(np.stack([from_where, said, np.full(len(said), turn.temperature)]))
@@ -241,7 +243,7 @@ def _known(values: float | Sequence[float], mask: NDArray[np.float32]) -> NDArra
     return np.where((mask > 0) | np.isfinite(found), found, 0.0)
 
 
-def _ends(rows: Sequence[Row], width: int) -> NDArray[np.int32]:
+def _ends(rows: Sequence[PackedRow], width: int) -> NDArray[np.int32]:
     """[R, T] the last column of each token's subtree: samples are added in depth-first order."""
     ends = np.tile(np.arange(width, dtype=np.int32), (len(rows), 1))  # padding sees itself
     for row, own in zip(rows, ends, strict=True):

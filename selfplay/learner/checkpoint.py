@@ -37,7 +37,7 @@ REPLACED = "being replaced, or left so by a kill, which train resume=RUN mends"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frozen:
+class FrozenPolicy:
     """A policy that stays as it is from one checkpoint to the next."""
 
     policy: Policy
@@ -55,7 +55,7 @@ def save(
     state: Mapping[str, Any],
     keep: int,
     spare: int | None = None,
-    frozen: Mapping[str, Frozen] | None = None,
+    frozen: Mapping[str, FrozenPolicy] | None = None,
 ) -> Path:
     """Write `folder/<step>`; of the older ones only the newest `keep` stay.
 
@@ -360,7 +360,7 @@ def _save_policy(policy: Policy, name: Path, partial: Path, place: Path) -> None
     policy.save(partial / name, base=str((place / at).absolute()) if at else None)
 
 
-def _save_frozen(frozen: Mapping[str, Frozen], partial: Path, place: Path) -> dict[str, str]:
+def _save_frozen(frozen: Mapping[str, FrozenPolicy], partial: Path, place: Path) -> dict[str, str]:
     """Write what does not change; returns the hashes of files that stood there before.
 
     Full weights get a second name for the very files of the checkpoint before, so that they are on

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from selfplay.errors import ConfigError
-from selfplay.learner.objective import Score, Scores, Totals, mismatch
+from selfplay.learner.objective import BatchCounts, LossInputs, Score, mismatch
 from selfplay.types import Sample
 
 
@@ -34,7 +34,7 @@ class DPO:
     """Share of the pairs that are taken to be labelled the wrong way round."""
 
     reference: ClassVar[Literal["initial"]] = "initial"
-    magnet_rate: ClassVar[float] = 0.0
+    ema_rate: ClassVar[float] = 0.0
     kl: ClassVar[float] = 0.0
     entropy: ClassVar[float] = 0.0
     linear_in_advantage: ClassVar[bool] = True
@@ -87,7 +87,7 @@ class DPO:
             "preference_left_out": float(left_out),
         }
 
-    def loss(self, scores: Scores, totals: Totals) -> tuple[Tensor, dict[str, float]]:
+    def loss(self, scores: LossInputs, totals: BatchCounts) -> tuple[Tensor, dict[str, float]]:
         """This micro-batch's share of the mean over pairs, and sums of diagnostics."""
         weighted = (scores.logprobs * scores.advantages * scores.mask).sum()
         surprisal = float((-scores.logprobs.detach() * scores.mask).sum())
@@ -103,7 +103,7 @@ def _sign(sample: Sample) -> int:
 
 def _total(sample: Sample, logprobs: Sequence[float]) -> float:
     """Log-probability of what the policy itself chose."""
-    return sum(value for value, own in zip(logprobs, sample.turn.trainable, strict=True) if own)
+    return sum(value for value, own in zip(logprobs, sample.turn.loss_mask, strict=True) if own)
 
 
 def _sigmoid(value: float) -> float:

@@ -20,14 +20,14 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from selfplay.learner.activation_checkpointing import blocks
-from selfplay.learner.batch import Batch, Row, computed, passes
+from selfplay.learner.batch import Batch, PackedRow, computed, passes
 from selfplay.learner.learner import Learner
 from selfplay.learner.packing import common
 from selfplay.learner.process_group import Precision, whole
 from selfplay.types import Sample
 
 
-def shares(samples: Sequence[Sample], count: int, *, packed: bool) -> list[list[int]]:
+def partition_by_work(samples: Sequence[Sample], count: int, *, packed: bool) -> list[list[int]]:
     """Indices of the samples by share: of about equal work, and with neighbours together.
 
     Sorted by their tokens, samples that share a prefix are neighbours. The order is cut in places
@@ -93,10 +93,10 @@ class ShardedScorer(torch.nn.Module):
         return found
 
 
-class Group:
+class ShardedProcessGroup:
     """The ranks of a process group."""
 
-    def evened(self, rows: Sequence[list[Row]]) -> Sequence[tuple[list[Row], int]]:
+    def pad_passes(self, rows: Sequence[list[PackedRow]]) -> Sequence[tuple[list[PackedRow], int]]:
         """The rows of this rank's micro-batches with the passes that any rank needs for its own,
         and as many empty ones as others have more.
 
@@ -107,7 +107,7 @@ class Group:
         most = [max(each) for each in zip_longest(*found, fillvalue=1)]
         return list(zip([*rows, *([] for _ in most[len(rows) :])], most, strict=True))
 
-    def added(self, figures: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
+    def sum_metrics(self, figures: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
         """Figures added up over all ranks, in their order, and the first fault of any."""
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, (figures, fault))
@@ -128,7 +128,7 @@ def spread(learner: Learner, mesh: DeviceMesh, *, precision: Precision, known: S
     if learner.reference is not None:
         reference = _cut(learner.reference, learner.reference_scorer, mesh, precision, known)
         learner.reference_scorer = reference
-    learner.peers = Group()
+    learner.peers = ShardedProcessGroup()
     learner.use_parameters()
 
 

@@ -19,11 +19,11 @@ from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.activation_checkpointing import recompute
 from selfplay.learner.batch import Batch, computed, cut, named, nothing, pad, trainable_tokens
 from selfplay.learner.logprobs import Scorer
-from selfplay.learner.objective import Scores, Surrogate, Totals, refuse_unknown
+from selfplay.learner.objective import BatchCounts, LossInputs, Objective, check_logprobs_known
 from selfplay.learner.packing import Packing, packer
-from selfplay.learner.process_group import Alone, Peers, shard, whole
-from selfplay.models.position_limits import Bound
-from selfplay.models.tree_attention import Kernel, attending, evaluating, refuses_kernel
+from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
+from selfplay.models.position_limits import ContextBound
+from selfplay.models.tree_attention import Kernel, attending, evaluating, kernel_model_problem
 from selfplay.rng import derive
 from selfplay.types import Sample
 
@@ -31,13 +31,13 @@ COUNTS = ("tokens", "idle_samples", "computed_tokens")
 """Metrics that add up over the optimizer steps of one batch; the others are averaged."""
 
 
-class Updates(ABC):
+class BaseLearner(ABC):
     """What turns batches of samples into optimizer steps."""
 
-    objective: Surrogate
+    objective: Objective
     mini_batches: int
     seed: int
-    longest: Bound | None = None
+    longest: ContextBound | None = None
     """The longest row that the model computes correctly, if it has such a bound."""
 
     @abstractmethod
@@ -48,12 +48,14 @@ class Updates(ABC):
         """
 
     @abstractmethod
-    def optimize(self, samples: Sequence[Sample], totals: Totals, *, step: int) -> dict[str, float]:
+    def optimize(
+        self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
+    ) -> dict[str, float]:
         """One optimizer step on samples that have a gradient, of a batch with these totals."""
 
     @abstractmethod
-    def follow(self) -> None:
-        """Move the magnet, after the steps of a batch."""
+    def update_ema(self) -> None:
+        """Move the EMA, after the steps of a batch."""
 
     def update(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
         """One pass over the samples; returns metrics.
@@ -66,7 +68,7 @@ class Updates(ABC):
         """
         usable = [sample for sample in samples if trainable_tokens(sample)]
         for sample in usable:
-            refuse(sample, self.longest)
+            check_sample(sample, self.longest)
         if any(sample.turn.temperature <= 0 for sample in usable):
             raise ConfigError(
                 "sampling: a policy that learns samples at a temperature above 0; "
@@ -82,8 +84,8 @@ class Updates(ABC):
         if parts and "policy_kl" in parts[0]:
             # Before its first step a batch has moved nothing: what differs is how it was sampled.
             metrics.setdefault("mismatch_kl", parts[0]["policy_kl"])
-        if self.objective.reads_reference and self.objective.reference == "magnet":
-            self.follow()
+        if self.objective.reads_reference and self.objective.reference == "ema":
+            self.update_ema()
         for name in dict.fromkeys(name for part in parts for name in part):
             values = [part[name] for part in parts if name in part]
             metrics[name] = sum(values) / (1 if name in COUNTS else len(values))
@@ -101,7 +103,7 @@ class Updates(ABC):
             yield part
 
     def _step(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
-        totals = Totals(tokens=sum(map(trainable_tokens, samples)), sequences=len(samples))
+        totals = BatchCounts(tokens=sum(map(trainable_tokens, samples)), sequences=len(samples))
         work = samples
         if self.objective.linear_in_advantage:
             # No gradient can come from these; the denominators count them all the same.
@@ -115,13 +117,13 @@ class Updates(ABC):
         return metrics | self.optimize(work, totals, step=step)
 
 
-def refuse(sample: Sample, longest: Bound | None) -> None:
+def check_sample(sample: Sample, longest: ContextBound | None) -> None:
     """Raise an error, naming the sample, if nothing can be learned from it.
 
     DivergedError if a trainable token's log-probability is not finite, ConfigError if the
     sample has more tokens than `longest`.
     """
-    refuse_unknown(sample, sample.turn.logprobs, whose="sampler")
+    check_logprobs_known(sample, sample.turn.logprobs, whose="sampler")
     tokens = len(computed(sample))
     if longest is not None and tokens > longest.tokens:
         raise ConfigError(
@@ -152,14 +154,14 @@ Scoring: TypeAlias = Callable[..., tuple[Tensor, Tensor | None]]
 """Called as a `Scorer` is."""
 
 
-class Learner(Updates):
+class Learner(BaseLearner):
     """One policy's optimizer. Works on any Hugging Face causal language model."""
 
     def __init__(
         self,
         model: PreTrainedModel,
         *,
-        objective: Surrogate,
+        objective: Objective,
         reference: PreTrainedModel | None = None,
         lr: float = 1e-6,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -201,7 +203,7 @@ class Learner(Updates):
             )
         numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "clip_norm": clip_norm}
         counts = {"warmup_steps": warmup_steps, "mini_batches": mini_batches}
-        refuse_settings({**numbers, **counts, "max_tokens": max_tokens}, where="learner")
+        check_learner_settings({**numbers, **counts, "max_tokens": max_tokens}, where="learner")
         self.model, self.reference, self.objective = model, reference, objective
         self.lr, self.clip_norm, self.warmup_steps = lr, clip_norm, warmup_steps
         self.mini_batches, self.max_tokens, self.seed = mini_batches, max_tokens, seed
@@ -211,7 +213,7 @@ class Learner(Updates):
         self.reference_scorer: Scoring | None = None if reference is None else Scorer(reference)
         models = [model] if reference is None else [model, reference]
         for each in models:
-            if reason := refuses_kernel(attention, each):
+            if reason := kernel_model_problem(attention, each):
                 raise ConfigError(f"learner.attention: {reason}")
         self.attention, self._attend = attention, partial(attending, attention, *models)
         with self._attend():
@@ -221,7 +223,7 @@ class Learner(Updates):
         """What a user should know of how this model is computed."""
         if activation_checkpointing:
             recompute(model)
-        self.peers: Peers = Alone()
+        self.peers: ProcessGroup = SingleProcess()
         self.adam: Any = {"lr": lr, "betas": (betas[0], betas[1]), "weight_decay": weight_decay}
         self.use_parameters()
 
@@ -252,10 +254,12 @@ class Learner(Updates):
     def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[Batch]:
         rows = self.packer.rows(samples, max_tokens=self.max_tokens)
         held = [*cut(rows, max_tokens=self.max_tokens, mask=self.packer.mask)]
-        for rows, least in self.peers.evened(held):
+        for rows, least in self.peers.pad_passes(held):
             yield pad(rows or [nothing()], least=least, masked=self.packer.sparse)
 
-    def optimize(self, samples: Sequence[Sample], totals: Totals, *, step: int) -> dict[str, float]:
+    def optimize(
+        self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
+    ) -> dict[str, float]:
         """One optimizer step on samples that have a gradient, of a batch with these totals."""
         # Not train(): dropout would score other policies than the one that sampled.
         self.model.eval()
@@ -275,7 +279,7 @@ class Learner(Updates):
             for name, each in {**counted, **diagnostics}.items():
                 found[name] = found.get(name, 0.0) + each
         # All processes go on from here, or none: the next one waits for all.
-        found, fault = self.peers.added(found, fault)
+        found, fault = self.peers.sum_metrics(found, fault)
         if fault:
             raise DivergedError(fault)
         means = {name: found.pop(name) for name in ("loss", "computed_tokens")}
@@ -298,19 +302,19 @@ class Learner(Updates):
         torch.nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
         return float(norm)
 
-    def follow(self) -> None:
-        """Move the magnet a share of its way to the model."""
+    def update_ema(self) -> None:
+        """Move the EMA a share of its way to the model."""
         if self.reference is not None:
-            follow(self.reference, self.model, self.objective.magnet_rate)
+            update_ema(self.reference, self.model, self.objective.ema_rate)
 
-    def _scores(self, batch: Batch) -> Scores:
+    def _scores(self, batch: Batch) -> LossInputs:
         logprobs, entropy = self.scorer(batch, entropy=bool(self.objective.entropy))
         reference = None
         if self.objective.kl and self.reference_scorer is not None:
             with torch.no_grad():
                 reference, _ = self.reference_scorer(batch)
         device = logprobs.device
-        return Scores(
+        return LossInputs(
             logprobs=logprobs,
             old_logprobs=batch.old_logprobs.to(device),
             advantages=batch.advantages.to(device),
@@ -325,28 +329,28 @@ class Learner(Updates):
         return state
 
     def begin_again(self) -> None:
-        """Forget the optimizer's averages and its steps; a magnet stands where the model is now."""
+        """Forget the optimizer's averages and its steps; an EMA stands where the model is now."""
         self.optimizer.state.clear()
         self.steps = 0
-        if self.reference is not None and self.objective.reference == "magnet":
-            follow(self.reference, self.model, 1.0)
+        if self.reference is not None and self.objective.reference == "ema":
+            update_ema(self.reference, self.model, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer state, counters and magnet; the weights are saved with the policy."""
+        """Optimizer state, counters and EMA; the weights are saved with the policy."""
         state = {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
-        if self.reference is not None and self.objective.reference == "magnet":
-            state["magnet"] = {name: mean for name, mean, _ in moving(self.reference, self.model)}
+        if self.reference is not None and self.objective.reference == "ema":
+            state["ema"] = {name: mean for name, mean, _ in ema_pairs(self.reference, self.model)}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
-        if self.reference is not None and "magnet" in state:
-            self.reference.load_state_dict(state["magnet"], strict=False)
+        if self.reference is not None and "ema" in state:
+            self.reference.load_state_dict(state["ema"], strict=False)
 
 
-def refuse_settings(settings: Mapping[str, Any], *, where: str) -> None:
+def check_learner_settings(settings: Mapping[str, Any], *, where: str) -> None:
     """Raise ConfigError for the first number that a `Learner` cannot learn with.
 
     Args:
@@ -360,14 +364,14 @@ def refuse_settings(settings: Mapping[str, Any], *, where: str) -> None:
                 raise ConfigError(f"{where}.{name}: {each:g} does not fit: {needed} is needed")
 
 
-def follow(average: PreTrainedModel, model: PreTrainedModel, rate: float) -> None:
+def update_ema(average: PreTrainedModel, model: PreTrainedModel, rate: float) -> None:
     """Move the weights of an average a share `rate` of their way to the model's."""
     with torch.no_grad():
-        for _, mean, now in moving(average, model):
+        for _, mean, now in ema_pairs(average, model):
             shard(mean).lerp_(shard(now), rate)
 
 
-def moving(
+def ema_pairs(
     average: PreTrainedModel, model: PreTrainedModel
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """By name, the weights of both that learn; an adapter's base does not."""

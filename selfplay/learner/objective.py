@@ -59,9 +59,9 @@ def correct(
     corrected, cut, tokens = [], 0, 0
     for sample, now in zip(samples, present, strict=True):
         turn, weights = sample.turn, list[float | None]()
-        refuse_unknown(sample, turn.logprobs, whose="sampler")
-        refuse_unknown(sample, now, whose="learner")
-        for logprob, sampled, counts in zip(now, turn.logprobs, turn.trainable, strict=True):
+        check_logprobs_known(sample, turn.logprobs, whose="sampler")
+        check_logprobs_known(sample, now, whose="learner")
+        for logprob, sampled, counts in zip(now, turn.logprobs, turn.loss_mask, strict=True):
             if not counts:
                 weights.append(None)
                 continue
@@ -94,14 +94,14 @@ def mismatch(samples: Sequence[Sample], present: Sequence[Sequence[float]]) -> f
         _difference(logprob, sampled)
         for sample, now in zip(samples, present, strict=True)
         for logprob, sampled, counts in zip(
-            now, sample.turn.logprobs, sample.turn.trainable, strict=True
+            now, sample.turn.logprobs, sample.turn.loss_mask, strict=True
         )
         if counts
     ]
     return sum(exp(d) - 1 - d for d in differences) / max(len(differences), 1)
 
 
-def refuse_unknown(sample: Sample, logprobs: Sequence[float], *, whose: str) -> None:
+def check_logprobs_known(sample: Sample, logprobs: Sequence[float], *, whose: str) -> None:
     """Raise DivergedError, naming the turn, if a trainable token's log-probability is not finite.
 
     Args:
@@ -109,7 +109,7 @@ def refuse_unknown(sample: Sample, logprobs: Sequence[float], *, whose: str) -> 
         logprobs: [C] nats.
         whose: Source of the log-probabilities (sampler or learner), for the error.
     """
-    for place, (value, counts) in enumerate(zip(logprobs, sample.turn.trainable, strict=False)):
+    for place, (value, counts) in enumerate(zip(logprobs, sample.turn.loss_mask, strict=False)):
         if counts and not math.isfinite(value):
             raise DivergedError(
                 f"{named(sample)}: the {whose} gave token {place} of the completion the "
@@ -129,7 +129,7 @@ Estimator: TypeAlias = Literal["k1", "k2", "k3"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class LossInputs:
     """What the objective sees of a micro-batch: [B] completions padded to [C] tokens."""
 
     logprobs: Tensor
@@ -147,7 +147,7 @@ class Scores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Totals:
+class BatchCounts:
     """Counts over the whole batch, of all micro-batches and ranks."""
 
     tokens: int
@@ -156,27 +156,27 @@ class Totals:
     """Completions with at least one trainable token."""
 
 
-class Surrogate(Protocol):
+class Objective(Protocol):
     """What the learner asks of any objective; its constants say what must be computed for it."""
 
     @property
     def kl(self) -> float:
-        """Weight of a KL term per token: above 0, `Scores` have the reference's."""
+        """Weight of a KL term per token: above 0, `LossInputs` have the reference's."""
         ...
 
     @property
     def entropy(self) -> float:
-        """Weight of an entropy bonus: other than 0, `Scores` have entropies."""
+        """Weight of an entropy bonus: other than 0, `LossInputs` have entropies."""
         ...
 
     @property
-    def reference(self) -> Literal["initial", "magnet"]:
+    def reference(self) -> Literal["initial", "ema"]:
         """Which reference policy is kept."""
         ...
 
     @property
-    def magnet_rate(self) -> float:
-        """How fast the magnet follows, as a share per batch."""
+    def ema_rate(self) -> float:
+        """How fast the EMA follows, as a share per batch."""
         ...
 
     @property
@@ -206,13 +206,13 @@ class Surrogate(Protocol):
         """The samples as `loss` is to see them, before the first step on them; with figures."""
         ...
 
-    def loss(self, scores: Scores, totals: Totals) -> tuple[Tensor, dict[str, float]]:
+    def loss(self, scores: LossInputs, totals: BatchCounts) -> tuple[Tensor, dict[str, float]]:
         """This micro-batch's share of the batch's loss, and sums of diagnostics over its tokens."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
+class PolicyLoss:
     """Maximises the surrogate; `loss` returns its negative."""
 
     ratio: Ratio = "token"
@@ -236,12 +236,12 @@ class Objective:
     """The constant that `constant` divides by, e.g. the completion limit."""
     kl: float = 0.0
     """Weight of the KL to the reference policy."""
-    reference: Literal["initial", "magnet"] = "initial"
-    """initial: what the policy began as. magnet: an average that follows the policy slowly, which
+    reference: Literal["initial", "ema"] = "initial"
+    """initial: what the policy began as. ema: an average that follows the policy slowly, which
     makes the last iterate of self-play in zero-sum games converge where plain policy gradients
     cycle (2206.05825)."""
-    magnet_rate: float = 0.02
-    """Share of its way to the policy that the magnet moves per batch."""
+    ema_rate: float = 0.02
+    """Share of its way to the policy that the EMA moves per batch."""
     estimator: Estimator = "k3"
     """k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d with d = logp - logp_ref. As a loss, k2 has the
     gradient of the KL itself; k1's is zero in expectation (it only adds noise)."""
@@ -273,8 +273,8 @@ class Objective:
             )
         if self.clip == "dual" and self.dual <= 1 + self.high:
             raise ValueError(f"objective: dual lies above 1 + high, not at {self.dual}")
-        if not 0 < self.magnet_rate <= 1:
-            raise ValueError(f"objective: magnet_rate lies in (0, 1], not {self.magnet_rate}")
+        if not 0 < self.ema_rate <= 1:
+            raise ValueError(f"objective: ema_rate lies in (0, 1], not {self.ema_rate}")
         if not 0 <= self.weight_low <= 1 <= self.weight_high:
             raise ValueError("objective: weight_low lies in [0, 1], weight_high at 1 or above")
         if self.correction != "none" and self.advantage == "one":
@@ -310,7 +310,7 @@ class Objective:
             high=self.weight_high,
         )
 
-    def loss(self, scores: Scores, totals: Totals) -> tuple[Tensor, dict[str, float]]:
+    def loss(self, scores: LossInputs, totals: BatchCounts) -> tuple[Tensor, dict[str, float]]:
         """This micro-batch's share of the batch's loss, and sums of diagnostics over its tokens."""
         mask = scores.mask
         advantages = torch.ones_like(mask) if self.advantage == "one" else scores.advantages
@@ -338,7 +338,7 @@ class Objective:
             sums["surprisal"] = float((-scores.logprobs * mask).sum())
         return -self._aggregate(value, mask, totals), sums
 
-    def _ratio(self, scores: Scores, difference: Tensor) -> Tensor:
+    def _ratio(self, scores: LossInputs, difference: Tensor) -> Tensor:
         """[B, C] pi / pi_old."""
         if self.ratio == "token":
             return difference.exp()
@@ -347,7 +347,9 @@ class Objective:
         # The value is the sequence's; the gradient goes to every token's own log-probability.
         return (mean.detach() + scores.logprobs - scores.logprobs.detach()).exp()
 
-    def _clipped(self, rho: Tensor, scores: Scores, advantages: Tensor) -> tuple[Tensor, Tensor]:
+    def _clipped(
+        self, rho: Tensor, scores: LossInputs, advantages: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """[B, C] the surrogate, and where it was bounded."""
         inside = rho.clamp(1 - self.low, 1 + self.high)
         if self.clip == "cispo":
@@ -363,7 +365,7 @@ class Objective:
             surrogate = torch.where(advantages < 0, torch.maximum(surrogate, least), surrogate)
         return surrogate, where
 
-    def _aggregate(self, values: Tensor, mask: Tensor, totals: Totals) -> Tensor:
+    def _aggregate(self, values: Tensor, mask: Tensor, totals: BatchCounts) -> Tensor:
         per_sequence = (values * mask).sum(1)
         if self.aggregate == "token_mean":
             return per_sequence.sum() / totals.tokens

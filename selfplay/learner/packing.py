@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError
-from selfplay.learner.batch import MASK, STEM, Row, Span, alone, computed
-from selfplay.models.position_limits import Bound, Reach, reach
-from selfplay.models.tree_attention import FLEX, refuses_rows, refuses_trees
+from selfplay.learner.batch import MASK, STEM, PackedRow, Span, alone, computed
+from selfplay.models.position_limits import ContextBound, ContextReach, reach
+from selfplay.models.tree_attention import FLEX, rows_problem, tree_problem
 from selfplay.types import Sample
 
 Packing: TypeAlias = Literal["auto", "trie", "rows"]
@@ -39,7 +39,7 @@ class Packer:
     """Whether what a token does not see costs neither time nor memory, as in flex attention."""
     note: str = ""
     """Why `auto` came to be rows."""
-    reaches: tuple[Reach, ...] = ()
+    reaches: tuple[ContextReach, ...] = ()
     """The bounds of each model that computes the rows."""
 
     @property
@@ -54,7 +54,7 @@ class Packer:
         return min((bound for bound in bounds if bound is not None), default=None)
 
     @property
-    def longest(self) -> Bound | None:
+    def longest(self) -> ContextBound | None:
         """The longest sample that all models compute correctly; None: as long as they accept."""
         bounds = [each.longest for each in self.reaches if each.longest is not None]
         return min(bounds, key=lambda each: each.tokens, default=None)
@@ -63,7 +63,7 @@ class Packer:
         """For each model, True if a sample of `tokens` tokens has the frequencies of long rows."""
         return tuple(each.far(tokens) for each in self.reaches)
 
-    def rows(self, samples: Sequence[Sample], *, max_tokens: int) -> list[Row]:
+    def rows(self, samples: Sequence[Sample], *, max_tokens: int) -> list[PackedRow]:
         """Rows of at most `max_tokens` distinct tokens, or of one sample."""
         given = [(self.far(len(ids)), ids, s) for s in samples for ids in [computed(s)]]
         if self.packing == "rows":
@@ -119,7 +119,7 @@ class _Growing:
         self.spans.append(Span(sample=sample, columns=self._columns, shared=shared))
         self.width += length - shared
 
-    def made(self, *, two_passes: bool) -> Row:
+    def made(self, *, two_passes: bool) -> PackedRow:
         """Build the row; with two passes, the shared stem before the branches is a pass of its own.
 
         A `far` row has one pass, because its stem alone may be short enough for other frequencies.
@@ -127,7 +127,7 @@ class _Growing:
         stem = self.stem if two_passes and not any(self.far) else 0
         if self.stem == self.width:
             stem = self.width
-        return Row(width=self.width, stem=stem, spans=tuple(self.spans), far=self.far)
+        return PackedRow(width=self.width, stem=stem, spans=tuple(self.spans), far=self.far)
 
 
 def common(first: NDArray[np.int64], second: NDArray[np.int64]) -> int:
@@ -140,7 +140,7 @@ def common(first: NDArray[np.int64], second: NDArray[np.int64]) -> int:
 def packer(packing: Packing, models: Sequence[PreTrainedModel]) -> Packer:
     """The packer that all of the models can take; ConfigError where tries are demanded in vain."""
     for model in models:
-        if reason := refuses_rows(model):
+        if reason := rows_problem(model):
             raise ConfigError(
                 f"policy.model: {type(model).__name__} has {reason}; choose a causal language model"
             )
@@ -148,7 +148,7 @@ def packer(packing: Packing, models: Sequence[PreTrainedModel]) -> Packer:
     if packing == "rows":
         return Packer(packing="rows", reaches=reaches)
     for model in models:
-        reason = refuses_trees(model)
+        reason = tree_problem(model)
         if reason and packing == "trie":
             raise ConfigError(
                 f"learner.packing: trie needs attention that takes a mask, and "

@@ -5,32 +5,32 @@ from typing import Literal, Protocol, TypeAlias
 
 from torch import Tensor
 
-from selfplay.learner.batch import Row
+from selfplay.learner.batch import PackedRow
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 
 
-class Peers(Protocol):
+class ProcessGroup(Protocol):
     """The processes that compute an optimizer step together, each on samples of its own."""
 
-    def evened(self, rows: Sequence[list[Row]]) -> Sequence[tuple[list[Row], int]]:
+    def pad_passes(self, rows: Sequence[list[PackedRow]]) -> Sequence[tuple[list[PackedRow], int]]:
         """The rows of this process's micro-batches with the passes that any process needs for its
         own, and as many empty ones as others have more."""
         ...
 
-    def added(self, figures: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
+    def sum_metrics(self, figures: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
         """Figures added up over all processes, and the first fault of any."""
         ...
 
 
-class Alone:
+class SingleProcess:
     """One process, which learns from all samples itself."""
 
-    def evened(self, rows: Sequence[list[Row]]) -> Sequence[tuple[list[Row], int]]:
+    def pad_passes(self, rows: Sequence[list[PackedRow]]) -> Sequence[tuple[list[PackedRow], int]]:
         """As they are."""
         return [(held, 1) for held in rows]
 
-    def added(self, figures: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
+    def sum_metrics(self, figures: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
         """As they are."""
         return figures, fault
 

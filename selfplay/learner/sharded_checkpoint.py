@@ -32,7 +32,7 @@ from torch.serialization import _get_layout
 
 from selfplay.errors import RunError, one_line
 from selfplay.learner.fsdp import learned, like
-from selfplay.learner.learner import Learner, moving
+from selfplay.learner.learner import Learner, ema_pairs
 
 _KNOWN: dict[tuple[str, str], Any] = {
     **{
@@ -107,7 +107,7 @@ def _refused(path: pathlib.Path, why: str) -> RunError:
 
 STEPS = "steps"
 ADAM = "optimizer"
-MAGNET = "magnet"
+EMA = "ema"
 
 
 def save(learner: Learner, folder: Path) -> dict[str, str]:
@@ -116,7 +116,7 @@ def save(learner: Learner, folder: Path) -> dict[str, str]:
     for name, parameter in learned(learner.model).items():
         for key, value in learner.optimizer.state.get(parameter, {}).items():
             state[f"{ADAM}/{name}/{key}"] = value
-    state |= {f"{MAGNET}/{name}": mean for name, mean in _magnet(learner).items()}
+    state |= {f"{EMA}/{name}": mean for name, mean in _ema(learner).items()}
     try:
         write(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
     except (CheckpointException, OSError) as error:
@@ -147,7 +147,7 @@ def load(learner: Learner, folder: Path) -> None:
             cut = tuple(entry.size) == tuple(pattern.shape)
             made = torch.zeros_like(pattern) if cut else torch.zeros(entry.size)
             state[place] = made.detach().to(entry.properties.dtype)
-    state |= {f"{MAGNET}/{name}": mean for name, mean in _magnet(learner).items()}
+    state |= {f"{EMA}/{name}": mean for name, mean in _ema(learner).items()}
     try:
         read(state, storage_reader=PlainReader(folder), no_dist=not dist.is_initialized())
     except (CheckpointException, OSError, RuntimeError) as error:
@@ -173,14 +173,14 @@ def take(learner: Learner, state: Mapping[str, Any]) -> None:
             for key, value in values.items()
         }
     with torch.no_grad():
-        for name, mean in _magnet(learner).items():
-            mean.copy_(like(mean, state["magnet"][name]))
+        for name, mean in _ema(learner).items():
+            mean.copy_(like(mean, state["ema"][name]))
 
 
-def _magnet(learner: Learner) -> dict[str, Tensor]:
-    if learner.reference is None or learner.objective.reference != "magnet":
+def _ema(learner: Learner) -> dict[str, Tensor]:
+    if learner.reference is None or learner.objective.reference != "ema":
         return {}
-    return {name: mean for name, mean, _ in moving(learner.reference, learner.model)}
+    return {name: mean for name, mean, _ in ema_pairs(learner.reference, learner.model)}
 
 
 def _hash(path: Path) -> str:

@@ -60,7 +60,7 @@ class Policy:
     def freeze_reference(self, *, moves: bool = False) -> None:
         """Keep the initial weights as the reference of the KL term.
 
-        An adapter's is its base, which costs nothing. One that moves (a magnet) needs tensors of
+        An adapter's is its base, which costs nothing. One that moves (an EMA) needs tensors of
         its own for what learns: a copy of the adapter, or of the whole model.
         """
         if self.base is not None and not moves:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from selfplay.config.instantiate import construct, fit
+from selfplay.config.instantiate import call, check_arguments
 from selfplay.errors import ConfigError, nearest
 
 SHARED = "base"
@@ -17,7 +17,7 @@ SETTINGS = ("model", "learn", "dtype", "device", "lora")
 LEARNER = "learner"
 """What can be said of a special one too: how it learns, unlike the others."""
 
-SAVED = ("model", "dtype", "device")
+CHECKPOINT = ("model", "dtype", "device")
 """What can be said of an opponent that is a saved model."""
 
 
@@ -47,12 +47,12 @@ class Population:
     sharing: Literal["shared", "separate"] = "shared"
     """shared: one policy for all roles. separate: every role starts from one of its own, which is
     an adapter over the one base where `policy` has lora."""
-    special: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Policy name to settings that replace those of `policy` (another model, learn: false), and to
     a `learner` whose settings replace those of the run's."""
     roles: Mapping[str, str] = field(default_factory=dict)
     """Role to policy name, where `sharing` does not say it already; or the name of an opponent."""
-    more: Sequence[str] = ()
+    extra_policies: Sequence[str] = ()
     """Policies that no role has, such as a league's exploiters."""
     opponents: Mapping[str, Any] = field(default_factory=dict)
     """Name to somebody who plays and does not learn: an engine (a script, an endpoint), or the
@@ -66,7 +66,7 @@ class Population:
         """The phases; ConfigError for one that makes no sense."""
         places = [f"population.phases.{number}" for number in range(len(self.phases))]
         return tuple(
-            construct(Phase, fit(Phase, node, where=where), where=where)
+            call(Phase, check_arguments(Phase, node, where=where), where=where)
             for where, node in zip(places, self.phases, strict=True)
         )
 
@@ -80,36 +80,38 @@ class Population:
         Raises ConfigError for unknown names, and where nobody learns or not when the phases say so.
         """
         known = list(roles)
-        played = [*(self.policy_of(role) for role in known), *self.more]
+        played = [*(self.policy_of(role) for role in known), *self.extra_policies]
         names = [name for name in dict.fromkeys(played) if name not in self.opponents]
         self._refuse_opponents(known)
         for role in self.roles:
             if role not in known:
                 raise ConfigError(f"population.roles: no role {role!r}; {nearest(role, known)}")
-        for name in self.special:
+        for name in self.overrides:
             if name not in names:
-                raise ConfigError(f"population.special: no policy {name!r}; {nearest(name, names)}")
+                raise ConfigError(
+                    f"population.overrides: no policy {name!r}; {nearest(name, names)}"
+                )
         _refuse_unknown(self.policy, SETTINGS, where="population.policy")
-        for name, settings in self.special.items():
-            _refuse_unknown(settings, (*SETTINGS, LEARNER), where=f"population.special.{name}")
+        for name, settings in self.overrides.items():
+            _refuse_unknown(settings, (*SETTINGS, LEARNER), where=f"population.overrides.{name}")
             if not isinstance(settings.get(LEARNER, {}), Mapping):
                 raise ConfigError(
-                    f"population.special.{name}.learner: {settings[LEARNER]!r} does not fit: it "
+                    f"population.overrides.{name}.learner: {settings[LEARNER]!r} does not fit: it "
                     "holds learner settings by name, such as {lr: 1e-5}"
                 )
-        found = {name: {**self.policy, **self.special.get(name, {})} for name in names}
+        found = {name: {**self.policy, **self.overrides.get(name, {})} for name in names}
         for settings in found.values():
             settings.pop(LEARNER, None)
         self._refuse_idle({name: node.get("learn", True) for name, node in found.items()})
         return found
 
-    def saved(self) -> dict[str, dict[str, Any]]:
+    def checkpoints(self) -> dict[str, dict[str, Any]]:
         """Name to settings of every opponent that is a saved model."""
         return {name: dict(each) for name, each in self.opponents.items() if _is_settings(each)}
 
     def learner_of(self, name: str) -> Mapping[str, Any]:
         """Settings that replace the run's learner settings for one policy."""
-        given: Mapping[str, Any] = self.special.get(name, {}).get(LEARNER, {})
+        given: Mapping[str, Any] = self.overrides.get(name, {}).get(LEARNER, {})
         return given
 
     def learns(self, name: str, step: int) -> bool:
@@ -125,12 +127,12 @@ class Population:
         """Raise ConfigError for an opponent that is nobody, or whose name is a policy's."""
         for name, opponent in self.opponents.items():
             where = f"population.opponents.{name}"
-            if name in (SHARED, *roles, *self.more):
+            if name in (SHARED, *roles, *self.extra_policies):
                 raise ConfigError(f"{where}: {name!r} names a policy or role; choose another name")
             if not name.replace("_", "").replace("-", "").isalnum():
                 raise ConfigError(f"{where}: a name has letters, digits, '-' and '_' only")
             if _is_settings(opponent):
-                _refuse_unknown(opponent, SAVED, where=where)
+                _refuse_unknown(opponent, CHECKPOINT, where=where)
                 if not opponent.get("model"):
                     raise ConfigError(
                         f"{where}: names neither what plays (_target_) nor a saved model (model)"
@@ -159,13 +161,14 @@ class Population:
             if learning and self.plan and not any(name in phase.learn for phase in self.plan):
                 raise ConfigError(
                     f"population.phases: policy {name!r} learns in none of them; add it to one, or "
-                    f"freeze it with population.special.{name}.learn=false"
+                    f"freeze it with population.overrides.{name}.learn=false"
                 )
-        for name, settings in self.special.items():
+        for name, settings in self.overrides.items():
             if settings.get(LEARNER) and not learn[name]:
                 raise ConfigError(
-                    f"population.special.{name}.learner: policy {name!r} is frozen (learn: false), "
-                    "so that nothing learns with these settings; set learn: true, or drop them"
+                    f"population.overrides.{name}.learner: policy {name!r} is frozen (learn: "
+                    "false), so that nothing learns with these settings; set learn: true, or "
+                    "drop them"
                 )
 
 

@@ -19,7 +19,7 @@ OFFSETS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
+class ContextBound:
     """A number of tokens, and the reason for it."""
 
     tokens: int
@@ -27,18 +27,18 @@ class Bound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class ContextReach:
     """The bounds of one model, in tokens."""
 
-    table: Bound | None = None
+    table: ContextBound | None = None
     """Rows of a table of positions (GPT-2's learned ones, GPT-J's sines): a pass with more columns
     may fail, even if all positions are within the table."""
-    window: Bound | None = None
+    window: ContextBound | None = None
     """Width of a local attention window that is counted in columns and not in positions."""
-    turn: Bound | None = None
+    turn: ContextBound | None = None
     """The longest row that has the frequencies of short rows. One longer row in a pass gives all
     other rows the frequencies of long rows (longrope, 2402.13753)."""
-    longest: Bound | None = None
+    longest: ContextBound | None = None
     """The longest row that is computed correctly: in a longer row a token depends on later tokens
     or on the length of earlier rows."""
 
@@ -46,7 +46,7 @@ class Reach:
         """Return the largest width of a row of several samples; None: no bound."""
         return _least(self.table, self.window, self.longest)
 
-    def served(self) -> Bound | None:
+    def served(self) -> ContextBound | None:
         """Return the largest length of rows that share a cache; None: no bound."""
         known = [each for each in (self.window, self.turn, self.longest) if each is not None]
         return min(known, key=lambda each: each.tokens, default=None)
@@ -56,19 +56,19 @@ class Reach:
         return self.turn is not None and tokens > self.turn.tokens
 
 
-def reach(model: PreTrainedModel) -> Reach:
+def reach(model: PreTrainedModel) -> ContextReach:
     """The bounds of a model, from its config and from the tables in its modules."""
     config = model.config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
     longest = None
     if limit and any("dynamic" in _kind(rope) for rope in _ropes(config)):
         reason = "dynamic rope, which changes with the longest row so far"
-        longest = Bound(tokens=int(limit), reason=reason)
+        longest = ContextBound(tokens=int(limit), reason=reason)
     for name in SELECTIONS:
         if isinstance(tokens := getattr(config, name, None), int) and tokens > 0:
             reason = f"attention to a few chosen tokens ({name}={tokens})"
-            longest = Bound(tokens=tokens, reason=reason)
-    return Reach(
+            longest = ContextBound(tokens=tokens, reason=reason)
+    return ContextReach(
         table=_table(model, limit),
         window=_window(config),
         turn=turn(model.config),
@@ -76,8 +76,8 @@ def reach(model: PreTrainedModel) -> Reach:
     )
 
 
-def turn(config: PretrainedConfig) -> Bound | None:
-    """The `Reach.turn` of a model with this config."""
+def turn(config: PretrainedConfig) -> ContextBound | None:
+    """The `ContextReach.turn` of a model with this config."""
     text = config.get_text_config()
     for rope in _ropes(text):
         if _kind(rope) == "longrope":
@@ -87,7 +87,7 @@ def turn(config: PretrainedConfig) -> Bound | None:
                 or text.max_position_embeddings
             )
             reason = "longrope, which changes with the longest row"
-            return Bound(tokens=int(original), reason=reason)
+            return ContextBound(tokens=int(original), reason=reason)
     return None
 
 
@@ -95,12 +95,12 @@ def _kind(rope: Mapping[str, Any]) -> str:
     return str(rope.get("rope_type", rope.get("type", "")))
 
 
-def _window(config: Any) -> Bound | None:
+def _window(config: Any) -> ContextBound | None:
     """Return GPT-Neo's window. `attention.unordinary` handles the windows of other models."""
     size, kinds = getattr(config, "window_size", None), getattr(config, "attention_layers", None)
     if not isinstance(size, int) or size < 1 or (kinds and "local" not in kinds):
         return None
-    return Bound(tokens=size, reason=f"local attention (window_size={size})")
+    return ContextBound(tokens=size, reason=f"local attention (window_size={size})")
 
 
 def _ropes(config: Any) -> Iterator[Mapping[str, Any]]:
@@ -112,7 +112,7 @@ def _ropes(config: Any) -> Iterator[Mapping[str, Any]]:
     yield from (each for each in given.values() if isinstance(each, Mapping))
 
 
-def _table(model: PreTrainedModel, limit: Any) -> Bound | None:
+def _table(model: PreTrainedModel, limit: Any) -> ContextBound | None:
     """The table of positions, if the model has one."""
     if not isinstance(limit, int) or limit < 1:
         return None
@@ -125,9 +125,9 @@ def _table(model: PreTrainedModel, limit: Any) -> Bound | None:
     )
     buffers = (size in sizes for buffer in model.buffers() for size in buffer.shape)
     if any(tables) or any(buffers):
-        return Bound(tokens=limit, reason="a table of positions")
+        return ContextBound(tokens=limit, reason="a table of positions")
     return None
 
 
-def _least(*bounds: Bound | None) -> int | None:
+def _least(*bounds: ContextBound | None) -> int | None:
     return min((each.tokens for each in bounds if each is not None), default=None)

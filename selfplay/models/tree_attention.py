@@ -152,14 +152,14 @@ def _compiling(kernel: Kernel) -> AbstractContextManager[Any]:
     return patched
 
 
-def refuses_device(kernel: str | None, device: torch.device) -> str:
+def kernel_device_problem(kernel: str | None, device: torch.device) -> str:
     """Why a kernel cannot learn on a device; empty if it can."""
     if kernel in ON_GPUS and device.type == "cpu":
         return f"{kernel} {ON_GPUS[kernel]}; set policy.device to a GPU, or learner.attention=sdpa"
     return ""
 
 
-def refuses_kernel(kernel: Kernel | None, model: PreTrainedModel) -> str:
+def kernel_model_problem(kernel: Kernel | None, model: PreTrainedModel) -> str:
     """Why a kernel cannot compute the model's attention for a learner; empty if it can.
 
     Tried with a few tokens where the model is, on a CPU without its compiler.
@@ -170,7 +170,7 @@ def refuses_kernel(kernel: Kernel | None, model: PreTrainedModel) -> str:
     # A rank's model goes from the CPU to its GPU when it is cut.
     dist = torch.distributed
     moves = dist.is_initialized() and "nccl" in dist.get_backend_config()
-    if not moves and (reason := refuses_device(kernel, model.device)):
+    if not moves and (reason := kernel_device_problem(kernel, model.device)):
         return reason
     if kernel == FLASH and not is_flash_attn_2_available():
         return "flash_attention_2 needs the package flash-attn (pip install flash-attn) and a GPU"
@@ -268,7 +268,7 @@ def exact(model: PreTrainedModel) -> PreTrainedModel:
     return made
 
 
-def refuses_rows(model: PreTrainedModel) -> str:
+def rows_problem(model: PreTrainedModel) -> str:
     """Return the reason why the model cannot learn to continue a text; empty if it can.
 
     Tokens after a row must not change the row. This is tested with a few tokens: the change must be
@@ -293,7 +293,7 @@ def refuses_rows(model: PreTrainedModel) -> str:
     return "attention to tokens that come later"
 
 
-def refuses_trees(model: PreTrainedModel) -> str:
+def tree_problem(model: PreTrainedModel) -> str:
     """Why the model cannot take a tree of tokens in one row; empty if it can.
 
     Layers with a window or a state would pass for a tree that is smaller than the window; the

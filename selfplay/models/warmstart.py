@@ -19,11 +19,11 @@ import torch
 from torch.nn import functional
 
 from selfplay import __version__, files
-from selfplay.config.instantiate import TARGET, build, construct
+from selfplay.config.instantiate import TARGET, build, call
 from selfplay.errors import ConfigError, DivergedError, nearest
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
-from selfplay.rng import derive, refuse_seed
+from selfplay.rng import check_seed, derive
 from selfplay.role import BrokenRole, Role
 from selfplay.run.directory import cache_folder, reporting_disk, sync
 from selfplay.types import Demonstration, Message, Observation
@@ -109,7 +109,7 @@ class WarmStart:
         for name, rate in {"matrix_lr": matrix_lr, "lr": lr, "weight_decay": weight_decay}.items():
             if not isfinite(rate):
                 raise ValueError(f"{name}: {rate} does not fit: a finite number is needed")
-        refuse_seed(seed)
+        check_seed(seed)
         self.demonstrations, self.roles, self.seed = demonstrations, roles, seed
         self.steps, self.batch, self.micro_batch = steps, batch, micro_batch
         self.matrix_lr, self.lr, self.weight_decay = matrix_lr, lr, weight_decay
@@ -124,7 +124,7 @@ class WarmStart:
             sizes["positions"] = self.positions(renderer)
         if summary := getattr(self.demonstrations, "summary", None):
             report(f"warm start: {summary()}")
-        model = construct(build_model, sizes, where="warmstart.model")
+        model = call(build_model, sizes, where="warmstart.model")
         optimizers = self._optimizers(model)
         rng = Random(derive(self.seed, "demonstrations"))
         report(
@@ -202,7 +202,7 @@ class WarmStart:
                 part, sampled(model, prompts, longest + 1, seed=self.seed), strict=True
             ):
                 try:
-                    action, _ = self.roles[role].read(renderer.text(ids))
+                    action, _ = self.roles[role].parse_completion(renderer.text(ids))
                 except BrokenRole as error:
                     raise ConfigError(f"warmstart.roles.{role}: {error}") from error
                 right += action in legal

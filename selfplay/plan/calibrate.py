@@ -30,15 +30,15 @@ from selfplay.engines.scripted import ScriptedEngine, constant
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import RunError
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
-from selfplay.plan.cluster import GB, Cluster, Device, Rates
-from selfplay.plan.model_shape import Outline, of_config
+from selfplay.plan.cluster import GB, ClusterSpec, Device, Rates
+from selfplay.plan.model_shape import ModelShape, of_config
 from selfplay.plan.step_time import shared
 from selfplay.role import Role
-from selfplay.rollout.episode_runner import Job
-from selfplay.rollout.rollout import Rollout, Seat
+from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.rollout.rollout import AgentSpec, Rollout
 from selfplay.run import metrics
 from selfplay.sandbox import Call, Executor
 from selfplay.types import Action, Group, InvalidAction, Observation, Request, Sample, Task, Turn
@@ -71,7 +71,7 @@ class Probe:
         )
 
     @cached_property
-    def outline(self) -> Outline:
+    def outline(self) -> ModelShape:
         """Its sizes."""
         with torch.device("meta"):
             return of_config(self.model().config, where="probe")
@@ -118,7 +118,7 @@ class Probe:
             for request in requests
         ]
         # A learning rate of nothing: the probe stays what it is.
-        learner = Learner(model, objective=Objective(ratio="none", clip="none"), lr=0.0)
+        learner = Learner(model, objective=PolicyLoss(ratio="none", clip="none"), lr=0.0)
 
         def generate() -> None:
             for request in requests:
@@ -160,7 +160,7 @@ def _turn(request: Request, completion: tuple[int, ...]) -> Turn:
         prompt_ids=request.prompt_ids,
         completion_ids=completion,
         logprobs=(-5.0,) * len(completion),
-        trainable=(1,) * len(completion),
+        loss_mask=(1,) * len(completion),
     )
 
 
@@ -196,7 +196,7 @@ def fit(features: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[f
 ROUNDS = 5
 
 
-def measure(report: Callable[[str], None] = print) -> Cluster:
+def measure(report: Callable[[str], None] = print) -> ClusterSpec:
     """This machine as a cluster of one process; takes about a minute."""
     threads = torch.get_num_threads()
     report(f"measuring {threads} thread(s); other work on the machine is measured with it")
@@ -236,7 +236,7 @@ def measure(report: Callable[[str], None] = print) -> Cluster:
         rates=rates,
         basis="calibrated",
     )
-    return Cluster(
+    return ClusterSpec(
         device=device,
         node=1,
         host=round(memory, 1),
@@ -252,12 +252,12 @@ def measure(report: Callable[[str], None] = print) -> Cluster:
     )
 
 
-def to_yaml(cluster: Cluster) -> str:
+def to_yaml(cluster: ClusterSpec) -> str:
     """A cluster as a file that `cluster=FILE` reads."""
     plain = asdict(cluster)
     plain["device"]["rates"] = {TARGET: _target(Rates), **plain["device"]["rates"]}
     plain["device"] = {TARGET: _target(Device), **plain["device"]}
-    text = yaml.safe_dump(_lists({TARGET: _target(Cluster), **plain}), sort_keys=False)
+    text = yaml.safe_dump(_lists({TARGET: _target(ClusterSpec), **plain}), sort_keys=False)
     return f"# Measured. GB, GB/s, 1e12 operations per second, seconds.\n{text}"
 
 
@@ -363,7 +363,7 @@ def hosted(games: int = 120, few: int = 2, many: int = 10) -> tuple[float, float
 
 def _host(turns: int, games: int) -> None:
     """Play games with an engine that answers at once, and credit them in groups of eight."""
-    seat = Seat(
+    seat = AgentSpec(
         role=Speaker(),
         policy="base",
         renderer=ChatRenderer(build_tokenizer(["words"]), where="probe"),
@@ -374,8 +374,8 @@ def _host(turns: int, games: int) -> None:
         seats={"player": seat},
         engines={"base": ScriptedEngine({"base": constant("word")})},
     )
-    jobs = [Job(task=Task(id="count"), seed=n // 8, member=n % 8) for n in range(games)]
-    episodes = rollout.play(jobs)
+    jobs = [EpisodeSpec(task=Task(id="count"), seed=n // 8, member=n % 8) for n in range(games)]
+    episodes = rollout.run(jobs)
     metrics.of_episodes(episodes)
     groups = [
         Group(id=str(n), episodes=tuple(episodes[n : n + 8])) for n in range(0, len(episodes), 8)

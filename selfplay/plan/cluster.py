@@ -19,7 +19,7 @@ LIKELY: Case = 1
 FAST: Case = 2
 
 
-def refuse_unreal(what: Any, prefix: str, above: Sequence[str] = ()) -> None:
+def check_positive(what: Any, prefix: str, above: Sequence[str] = ()) -> None:
     """Raise ValueError for a figure that no machine has: those in `above` are above 0, all others
     at least 0."""
     for each in fields(what):
@@ -70,7 +70,7 @@ class Rates:
     """Seconds per call of a service, such as a program run."""
 
     def __post_init__(self) -> None:
-        refuse_unreal(self, "rates.")
+        check_positive(self, "rates.")
         for name in ("train", "forward", "prefill", "bandwidth"):
             shares = getattr(self, name)
             if len(shares) != 3 or not 0 < shares[0] <= shares[1] <= shares[2] < inf:
@@ -97,11 +97,11 @@ class Device:
     """Where the figures come from."""
 
     def __post_init__(self) -> None:
-        refuse_unreal(self, "device.", above=("memory", "bandwidth", "tflops", "link"))
+        check_positive(self, "device.", above=("memory", "bandwidth", "tflops", "link"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class ClusterSpec:
     """Devices and layout. The keys can be overridden as `cluster.KEY=value`."""
 
     device: Device
@@ -153,7 +153,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         rates = ("network", "pcie", "publish", "usable", "overhead")
-        refuse_unreal(self, "", above=("devices", "node", "tensor", "sequences", *rates))
+        check_positive(self, "", above=("devices", "node", "tensor", "sequences", *rates))
         if not 0 <= self.rollout < self.devices:
             raise ValueError(f"rollout is 0 to {self.devices - 1} devices, not {self.rollout}")
         if self.generators % self.tensor:
@@ -212,7 +212,7 @@ def folder() -> Path:
     return compose.config_folder() / "cluster"
 
 
-def load_cluster(name: str, overrides: Sequence[str]) -> tuple[Cluster, dict[str, Any]]:
+def load_cluster(name: str, overrides: Sequence[str]) -> tuple[ClusterSpec, dict[str, Any]]:
     """A preset or a file, with `overrides` of its keys; and its plain data.
 
     Raises ConfigError in one line where there is no such cluster, or it makes no sense.
@@ -238,6 +238,6 @@ def load_cluster(name: str, overrides: Sequence[str]) -> tuple[Cluster, dict[str
     if TARGET not in plain:
         raise ConfigError(f"cluster={name}: {path} names no {TARGET}")
     made = build(plain, where="cluster")
-    if not isinstance(made, Cluster):
+    if not isinstance(made, ClusterSpec):
         raise ConfigError(f"cluster={name}: {path} describes a {type(made).__name__}")
     return made, plain

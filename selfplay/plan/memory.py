@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from selfplay.plan.cluster import GB, Cluster
-from selfplay.plan.model_shape import Outline
+from selfplay.plan.cluster import GB, ClusterSpec
+from selfplay.plan.model_shape import ModelShape
 
 COMPONENTS = (
     "weights",
@@ -22,7 +22,7 @@ COMPONENTS = (
 class Member:
     """One policy, as far as memory and time go."""
 
-    outline: Outline
+    outline: ModelShape
     """Its sizes."""
     learns: bool = True
     """Whether it has gradients and an optimizer."""
@@ -33,7 +33,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class MemoryPlan:
     """Bytes by component of the most that one device holds."""
 
     learning: Mapping[str, float]
@@ -63,7 +63,11 @@ class Memory:
 
 
 def learning(
-    members: Mapping[str, Member], cluster: Cluster, *, micro_batch: float, completions: float = 0.0
+    members: Mapping[str, Member],
+    cluster: ClusterSpec,
+    *,
+    micro_batch: float,
+    completions: float = 0.0,
 ) -> dict[str, float]:
     """Bytes per device of a learner of N shards, by component.
 
@@ -81,7 +85,7 @@ def learning(
     """
     shards, width = cluster.sharded, cluster.width
     found = dict.fromkeys(COMPONENTS, 0.0)
-    bases: set[Outline] = set()
+    bases: set[ModelShape] = set()
     for member in members.values():
         outline = member.outline
         size = outline.parameters
@@ -108,7 +112,7 @@ def learning(
     return {**found, "reserved": cluster.reserved * GB}
 
 
-def _unsharded(member: Member, cluster: Cluster) -> float:
+def _unsharded(member: Member, cluster: ClusterSpec) -> float:
     """What of the weights is whole while a layer passes: two layers, gradients of one, the ends."""
     outline, width = member.outline, cluster.width
     if cluster.sharded == 1:
@@ -119,7 +123,7 @@ def _unsharded(member: Member, cluster: Cluster) -> float:
     return layers * width * outline.layer_parameters + width * ends
 
 
-def _activations(outline: Outline, cluster: Cluster) -> float:
+def _activations(outline: ModelShape, cluster: ClusterSpec) -> float:
     """Bytes that a token holds until the backward pass."""
     kept = outline.activations(bytes_per_value=cluster.width)
     if cluster.checkpointing:
@@ -129,12 +133,12 @@ def _activations(outline: Outline, cluster: Cluster) -> float:
 
 def plan_memory(
     members: Mapping[str, Member],
-    cluster: Cluster,
+    cluster: ClusterSpec,
     *,
     micro_batch: float,
     completions: float,
     longest: float,
-) -> Memory:
+) -> MemoryPlan:
     """The memory of a device, learning and generating in turns or one of them.
 
     Args:
@@ -174,7 +178,7 @@ def plan_memory(
         complaints.append(
             f"{host / GB:.0f} GB are moved out to a machine's main memory of {cluster.host:.0f} GB"
         )
-    return Memory(
+    return MemoryPlan(
         learning=learned,
         generating=generating,
         cache=max(left, 0.0),
@@ -189,9 +193,9 @@ def _size(member: Member) -> int:
     return member.outline.adapter(member.rank) if member.rank else member.outline.parameters
 
 
-def _served(members: Mapping[str, Member], cluster: Cluster) -> float:
+def _served(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
     """Bytes of weights per device of the engines: each base once, and the adapters over it."""
-    bases: set[Outline] = set()
+    bases: set[ModelShape] = set()
     whole = 0
     for member in members.values():
         if member.rank:
@@ -202,6 +206,6 @@ def _served(members: Mapping[str, Member], cluster: Cluster) -> float:
     return cluster.width * (whole + sum(base.parameters for base in bases)) / cluster.tensor
 
 
-def _cache(outline: Outline, cluster: Cluster) -> float:
+def _cache(outline: ModelShape, cluster: ClusterSpec) -> float:
     """Bytes per token and device; key-value heads are repeated beyond one per device."""
     return outline.cache(cluster.width) / min(cluster.tensor, outline.kv_heads)

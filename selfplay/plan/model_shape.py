@@ -11,7 +11,7 @@ from selfplay.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outline:
+class ModelShape:
     """The sizes of a causal language model with gated feed-forward layers."""
 
     layers: int
@@ -128,7 +128,7 @@ class Outline:
         return self.active_experts * self.expert_intermediate if self.experts else self.intermediate
 
 
-def read_outline(model: str) -> Outline:
+def read_outline(model: str) -> ModelShape:
     """The outline of a Hugging Face name or folder, from its config.json alone.
 
     Raises ConfigError where there is none, or for a model that is no decoder of the usual kind.
@@ -145,7 +145,7 @@ def read_outline(model: str) -> Outline:
     return of_config(config, where=f"policy.model {model!r}")
 
 
-def of_config(config: Any, *, where: str) -> Outline:
+def of_config(config: Any, *, where: str) -> ModelShape:
     """The outline of a transformers config; what is special of its layers is read off a layer."""
     text = config.get_text_config()
     try:
@@ -166,8 +166,8 @@ def of_config(config: Any, *, where: str) -> Outline:
     names, count = _first_layer(text)
     sizes["qkv_bias"] = any(name.endswith(("q_proj.bias", "qkv_proj.bias")) for name in names)
     sizes["qk_norm"] = any(name.endswith("q_norm.weight") for name in names)
-    plain = Outline(**sizes)
-    return Outline(**sizes, extra=count - plain.layer_parameters)
+    plain = ModelShape(**sizes)
+    return ModelShape(**sizes, extra=count - plain.layer_parameters)
 
 
 def _experts(text: Any) -> Mapping[str, int]:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from selfplay.plan.cluster import FAST, LIKELY, SLOW, Case, Cluster
-from selfplay.plan.memory import Member, Memory, plan_memory
+from selfplay.plan.cluster import FAST, LIKELY, SLOW, Case, ClusterSpec
+from selfplay.plan.memory import Member, MemoryPlan, plan_memory
 from selfplay.plan.step_time import (
-    Generation,
-    Learning,
+    GenerationTime,
+    LearningTime,
     decode_step,
     generation,
     learning,
@@ -32,13 +32,13 @@ class Prediction:
     """The step."""
     members: Mapping[str, Member]
     """The policies."""
-    cluster: Cluster
+    cluster: ClusterSpec
     """Where."""
     micro_batch: float
     """Tokens of one forward pass of the learner."""
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryPlan:
         """Bytes per device."""
         tokens = max(self.workload.tokens, 1.0)
         share = self.workload.generated / tokens
@@ -50,11 +50,11 @@ class Prediction:
             longest=max(flow.prompt + flow.completion.cap for flow in self.workload.flows),
         )
 
-    def generation(self, case: Case = LIKELY) -> Generation:
+    def generation(self, case: Case = LIKELY) -> GenerationTime:
         """Generating, all stages."""
         return generation(self.workload, self.members, self.cluster, self.memory, case)
 
-    def learning(self, case: Case = LIKELY) -> dict[str, Learning]:
+    def learning(self, case: Case = LIKELY) -> dict[str, LearningTime]:
         """Learning, by policy."""
         return {
             name: learning(

@@ -11,7 +11,15 @@ from typing import Any
 from selfplay.config.instantiate import build
 from selfplay.errors import RunError
 from selfplay.models.population import Population
-from selfplay.plan.workload import Flow, Lengths, Lesson, Workload, frozen_in, limit_of, passes_of
+from selfplay.plan.workload import (
+    Flow,
+    LengthDistribution,
+    Lesson,
+    Workload,
+    frozen_in,
+    limit_of,
+    passes_of,
+)
 from selfplay.run.records import Recorded, episodes_of, read_metrics, recorded_steps
 
 NEWEST = 20
@@ -44,7 +52,7 @@ def of_run(config: Mapping[str, Any], folder: Path) -> Workload:
             flows[key].append(turns)
         lesson: dict[str, list[_Turn]] = defaultdict(list)
         for (_, _, policy), turns in step.items():
-            lesson[policy] += [turn for turn in turns if turn.learn and policy not in frozen]
+            lesson[policy] += [turn for turn in turns if turn.trainable and policy not in frozen]
         for policy, turns in lesson.items():
             if turns:
                 learned[policy].append(turns)
@@ -58,7 +66,9 @@ def of_run(config: Mapping[str, Any], folder: Path) -> Workload:
                 requests=len(turns) / len(steps),
                 prompts=sum(len({turn.prompt for turn in step}) for step in played) / len(steps),
                 prompt=fmean(len(turn.prompt) for turn in turns),
-                completion=Lengths.of([len(t.completion) for t in turns], limit_of(config, role)),
+                completion=LengthDistribution.of(
+                    [len(t.completion) for t in turns], limit_of(config, role)
+                ),
             )
         )
     lessons = {
@@ -83,14 +93,14 @@ class _Turn:
     policy: str
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
-    learn: bool
+    trainable: bool
 
 
 def _turns(record: Recorded, *, idle: bool) -> Iterator[_Turn]:
     """The turns of an episode that it does not share with its parent. Where the learner passes over
     samples that teach nothing (`idle`), those without an advantage are none that it learns from."""
     turns = zip(record.episode.turns, record.advantages, strict=True)
-    for turn, advantage in islice(turns, record.episode.stem, None):
+    for turn, advantage in islice(turns, record.episode.shared_turns, None):
         flat = advantage if isinstance(advantage, list) else [advantage]
         yield _Turn(
             stage=turn.stage,
@@ -98,7 +108,7 @@ def _turns(record: Recorded, *, idle: bool) -> Iterator[_Turn]:
             policy=turn.policy,
             prompt=turn.prompt_ids,
             completion=turn.completion_ids,
-            learn=turn.learn and not (idle and set(flat) == {0}),
+            trainable=turn.trainable and not (idle and set(flat) == {0}),
         )
 
 

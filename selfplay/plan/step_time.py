@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from selfplay.plan.cluster import GB, LIKELY, Case, Cluster
-from selfplay.plan.memory import Member, Memory
-from selfplay.plan.model_shape import Outline
+from selfplay.plan.cluster import GB, LIKELY, Case, ClusterSpec
+from selfplay.plan.memory import Member, MemoryPlan
+from selfplay.plan.model_shape import ModelShape
 from selfplay.plan.workload import Flow, Lesson, Workload
 
 Step: TypeAlias = Callable[[float, float], float]
@@ -26,7 +26,7 @@ MASKED = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation:
+class GenerationTime:
     """Generating a step's completions."""
 
     prefill: float
@@ -41,7 +41,7 @@ class Generation:
     """Whether a decoding step spends more time reading than computing."""
 
 
-def decode_step(outline: Outline, cluster: Cluster, case: Case = LIKELY) -> Step:
+def decode_step(outline: ModelShape, cluster: ClusterSpec, case: Case = LIKELY) -> Step:
     """Seconds of a step of one engine: max(reading, computing) and what comes beside them.
 
     reading = (P_mm b + cache per token x contexts) / (tensor x bandwidth), computing =
@@ -68,7 +68,7 @@ def decode_step(outline: Outline, cluster: Cluster, case: Case = LIKELY) -> Step
     return seconds
 
 
-def _read(outline: Outline, sequences: float) -> float:
+def _read(outline: ModelShape, sequences: float) -> float:
     """Weights that a step of so many sequences reads: of experts, those that any token meets."""
     if not outline.experts:
         return outline.matrices
@@ -78,7 +78,7 @@ def _read(outline: Outline, sequences: float) -> float:
     return outline.matrices - outline.layers * one * idle
 
 
-def prefill(outline: Outline, cluster: Cluster, flow: Flow, case: Case = LIKELY) -> float:
+def prefill(outline: ModelShape, cluster: ClusterSpec, flow: Flow, case: Case = LIKELY) -> float:
     """Seconds of one engine for its share of a flow's distinct prompts, cached contexts aside."""
     prompts = flow.prompts / cluster.engines
     new = max(flow.prompt - flow.context, 0.0)
@@ -118,10 +118,10 @@ def makespan(lengths: Sequence[float], prompt: float, live: int, step: Step) -> 
 def generation(
     workload: Workload,
     members: Mapping[str, Member],
-    cluster: Cluster,
-    memory: Memory,
+    cluster: ClusterSpec,
+    memory: MemoryPlan,
     case: Case = LIKELY,
-) -> Generation:
+) -> GenerationTime:
     """The stages one after the other, each as long as its busiest engine.
 
     Policies of one stage share the engines in turns; the lengths of a flow are its distribution's
@@ -142,10 +142,10 @@ def generation(
             decoded, tail = decoded + seconds, tail + small
             context = live * (flow.prompt + flow.completion.mean / 2)
             starved |= _starved(outline, cluster, live, context, case)
-    return Generation(prefill=read, decode=decoded, tail=tail, limited=limited, starved=starved)
+    return GenerationTime(prefill=read, decode=decoded, tail=tail, limited=limited, starved=starved)
 
 
-def living(flow: Flow, cluster: Cluster, memory: Memory) -> tuple[int, int]:
+def living(flow: Flow, cluster: ClusterSpec, memory: MemoryPlan) -> tuple[int, int]:
     """Sequences that live at once in an engine, and those that its cache has room for.
 
     A prompt that several share is held once. Completions count in full: half of them are further
@@ -164,7 +164,7 @@ def _dealt(lengths: Sequence[float]) -> list[float]:
 
 
 def _starved(
-    outline: Outline, cluster: Cluster, sequences: float, context: float, case: Case
+    outline: ModelShape, cluster: ClusterSpec, sequences: float, context: float, case: Case
 ) -> bool:
     rates, width = cluster.device.rates, cluster.width
     read = _read(outline, sequences) * width + outline.cache(width) * context
@@ -175,7 +175,7 @@ def _starved(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class LearningTime:
     """Learning from a step's samples."""
 
     score: float
@@ -191,8 +191,8 @@ class Learning:
 
 
 def learning(
-    lesson: Lesson, member: Member, cluster: Cluster, *, micro_batch: float, case: Case = LIKELY
-) -> Learning:
+    lesson: Lesson, member: Member, cluster: ClusterSpec, *, micro_batch: float, case: Case = LIKELY
+) -> LearningTime:
     """Seconds of all learning devices for one policy's samples.
 
     Training is 3 forward passes; 4 with checkpointing, whose repeated one has no head; an adapter
@@ -214,7 +214,7 @@ def learning(
     score = lesson.passes * (linear + attention) / (devices * rates.forward[case])
     score += lesson.passes * overhead / 3
     moved = _communication(outline, member, cluster, passes, lesson)
-    return Learning(
+    return LearningTime(
         score=score,
         train=train,
         optimizer=lesson.updates * _optimizer(member, cluster, case),
@@ -229,7 +229,7 @@ def shared(ratio: float) -> float:
 
 
 def _communication(
-    outline: Outline, member: Member, cluster: Cluster, passes: float, lesson: Lesson
+    outline: ModelShape, member: Member, cluster: ClusterSpec, passes: float, lesson: Lesson
 ) -> float:
     """Weights are gathered in every pass, forward and backward; gradients reduced once a step.
 
@@ -248,7 +248,7 @@ def _communication(
     return seconds
 
 
-def _optimizer(member: Member, cluster: Cluster, case: Case) -> float:
+def _optimizer(member: Member, cluster: ClusterSpec, case: Case) -> float:
     """AdamW touches 32 bytes a parameter; an offloaded one moves 24 over PCIe."""
     outline = member.outline
     learned = outline.adapter(member.rank) if member.rank else outline.parameters
@@ -259,7 +259,7 @@ def _optimizer(member: Member, cluster: Cluster, case: Case) -> float:
     return seconds + (24 * size / (cluster.pcie * GB) if cluster.offload else 0.0)
 
 
-def publication(members: Mapping[str, Member], cluster: Cluster) -> float:
+def publication(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
     """Seconds until the engines have what was learned: 2 bytes a parameter, and the pause.
 
     A learner whose state sleeps in main memory brings it back and forth: 32 bytes a parameter.

@@ -13,14 +13,22 @@ from random import Random
 from statistics import NormalDist, fmean
 from typing import Any, Literal
 
-from selfplay.config.instantiate import TARGET, build, construct, fit, join, locate, signature
+from selfplay.config.instantiate import (
+    TARGET,
+    build,
+    call,
+    check_arguments,
+    import_target,
+    join,
+    signature,
+)
 from selfplay.errors import ConfigError
 from selfplay.models.population import Population
-from selfplay.plan.cluster import refuse_unreal
+from selfplay.plan.cluster import check_positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lengths:
+class LengthDistribution:
     """Completion lengths in tokens."""
 
     average: float
@@ -37,7 +45,7 @@ class Lengths:
             raise ValueError("lengths: average and cap are above 0, and cv is not negative")
 
     @classmethod
-    def of(cls, recorded: Sequence[int], cap: int) -> "Lengths":
+    def of(cls, recorded: Sequence[int], cap: int) -> "LengthDistribution":
         """The distribution of recorded lengths."""
         return cls(average=max(fmean(recorded), 1e-9), cap=cap, recorded=tuple(sorted(recorded)))
 
@@ -94,7 +102,7 @@ class Assumptions:
     """Calls of services per turn, such as program runs."""
 
     def __post_init__(self) -> None:
-        refuse_unreal(self, "", above=("prompt", "completion", "turns", "tasks"))
+        check_positive(self, "", above=("prompt", "completion", "turns", "tasks"))
         if self.turns > MOST_TURNS:
             raise ValueError(f"turns is at most {MOST_TURNS}, not {self.turns}")
 
@@ -115,7 +123,7 @@ class Flow:
     """Mean tokens of a prompt."""
     context: float = 0.0
     """Mean tokens of it that stood in the agent's earlier turns: a prefix cache holds them."""
-    completion: Lengths
+    completion: LengthDistribution
     """Tokens of the answers."""
 
 
@@ -214,7 +222,7 @@ def of_config(config: Mapping[str, Any], assumed: Assumptions) -> Workload:
             requests=tasks * _moves(sampler, place) * counts[role],
             prompts=tasks * prompts,
             prompt=assumed.prompt,
-            completion=Lengths(average=min(mean, limit), cv=assumed.cv, cap=limit),
+            completion=LengthDistribution(average=min(mean, limit), cv=assumed.cv, cap=limit),
         )
         stages.append([flow])
     given = "given" if assumed.completion else "half of its limit"
@@ -249,7 +257,7 @@ def _moves(sampler: Mapping[str, Any], place: int) -> float:
 
 def _agents(node: Mapping[str, Any], services: Mapping[str, Any]) -> dict[str, int]:
     """Agents by role, as the arena says; built without services, which may be processes."""
-    target = locate(node[TARGET], "arena")
+    target = import_target(node[TARGET], "arena")
     known = signature(target, "arena").known
     absent = dict.fromkeys(services, object())  # a None would be checked against its type
     inner = {
@@ -258,7 +266,7 @@ def _agents(node: Mapping[str, Any], services: Mapping[str, Any]) -> dict[str, i
         if key != TARGET
     }
     inner |= {name: None for name in services if name in known and name not in inner}
-    roles = construct(target, inner, where="arena").roles
+    roles = call(target, inner, where="arena").roles
     return {str(role): int(count) for role, count in roles.items()}
 
 
@@ -354,4 +362,6 @@ def assumptions(overrides: Sequence[str]) -> Assumptions:
 
     plain: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)))
     given: Mapping[str, Any] = plain
-    return construct(Assumptions, fit(Assumptions, given, where="workload"), where="workload")
+    return call(
+        Assumptions, check_arguments(Assumptions, given, where="workload"), where="workload"
+    )

@@ -16,7 +16,7 @@ class ReplayError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class EpisodeSpec:
     """One episode to play."""
 
     task: Task
@@ -25,12 +25,12 @@ class Job:
     """With the task, all that the episode depends on; same within a group but for `member`."""
     member: int = 0
     """Which sibling of its group it is."""
-    prefix: tuple[Turn, ...] = ()
+    prefix_turns: tuple[Turn, ...] = ()
     """Leading turns of a record with the same task and seed, in whole stages: they are replayed,
     and play goes on behind them with this job's own seeds."""
-    parent: int | None = None
+    branch_of: int | None = None
     """The sibling whose record that is: its index in the group."""
-    seating: Mapping[str, str] = field(default_factory=dict)
+    policy_map: Mapping[str, str] = field(default_factory=dict)
     """Agent to the name of the policy that plays it, where it is not its role's own, or where it is
     another policy's match. The same for all siblings of a group."""
     learner: str | None = None
@@ -39,7 +39,7 @@ class Job:
     """The agents of a match: ConfigError where one of them takes no part in the task."""
 
 
-class Game:
+class EpisodeRunner:
     """An episode being played. Whatever its arena raises becomes its error and harms no other.
 
     A replayed stage asks nobody: the recorded actions are played, and what the arena pays and
@@ -48,9 +48,9 @@ class Game:
     costs what its stages cost; what the arena measured and created in them is the parent's alone.
     """
 
-    def __init__(self, job: Job, arena: Arena, *, prefix: Sequence[Turn] = ()) -> None:
+    def __init__(self, spec: EpisodeSpec, arena: Arena, *, prefix: Sequence[Turn] = ()) -> None:
         """`prefix` is the job's, with the notes of the roles only."""
-        self.job, self.arena = job, arena
+        self.spec, self.arena = spec, arena
         self.error = ""
         """Why it failed, in one line."""
         self.turns: list[Turn] = []
@@ -117,27 +117,28 @@ class Game:
             metrics = metrics.maps[0]
         return Episode(
             arena=self.arena.name,
-            task=self.job.task,
-            seed=self.job.seed,
+            task=self.spec.task,
+            seed=self.spec.seed,
             turns=tuple(map(self._recorded, range(len(self.turns)))),
             status=status,
             metrics=dict(metrics),
             created=() if failed else tuple(self.arena.created[self._created_before :]),
             error=self.error,
-            parent=self.job.parent,
-            stem=min(len(self.job.prefix), len(self.turns)),
-            seating=dict(self.job.seating),
+            branch_of=self.spec.branch_of,
+            shared_turns=min(len(self.spec.prefix_turns), len(self.turns)),
+            policy_map=dict(self.spec.policy_map),
             other_pay={agent: tuple(pay) for agent, pay in self._other_pay.items()},
         )
 
     def _begin(self) -> None:
         self._begun = True
-        self.arena.begin(self.job.task, self.job.seed)
-        for agent in self.job.seats:
+        self.arena.begin(self.spec.task, self.spec.seed)
+        for agent in self.spec.seats:
             if agent not in self.arena.agents:
                 raise ConfigError(
-                    f"task {self.job.task.id}: {agent} cannot be seated, because it takes no part: "
-                    "a league cannot seat a mixture; an evaluation of one part names its seats"
+                    f"task {self.spec.task.id}: {agent} cannot be seated, because it takes no "
+                    "part: a league cannot seat a mixture; an evaluation of one part names its "
+                    "seats"
                 )
         self._other_pay = {agent: [] for agent in self.arena.paid}
         self._book(self.arena.paid, moved=())
@@ -172,7 +173,7 @@ class Game:
             actions[agent] = turn.action
         self.moves = {}
         self.stage += 1
-        self._book(self.arena.play(actions), moved=actions)
+        self._book(self.arena.play_stage(actions), moved=actions)
 
     def _book(self, paid: Mapping[str, float], *, moved: Collection[str]) -> None:
         """Add rewards and notes to each agent's latest turn; late pay goes to the turn it names.
@@ -180,12 +181,12 @@ class Game:
         `moved` are the agents that moved in the stage that paid this.
         """
         left, rounding = dict(paid), dict.fromkeys(paid, 0.0)
-        for agent, move, reward in self.arena.belated:
+        for agent, move, reward in self.arena.delayed_rewards:
             places = [n for n, turn in enumerate(self.turns) if turn.agent == agent]
             self._paid[places[move]] += reward
             left[agent] -= reward
             rounding[agent] += 1e-9 * abs(reward)
-        self.arena.belated.clear()
+        self.arena.delayed_rewards.clear()
         for agent, reward in left.items():
             if abs(reward) > rounding[agent] and agent not in moved:
                 self._other_pay.setdefault(agent, []).append((self.stage - 1, reward))
@@ -200,6 +201,6 @@ class Game:
         turn, paid, notes = self.turns[place], self._paid[place], self._notes[place]
         if paid or notes:
             turn = replace(turn, reward=paid, info={**turn.info, **notes})
-        if place < len(self.job.prefix) and turn == self.job.prefix[place]:
-            return self.job.prefix[place]
+        if place < len(self.spec.prefix_turns) and turn == self.spec.prefix_turns[place]:
+            return self.spec.prefix_turns[place]
         return turn

@@ -8,7 +8,7 @@ from selfplay.arena import Arena
 from selfplay.errors import nearest
 from selfplay.rng import derive
 from selfplay.rollout import matches as versus
-from selfplay.rollout.rollout import Job, Play, refuse_limits
+from selfplay.rollout.rollout import EpisodeSpec, RolloutFn, check_sampling_limits
 from selfplay.types import Episode, Status, Task
 
 
@@ -32,7 +32,7 @@ class Evaluation:
     """0 is greedy."""
     every: int = 0
     """Also during training, every so many steps; 0 is before and after only."""
-    seatings: Sequence[str] = ()
+    opponents: Sequence[str] = ()
     """Opponents by name. The roles' own policies then do not meet each other, but each of these:
     from every seat in turn, with the opponent in all the others, and with the same seeds."""
     seats: Sequence[str] = ()
@@ -41,40 +41,42 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.samples < 1 or self.temperature < 0 or self.every < 0:
             raise ValueError("samples is at least 1, temperature and every are not negative")
-        refuse_limits(temperature=self.temperature)
-        if not (self.seats or self.seatings):
+        check_sampling_limits(temperature=self.temperature)
+        if not (self.seats or self.opponents):
             return
         known = self.arena().possible_agents
         for seat in self.seats:
             if seat not in known:
                 raise ValueError(f"seats: no agent {seat!r}; {nearest(seat, known)}")
         seats = list(self.seats or known)
-        if self.seatings and len(set(seats)) < 2:
-            raise ValueError(f"seatings: a match needs two seats, and there is {seats}")
+        if self.opponents and len(set(seats)) < 2:
+            raise ValueError(f"opponents: a match needs two seats, and there is {seats}")
 
-    def run(self, name: str, play: Play, *, seed: int) -> tuple[dict[str, float], list[Episode]]:
+    def run(
+        self, name: str, rollout_fn: RolloutFn, *, seed: int
+    ) -> tuple[dict[str, float], list[Episode]]:
         """Means over all episodes, and by task type; with the episodes."""
         members: Counter[str] = Counter()  # a task that is listed twice is sampled afresh
         jobs = []
         for task in self.tasks:
             for _ in range(self.samples):
                 at = derive(seed, "evaluation", name, task.id)
-                jobs.append(Job(task=task, seed=at, member=members[task.id]))
+                jobs.append(EpisodeSpec(task=task, seed=at, member=members[task.id]))
                 members[task.id] += 1
-        if not self.seatings:
-            episodes = play(jobs)
-            return self.figures(episodes), episodes
+        if not self.opponents:
+            episodes = rollout_fn(jobs)
+            return self.summarize(episodes), episodes
         seats = self.seats or self.arena().possible_agents
         matches = [
             versus.Match(seat=seat, opponent=opponent, seats=seats)
-            for opponent in self.seatings
+            for opponent in self.opponents
             for seat in seats
         ]
-        episodes = play(
-            [replace(job, seating=m.seating, seats=seats) for m in matches for job in jobs]
+        episodes = rollout_fn(
+            [replace(job, policy_map=m.policy_map, seats=seats) for m in matches for job in jobs]
         )
         played = [match for match in matches for _ in jobs]
-        found = self.figures(episodes)
+        found = self.summarize(episodes)
         return found | versus.figures(played, episodes), episodes
 
     def unmeasured(self, name: str, episodes: Sequence[Episode]) -> list[str]:
@@ -91,7 +93,7 @@ class Evaluation:
             if finished and measured not in known
         ]
 
-    def figures(self, episodes: Sequence[Episode]) -> dict[str, float]:
+    def summarize(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """The reported means, and `distinct_created`: distinct tasks among those created, if any.
 
         A failed episode counts as 0, and so does one that was cut off before it was measured: no

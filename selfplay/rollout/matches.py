@@ -22,7 +22,7 @@ class Match:
     """All agents that take part."""
 
     @property
-    def seating(self) -> dict[str, str]:
+    def policy_map(self) -> dict[str, str]:
         """As a job has it: `seat` is left to its role's own policy."""
         return {agent: self.opponent for agent in self.seats if agent != self.seat}
 

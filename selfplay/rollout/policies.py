@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from selfplay.config.instantiate import TARGET, construct, fit, join, locate
+from selfplay.config.instantiate import TARGET, call, check_arguments, import_target, join
 from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError
-from selfplay.learner.learner import Learner, refuse_settings
-from selfplay.learner.objective import Surrogate
+from selfplay.learner.learner import Learner, check_learner_settings
+from selfplay.learner.objective import Objective
 from selfplay.models.lora import BASES, Lora, require_peft
 from selfplay.models.policy import Bases, Policy, device_of, load_policy, outline, positions
 from selfplay.models.population import Population
 from selfplay.models.tiny import build_model
-from selfplay.models.tree_attention import refuses_device
+from selfplay.models.tree_attention import kernel_device_problem
 from selfplay.models.warmstart import WarmStart, resolve_model
 from selfplay.rng import derive
-from selfplay.rollout.policy_pool import Seating
+from selfplay.rollout.policy_pool import PolicyPool
 
 # What the program fills in, and a config therefore may not.
 LEARNER = ("model", "objective", "reference", "seed")
@@ -38,23 +38,27 @@ def validate(
 
     `here`: whether policies learn in this process, on the devices that they name.
     """
-    refuse_settings(fit(Learner, learner, where="learner", reserved=LEARNER), where="learner")
+    check_learner_settings(
+        check_arguments(Learner, learner, where="learner", reserved=LEARNER), where="learner"
+    )
     policies = population.policies(roles)
-    for name, node in population.saved().items():
-        fit(load_policy, node, where=f"population.opponents.{name}", reserved=POLICY)
+    for name, node in population.checkpoints().items():
+        check_arguments(load_policy, node, where=f"population.opponents.{name}", reserved=POLICY)
         _refuse_model(node, where=f"population.opponents.{name}")
     for name, node in policies.items():
-        place = f"population.special.{name}"
-        where = place if name in population.special else "policy"
-        fit(load_policy, node, where=where, pending=("model", "lora"), reserved=POLICY)
+        place = f"population.overrides.{name}"
+        where = place if name in population.overrides else "policy"
+        check_arguments(load_policy, node, where=where, pending=("model", "lora"), reserved=POLICY)
         _refuse_model(node, where=where)
         own = population.learner_of(name)
-        both = fit(Learner, {**learner, **own}, where=f"{place}.learner", reserved=LEARNER)
-        refuse_settings({key: both[key] for key in own}, where=f"{place}.learner")
+        both = check_arguments(
+            Learner, {**learner, **own}, where=f"{place}.learner", reserved=LEARNER
+        )
+        check_learner_settings({key: both[key] for key in own}, where=f"{place}.learner")
         kernel = {**learner, **own}.get("attention")
         if here and kernel and node.get("learn", True):
             device = device_of(str(node.get("device", "auto")), where)
-            if reason := refuses_device(kernel, device):
+            if reason := kernel_device_problem(kernel, device):
                 at = f"{place}.learner" if "attention" in own else "learner"
                 raise ConfigError(f"{at}.attention: {reason}")
         lora = _lora(node, where=where)
@@ -65,7 +69,7 @@ def validate(
                 lora.layers(base, where=f"{where}.lora")
 
 
-def refuse_crowded(
+def check_context_length(
     population: Population,
     answers: Mapping[str, tuple[str, int]],
     *,
@@ -81,7 +85,7 @@ def refuse_crowded(
         warmstart: Config of the model of those that name none.
         longest: Tokens that the engine bounds a prompt and its answer to, if it does.
     """
-    served = {**population.policies(answers), **population.saved()}
+    served = {**population.policies(answers), **population.checkpoints()}
     for role, (where, tokens) in answers.items():
         name = population.policy_of(role)
         if name not in served:  # what answers counts no tokens
@@ -150,7 +154,7 @@ def load(
 def seat(
     population: Population,
     policies: Mapping[str, Policy],
-    seating: Seating,
+    policy_pool: PolicyPool,
     engine: ServingEngine,
 ) -> None:
     """Make the policies and the population's opponents known to rollouts.
@@ -159,15 +163,15 @@ def seat(
     them.
     """
     for name, policy in policies.items():
-        seating.add(name, engine, policy.renderer, learn=policy.learn)
-    saved = population.saved()
+        policy_pool.add(name, engine, policy.renderer, learn=policy.learn)
+    saved = population.checkpoints()
     for name, opponent in population.opponents.items():
         if name not in saved:
-            seating.add(name, opponent)
+            policy_pool.add(name, opponent)
             continue
         loaded = load_policy(name, **saved[name], learn=False)
         engine.serve(name, loaded.model, loaded.renderer.end_ids)
-        seating.add(name, engine, loaded.renderer)
+        policy_pool.add(name, engine, loaded.renderer)
 
 
 def learners(
@@ -175,7 +179,7 @@ def learners(
     policies: Mapping[str, Policy],
     *,
     settings: Mapping[str, Any],
-    objective: Surrogate,
+    objective: Objective,
     seed: int,
 ) -> dict[str, Learner]:
     """A learner for every policy that learns, with the run's settings or its own."""
@@ -184,13 +188,11 @@ def learners(
         if not policy.learn:
             continue
         if objective.reads_reference:
-            policy.freeze_reference(moves=objective.reference == "magnet")
+            policy.freeze_reference(moves=objective.reference == "ema")
         given = {"objective": objective, "reference": policy.reference, "seed": seed}
         own = {**settings, **population.learner_of(name)}
-        fitted = fit(Learner, own, where="learner", reserved=LEARNER)
-        found[name] = construct(
-            Learner, {"model": policy.model, **given, **fitted}, where="learner"
-        )
+        fitted = check_arguments(Learner, own, where="learner", reserved=LEARNER)
+        found[name] = call(Learner, {"model": policy.model, **given, **fitted}, where="learner")
     return found
 
 
@@ -209,7 +211,7 @@ def _lora(node: Mapping[str, Any], *, where: str) -> Lora | None:
     at = join(where, "lora")
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{at}: {settings!r} does not fit: it holds settings, e.g. {{rank: 16}}")
-    made: Lora = construct(Lora, fit(Lora, settings, where=at), where=at)
+    made: Lora = call(Lora, check_arguments(Lora, settings, where=at), where=at)
     return made
 
 
@@ -235,12 +237,14 @@ def _outline(
         raise ConfigError(
             f"{where}: an adapter needs a base; set policy.model, or choose a warmstart config"
         )
-    if locate(warmstart[TARGET], "warmstart") is not WarmStart:
+    if import_target(warmstart[TARGET], "warmstart") is not WarmStart:
         return None
     sizes = warmstart.get("model") or {}
-    fitted = fit(build_model, sizes, where="warmstart.model", reserved=("vocabulary", "seed"))
+    fitted = check_arguments(
+        build_model, sizes, where="warmstart.model", reserved=("vocabulary", "seed")
+    )
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        made: PreTrainedModel = construct(
+        made: PreTrainedModel = call(
             build_model, {"vocabulary": 8, "seed": 0, **fitted}, where="warmstart.model"
         )
     return made

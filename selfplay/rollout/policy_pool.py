@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from selfplay.arena import Arena
-from selfplay.config.instantiate import fit
+from selfplay.config.instantiate import check_arguments
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, nearest
 from selfplay.models.renderer import ByteRenderer, Renderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import MOST_THREADS, Rollout, Seat, refuse_limits
+from selfplay.rollout.rollout import MOST_THREADS, AgentSpec, Rollout, check_sampling_limits
 
 # What the program fills in, and a config therefore may not.
 ROLLOUT = ("arena", "seats", "engines", "renderers", "learning")
@@ -20,7 +20,7 @@ def validate(
     *, sampling: Mapping[str, Any], rollout: Mapping[str, Any], roles: Mapping[str, Any]
 ) -> None:
     """Raise ConfigError for the first setting that no seat or rollout could have."""
-    fitted = fit(Rollout, rollout, where="rollout", reserved=ROLLOUT)
+    fitted = check_arguments(Rollout, rollout, where="rollout", reserved=ROLLOUT)
     if fitted.get("threads", 1) > MOST_THREADS:
         raise ConfigError(
             f"rollout.threads: {fitted['threads']} does not fit: {MOST_THREADS} is the maximum"
@@ -31,9 +31,9 @@ def validate(
     for role, node in sampling.items():
         if role not in known:
             raise ConfigError(f"sampling.{role}: no such role; {nearest(role, known)}")
-        limits = fit(Seat, node, where=f"sampling.{role}", reserved=SEAT)
+        limits = check_arguments(AgentSpec, node, where=f"sampling.{role}", reserved=SEAT)
         try:
-            refuse_limits(**limits)
+            check_sampling_limits(**limits)
         except ValueError as error:
             raise ConfigError(f"sampling.{role}.{error}") from error
 
@@ -43,13 +43,13 @@ def answers(*, sampling: Mapping[str, Any], roles: Iterable[str]) -> dict[str, t
     found = {}
     for role in roles:
         name = role if "max_tokens" in sampling.get(role, {}) else "default"
-        limits = fit(Seat, sampling[name], where=f"sampling.{name}", reserved=SEAT)
-        tokens = limits.get("max_tokens", Seat.max_tokens)
+        limits = check_arguments(AgentSpec, sampling[name], where=f"sampling.{name}", reserved=SEAT)
+        tokens = limits.get("max_tokens", AgentSpec.max_tokens)
         found[role] = (f"sampling.{name}.max_tokens", tokens)
     return found
 
 
-def refuse_unknown(names: Iterable[str], known: Iterable[str], *, where: str) -> None:
+def check_known(names: Iterable[str], known: Iterable[str], *, where: str) -> None:
     """Raise ConfigError for the first name of nobody who can be seated."""
     everyone = list(known)
     for name in names:
@@ -57,7 +57,7 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str], *, where: str) ->
             raise ConfigError(f"{where}: nobody is called {name!r}; {nearest(name, everyone)}")
 
 
-class Seating:
+class PolicyPool:
     """The policies by name, with what serves each; its rollouts see who comes and goes."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Seating:
 
     def rollout(self, arena: Callable[[], Arena], **limits: Any) -> Rollout:
         """A rollout of an arena, with these limits in place of the config's."""
-        settings = fit(Rollout, self.settings, where="rollout", reserved=ROLLOUT)
+        settings = check_arguments(Rollout, self.settings, where="rollout", reserved=ROLLOUT)
         return Rollout(
             arena=arena,
             seats={role: self.seat(role, **limits) for role in arena().roles},
@@ -113,13 +113,13 @@ class Seating:
             **settings,
         )
 
-    def seat(self, role: str, **limits: Any) -> Seat:
+    def seat(self, role: str, **limits: Any) -> AgentSpec:
         """The seat of a role, on its own policy."""
         policy = self.policy_of(role)
         given = {**self.sampling["default"], **self.sampling.get(role, {}), **limits}
-        return Seat(
+        return AgentSpec(
             role=self.roles[role],
             policy=policy,
             renderer=self.renderers[policy],
-            **fit(Seat, given, where=f"sampling.{role}", reserved=SEAT),
+            **check_arguments(AgentSpec, given, where=f"sampling.{role}", reserved=SEAT),
         )

@@ -13,10 +13,10 @@ from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, StalledEr
 from selfplay.models.renderer import Renderer
 from selfplay.rng import derive
 from selfplay.role import BrokenRole, Role
-from selfplay.rollout.episode_runner import Game, Job
+from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
 from selfplay.types import Completion, Episode, Message, Request, Turn, well_formed
 
-__all__ = ["Job", "Rollout", "Seat", "refuse_limits"]
+__all__ = ["AgentSpec", "EpisodeSpec", "Rollout", "check_sampling_limits"]
 
 COOLEST, HOTTEST = 1e-6, 1e6
 """Range of temperatures above 0 by which float32 logits can be divided."""
@@ -24,12 +24,12 @@ MOST_THREADS = 1024
 """Largest number of arenas that advance at the same time."""
 
 
-Play: TypeAlias = Callable[[Sequence[Job]], list[Episode]]
-"""Plays jobs to episodes in their order: `Rollout.play`."""
+RolloutFn: TypeAlias = Callable[[Sequence[EpisodeSpec]], list[Episode]]
+"""Plays jobs to episodes in their order: `Rollout.run`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class AgentSpec:
     """Who sits where: the role of an agent, the policy behind it and how it is sampled."""
 
     role: Role
@@ -44,10 +44,10 @@ class Seat:
     """0 is greedy."""
 
     def __post_init__(self) -> None:
-        refuse_limits(max_tokens=self.max_tokens, temperature=self.temperature)
+        check_sampling_limits(max_tokens=self.max_tokens, temperature=self.temperature)
 
 
-def refuse_limits(*, max_tokens: int = 1, temperature: float = 1.0) -> None:
+def check_sampling_limits(*, max_tokens: int = 1, temperature: float = 1.0) -> None:
     """Raise ValueError for limits under which nothing can be sampled.
 
     Args:
@@ -67,11 +67,11 @@ def refuse_limits(*, max_tokens: int = 1, temperature: float = 1.0) -> None:
 class _Asked:
     """A request in flight."""
 
-    game: Game
+    game: EpisodeRunner
     """Whose episode waits for it."""
     agent: str
     """Whose move it will be."""
-    seat: Seat
+    seat: AgentSpec
     """Where the agent sits."""
     request: Request
     """What was asked."""
@@ -90,7 +90,7 @@ class Rollout:
         self,
         *,
         arena: Callable[[], Arena],
-        seats: Mapping[str, Seat],
+        seats: Mapping[str, AgentSpec],
         engines: Mapping[str, Engine],
         renderers: Mapping[str, Renderer] | None = None,
         learning: Collection[str] | None = None,
@@ -118,18 +118,18 @@ class Rollout:
         self.patience = patience
         self._requests = count()
 
-    def play(self, jobs: Sequence[Job]) -> list[Episode]:
-        """The episodes of `jobs`, in their order."""
+    def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        """The episodes of `specs`, in their order."""
         episodes: dict[int, Episode] = {}
         in_flight: _InFlight = {}
         engines = list({id(engine): engine for engine in self.engines.values()}.values())
-        upcoming = deque(enumerate(jobs))
-        places: dict[Game, int] = {}
+        upcoming = deque(enumerate(specs))
+        places: dict[EpisodeRunner, int] = {}
         idle = 0
         with ThreadPoolExecutor(self.threads, thread_name_prefix="advance") as pool:
-            ready: list[Game] = []
+            ready: list[EpisodeRunner] = []
             # A failed episode may leave requests behind; no engine keeps any when this returns.
-            while len(episodes) < len(jobs) or in_flight:
+            while len(episodes) < len(specs) or in_flight:
                 while upcoming and len(places) < self.max_live:
                     place, job = upcoming.popleft()
                     game = self._game(job)
@@ -162,30 +162,34 @@ class Rollout:
                         failed = game.error and game not in ready
                         if game in places and (complete or failed):
                             ready.append(game)
-        return [episodes[place] for place in range(len(jobs))]
+        return [episodes[place] for place in range(len(specs))]
 
-    def _game(self, job: Job) -> Game:
+    def _game(self, job: EpisodeSpec) -> EpisodeRunner:
         """A job's game. Of a recorded turn only what its role notes: the arena notes again."""
         arena = self.arena()
-        for agent in job.seating:
+        for agent in job.policy_map:
             if agent not in arena.possible_agents:
                 raise ConfigError(
                     f"no agent {agent!r} to be seated; {nearest(agent, arena.possible_agents)}"
                 )
             self._seat(agent, job)
         prefix = [
-            replace(turn, reward=0.0, info=self._seat(turn.agent, job).role.read(turn.text)[1])
-            for turn in job.prefix
+            replace(
+                turn,
+                reward=0.0,
+                info=self._seat(turn.agent, job).role.parse_completion(turn.text)[1],
+            )
+            for turn in job.prefix_turns
         ]
-        return Game(job, arena, prefix=prefix)
+        return EpisodeRunner(job, arena, prefix=prefix)
 
     @staticmethod
-    def _advance_all(games: Sequence[Game], pool: ThreadPoolExecutor) -> None:
+    def _advance_all(games: Sequence[EpisodeRunner], pool: ThreadPoolExecutor) -> None:
         """Play the complete stages: side by side where the arenas wait for something outside."""
         side_by_side = bool(games) and games[0].arena.blocking
-        list((pool.map if side_by_side else map)(Game.advance, games))
+        list((pool.map if side_by_side else map)(EpisodeRunner.advance, games))
 
-    def _ask(self, game: Game, in_flight: _InFlight) -> None:
+    def _ask(self, game: EpisodeRunner, in_flight: _InFlight) -> None:
         """Ask for the moves of all agents of the stage."""
         try:
             views = {agent: game.arena.view(agent) for agent in game.arena.stage}
@@ -195,7 +199,7 @@ class Rollout:
             game.fail(error)
             return
         for agent, observation in views.items():
-            seat = self._seat(agent, game.job)
+            seat = self._seat(agent, game.spec)
             try:
                 messages = seat.role.prompt(observation)
             except SelfplayError:
@@ -209,7 +213,7 @@ class Rollout:
                 id=next(self._requests),
                 policy=seat.policy,
                 prompt_ids=self._prompt_ids(game, agent, seat, messages),
-                seed=derive(game.job.seed, game.job.member, agent, len(game.turns)),
+                seed=derive(game.spec.seed, game.spec.member, agent, len(game.turns)),
                 max_tokens=seat.max_tokens,
                 temperature=seat.temperature,
                 agent=agent,
@@ -231,7 +235,7 @@ class Rollout:
 
     @staticmethod
     def _prompt_ids(
-        game: Game, agent: str, seat: Seat, messages: Sequence[Message]
+        game: EpisodeRunner, agent: str, seat: AgentSpec, messages: Sequence[Message]
     ) -> tuple[int, ...]:
         """What the policy sees: the messages alone, or behind all it has seen and said."""
         if seat.role.memory == "none" or agent not in game.latest:
@@ -243,14 +247,14 @@ class Rollout:
         # The chat template does not keep its prefix: start a new sequence rather than guess.
         return seat.renderer.start([*game.said(agent), *messages])
 
-    def _seat(self, agent: str, job: Job) -> Seat:
+    def _seat(self, agent: str, job: EpisodeSpec) -> AgentSpec:
         """The seat of the agent's role, taken by the policy that the job puts there."""
         role = agent.rpartition("_")[0]
         if role not in self.seats:
             raise ConfigError(
                 f"no seat for role {role!r} of agent {agent!r}; {nearest(role, self.seats)}"
             )
-        seat, policy = self.seats[role], job.seating.get(agent)
+        seat, policy = self.seats[role], job.policy_map.get(agent)
         if policy is None or policy == seat.policy:
             return seat
         if policy not in self.renderers:
@@ -260,10 +264,10 @@ class Rollout:
             )
         return replace(seat, policy=policy, renderer=self.renderers[policy])
 
-    def _learns(self, policy: str, job: Job) -> bool:
+    def _learns(self, policy: str, job: EpisodeSpec) -> bool:
         return job.learner in (None, policy) and (self.learning is None or policy in self.learning)
 
-    def _receive(self, completion: Completion, in_flight: _InFlight) -> Game:
+    def _receive(self, completion: Completion, in_flight: _InFlight) -> EpisodeRunner:
         """Book a completion as its agent's turn; its action waits for the rest of the stage."""
         if completion.id not in in_flight:
             raise RuntimeError(f"an engine answered request {completion.id}, not in flight")
@@ -274,7 +278,7 @@ class Rollout:
             text = seat.renderer.text(completion.completion_ids)
         text = well_formed(text)
         try:
-            action, info = seat.role.read(text)
+            action, info = seat.role.parse_completion(text)
         except BrokenRole as error:
             game.fail(self._named(asked.agent, error))
             return game
@@ -287,7 +291,7 @@ class Rollout:
             prompt_ids=request.prompt_ids,
             completion_ids=completion.completion_ids,
             logprobs=completion.logprobs,
-            trainable=(1,) * len(completion.completion_ids),
+            loss_mask=(1,) * len(completion.completion_ids),
             temperature=request.temperature,
             messages=asked.messages,
             text=text,
@@ -295,6 +299,6 @@ class Rollout:
             stage=game.stage,
             stop_reason=completion.stop_reason,
             info=info,
-            learn=self._learns(seat.policy, game.job),
+            trainable=self._learns(seat.policy, game.spec),
         )
         return game

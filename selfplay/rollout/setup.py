@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.arena import Arena
-from selfplay.config.instantiate import build, construct, fit, prepare
+from selfplay.config.instantiate import build, call, check_arguments, resolve
 from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError, nearest
 from selfplay.models.policy import Policy
@@ -18,11 +18,11 @@ from selfplay.models.population import Population
 from selfplay.role import Role
 from selfplay.rollout import policies
 from selfplay.rollout.evaluation import Evaluation
-from selfplay.rollout.policy_pool import Seating
+from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import Rollout
 
 
-class World:
+class Components:
     """Built once; whoever built it closes it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -48,10 +48,10 @@ class World:
 
     def arena_of(self, node: Mapping[str, Any], *, where: str) -> Callable[[], Arena]:
         """What makes a fresh arena; one is made now, to see that its roles are there."""
-        target, arguments = prepare(node, where=where, provided=self.services)
+        target, arguments = resolve(node, where=where, provided=self.services)
 
         def make() -> Arena:
-            made: Arena = construct(target, arguments, where=where)
+            made: Arena = call(target, arguments, where=where)
             return made
 
         for role in make().roles:
@@ -69,14 +69,14 @@ class World:
                 service.close()
 
 
-class Players:
+class RolloutSetup:
     """Made in two steps, because policies cost minutes and everything else can be wrong before."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """The world and the evaluations; raises ConfigError for the first that cannot be built."""
         self.config = config
         self.seed = int(config["seed"])
-        self.world = World(config)
+        self.world = Components(config)
         try:
             self.population: Population = build(config["population"], where="population")
             self.evaluations: dict[str, Evaluation] = {
@@ -115,17 +115,17 @@ class Players:
         )
         for name, policy in self.policies.items():
             engine.serve(name, policy.model, policy.renderer.end_ids)
-        self.seating = Seating(
+        self.policy_pool = PolicyPool(
             roles=self.world.roles,
             policy_of=self.population.policy_of,
             sampling=self.config["sampling"],
             rollout=self.config["rollout"],
         )
-        policies.seat(self.population, self.policies, self.seating, engine)
-        self.rollout: Rollout = self.seating.rollout(self.world.arena)
+        policies.seat(self.population, self.policies, self.policy_pool, engine)
+        self.rollout: Rollout = self.policy_pool.rollout(self.world.arena)
         """That of training."""
         self.rollouts = {
-            name: self.seating.rollout(each.arena, temperature=each.temperature)
+            name: self.policy_pool.rollout(each.arena, temperature=each.temperature)
             for name, each in self.evaluations.items()
         }
         """Those of the evaluations, by name."""
@@ -148,7 +148,7 @@ class Players:
 
     def _outside(self) -> dict[str, Any]:
         """Services, and engines where they are built, under the names of their figures."""
-        engines = self.seating.engines if hasattr(self, "seating") else {}
+        engines = self.policy_pool.engines if hasattr(self, "policy_pool") else {}
         return {
             **{f"service/{name}": service for name, service in self.world.services.items()},
             **{f"engine/{name}": engine for name, engine in engines.items()},
@@ -157,7 +157,7 @@ class Players:
     def _evaluation(self, where: str, node: Mapping[str, Any]) -> Evaluation:
         rest = {key: value for key, value in node.items() if key != "arena"}
         built = build(rest, where=where, provided=self.world.services)
-        checked = fit(Evaluation, built, where=where, provided=("arena",))
+        checked = check_arguments(Evaluation, built, where=where, provided=("arena",))
         arena = self.world.arena_of(node["arena"], where=f"{where}.arena")
-        evaluation: Evaluation = construct(Evaluation, {"arena": arena, **checked}, where=where)
+        evaluation: Evaluation = call(Evaluation, {"arena": arena, **checked}, where=where)
         return evaluation

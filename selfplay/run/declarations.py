@@ -105,7 +105,7 @@ OWN: Mapping[str, Metric] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class ArenaMetrics:
     """Declarations of the metrics of one arena or of one evaluation."""
 
     metrics: Mapping[str, Metric] = field(default_factory=dict)
@@ -131,12 +131,12 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared:
+class RunMetrics:
     """Declarations of all metrics of a run. The default has only those of the library itself."""
 
-    arena: Measured = field(default_factory=Measured)
+    arena: ArenaMetrics = field(default_factory=ArenaMetrics)
     """Declarations of the arena of training."""
-    evaluations: Mapping[str, Measured] = field(default_factory=dict)
+    evaluations: Mapping[str, ArenaMetrics] = field(default_factory=dict)
     """Declarations of each evaluation, with metrics by the names that it reports."""
 
     def of(self, key: str) -> Metric:
@@ -150,7 +150,7 @@ class Declared:
             return self.arena.of(rest) or PLAIN
         if section == "evaluation":
             name, _, path = rest.partition("/")
-            return (self.evaluations.get(name) or Measured()).of(path) or PLAIN
+            return (self.evaluations.get(name) or ArenaMetrics()).of(path) or PLAIN
         return PLAIN
 
     def _of_role(self, key: str, own: Metric | None) -> Metric:
@@ -177,12 +177,12 @@ class Declared:
     def rank(self, evaluation: str, path: str) -> int:
         """Return the index of a metric among the evaluation's chief metrics; their number if it is
         not one of them."""
-        chief = self.evaluations.get(evaluation, Measured()).chief
+        chief = self.evaluations.get(evaluation, ArenaMetrics()).chief
         return chief.index(path) if path in chief else len(chief)
 
     def is_chief(self, evaluation: str, path: str) -> bool:
         """Return True if the metric is one of the chief metrics of an evaluation."""
-        return path in self.evaluations.get(evaluation, Measured()).chief
+        return path in self.evaluations.get(evaluation, ArenaMetrics()).chief
 
 
 @lru_cache(maxsize=20_000)
@@ -190,21 +190,25 @@ def _own(key: str) -> Metric | None:
     return next((metric for pattern, metric in OWN.items() if fnmatchcase(key, pattern)), None)
 
 
-class Measuring(Protocol):
+class DeclaresMetrics(Protocol):
     """An object that declares its metrics, as every arena does."""
 
     measures: Mapping[str, Metric]
     chief: tuple[str, ...]
 
 
-def measured_by(arena: Measuring) -> Measured:
+def measured_by(arena: DeclaresMetrics) -> ArenaMetrics:
     """Return the declarations of an arena."""
-    return Measured(metrics=dict(arena.measures), chief=tuple(arena.chief))
+    return ArenaMetrics(metrics=dict(arena.measures), chief=tuple(arena.chief))
 
 
 def reported(
-    arena: Measured, metrics: Mapping[str, str], *, type: str = "", opponents: Sequence[str] = ()
-) -> Measured:
+    arena: ArenaMetrics,
+    metrics: Mapping[str, str],
+    *,
+    type: str = "",
+    opponents: Sequence[str] = (),
+) -> ArenaMetrics:
     """Derive the declarations of an evaluation from those of its arena.
 
     Args:
@@ -223,19 +227,19 @@ def reported(
         if chief in (name, f"{part}/{name}")
     ]
     against = [f"versus/{opponent}/return" for opponent in opponents]
-    return Measured(
+    return ArenaMetrics(
         metrics={shown: metric for shown, metric in found.items() if metric is not None},
         chief=(*against, *(chief if chief or against else list(metrics)[:1])),
     )
 
 
-def write_declared(run: Path, declared: Declared) -> None:
+def write_declared(run: Path, declared: RunMetrics) -> None:
     """Write `measures.json` into a run folder."""
     text = json.dumps(to_json(declared), indent=1) + "\n"
     write_text_confined(run, run / FILE, text)
 
 
-def read_declared(run: Path) -> Declared:
+def read_declared(run: Path) -> RunMetrics:
     """Read the declarations of a run's arenas; the library's own if the run folder has none.
 
     Raises RunError, in one line, if the file cannot be read.
@@ -248,7 +252,7 @@ def read_declared(run: Path) -> Declared:
             raise RunError(f"{path}: longer than {LONGEST:,} bytes; no run writes as much")
         return _DECLARED.validate_json(data)
     except FileNotFoundError:
-        return Declared()
+        return RunMetrics()
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
@@ -257,4 +261,4 @@ def read_declared(run: Path) -> Declared:
         raise RunError(f"{path}: {where}: {first['msg']}") from error
 
 
-_DECLARED: TypeAdapter[Declared] = TypeAdapter(Declared)
+_DECLARED: TypeAdapter[RunMetrics] = TypeAdapter(RunMetrics)

@@ -47,7 +47,7 @@ class Run:
 
         It has its name when it has all that a run begins with: a kill leaves the name free.
         """
-        cls.refuse_existing(folder)
+        cls.check_new(folder)
         run, partial = cls(folder), folder.with_name(f".{folder.name}.{os.getpid()}.partial")
         with reporting_disk(folder):
             shutil.rmtree(partial, ignore_errors=True)  # of a killed process of this number
@@ -61,14 +61,14 @@ class Run:
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
                 if folder.exists():  # another process was faster
-                    cls.refuse_existing(folder)
+                    cls.check_new(folder)
                 raise
             sync(folder.parent)
         run.lock()
         return run
 
     @staticmethod
-    def refuse_existing(folder: Path) -> None:
+    def check_new(folder: Path) -> None:
         """Raise RunError if there is something at `folder`, or if nothing can be made there."""
         with reporting_disk(folder):
             if not folder.exists():
@@ -91,7 +91,7 @@ class Run:
         """
         if not (folder / "config.yaml").is_file():
             raise RunError(f"{folder} is no run folder (config.yaml is missing)")
-        refuse_links(folder)
+        check_links(folder)
         return cls(folder)
 
     def lock(self) -> None:
@@ -180,7 +180,7 @@ class Run:
         known = self._lines(step).steps if path.exists() else set()
         return [each for each in range(step + 1) if each not in known]
 
-    def refuse_lost(self) -> None:
+    def check_complete(self) -> None:
         """Raise RunError if steps are recorded: then the run had checkpoints, which are missing."""
         path = self.folder / "metrics.jsonl"
         last = max(self._lines(0).later, default=0) if path.exists() else 0
@@ -276,7 +276,7 @@ def spans(numbers: Sequence[int]) -> str:
     return ", ".join(" to ".join(map(str, each)) for each in found)
 
 
-def refuse_links(root: Path) -> None:
+def check_links(root: Path) -> None:
     """Raise RunError for the first link out of a run folder, or the first pipe or device in it.
 
     After this check, reading and writing in the folder stays in it. A folder that disappears during

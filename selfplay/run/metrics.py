@@ -14,7 +14,7 @@ from typing import Any
 from selfplay.types import Episode, Sample, Status
 
 
-class Clock:
+class StepTimer:
     """Wall-clock seconds of a step by phase."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Clock:
         finally:
             self._phases[phase] = time.perf_counter() - self._open.pop(phase)
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """`seconds/<phase>` of the phases that ended, and `seconds/total` so far."""
         total = time.perf_counter() - self._start
         return {
@@ -188,7 +188,7 @@ def of_age(samples: Iterable[Sample], *, version: int) -> dict[str, float]:
     `version`, those that are about to learn from it, over the tokens that the policy chose."""
     ages: Counter[int] = Counter()
     for sample in samples:
-        own = iter(sample.turn.trainable)
+        own = iter(sample.turn.loss_mask)
         for sampler, tokens in sample.turn.spans():
             ages[version - sampler] += sum(islice(own, tokens))
     ages = +ages
@@ -205,10 +205,10 @@ def _by_role(episodes: Iterable[Episode]) -> dict[str, float]:
     for episode in episodes:
         paid: dict[tuple[str, str], float] = defaultdict(float)
         for place, turn in enumerate(episode.turns):
-            if turn.agent in episode.seating:
+            if turn.agent in episode.policy_map:
                 continue
             paid[turn.role, turn.agent] += turn.reward
-            if place < episode.stem:
+            if place < episode.shared_turns:
                 continue
             here = f"role/{turn.role}"
             sums[f"{here}/valid"].append(float(turn.action is not None))
@@ -234,8 +234,8 @@ def _versus(episodes: Iterable[Episode]) -> dict[str, float]:
     paid: dict[str, list[float]] = defaultdict(list)
     met: Counter[str] = Counter()
     for episode in episodes:
-        own = {t.agent: t.role for t in episode.turns if t.agent not in episode.seating}
-        for policy in sorted(set(episode.seating.values())) if own else ():
+        own = {t.agent: t.role for t in episode.turns if t.agent not in episode.policy_map}
+        for policy in sorted(set(episode.policy_map.values())) if own else ():
             met[f"versus/{policy}/episodes"] += 1
             for agent, role in own.items():
                 reward = sum(t.reward for t in episode.turns if t.agent == agent)

@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from selfplay.run.declarations import Declared
+from selfplay.run.declarations import RunMetrics
 from selfplay.run.formatting import (
     ASCII_BARS,
     BARS,
@@ -74,7 +74,7 @@ class Progress:
         self.live = live and terminal and (console is not None or sys.stdout.isatty())
         self.total_steps, self.name = total_steps, name
         self.every = every or max(1, total_steps // 20)
-        self.declared = Declared()
+        self.declared = RunMetrics()
         """Declarations of the metrics; training replaces them by those of the run's arenas."""
         self.done = 0
         self._clock = clock

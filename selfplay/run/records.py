@@ -104,7 +104,7 @@ def episodes_of(run: Path, step: int) -> Iterator[Recorded]:
     for line, data in records(path, root=run):
         record = record_of(data, step=step, line=line, path=path)
         seen.add((record.group, record.member))
-        parent = record.episode.parent
+        parent = record.episode.branch_of
         if parent is not None and (record.group, parent) not in seen:
             raise RunError(
                 f"{path}, line {line}: not a recorded episode (its parent, member {parent} of group"
@@ -133,10 +133,10 @@ def record_of(data: Any, *, step: int, line: int, path: Path) -> Recorded:
 def demand_whole(record: Recorded) -> None:
     """Raise ValueError, in a few words, for an episode that a rollout cannot have made."""
     episode, advantages = record.episode, record.advantages
-    if episode.parent is not None and not 0 <= episode.parent < record.member:
-        raise ValueError(f"parent {episode.parent} is not an earlier member of its group")
-    if not 0 <= episode.stem <= len(episode.turns):
-        raise ValueError(f"stem {episode.stem} of {len(episode.turns)} turns")
+    if episode.branch_of is not None and not 0 <= episode.branch_of < record.member:
+        raise ValueError(f"branch_of {episode.branch_of} is not an earlier member of its group")
+    if not 0 <= episode.shared_turns <= len(episode.turns):
+        raise ValueError(f"shared_turns {episode.shared_turns} of {len(episode.turns)} turns")
     if len(advantages) > len(episode.turns):
         raise ValueError(f"{len(advantages)} advantages of {len(episode.turns)} turns")
     for place, turn in enumerate(episode.turns):
@@ -144,7 +144,7 @@ def demand_whole(record: Recorded) -> None:
         given = advantages[place] if place < len(advantages) else None
         lists: dict[str, Sequence[Any]] = {
             "logprobs": turn.logprobs,
-            "trainable": turn.trainable,
+            "loss_mask": turn.loss_mask,
             "advantages": given if isinstance(given, list) else (),
         }
         for name, values in lists.items():

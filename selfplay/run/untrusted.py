@@ -57,7 +57,7 @@ def open_regular(path: Path, *, root: Path | None = None) -> BinaryIO:
         raise
 
 
-def refuse_outside(root: Path, path: Path) -> None:
+def check_inside(root: Path, path: Path) -> None:
     """Raise RunError, in one line, if writing to `path` could change anything outside `root`.
 
     Refused: a symbolic link, a path whose folder leads out of `root`, and a path that exists and is
@@ -78,9 +78,9 @@ def write_text_confined(root: Path, path: Path, text: str) -> Path:
     """Write a text file inside `root` so that it is either whole or as it was; return `path`.
 
     The text is UTF-8 with line breaks as they are; a lone surrogate is written as "?". The folder
-    of `path` has to exist. Raises RunError as `refuse_outside` does, and OSError from the disk.
+    of `path` has to exist. Raises RunError as `check_inside` does, and OSError from the disk.
     """
-    refuse_outside(root, path)
+    check_inside(root, path)
     # The name is new and cannot be guessed, so no link can have it already.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

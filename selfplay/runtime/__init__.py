@@ -7,15 +7,15 @@ from typing import Any, Protocol
 from selfplay.engines import ServingEngine
 from selfplay.errors import LearnersLost
 from selfplay.learner import Trainer
-from selfplay.learner.objective import Surrogate
-from selfplay.rollout.rollout import Play
-from selfplay.rollout.setup import Players
+from selfplay.learner.objective import Objective
+from selfplay.rollout.rollout import RolloutFn
+from selfplay.rollout.setup import RolloutSetup
 
 
 class Runtime(Protocol):
     """Where rollouts and learners are."""
 
-    max_lag: int
+    max_staleness: int
     """Updates that what is learned from may lie behind; 0: every step waits for the one before."""
     device: str | None
     """Where the policies of this process are, if not where their settings say."""
@@ -29,15 +29,15 @@ class Runtime(Protocol):
         """Raise ConfigError where the config asks for what is not there. Starts nothing."""
         ...
 
-    def engine(self, config: Mapping[str, Any], players: Players) -> ServingEngine:
+    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> ServingEngine:
         """What serves the policies, wherever that is; the first to be asked for."""
         ...
 
-    def trainers(self, players: Players, objective: Surrogate) -> Mapping[str, Trainer]:
+    def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, Trainer]:
         """One for every policy that learns; asked for once the policies are loaded."""
         ...
 
-    def play(self, players: Players, evaluation: str | None = None) -> Play:
+    def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
         """What plays the jobs of training, or of an evaluation; with a lag, from any thread."""
         ...
 

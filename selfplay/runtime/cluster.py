@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.errors import ConfigError, SelfplayError, StalledError
-from selfplay.runtime.health import Places, Pulse, shortage
+from selfplay.runtime.health import PlacementCheck, RayHealthCheck, shortage
 
 PORT = 6379
 """Where a head node listens unless it is told otherwise."""
@@ -32,7 +32,7 @@ def require_ray(where: str = "runtime") -> Any:
     return ray
 
 
-class Cluster:
+class RayCluster:
     """Connected when it is made. Every wait ends after `timeout` seconds and says what for; sooner
     where Ray dies."""
 
@@ -48,7 +48,7 @@ class Cluster:
         self.ray, self.timeout = require_ray(), timeout
         self._group: Any = None
         self._bundles: list[dict[str, float]] = []
-        self._places: Places | None = None
+        self._places: PlacementCheck | None = None
         self.ours = not self.ray.is_initialized()
         if self.ours:
             terminated = signal.getsignal(signal.SIGTERM)
@@ -76,7 +76,7 @@ class Cluster:
                     ) from error
             if terminated and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, terminated)  # Ray's own prints stacks and aborts
-        self._pulse = Pulse(self.ray)
+        self._pulse = RayHealthCheck(self.ray)
 
     def reserve(self, bundles: Sequence[Mapping[str, float]]) -> None:
         """Set resources aside for actors: a bundle for each, such as {"CPU": 1, "GPU": 1}.
@@ -94,7 +94,7 @@ class Cluster:
                 "gpus that each one asks for"
             )
         self._group = placement_group(bundles)
-        self._places = Places(
+        self._places = PlacementCheck(
             bundles,
             state=lambda: str(placement_group_table(self._group)["state"]),
             nodes=self.ray.nodes,

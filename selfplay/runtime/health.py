@@ -20,7 +20,7 @@ LOST = 20.0
 """Seconds in which a machine that was lost may come back."""
 
 
-class Pulse:
+class RayHealthCheck:
     """Looks by connecting, because a call of Ray would wait for a dead head: after a minute of
     that Ray ends the whole process. For one that is stopped it would wait for ever."""
 
@@ -88,7 +88,7 @@ def _answers(connection: socket.socket) -> bool:
     return True
 
 
-class Places:
+class PlacementCheck:
     """Whether all that was set aside for actors is still there: with a machine its places go."""
 
     def __init__(

@@ -17,21 +17,21 @@ from selfplay.config.run_config import set_up_torch
 from selfplay.errors import ConfigError, RunError, SelfplayError
 from selfplay.learner import fsdp, sharded_checkpoint
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Surrogate, Totals
+from selfplay.learner.objective import BatchCounts, Objective
 from selfplay.learner.process_group import Precision
 from selfplay.models.population import Population
 from selfplay.rollout import policies as members
-from selfplay.runtime.rollout_worker import refuse_absent
+from selfplay.runtime.rollout_worker import check_model_files
 from selfplay.types import Sample
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class LearnerConfig:
     """All that a new rank is told."""
 
     config: Mapping[str, Any]
     """The run's."""
-    objective: Surrogate
+    objective: Objective
     """What is maximised."""
     saved: Path | None
     """A checkpoint to take bases of adapters from, and what no other folder has."""
@@ -46,7 +46,7 @@ class Setup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class LearnerInfo:
     """What the driver must know of a learner."""
 
     notes: Sequence[str]
@@ -56,7 +56,7 @@ class About:
     """Whether samples that share prefixes share rows."""
 
 
-class Rank:
+class LearnerWorker:
     """An actor. All ranks are asked the same, in one order: their answers need each other."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Rank:
             timeout=patience,
         )
 
-    def begin(self, setup: Setup) -> dict[str, About]:
+    def begin(self, setup: LearnerConfig) -> dict[str, LearnerInfo]:
         """Load all that learns, and cut it among the ranks where there are several."""
         try:
             self._begin(setup)
@@ -107,10 +107,10 @@ class Rank:
             raise type(error)(f"learner rank on {host}: {error}") from error
         return self.about()
 
-    def about(self) -> dict[str, About]:
+    def about(self) -> dict[str, LearnerInfo]:
         """What the driver must know of the learners."""
         return {
-            name: About(
+            name: LearnerInfo(
                 notes=learner.notes,
                 mini_batches=learner.mini_batches,
                 seed=learner.seed,
@@ -119,13 +119,13 @@ class Rank:
             for name, learner in self.learners.items()
         }
 
-    def _begin(self, setup: Setup) -> None:
+    def _begin(self, setup: LearnerConfig) -> None:
         config, seed = setup.config, int(setup.config["seed"])
         settings = build(config["run"], where="run")
         set_up_torch(replace(settings, threads=setup.threads), seed)
         population: Population = build(config["population"], where="population")
         if setup.saved is None or setup.objective.reads_reference:
-            refuse_absent(config, population, bases=setup.saved is not None)
+            check_model_files(config, population, bases=setup.saved is not None)
         device = "cuda" if setup.gpu else "cpu"
         policies = members.load(
             population,
@@ -165,14 +165,14 @@ class Rank:
         return self.learners[name].logprobs(samples, reference=reference)
 
     def optimize(
-        self, name: str, samples: Sequence[Sample], totals: Totals, *, step: int
+        self, name: str, samples: Sequence[Sample], totals: BatchCounts, *, step: int
     ) -> dict[str, float]:
         """One optimizer step; the samples are this rank's share, the figures those of all."""
         return self.learners[name].optimize(samples, totals, step=step)
 
-    def follow(self, name: str) -> None:
-        """Move the magnet."""
-        self.learners[name].follow()
+    def update_ema(self, name: str) -> None:
+        """Move the EMA."""
+        self.learners[name].update_ema()
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
         """All that learns of a policy; of other ranks than the first, nothing."""

@@ -12,19 +12,19 @@ from typing import Any, Protocol
 import torch
 
 from selfplay.errors import LearnersLost, RunError, SelfplayError, one_line
-from selfplay.learner.fsdp import learned, shares
-from selfplay.learner.learner import Updates
-from selfplay.learner.objective import Surrogate, Totals
+from selfplay.learner.fsdp import learned, partition_by_work
+from selfplay.learner.learner import BaseLearner
+from selfplay.learner.objective import BatchCounts, Objective
 from selfplay.learner.process_group import Precision
 from selfplay.models.policy import Policy
 from selfplay.models.position_limits import reach
-from selfplay.rollout.setup import Players
-from selfplay.runtime.cluster import TICK, Cluster
-from selfplay.runtime.learner_worker import About, Rank, Setup
+from selfplay.rollout.setup import RolloutSetup
+from selfplay.runtime.cluster import TICK, RayCluster
+from selfplay.runtime.learner_worker import LearnerConfig, LearnerInfo, LearnerWorker
 from selfplay.types import Sample
 
 
-class Team(Protocol):
+class WorkerGroup(Protocol):
     """Ranks that are asked together."""
 
     count: int
@@ -44,10 +44,12 @@ class Team(Protocol):
         ...
 
 
-class RankedLearner(Updates):
+class DistributedLearner(BaseLearner):
     """Stands for a policy's learners on all ranks. After an update the policy has the weights."""
 
-    def __init__(self, ranks: Team, policy: Policy, objective: Surrogate, about: About) -> None:
+    def __init__(
+        self, ranks: WorkerGroup, policy: Policy, objective: Objective, about: LearnerInfo
+    ) -> None:
         """Args:
         ranks: Where it is learned.
         policy: Whose copy in this process follows.
@@ -73,7 +75,7 @@ class RankedLearner(Updates):
 
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
         """[N][C] nats, each sample's by one of the ranks."""
-        cut = shares(samples, self.ranks.count, packed=self._packed)
+        cut = partition_by_work(samples, self.ranks.count, packed=self._packed)
         parts = [[samples[index] for index in share] for share in cut]
         answers = self.ranks.ask_each("logprobs", self.policy.name, parts, reference=reference)
         found = {
@@ -83,18 +85,20 @@ class RankedLearner(Updates):
         }
         return [found[index] for index in range(len(samples))]
 
-    def optimize(self, samples: Sequence[Sample], totals: Totals, *, step: int) -> dict[str, float]:
+    def optimize(
+        self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
+    ) -> dict[str, float]:
         """One optimizer step, to which each rank adds the gradient of its share."""
-        cut = shares(samples, self.ranks.count, packed=self._packed)
+        cut = partition_by_work(samples, self.ranks.count, packed=self._packed)
         parts = [[samples[index] for index in share] for share in cut]
         self._moved = True
         found: dict[str, float]
         found, *_ = self.ranks.ask_each("optimize", self.policy.name, parts, totals, step=step)
         return found
 
-    def follow(self) -> None:
-        """Move the magnet."""
-        self.ranks.ask("follow", self.policy.name)
+    def update_ema(self) -> None:
+        """Move the EMA."""
+        self.ranks.ask("update_ema", self.policy.name)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Those of the policy in this process."""
@@ -139,12 +143,12 @@ GRACE = 5.0
 on others."""
 
 
-class Ranks:
+class LearnerWorkerGroup:
     """Actors that live and die together: a rank that waits for a dead one is of no more use."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: RayCluster,
         *,
         first: int,
         count: int,
@@ -169,12 +173,14 @@ class Ranks:
         self._borne = self._restarts = 0
         self._since: Path | None = None
 
-    def trainers(self, players: Players, objective: Surrogate) -> dict[str, RankedLearner]:
+    def trainers(
+        self, players: RolloutSetup, objective: Objective
+    ) -> dict[str, DistributedLearner]:
         """Start the ranks; one trainer for every policy that learns."""
         self._players, self._objective = players, objective
         about = self._begin(players.saved)
         return {
-            name: RankedLearner(self, players.policies[name], objective, each)
+            name: DistributedLearner(self, players.policies[name], objective, each)
             for name, each in about.items()
         }
 
@@ -216,7 +222,7 @@ class Ranks:
         for actor in actors:
             self.cluster.kill(actor)
 
-    def _begin(self, saved: Path | None) -> dict[str, About]:
+    def _begin(self, saved: Path | None) -> dict[str, LearnerInfo]:
         while True:
             try:
                 return self._start(saved)
@@ -233,10 +239,12 @@ class Ranks:
             ) from lost
         self._restarts += 1
 
-    def _start(self, saved: Path | None) -> dict[str, About]:
+    def _start(self, saved: Path | None) -> dict[str, LearnerInfo]:
         self.close()
         self._actors = [
-            self.cluster.actor(Rank, bundle=self.first + rank, groups={LEARN: 1, LISTEN: 1})
+            self.cluster.actor(
+                LearnerWorker, bundle=self.first + rank, groups={LEARN: 1, LISTEN: 1}
+            )
             for rank in range(self.count)
         ]
         alone = self.count == 1
@@ -244,7 +252,7 @@ class Ranks:
             place, *_ = self._ask("open", [(self.timeout,)], {})
             each = [(rank, self.count, place, self.timeout, self.gpu) for rank in range(self.count)]
             self._ask("join", each, {})
-        setup = Setup(
+        setup = LearnerConfig(
             config=self._players.config,
             objective=self._objective,
             saved=saved,
@@ -254,7 +262,7 @@ class Ranks:
             threads=torch.get_num_threads() if alone else 0,
             host=socket.gethostname(),
         )
-        about: dict[str, About]
+        about: dict[str, LearnerInfo]
         about, *_ = self.ask("begin", setup)
         return about
 

@@ -8,16 +8,16 @@ from selfplay.config.instantiate import build
 from selfplay.engines import ServingEngine
 from selfplay.errors import LearnersLost, RunError
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Surrogate
+from selfplay.learner.objective import Objective
 from selfplay.rollout import policies
-from selfplay.rollout.rollout import Play
-from selfplay.rollout.setup import Players
+from selfplay.rollout.rollout import RolloutFn
+from selfplay.rollout.setup import RolloutSetup
 
 
 class Local:
     """Everything in this process; the embedded engine samples from the learner's own tensors."""
 
-    max_lag: int = 0
+    max_staleness: int = 0
     device = None
     notes: Sequence[str] = ()
 
@@ -25,12 +25,12 @@ class Local:
         """Build the engine, which has no policies yet."""
         build(config["engine"], where="engine")
 
-    def engine(self, config: Mapping[str, Any], players: Players) -> ServingEngine:
+    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> ServingEngine:
         """The config's engine."""
         made: ServingEngine = build(config["engine"], where="engine")
         return made
 
-    def trainers(self, players: Players, objective: Surrogate) -> Mapping[str, Learner]:
+    def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, Learner]:
         """The learners themselves."""
         return policies.learners(
             players.population,
@@ -40,9 +40,9 @@ class Local:
             seed=players.seed,
         )
 
-    def play(self, players: Players, evaluation: str | None = None) -> Play:
+    def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
         """The rollouts themselves."""
-        return (players.rollout if evaluation is None else players.rollouts[evaluation]).play
+        return (players.rollout if evaluation is None else players.rollouts[evaluation]).run
 
     def restart(self, lost: LearnersLost, saved: Path | None) -> None:
         """This process cannot lose its learners and live."""

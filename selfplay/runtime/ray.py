@@ -16,17 +16,17 @@ from selfplay.engines import ServingEngine
 from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.learner import Trainer
 from selfplay.learner.checkpoint import MANIFEST, broken, kept
-from selfplay.learner.objective import Surrogate
+from selfplay.learner.objective import Objective
 from selfplay.learner.process_group import Precision
-from selfplay.rollout.episode_runner import Job
-from selfplay.rollout.rollout import Play
-from selfplay.rollout.setup import Players
-from selfplay.runtime.cluster import Cluster, reachable, require_ray
-from selfplay.runtime.learner_workers import Ranks
+from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.rollout.rollout import RolloutFn
+from selfplay.rollout.setup import RolloutSetup
+from selfplay.runtime.cluster import RayCluster, reachable, require_ray
+from selfplay.runtime.learner_workers import LearnerWorkerGroup
 from selfplay.runtime.local import Local
-from selfplay.runtime.rollout_worker import Brief
-from selfplay.runtime.rollout_workers import RemoteEngine, Workers
-from selfplay.runtime.weight_sync import Load
+from selfplay.runtime.rollout_worker import WorkerConfig
+from selfplay.runtime.rollout_workers import RemoteEngine, RolloutWorkers
+from selfplay.runtime.weight_sync import LoadState
 from selfplay.types import Episode
 
 
@@ -43,7 +43,7 @@ class RayRuntime:
         *,
         workers: int = 2,
         learners: int = 0,
-        max_lag: int = 0,
+        max_staleness: int = 0,
         address: str | None = None,
         worker_cpus: float = 1.0,
         worker_gpus: float = 0.0,
@@ -57,7 +57,8 @@ class RayRuntime:
         """Args:
         workers: Actors that play.
         learners: Ranks that learn; 0: this process does.
-        max_lag: Updates that what is learned from may lie behind; 0: every step waits for the one
+        max_staleness: Updates that what is learned from may lie behind; 0: every step waits for the
+        one
             before.
         address: Of a cluster that exists, host:port or auto; null starts one on this machine.
         worker_cpus: Cores set aside for each worker.
@@ -78,7 +79,7 @@ class RayRuntime:
             "workers": workers,
             "chunks": chunks,
             "learners": learners,
-            "max_lag": max_lag,
+            "max_staleness": max_staleness,
             "worker_cpus": worker_cpus,
             "worker_gpus": worker_gpus,
             "learner_cpus": learner_cpus,
@@ -99,15 +100,15 @@ class RayRuntime:
             raise ValueError(
                 f"learner_gpus is a whole number for several ranks, not {learner_gpus}"
             )
-        self.workers, self.learners, self.max_lag = workers, learners, max_lag
+        self.workers, self.learners, self.max_staleness = workers, learners, max_staleness
         self.address, self.chunks = address, chunks
         self.timeout, self.max_restarts = timeout, max_restarts
         self.device: str | None = "cpu" if learners else None
         self._worker = {"CPU": worker_cpus, "GPU": worker_gpus}
         self._learner = {"CPU": learner_cpus, "GPU": learner_gpus}
-        self.cluster: Cluster | None = None
+        self.cluster: RayCluster | None = None
         self._precision: Precision = learner_precision
-        self._ranks: Ranks | None = None
+        self._ranks: LearnerWorkerGroup | None = None
         self._sent: dict[str, bytes] = {}
 
     @property
@@ -141,15 +142,15 @@ class RayRuntime:
                 "or give the address of a cluster"
             )
 
-    def engine(self, config: Mapping[str, Any], players: Players) -> ServingEngine:
+    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> ServingEngine:
         """What tells the workers, for whom places are set aside now."""
-        self.cluster = Cluster(
+        self.cluster = RayCluster(
             address=self.address,
             cpus=self._total("CPU"),
             timeout=self.timeout,
         )
         self.cluster.reserve([self._worker] * self.workers + [self._learner] * self.learners)
-        self._workers = Workers(
+        self._workers = RolloutWorkers(
             self.cluster,
             count=self.workers,
             chunks=self.chunks,
@@ -159,16 +160,16 @@ class RayRuntime:
         self._engine = RemoteEngine(tell=self._workers.tell, put=self.cluster.put)
         return self._engine
 
-    def trainers(self, players: Players, objective: Surrogate) -> Mapping[str, Trainer]:
+    def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, Trainer]:
         """The ranks of learners, or the learners of this process; workers begin to load."""
         # Together they have the threads that this process would have.
         threads = max(1, torch.get_num_threads() // self.workers)
         self._workers.start(
-            lambda: Brief(
+            lambda: WorkerConfig(
                 config=players.config,
                 threads=threads,
                 saved=newest(players.saved),
-                max_lag=self.max_lag,
+                max_staleness=self.max_staleness,
                 timeout=self.timeout,
                 host=socket.gethostname(),
             )
@@ -176,7 +177,7 @@ class RayRuntime:
         if not self.learners:
             return Local().trainers(players, objective)
         assert self.cluster is not None
-        self._ranks = Ranks(
+        self._ranks = LearnerWorkerGroup(
             self.cluster,
             first=self.workers,
             count=self.learners,
@@ -193,12 +194,12 @@ class RayRuntime:
             raise RunError(str(lost)) from lost
         self._ranks.restart(lost, saved)
 
-    def play(self, players: Players, evaluation: str | None = None) -> Play:
+    def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
         """What gives jobs to workers, once they know what the services here know."""
 
-        def play(jobs: Sequence[Job]) -> list[Episode]:
+        def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
             first = partial(self._send_states, players.world.services)
-            return self._workers.play(jobs, evaluation, first=first)
+            return self._workers.run(jobs, evaluation, first=first)
 
         return play
 
@@ -227,7 +228,7 @@ class RayRuntime:
                 continue
             state = pickle.dumps(service.state_dict())
             if self._sent.get(name) != state:
-                self._workers.tell(Load(service=name, state=state))
+                self._workers.tell(LoadState(service=name, state=state))
                 self._sent[name] = state
 
     def _total(self, resource: str) -> float:

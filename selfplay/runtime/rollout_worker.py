@@ -22,9 +22,17 @@ from selfplay.league.snapshots import copy_of
 from selfplay.learner.checkpoint import broken
 from selfplay.models.population import Population
 from selfplay.models.warmstart import place_of
-from selfplay.rollout.episode_runner import Job
-from selfplay.rollout.setup import Players
-from selfplay.runtime.weight_sync import Change, Load, Publish, Release, Serve, Withdraw, unpack
+from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.rollout.setup import RolloutSetup
+from selfplay.runtime.weight_sync import (
+    AddPolicy,
+    Change,
+    LoadState,
+    OffloadPolicy,
+    RemovePolicy,
+    UpdateWeights,
+    unpack,
+)
 from selfplay.types import Completion, Episode, Request
 
 
@@ -32,7 +40,7 @@ class EngineDied(RuntimeError):
     """An engine broke. The worker that has it is of no more use: another takes its place."""
 
 
-class Inbox:
+class UpdateQueue:
     """Changes that wait to be followed, in the order in which the driver told of them."""
 
     def __init__(self) -> None:
@@ -68,7 +76,7 @@ class Inbox:
         with self._came:
             found, left, names = [], deque[Change](), set()
             for change in self._changes:
-                name = None if isinstance(change, Load) else change.policy
+                name = None if isinstance(change, LoadState) else change.policy
                 if isinstance(change, held) or name in names:
                     names.add(name)
                     left.append(change)
@@ -78,13 +86,13 @@ class Inbox:
             return found
 
 
-class AttentiveEngine:
+class UpdatableEngine:
     """Serves by another engine. What breaks in that one is raised as EngineDied."""
 
     def __init__(
         self,
         engine: ServingEngine,
-        inbox: Inbox,
+        inbox: UpdateQueue,
         follow: Callable[[Change], None],
         *,
         partial: bool = False,
@@ -97,9 +105,9 @@ class AttentiveEngine:
         """
         self.engine, self.inbox, self._follow = engine, inbox, follow
         # Nobody is withdrawn while requests may be in flight.
-        self._held: tuple[type[Change], ...] = (Withdraw, Release)
+        self._held: tuple[type[Change], ...] = (RemovePolicy, OffloadPolicy)
         if not partial:
-            self._held += (Publish,)
+            self._held += (UpdateWeights,)
         self.steps = 0
         """Steps so far: a sign of life."""
 
@@ -157,7 +165,7 @@ class AttentiveEngine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Brief:
+class WorkerConfig:
     """All that a new worker is told."""
 
     config: Mapping[str, Any]
@@ -166,7 +174,7 @@ class Brief:
     """Torch threads."""
     saved: Path | None
     """A checkpoint to take the policies from."""
-    max_lag: int
+    max_staleness: int
     """Updates that samples may lie behind."""
     timeout: float
     """Seconds of every wait."""
@@ -179,7 +187,7 @@ class Brief:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class RolloutResult:
     """What comes back for a chunk of jobs."""
 
     episodes: Sequence[Episode]
@@ -192,15 +200,15 @@ class LostWorker(RuntimeError):
     """What ends a worker and not its run: another takes its place."""
 
 
-class Worker:
+class RolloutWorker:
     """An actor with a thread that plays and one that listens, so that it hears while it plays."""
 
     def __init__(self) -> None:
-        self._inbox = Inbox()
-        self._engine: AttentiveEngine | None = None
+        self._inbox = UpdateQueue()
+        self._engine: UpdatableEngine | None = None
         self._fault: BaseException | None = None
 
-    def begin(self, brief: Brief) -> None:
+    def begin(self, brief: WorkerConfig) -> None:
         """Build and load all that plays; what goes wrong is raised by whoever plays next."""
         self._timeout = brief.timeout
         try:
@@ -208,19 +216,19 @@ class Worker:
         except Exception as error:
             self._fault = _told(error, brief)
 
-    def _begin(self, brief: Brief) -> None:
+    def _begin(self, brief: WorkerConfig) -> None:
         config = brief.config
         settings = build(config["run"], where="run")
         set_up_torch(replace(settings, threads=brief.threads), int(config["seed"]))
         self._inbox.begin(brief.number, brief.changes)
-        self.players = Players(config)
+        self.players = RolloutSetup(config)
         if brief.saved is None:
-            refuse_absent(config, self.players.population)
+            check_model_files(config, self.players.population)
         engine = build(config["engine"], where="engine")
-        partial = brief.max_lag > 0 and hasattr(engine, "partial")
+        partial = brief.max_staleness > 0 and hasattr(engine, "partial")
         if partial:
             engine.partial = True
-        attentive = AttentiveEngine(engine, self._inbox, self._follow, partial=partial)
+        attentive = UpdatableEngine(engine, self._inbox, self._follow, partial=partial)
         self.players.load(attentive, saved=brief.saved)
         self._engine = attentive
 
@@ -232,7 +240,9 @@ class Worker:
         """Engine steps so far; -1 while it is being built."""
         return -1 if self._engine is None else self._engine.steps
 
-    def play(self, jobs: Sequence[Job], evaluation: str | None, number: int) -> Played:
+    def run(
+        self, jobs: Sequence[EpisodeSpec], evaluation: str | None, number: int
+    ) -> RolloutResult:
         """Play jobs of training or of an evaluation, when all changes up to `number` are in."""
         if self._fault is not None:
             raise self._fault
@@ -241,9 +251,9 @@ class Worker:
         self._engine.catch_up()
         players = self.players
         rollout = players.rollout if evaluation is None else players.rollouts[evaluation]
-        episodes = rollout.play(jobs)
+        episodes = rollout.run(jobs)
         self._engine.catch_up()
-        return Played(episodes=episodes, counts=players.counts())
+        return RolloutResult(episodes=episodes, counts=players.counts())
 
     def close(self) -> None:
         """End the processes that services and engines have started."""
@@ -254,18 +264,18 @@ class Worker:
         """Make a change."""
         players, engine = self.players, self.players.engine
         match change:
-            case Serve(policy=name, player=player):
+            case AddPolicy(policy=name, player=player):
                 copy = copy_of(players.policies[player], name)
                 engine.serve(name, copy.model, copy.renderer.end_ids)
-                players.seating.add(name, engine, copy.renderer)
-            case Publish(policy=name, weights=packed, version=version):
+                players.policy_pool.add(name, engine, copy.renderer)
+            case UpdateWeights(policy=name, weights=packed, version=version):
                 engine.publish(name, {} if packed is None else unpack(self._get(packed)), version)
-            case Load(service=name, state=state):
+            case LoadState(service=name, state=state):
                 players.world.services[name].load_state_dict(pickle.loads(state))
-            case Withdraw(policy=name):
-                players.seating.remove(name)
+            case RemovePolicy(policy=name):
+                players.policy_pool.remove(name)
                 engine.withdraw(name)
-            case Release(policy=name):
+            case OffloadPolicy(policy=name):
                 engine.release(name)
 
     def _get(self, reference: Any) -> Any:
@@ -280,7 +290,7 @@ class Worker:
             raise LostWorker(f"its machine was lost: {one_line(error)}") from error
 
 
-def _told(error: Exception, brief: Brief) -> Exception:
+def _told(error: Exception, brief: WorkerConfig) -> Exception:
     """What the driver is told of what went wrong as a worker began."""
     host, saved = socket.gethostname(), brief.saved
     if saved is not None and saved.parent.is_dir() and broken(saved):
@@ -291,7 +301,7 @@ def _told(error: Exception, brief: Brief) -> Exception:
     return error
 
 
-def refuse_absent(
+def check_model_files(
     config: Mapping[str, Any], population: Population, *, bases: bool = False
 ) -> None:
     """Raise ConfigError where a warm start is needed that this machine has not.

@@ -14,10 +14,24 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from selfplay.errors import RunError, one_line
-from selfplay.rollout.episode_runner import Job
-from selfplay.runtime.cluster import TICK, Cluster, ours
-from selfplay.runtime.rollout_worker import Brief, EngineDied, LostWorker, Played, Worker
-from selfplay.runtime.weight_sync import Change, Present, Publish, Release, Serve, Withdraw, pack
+from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.runtime.cluster import TICK, RayCluster, ours
+from selfplay.runtime.rollout_worker import (
+    EngineDied,
+    LostWorker,
+    RolloutResult,
+    RolloutWorker,
+    WorkerConfig,
+)
+from selfplay.runtime.weight_sync import (
+    AddPolicy,
+    Change,
+    OffloadPolicy,
+    RemovePolicy,
+    SyncState,
+    UpdateWeights,
+    pack,
+)
 from selfplay.types import Completion, Episode, Request
 
 
@@ -46,24 +60,24 @@ class RemoteEngine:
             self._learned[policy] = [name for name, tensor in named if tensor.requires_grad]
             return
         self._learned[policy] = self._learned[player]
-        self._tell(Serve(policy=policy, player=player))
+        self._tell(AddPolicy(policy=policy, player=player))
         self.publish(policy, model.state_dict(), 0)
 
     def withdraw(self, policy: str) -> None:
         """Serve a policy no longer, once no worker plays with it."""
         del self._learned[policy]
-        self._tell(Withdraw(policy=policy))
+        self._tell(RemovePolicy(policy=policy))
 
     def release(self, policy: str) -> None:
         """Let workers give back what a policy only needs while it plays."""
-        self._tell(Release(policy=policy))
+        self._tell(OffloadPolicy(policy=policy))
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         """Send new weights; workers that play take them between two steps of their engines."""
         began = time.perf_counter()
         learned = self._learned[policy] if weights else []
         packed = self._put(pack(weights, learned)) if learned else None
-        self._tell(Publish(policy=policy, weights=packed, version=version))
+        self._tell(UpdateWeights(policy=policy, weights=packed, version=version))
         self.seconds += time.perf_counter() - began
 
     def add(self, request: Request) -> None:
@@ -115,11 +129,11 @@ class _Book:
             self.elsewhere[name] = max(known, value) if largest else known + value
 
 
-class Workers:
+class RolloutWorkers:
     """Every job's episode is taken once: of a worker that is given up nothing is heard again."""
 
     def __init__(
-        self, cluster: Cluster, *, count: int, chunks: int, timeout: float, max_restarts: int
+        self, cluster: RayCluster, *, count: int, chunks: int, timeout: float, max_restarts: int
     ) -> None:
         """Args:
         cluster: Where they are; its first `count` bundles are theirs.
@@ -131,12 +145,12 @@ class Workers:
         self.cluster, self.chunks = cluster, chunks
         self.timeout, self.max_restarts = timeout, max_restarts
         self._members = [_Member(bundle=number) for number in range(count)]
-        self._present, self._told = Present(), Lock()
+        self._present, self._told = SyncState(), Lock()
         self._playing, self._closed = Lock(), False
         self._book = _Book()
-        self._brief: Callable[[], Brief] | None = None
+        self._brief: Callable[[], WorkerConfig] | None = None
 
-    def start(self, brief: Callable[[], Brief]) -> None:
+    def start(self, brief: Callable[[], WorkerConfig]) -> None:
         """Start them all, without waiting for them.
 
         Args:
@@ -153,9 +167,9 @@ class Workers:
                 if member.actor is not None:
                     self._ask(member, "tell", self._present.number, change, group=LISTEN)
 
-    def play(
+    def run(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[EpisodeSpec],
         evaluation: str | None = None,
         *,
         first: Callable[[], None] = lambda: None,
@@ -220,7 +234,7 @@ class Workers:
         with self._told:
             now = self._present
             brief = replace(brief, number=now.number, changes=now.changes())
-            member.actor = self.cluster.actor(Worker, bundle=member.bundle, groups=groups)
+            member.actor = self.cluster.actor(RolloutWorker, bundle=member.bundle, groups=groups)
             self._ask(member, "begin", brief, group=PLAY)
 
     def _give_up(self, member: _Member) -> None:
@@ -232,7 +246,9 @@ class Workers:
     def _ask(self, member: _Member, method: str, *arguments: Any, group: str) -> Any:
         return getattr(member.actor, method).options(concurrency_group=group).remote(*arguments)
 
-    def _play(self, chunks: Sequence[Sequence[Job]], evaluation: str | None) -> list[Episode]:
+    def _play(
+        self, chunks: Sequence[Sequence[EpisodeSpec]], evaluation: str | None
+    ) -> list[Episode]:
         waiting, done = deque(range(len(chunks))), dict[int, Sequence[Episode]]()
         deaths = Counter[int]()
         number = self._present.number
@@ -265,7 +281,7 @@ class Workers:
         self,
         member: _Member,
         place: int,
-        chunks: Sequence[Sequence[Job]],
+        chunks: Sequence[Sequence[EpisodeSpec]],
         evaluation: str | None,
         number: int,
     ) -> None:
@@ -313,7 +329,7 @@ class Workers:
         exceptions = self.cluster.ray.exceptions
         assert member.chunk is not None
         try:
-            played: Played = self.cluster.ray.get(member.result, timeout=0)
+            played: RolloutResult = self.cluster.ray.get(member.result, timeout=0)
         except exceptions.GetTimeoutError:
             return f"no sign of life for {self.timeout:g} s (runtime.timeout)"
         except exceptions.RayTaskError as error:
@@ -331,10 +347,10 @@ class Workers:
         return None
 
 
-def cut(jobs: Sequence[Job], count: int) -> Iterator[list[Job]]:
+def cut(jobs: Sequence[EpisodeSpec], count: int) -> Iterator[list[EpisodeSpec]]:
     """At most `count` pieces of about one length; siblings, who share task and seed, in one."""
     groups = [list(each) for _, each in groupby(jobs, key=lambda job: (job.task.id, job.seed))]
-    piece: list[Job] = []
+    piece: list[EpisodeSpec] = []
     passed = pieces = 0
     for group in groups:
         piece += group

@@ -12,7 +12,7 @@ Packed: TypeAlias = Mapping[str, tuple[np.ndarray, str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve:
+class AddPolicy:
     """A snapshot can be seated from now on."""
 
     policy: str
@@ -22,7 +22,7 @@ class Serve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Publish:
+class UpdateWeights:
     """A policy samples with these weights from now on."""
 
     policy: str
@@ -34,7 +34,7 @@ class Publish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class LoadState:
     """What a service of the driver holds now."""
 
     service: str
@@ -44,7 +44,7 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Withdraw:
+class RemovePolicy:
     """A snapshot is not seated any more."""
 
     policy: str
@@ -52,40 +52,40 @@ class Withdraw:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Release:
+class OffloadPolicy:
     """A policy does not play for a while."""
 
     policy: str
     """Its name."""
 
 
-Change: TypeAlias = Serve | Publish | Load | Withdraw | Release
+Change: TypeAlias = AddPolicy | UpdateWeights | LoadState | RemovePolicy | OffloadPolicy
 
 
 @dataclass(kw_only=True)
-class Present:
+class SyncState:
     """What all changes so far come to: all that a new worker needs to be told."""
 
     number: int = 0
     """Changes so far."""
-    served: dict[str, Serve] = field(default_factory=dict)
-    published: dict[str, Publish] = field(default_factory=dict)
-    loaded: dict[str, Load] = field(default_factory=dict)
+    served: dict[str, AddPolicy] = field(default_factory=dict)
+    published: dict[str, UpdateWeights] = field(default_factory=dict)
+    loaded: dict[str, LoadState] = field(default_factory=dict)
 
     def book(self, change: Change) -> None:
         """Count one more change."""
         self.number += 1
         match change:
-            case Serve():
+            case AddPolicy():
                 self.served[change.policy] = change
-            case Publish():
+            case UpdateWeights():
                 before = self.published.get(change.policy)
                 if change.weights is None and before is not None:
                     change = replace(change, weights=before.weights)
                 self.published[change.policy] = change
-            case Load():
+            case LoadState():
                 self.loaded[change.service] = change
-            case Withdraw():
+            case RemovePolicy():
                 self.served.pop(change.policy, None)
                 self.published.pop(change.policy, None)
 

@@ -3,7 +3,7 @@
 from typing import ClassVar, Protocol
 
 from selfplay.curriculum import Curriculum
-from selfplay.rollout.rollout import Play
+from selfplay.rollout.rollout import RolloutFn
 from selfplay.types import Group
 
 
@@ -13,7 +13,9 @@ class Sampler(Protocol):
     tree: ClassVar[bool]
     """Whether episodes branch off one another, as some credit methods need."""
 
-    def sample(self, curriculum: Curriculum, play: Play, *, step: int, seed: int) -> list[Group]:
+    def sample(
+        self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
+    ) -> list[Group]:
         """The groups to learn from. The curriculum has been told of all that were played."""
         ...
 

@@ -2,10 +2,17 @@
 
 from typing import ClassVar
 
-from selfplay.credit.base import Within, centred, compared, group_key, own_return, plays
+from selfplay.credit.base import (
+    GroupBy,
+    centred,
+    group_advantages,
+    group_key,
+    learnable_turns,
+    own_return,
+)
 from selfplay.curriculum import Curriculum
 from selfplay.errors import CollapsedError
-from selfplay.rollout.rollout import Play
+from selfplay.rollout.rollout import RolloutFn
 from selfplay.sampler.independent import play_groups
 from selfplay.types import Group
 
@@ -13,7 +20,7 @@ from selfplay.types import Group
 class Dynamic:
     """Independent sampling until the step has as many groups with signal as it has tasks (DAPO).
 
-    A group has signal if two of its trajectories that are compared, `within` as the credit does
+    A group has signal if two of its trajectories that are compared, `group_by` as the credit does
     it, were paid differently: otherwise every group-relative advantage of an episode's return is
     zero. (A credit that judges turns by their return to go may see more in a group.) After
     `rounds` rounds the step goes on with what there is, or stops the run where there is nothing
@@ -23,16 +30,20 @@ class Dynamic:
 
     tree: ClassVar[bool] = False
 
-    def __init__(self, *, group_size: int = 8, rounds: int = 10, within: Within = "role") -> None:
-        """`group_size` is G; `rounds` bounds how often a step may ask for more tasks; `within`:
+    def __init__(
+        self, *, group_size: int = 8, rounds: int = 10, group_by: GroupBy = "role"
+    ) -> None:
+        """`group_size` is G; `rounds` bounds how often a step may ask for more tasks; `group_by`:
         see `comparison.group_key`. A config that leaves it out gets that of its credit."""
         if group_size < 1 or rounds < 1:
             raise ValueError("sampler: group_size and rounds are at least 1")
-        self.group_size, self.rounds, self.within = group_size, rounds, within
+        self.group_size, self.rounds, self.group_by = group_size, rounds, group_by
         self._played: list[Group] = []
         self._kept = self._rounds = 0
 
-    def sample(self, curriculum: Curriculum, play: Play, *, step: int, seed: int) -> list[Group]:
+    def sample(
+        self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
+    ) -> list[Group]:
         """Groups with signal, at most as many as the step has tasks."""
         kept: list[Group] = []
         wanted, self._played, self._kept = 0, [], 0
@@ -41,7 +52,7 @@ class Dynamic:
             tasks = curriculum.tasks(step, attempt)
             wanted = wanted or len(tasks)
             groups = play_groups(
-                tasks, play, size=self.group_size, seed=seed, step=step, attempt=attempt
+                tasks, rollout_fn, size=self.group_size, seed=seed, step=step, attempt=attempt
             )
             curriculum.observe(groups, step)
             self._played += groups
@@ -49,14 +60,14 @@ class Dynamic:
             if gathering:
                 self._kept = len(groups)
                 return groups
-            kept += [group for group in groups if has_signal(group, self.within)]
+            kept += [group for group in groups if has_signal(group, self.group_by)]
             if len(kept) >= wanted:
                 break
         self._kept = min(len(kept), wanted)
         if not kept:
             raise CollapsedError(
                 f"step {step}: none of {len(self._played)} groups in {self._rounds} rounds has two "
-                f"different rewards within one {self.within}, so there is nothing to learn; make "
+                f"different rewards within one {self.group_by}, so there is nothing to learn; make "
                 "the tasks easier or harder"
             )
         return kept[:wanted]
@@ -74,10 +85,12 @@ class Dynamic:
         }
 
 
-def has_signal(group: Group, within: Within = "role") -> bool:
+def has_signal(group: Group, group_by: GroupBy = "role") -> bool:
     """Return True if two trajectories that are compared with each other got different returns.
 
     The trajectory of an agent that has a turn in only one episode of the group is not compared.
     """
-    found = compared(plays([group], own_return), key=group_key(within), advantage=centred)
+    found = group_advantages(
+        learnable_turns([group], own_return), key=group_key(group_by), advantage=centred
+    )
     return any(found)

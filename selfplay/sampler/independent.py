@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from selfplay.curriculum import Curriculum
 from selfplay.rng import derive
-from selfplay.rollout.rollout import Job, Play
+from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.types import Group, Task
 
 
@@ -21,10 +21,12 @@ class Independent:
         self.group_size = group_size
         self._played: list[Group] = []
 
-    def sample(self, curriculum: Curriculum, play: Play, *, step: int, seed: int) -> list[Group]:
+    def sample(
+        self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
+    ) -> list[Group]:
         """The step's tasks, each played G times."""
         groups = play_groups(
-            curriculum.tasks(step), play, size=self.group_size, seed=seed, step=step
+            curriculum.tasks(step), rollout_fn, size=self.group_size, seed=seed, step=step
         )
         curriculum.observe(groups, step)
         self._played = groups
@@ -40,15 +42,21 @@ class Independent:
 
 
 def play_groups(
-    tasks: Sequence[Task], play: Play, *, size: int, seed: int, step: int, attempt: int = 0
+    tasks: Sequence[Task],
+    rollout_fn: RolloutFn,
+    *,
+    size: int,
+    seed: int,
+    step: int,
+    attempt: int = 0,
 ) -> list[Group]:
     """A group of `size` episodes for every task."""
     jobs = [
-        Job(task=task, seed=derive(seed, step, attempt, number, task.id), member=member)
+        EpisodeSpec(task=task, seed=derive(seed, step, attempt, number, task.id), member=member)
         for number, task in enumerate(tasks)
         for member in range(size)
     ]
-    episodes = play(jobs)
+    episodes = rollout_fn(jobs)
     return [
         Group(
             id=f"{step}.{attempt}.{number}",

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from selfplay.config.instantiate import build
 from selfplay.curriculum import Curriculum
 from selfplay.errors import ConfigError, StalledError
-from selfplay.learner.objective import Surrogate
-from selfplay.rollout.rollout import Job, Play
+from selfplay.learner.objective import Objective
+from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler import Sampler
 from selfplay.types import Episode, Group
 
@@ -26,7 +26,7 @@ FAREWELL = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class StepBatch:
     """What a step learns from, with what else was so when it had been sampled."""
 
     step: int
@@ -35,7 +35,7 @@ class Batch:
     """What is learned from."""
     played: list[Group]
     """All that was played."""
-    figures: Mapping[str, float]
+    metrics: Mapping[str, float]
     """Of curriculum and sampler."""
     curriculum_state: Mapping[str, Any] | None = None
     """Where it was asked for."""
@@ -44,7 +44,7 @@ class Batch:
 class Batches(Protocol):
     """What the training loop asks of either."""
 
-    def take(self, step: int) -> Batch:
+    def take(self, step: int) -> StepBatch:
         """The batch of a step; what went wrong while it was sampled is raised here."""
         ...
 
@@ -56,7 +56,7 @@ class Batches(Protocol):
         """The curriculum's state behind the step that was taken last."""
         ...
 
-    def at_rest(self) -> AbstractContextManager[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Meanwhile no curriculum and no sampler does anything; games may go on."""
         ...
 
@@ -71,24 +71,24 @@ class Batches(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synchronous:
+class OnDemandBatches:
     """Each batch is sampled when it is asked for, by the weights that learn from it."""
 
     curriculum: Curriculum
     """What is played."""
     sampler: Sampler
     """How."""
-    play: Play
+    rollout_fn: RolloutFn
     """By whom."""
     seed: Callable[[], int]
     """What the games of a batch are sampled with."""
 
-    def take(self, step: int) -> Batch:
+    def take(self, step: int) -> StepBatch:
         """Sample it now."""
-        groups = self.sampler.sample(self.curriculum, self.play, step=step, seed=self.seed())
+        groups = self.sampler.sample(self.curriculum, self.rollout_fn, step=step, seed=self.seed())
         figures = {f"curriculum/{name}": each for name, each in self.curriculum.metrics().items()}
         figures |= {f"sampler/{name}": each for name, each in self.sampler.metrics().items()}
-        return Batch(step=step, groups=groups, played=self.sampler.played(), figures=figures)
+        return StepBatch(step=step, groups=groups, played=self.sampler.played(), metrics=figures)
 
     def learned(self, step: int) -> None:
         """Nothing waits for it."""
@@ -97,7 +97,7 @@ class Synchronous:
         """As it is."""
         return self.curriculum.state_dict()
 
-    def at_rest(self) -> AbstractContextManager[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """As always."""
         return nullcontext()
 
@@ -108,7 +108,7 @@ class Synchronous:
         """Nothing was started."""
 
 
-class Asynchronous:
+class PrefetchedBatches:
     """A thread samples up to `lag` steps ahead of the learner.
 
     Step s begins when step s - 1 - lag has been learned from, so that no sample begins with weights
@@ -119,33 +119,33 @@ class Asynchronous:
 
     def __init__(
         self,
-        batches: Synchronous,
+        batches: OnDemandBatches,
         *,
-        lag: int,
+        max_staleness: int,
         last: int,
         keeps: Callable[[int], bool],
         patience: float = PATIENCE,
     ) -> None:
         """Args:
         batches: What is done ahead. Its `play` may be called while another call goes on.
-        lag: Steps, at least 1.
+        max_staleness: Steps, at least 1.
         last: Step after which nothing is sampled.
         keeps: Whether a step's checkpoint asks for the curriculum's state.
         patience: Seconds that `take` waits; StalledError after that.
         """
-        if lag < 1:
-            raise ValueError(f"a batch is sampled at least 1 step ahead, not {lag}")
-        self.batches, self.lag, self.last = batches, lag, last
+        if max_staleness < 1:
+            raise ValueError(f"a batch is sampled at least 1 step ahead, not {max_staleness}")
+        self.batches, self.max_staleness, self.last = batches, max_staleness, last
         self.keeps, self.patience = keeps, patience
-        self._ahead: _Ahead | None = None
-        self._taken: Batch | None = None
-        self._left: list[_Ahead] = []
+        self._ahead: _Prefetcher | None = None
+        self._taken: StepBatch | None = None
+        self._left: list[_Prefetcher] = []
         """Stopped, and perhaps still in a game."""
 
-    def take(self, step: int) -> Batch:
+    def take(self, step: int) -> StepBatch:
         """The next batch, once it is there."""
         if self._ahead is None:
-            self._ahead = _Ahead(self, step)
+            self._ahead = _Prefetcher(self, step)
             self._ahead.start()
         self._taken = self._ahead.take(step)
         return self._taken
@@ -163,9 +163,9 @@ class Asynchronous:
             raise RuntimeError(f"the curriculum behind step {self._taken.step} was not kept")
         return self._taken.curriculum_state
 
-    def at_rest(self) -> AbstractContextManager[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """The thread waits, once the games of its step are over."""
-        return nullcontext() if self._ahead is None else self._ahead.at_rest()
+        return nullcontext() if self._ahead is None else self._ahead.paused()
 
     def stop(self) -> None:
         """Without waiting for games: those that are being played touch nothing any more."""
@@ -182,20 +182,21 @@ class Asynchronous:
             each.join(max(0.0, until - time.monotonic()))
 
 
-def validate(config: Mapping[str, Any], lag: int) -> None:
+def validate(config: Mapping[str, Any], max_staleness: int) -> None:
     """Raise ConfigError for what would be wrong with samples of earlier weights."""
-    if not lag:
+    if not max_staleness:
         return
     if config["league"]:
         raise ConfigError(
-            f"runtime.max_lag: {lag} with a league, whose matches are drawn from the results of "
-            "the step before; set max_lag=0 or league=none"
+            f"runtime.max_staleness: {max_staleness} with a league, whose matches are drawn from "
+            "the results of the step before; set max_staleness=0 or league=none"
         )
-    objective: Surrogate = build(config["objective"], where="objective")
+    objective: Objective = build(config["objective"], where="objective")
     if not objective.off_policy:
         raise ConfigError(
-            f"objective: it takes samples for the present weights' own, and runtime.max_lag={lag} "
-            "makes them older; set objective.correction=truncated (or masked)"
+            f"objective: it takes samples for the present weights' own, and "
+            f"runtime.max_staleness={max_staleness} makes them older; "
+            "set objective.correction=truncated (or masked)"
         )
 
 
@@ -203,16 +204,16 @@ class _Stopped(BaseException):
     """Nobody wants the rest; not an Exception, so that no sampler takes it for a failed game."""
 
 
-class _Ahead(Thread):
+class _Prefetcher(Thread):
     """One thread's work. It holds the lock but while it plays or waits, so that whoever has the
     lock finds curriculum and sampler at rest."""
 
-    def __init__(self, settings: Asynchronous, first: int) -> None:
+    def __init__(self, settings: PrefetchedBatches, first: int) -> None:
         super().__init__(name="batches", daemon=True)
         self._settings, self._first, self._learned = settings, first, first - 1
-        self._batches = replace(settings.batches, play=self._play)
+        self._batches = replace(settings.batches, rollout_fn=self._play)
         self._changed = Condition()
-        self._ready: deque[Batch] = deque()
+        self._ready: deque[StepBatch] = deque()
         self._error: BaseException | None = None
         self._stopped = False
 
@@ -231,29 +232,29 @@ class _Ahead(Thread):
 
     def _wait_for_learner(self, step: int) -> None:
         """However long it takes: the learner's own waits end, and `stop` ends this one."""
-        earliest = step - 1 - self._settings.lag
+        earliest = step - 1 - self._settings.max_staleness
         self._changed.wait_for(lambda: self._stopped or self._learned >= earliest)
         if self._stopped:
             raise _Stopped
 
-    def _sampled(self, step: int) -> Batch:
+    def _sampled(self, step: int) -> StepBatch:
         begun = time.perf_counter()
         batch = self._batches.take(step)
-        figures = {**batch.figures, "seconds/sampling": time.perf_counter() - begun}
+        figures = {**batch.metrics, "seconds/sampling": time.perf_counter() - begun}
         kept = self._batches.curriculum_state() if self._settings.keeps(step) else None
-        return replace(batch, figures=figures, curriculum_state=kept)
+        return replace(batch, metrics=figures, curriculum_state=kept)
 
-    def _play(self, jobs: Sequence[Job]) -> list[Episode]:
+    def _play(self, jobs: Sequence[EpisodeSpec]) -> list[Episode]:
         self._changed.release()
         try:
-            return self._settings.batches.play(jobs)
+            return self._settings.batches.rollout_fn(jobs)
         finally:
             self._changed.acquire()
             if self._stopped:
                 raise _Stopped
 
     @contextmanager
-    def at_rest(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         if not self._changed.acquire(timeout=REST):
             raise StalledError(
                 f"no end after {REST:.0f} s of what curriculum and sampler do between games"
@@ -263,8 +264,8 @@ class _Ahead(Thread):
         finally:
             self._changed.release()
 
-    def take(self, step: int) -> Batch:
-        with self.at_rest():
+    def take(self, step: int) -> StepBatch:
+        with self.paused():
             there = self._changed.wait_for(
                 lambda: self._ready or self._error, timeout=self._settings.patience
             )
@@ -279,11 +280,11 @@ class _Ahead(Thread):
             return self._ready.popleft()
 
     def learned(self, step: int) -> None:
-        with self.at_rest():
+        with self.paused():
             self._learned = step
             self._changed.notify_all()
 
     def stop(self) -> None:
-        with self.at_rest():
+        with self.paused():
             self._stopped = True
             self._changed.notify_all()

@@ -6,7 +6,7 @@ from typing import ClassVar
 from selfplay.credit.team_return import team_return
 from selfplay.curriculum import Curriculum
 from selfplay.rng import derive
-from selfplay.rollout.rollout import Play
+from selfplay.rollout.rollout import RolloutFn
 from selfplay.sampler.independent import play_groups
 from selfplay.types import Episode, Group, Status
 
@@ -44,11 +44,13 @@ class Resample:
         self._played: list[Group] = []
         self._kept: list[Group] = []
 
-    def sample(self, curriculum: Curriculum, play: Play, *, step: int, seed: int) -> list[Group]:
+    def sample(
+        self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
+    ) -> list[Group]:
         """The step's tasks with the G episodes that each keeps."""
         tasks = curriculum.tasks(step)
         size = self.group_size * self.oversample
-        self._played = play_groups(tasks, play, size=size, seed=seed, step=step)
+        self._played = play_groups(tasks, rollout_fn, size=size, seed=seed, step=step)
         curriculum.observe(self._played, step)
         self._kept = [
             self._resampled(group, Random(derive(seed, "resample", step, group.id)))

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 from selfplay.curriculum import Curriculum
 from selfplay.rng import derive
-from selfplay.rollout.rollout import Job, Play
+from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler.independent import play_groups
 from selfplay.types import Episode, Group, Status, Turn
 
@@ -23,40 +23,42 @@ def stage_starts(episode: Episode) -> list[int]:
     return [i for i, stage in enumerate(stages) if i == 0 or stage != stages[i - 1]]
 
 
-def branch(group: Group, parent: int, start: int) -> Job:
+def branch(group: Group, parent: int, start: int) -> EpisodeSpec:
     """An episode that shares the turns before `start` with a sibling."""
     episode = group.episodes[parent]
     job = again(episode)
-    return replace(job, prefix=episode.turns[:start], parent=parent)
+    return replace(job, prefix_turns=episode.turns[:start], branch_of=parent)
 
 
-def again(episode: Episode) -> Job:
+def again(episode: Episode) -> EpisodeSpec:
     """An episode from the same beginning, played by the same policies."""
-    return Job(task=episode.task, seed=episode.seed, seating=episode.seating)
+    return EpisodeSpec(task=episode.task, seed=episode.seed, policy_map=episode.policy_map)
 
 
-def grow(groups: Sequence[Group], jobs: Sequence[Sequence[Job]], play: Play) -> list[Group]:
-    """The groups with more siblings: those of `jobs`, played all at once."""
+def grow(
+    groups: Sequence[Group], specs: Sequence[Sequence[EpisodeSpec]], rollout_fn: RolloutFn
+) -> list[Group]:
+    """The groups with more siblings: those of `specs`, played all at once."""
     numbered = [
         replace(job, member=len(group.episodes) + number)
-        for group, more in zip(groups, jobs, strict=True)
+        for group, more in zip(groups, specs, strict=True)
         for number, job in enumerate(more)
     ]
-    played = iter(play(numbered))
+    played = iter(rollout_fn(numbered))
     return [
         replace(group, episodes=(*group.episodes, *(next(played) for _ in more)))
-        for group, more in zip(groups, jobs, strict=True)
+        for group, more in zip(groups, specs, strict=True)
     ]
 
 
-def figures(groups: Sequence[Group]) -> dict[str, float]:
+def branch_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """`branches`: episodes that branched off a sibling; `shared_turns`: the share of all turns that
     they did not play themselves."""
     episodes = [episode for group in groups for episode in group.episodes]
     turns = sum(len(episode.turns) for episode in episodes)
     return {
-        "branches": float(sum(episode.parent is not None for episode in episodes)),
-        "shared_turns": sum(episode.stem for episode in episodes) / max(turns, 1),
+        "branches": float(sum(episode.branch_of is not None for episode in episodes)),
+        "shared_turns": sum(episode.shared_turns for episode in episodes) / max(turns, 1),
     }
 
 
@@ -104,17 +106,19 @@ class Branch:
         self.width, self.threshold, self.tokens = width, threshold, tokens
         self._played: list[Group] = []
 
-    def sample(self, curriculum: Curriculum, play: Play, *, step: int, seed: int) -> list[Group]:
+    def sample(
+        self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
+    ) -> list[Group]:
         """The step's tasks, each played G times."""
         tasks = curriculum.tasks(step)
-        groups = play_groups(tasks, play, size=self.initial, seed=seed, step=step)
+        groups = play_groups(tasks, rollout_fn, size=self.initial, seed=seed, step=step)
         budget = self.group_size - self.initial
-        jobs: list[list[Job]] = []
+        jobs: list[list[EpisodeSpec]] = []
         for group in groups:
             forks = self._forks(group, budget, Random(derive(seed, "branch", step, group.id)))
             fresh = [again(group.episodes[0])] * (budget - len(forks))
             jobs.append([*(branch(group, parent, start) for parent, start in forks), *fresh])
-        self._played = grow(groups, jobs, play)
+        self._played = grow(groups, jobs, rollout_fn)
         curriculum.observe(self._played, step)
         return self._played
 
@@ -124,7 +128,7 @@ class Branch:
 
     def metrics(self) -> dict[str, float]:
         """Episodes that branched off another, and the share of turns that were shared."""
-        return figures(self._played)
+        return branch_metrics(self._played)
 
     def _forks(self, group: Group, budget: int, rng: Random) -> list[Fork]:
         forks = [
@@ -179,10 +183,12 @@ class Tree:
         self.candidates, self.depth, self.go_on = candidates, depth, go_on
         self._played: list[Group] = []
 
-    def sample(self, curriculum: Curriculum, play: Play, *, step: int, seed: int) -> list[Group]:
+    def sample(
+        self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
+    ) -> list[Group]:
         """A tree for each of the step's tasks."""
         tasks = curriculum.tasks(step)
-        groups = play_groups(tasks, play, size=self.candidates, seed=seed, step=step)
+        groups = play_groups(tasks, rollout_fn, size=self.candidates, seed=seed, step=step)
         fronts = [list(range(self.candidates)) for _ in groups]
         for stage in range(1, self.depth):
             jobs = []
@@ -199,7 +205,7 @@ class Tree:
                 )
                 size = len(group.episodes)
                 fronts[number] = [*parents, *range(size, size + len(jobs[-1]))]
-            groups = grow(groups, jobs, play)
+            groups = grow(groups, jobs, rollout_fn)
         self._played = groups
         curriculum.observe(groups, step)
         return groups
@@ -211,7 +217,7 @@ class Tree:
     def metrics(self) -> dict[str, float]:
         """Episodes per tree, those that branched off another, and the share of shared turns."""
         leaves = sum(len(group.episodes) for group in self._played)
-        return {"leaves": leaves / max(len(self._played), 1), **figures(self._played)}
+        return {"leaves": leaves / max(len(self._played), 1), **branch_metrics(self._played)}
 
     def _continued(
         self, group: Group, front: Sequence[int], stage: int, rng: Random

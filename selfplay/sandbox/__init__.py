@@ -10,16 +10,16 @@ from selfplay.sandbox.literals import (
 )
 from selfplay.sandbox.pool import Executor
 from selfplay.sandbox.process import IsolationError
-from selfplay.sandbox.types import OUT_OF_TIME, Call, Outcome, Reason
+from selfplay.sandbox.types import OUT_OF_TIME, Call, FailureReason, Outcome
 
 __all__ = [
     "OUT_OF_TIME",
     "Call",
     "Executor",
+    "FailureReason",
     "IsolationError",
     "LiteralError",
     "Outcome",
-    "Reason",
     "canonical",
     "parse_arguments",
     "parse_expression",

@@ -11,8 +11,15 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from selfplay.errors import SelfplayError
-from selfplay.sandbox.process import Limits, LostError, Worker, configuration, encoded, judged
-from selfplay.sandbox.types import FINAL, Call, Outcome, Reason, failure
+from selfplay.sandbox.process import (
+    Limits,
+    LostError,
+    SandboxProcess,
+    configuration,
+    encoded,
+    judged,
+)
+from selfplay.sandbox.types import FINAL, Call, FailureReason, Outcome, failure
 
 # A pair for the whole pool and not per process: a verdict depends on no chance of scheduling.
 HASH_SEEDS = (1, 2)
@@ -25,7 +32,7 @@ class ClosedError(SelfplayError):
 
 
 @dataclass(kw_only=True)
-class Batch:
+class CallBatch:
     """The runs of one `Executor.run`, filled in as they end."""
 
     outcomes: list[list[Outcome | None]]
@@ -35,10 +42,10 @@ class Batch:
 
 
 @dataclass(kw_only=True, eq=False)
-class Job:
+class SandboxJob:
     """One run of a call: its place in a batch, and how many warmed processes it has ended."""
 
-    batch: Batch
+    batch: CallBatch
     index: int
     replica: int
     request: bytes
@@ -53,11 +60,11 @@ class Dispatcher:
         """Start `workers` processes per lane. Raises `IsolationError`."""
         self._limits = limits
         self._configuration = configuration(limits)
-        self._lanes: tuple[deque[Job], ...] = tuple(deque() for _ in HASH_SEEDS)
+        self._lanes: tuple[deque[SandboxJob], ...] = tuple(deque() for _ in HASH_SEEDS)
         self._lock = threading.RLock()  # `close` may run as a finalizer in any thread
         self._closing = False
         self._owner = os.getpid()
-        self._workers: list[tuple[int, Worker[Job]]] = []
+        self._workers: list[tuple[int, SandboxProcess[SandboxJob]]] = []
         try:
             for _ in range(workers):
                 for lane in range(len(HASH_SEEDS)):
@@ -75,8 +82,8 @@ class Dispatcher:
         self._thread = threading.Thread(target=self._drive, name="executor", daemon=True)
         self._thread.start()
 
-    def _started(self, lane: int) -> Worker[Job]:
-        return Worker(self._limits, self._configuration, HASH_SEEDS[lane])
+    def _started(self, lane: int) -> SandboxProcess[SandboxJob]:
+        return SandboxProcess(self._limits, self._configuration, HASH_SEEDS[lane])
 
     @property
     def usable(self) -> bool:
@@ -89,12 +96,12 @@ class Dispatcher:
         A call is run `runs` times, one run after another, in alternating lanes; the first lane
         depends only on the call. A run that decides the verdict alone is the call's last run.
         """
-        batch = Batch(outcomes=[[None] * runs for _ in calls], left=len(calls))
-        jobs: list[Job] = []
+        batch = CallBatch(outcomes=[[None] * runs for _ in calls], left=len(calls))
+        jobs: list[SandboxJob] = []
         for index, (call, arguments) in enumerate(calls):
             request = encoded(call, arguments)
             lane = blake2b(request, digest_size=1).digest()[0] % len(HASH_SEEDS)
-            jobs.append(Job(batch=batch, index=index, replica=0, request=request, lane=lane))
+            jobs.append(SandboxJob(batch=batch, index=index, replica=0, request=request, lane=lane))
         with self._lock:
             if self._closing:
                 raise ClosedError("executor: closed; make a new one")
@@ -160,7 +167,7 @@ class Dispatcher:
         events = poller.poll(None if wait == float("inf") else max(0.0, wait) * 1000 + 1)
         if any(descriptor == self._wakened.fileno() for descriptor, _ in events):
             self._wakened.recv(4096)
-        replies: list[tuple[Job, bytes]] = []
+        replies: list[tuple[SandboxJob, bytes]] = []
         for descriptor, event in events:
             if descriptor in places:
                 self._serve(places[descriptor], event, replies)
@@ -174,7 +181,7 @@ class Dispatcher:
         if replies:
             self._feed_all()  # a call's next run waits for its first one
 
-    def _serve(self, place: int, event: int, replies: list[tuple[Job, bytes]]) -> None:
+    def _serve(self, place: int, event: int, replies: list[tuple[SandboxJob, bytes]]) -> None:
         worker = self._workers[place][1]
         try:
             if event & select.POLLOUT:
@@ -210,20 +217,20 @@ class Dispatcher:
         jobs = list(lost.jobs)
         lost.jobs.clear()
         lost.close()
-        waiting: list[Job] = []
+        waiting: list[SandboxJob] = []
         for position, job in enumerate(jobs):
             job.attempts += position == 0  # the others had not begun
             if job.attempts < _ATTEMPTS:
                 waiting.append(job)
             else:
-                self._finish(job, failure(Reason.KILLED, "its warmed process died twice"))
+                self._finish(job, failure(FailureReason.KILLED, "its warmed process died twice"))
         with self._lock:
             self._lanes[lane].extendleft(reversed(waiting))
         fresh = self._started(lane)
         fresh.wait()
         self._workers[place] = (lane, fresh)
 
-    def _finish(self, job: Job, outcome: Outcome) -> None:
+    def _finish(self, job: SandboxJob, outcome: Outcome) -> None:
         batch, row = job.batch, job.batch.outcomes[job.index]
         row[job.replica] = outcome
         if outcome.reason not in FINAL and job.replica + 1 < len(row):

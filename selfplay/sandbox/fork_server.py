@@ -166,7 +166,7 @@ def _probe(confine: Callable[[], None]) -> None:
         os._exit(0)
     status = os.waitpid(pid, 0)[1]
     if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGSYS:
-        raise isolation.IsolationError("seccomp filter")
+        raise isolation.IsolationFailure("seccomp filter")
 
 
 def _warm(lane: surroundings.Surroundings) -> None:
@@ -214,7 +214,7 @@ def main() -> None:
         )
         if rules:
             _probe(confine)
-    except (isolation.IsolationError, OSError) as error:
+    except (isolation.IsolationFailure, OSError) as error:
         _write(CONTROL, f"{error}\n".encode())
         os._exit(1)
     _write(CONTROL, b"\n")

@@ -126,7 +126,7 @@ _AMBIENT, _AMBIENT_CLEAR = 47, 4
 _CAPABILITY_VERSION = 0x20080522
 
 
-class IsolationError(RuntimeError):
+class IsolationFailure(RuntimeError):
     """The kernel refused a part of the isolation; the message says which, in one line."""
 
 
@@ -143,7 +143,7 @@ def _library() -> ctypes.CDLL:
 def _check(result: int, what: str) -> None:
     if result != 0:
         code = ctypes.get_errno()
-        raise IsolationError(f"{what} ({errno.errorcode.get(code, code)}: {os.strerror(code)})")
+        raise IsolationFailure(f"{what} ({errno.errorcode.get(code, code)}: {os.strerror(code)})")
 
 
 def _control(option: int, value: int, what: str) -> None:
@@ -155,7 +155,7 @@ def enter(*, pivot_root: int, control: int) -> None:
 
     pivot_root: number of that system call here. control: descriptor that only the inner process
     keeps. The process that called stays outside as a mere handle: killing it kills the inner one,
-    and with it everything that runs in its namespaces. Raises `IsolationError`.
+    and with it everything that runs in its namespaces. Raises `IsolationFailure`.
     """
     user, group = os.geteuid(), os.getegid()
     privileged = user == 0 and _library().unshare(_NAMESPACES) == 0
@@ -192,7 +192,7 @@ def _map_user(user: int, group: int) -> None:
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                 file.write(text)
     except OSError as error:
-        raise IsolationError(f"user namespaces ({error.strerror} at {error.filename})") from error
+        raise IsolationFailure(f"user namespaces ({error.strerror} at {error.filename})") from error
 
 
 def _silence() -> None:
@@ -258,7 +258,7 @@ def _drop_rights(privileged: bool) -> None:
     while libc.prctl(_DROP_BOUND, ctypes.c_ulong(capability), 0, 0, 0) == 0:
         capability += 1
     if ctypes.get_errno() != errno.EINVAL or capability == 0:  # EINVAL: past the last one
-        raise IsolationError("dropping capabilities")
+        raise IsolationFailure("dropping capabilities")
     libc.prctl(_AMBIENT, ctypes.c_ulong(_AMBIENT_CLEAR), 0, 0, 0)  # unknown to old kernels
     if privileged:
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -288,7 +288,7 @@ def confiner(*, rules: bytes, memory_bytes: int, cpu_seconds: float) -> Callable
             resource.setrlimit(limit, (value, value))
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         if load is not None and load() != 0:
-            raise IsolationError("seccomp filter")
+            raise IsolationFailure("seccomp filter")
 
     return confine
 

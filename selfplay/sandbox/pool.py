@@ -18,8 +18,8 @@ from selfplay.sandbox.types import (
     CIRCUMSTANTIAL,
     OUT_OF_TIME,
     Call,
+    FailureReason,
     Outcome,
-    Reason,
     agreed,
     failure,
 )
@@ -143,7 +143,7 @@ class Executor:
         skipped = sum(len(queue) for queue in waiting.values())
         if skipped:
             with self._lock:
-                self.counts[Reason.NOT_RUN.value] += skipped
+                self.counts[FailureReason.NOT_RUN.value] += skipped
         return outcomes
 
     def _run(self, calls: Sequence[Call], runs: int) -> list[Outcome]:
@@ -231,7 +231,7 @@ class Executor:
                 self._cache.popitem(last=False)
 
 
-_NOT_RUN = failure(Reason.NOT_RUN, "earlier calls of this program ran out of time")
+_NOT_RUN = failure(FailureReason.NOT_RUN, "earlier calls of this program ran out of time")
 
 
 def _key(call: Call, runs: int) -> bytes:
@@ -245,15 +245,17 @@ def _key(call: Call, runs: int) -> bytes:
 def _vetted(call: Call) -> str | Outcome:
     """The call's arguments as canonical text, or the outcome that needs no process."""
     if len(call.program) > MAX_PROGRAM_CHARACTERS:
-        return failure(Reason.INPUT_LIMIT, f"a program of {len(call.program)} characters")
+        return failure(FailureReason.INPUT_LIMIT, f"a program of {len(call.program)} characters")
     try:
         (call.program + call.entry).encode()
     except UnicodeEncodeError:
-        return failure(Reason.SYNTAX, "the program holds a character that is no text (a surrogate)")
+        return failure(
+            FailureReason.SYNTAX, "the program holds a character that is no text (a surrogate)"
+        )
     try:
         values = parse_arguments(call.arguments, characters=MAX_ARGUMENT_CHARACTERS)
         return ", ".join(canonical(value) for value in values)
     except TooLargeError as error:
-        return failure(Reason.INPUT_LIMIT, str(error))
+        return failure(FailureReason.INPUT_LIMIT, str(error))
     except LiteralError as error:
-        return failure(Reason.BAD_ARGUMENTS, str(error))
+        return failure(FailureReason.BAD_ARGUMENTS, str(error))

@@ -17,21 +17,21 @@ from selfplay.errors import SelfplayError
 from selfplay.sandbox import protocol
 from selfplay.sandbox.isolation import SeccompMissingError, system_call_filter
 from selfplay.sandbox.literals import LiteralError, TooLargeError, canonical, parse_literal
-from selfplay.sandbox.types import Call, Outcome, Reason, failure
+from selfplay.sandbox.types import Call, FailureReason, Outcome, failure
 
 Job = TypeVar("Job")
 START_SECONDS = 60.0  # until a started process must have answered
 GRACE_SECONDS = 10.0  # beyond a run's own wall limit, until its process counts as lost
 _REPORTED = frozenset(  # the reasons that a run may give for itself: none of them earns anything
     {
-        Reason.SYNTAX,
-        Reason.NO_ENTRY,
-        Reason.RAISED,
-        Reason.MEMORY,
-        Reason.FORBIDDEN,
-        Reason.OUTPUT_LIMIT,
-        Reason.NOT_PLAIN_DATA,
-        Reason.EXITED,
+        FailureReason.SYNTAX,
+        FailureReason.NO_ENTRY,
+        FailureReason.RAISED,
+        FailureReason.MEMORY,
+        FailureReason.FORBIDDEN,
+        FailureReason.OUTPUT_LIMIT,
+        FailureReason.NOT_PLAIN_DATA,
+        FailureReason.EXITED,
     }
 )
 
@@ -77,7 +77,7 @@ def _refusal(missing: str) -> IsolationError:
     )
 
 
-class Worker(Generic[Job]):
+class SandboxProcess(Generic[Job]):
     """A warmed process and the jobs it was given, oldest first; it runs one at a time."""
 
     def __init__(self, limits: Limits, configuration: bytes, hash_seed: int) -> None:
@@ -214,45 +214,53 @@ def judged(reply: bytes, limits: Limits) -> Outcome:
     status, flags, seconds, _ = protocol.REPLY.unpack_from(reply)
     data = reply[protocol.REPLY.size :]
     if flags & protocol.TIMED_OUT:
-        return failure(Reason.STALLED, f"longer than {limits.wall_seconds:g} s of wall-clock time")
+        return failure(
+            FailureReason.STALLED, f"longer than {limits.wall_seconds:g} s of wall-clock time"
+        )
     if flags & protocol.OVERFLOWED:
-        return failure(Reason.OUTPUT_LIMIT, f"more than {limits.output_characters} characters")
+        return failure(
+            FailureReason.OUTPUT_LIMIT, f"more than {limits.output_characters} characters"
+        )
     if os.WIFSIGNALED(status):
         return _killed(os.WTERMSIG(status), seconds, limits)
     if os.WEXITSTATUS(status) != 0:
-        return failure(Reason.EXITED, f"exit code {os.WEXITSTATUS(status)} without a result")
+        return failure(FailureReason.EXITED, f"exit code {os.WEXITSTATUS(status)} without a result")
     if not data:
-        return failure(Reason.EXITED, "ended without a result")
+        return failure(FailureReason.EXITED, "ended without a result")
     size = protocol.FRAME.size
     if len(data) < size:
-        return failure(Reason.NOT_PLAIN_DATA, "the result pipe holds no frame")
+        return failure(FailureReason.NOT_PLAIN_DATA, "the result pipe holds no frame")
     kind, length = protocol.FRAME.unpack_from(data)
     if length != len(data) - size or kind not in (protocol.VALUE, protocol.FAILURE):
-        return failure(Reason.NOT_PLAIN_DATA, "the result pipe holds something else than one frame")
+        return failure(
+            FailureReason.NOT_PLAIN_DATA, "the result pipe holds something else than one frame"
+        )
     try:
         text = data[size:].decode()
         if kind == protocol.FAILURE:
             reason, _, detail = text.partition("\n")
             if reason not in _REPORTED:
-                return failure(Reason.NOT_PLAIN_DATA, "the result pipe holds an unknown reason")
-            return failure(Reason(reason), detail)
+                return failure(
+                    FailureReason.NOT_PLAIN_DATA, "the result pipe holds an unknown reason"
+                )
+            return failure(FailureReason(reason), detail)
         # What the run calls canonical need not be.
         most = limits.output_characters
         value = canonical(parse_literal(text, characters=most), characters=most)
-        return Outcome(reason=Reason.OK, value=value)
+        return Outcome(reason=FailureReason.OK, value=value)
     except TooLargeError as error:
-        return failure(Reason.OUTPUT_LIMIT, str(error))
+        return failure(FailureReason.OUTPUT_LIMIT, str(error))
     except (LiteralError, UnicodeDecodeError) as error:
-        return failure(Reason.NOT_PLAIN_DATA, str(error))
+        return failure(FailureReason.NOT_PLAIN_DATA, str(error))
 
 
 def _killed(number: int, seconds: float, limits: Limits) -> Outcome:
     if number == signal.SIGSYS and limits.isolation == "kernel":
-        return failure(Reason.FORBIDDEN, "a system call that isolation refuses")
+        return failure(FailureReason.FORBIDDEN, "a system call that isolation refuses")
     if number == signal.SIGXFSZ:
-        return failure(Reason.FORBIDDEN, "writing to a file")
+        return failure(FailureReason.FORBIDDEN, "writing to a file")
     spent = number == signal.SIGKILL and seconds >= limits.cpu_seconds
     if spent or number in (signal.SIGPROF, signal.SIGXCPU):
-        return failure(Reason.TIMEOUT, f"more than {limits.cpu_seconds:g} s of CPU time")
+        return failure(FailureReason.TIMEOUT, f"more than {limits.cpu_seconds:g} s of CPU time")
     names = {entry.value: entry.name for entry in signal.Signals}
-    return failure(Reason.KILLED, names.get(number, f"signal {number}"))
+    return failure(FailureReason.KILLED, names.get(number, f"signal {number}"))

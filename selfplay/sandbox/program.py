@@ -14,7 +14,7 @@ from selfplay.sandbox import literals
 FILE = "<program>"  # the file name of the program's code
 
 
-class End(Exception):
+class ProgramEnd(Exception):
     """How a program ended without a value: the reason's name and a detail."""
 
 
@@ -23,23 +23,23 @@ def run(program: str, arguments: str, entry: str, characters: int) -> str:
     try:
         code = compile(program, FILE, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, OverflowError) as error:
-        raise End("syntax", f"{type(error).__name__}: {error}") from None
+        raise ProgramEnd("syntax", f"{type(error).__name__}: {error}") from None
     module = types.ModuleType("program")
     # Classes look up their module by name. Ours is no business of the program.
     sys.modules["program"] = sys.modules["__main__"] = module
     exec(code, module.__dict__)
     function = module.__dict__.get(entry)
     if not callable(function):
-        raise End("no_entry", f"the program defines no function {entry!r}")
+        raise ProgramEnd("no_entry", f"the program defines no function {entry!r}")
     # Canonical text of plain data, written outside; the program can only spoil its own reading.
     values = eval(f"[{arguments}]", {"__builtins__": builtins})
     result = function(*values)
     try:
         return literals.canonical(result, characters=characters)
     except literals.TooLargeError as error:
-        raise End("output_limit", str(error)) from None
+        raise ProgramEnd("output_limit", str(error)) from None
     except literals.LiteralError as error:
-        raise End("not_plain_data", str(error)) from None
+        raise ProgramEnd("not_plain_data", str(error)) from None
 
 
 def _line(traceback: types.TracebackType | None) -> int:
@@ -54,7 +54,7 @@ def _line(traceback: types.TracebackType | None) -> int:
 
 def ending(error: BaseException) -> tuple[str, str]:
     """The reason and the detail of an exception that left the program."""
-    if isinstance(error, End):
+    if isinstance(error, ProgramEnd):
         return error.args
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError) or number == errno.ENOMEM:

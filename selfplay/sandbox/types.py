@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Reason(StrEnum):
+class FailureReason(StrEnum):
     """How a run ended. Everything but `OK` comes without a value."""
 
     OK = "ok"
@@ -26,11 +26,11 @@ class Reason(StrEnum):
     NOT_RUN = "not_run"  # earlier calls of the same program ran out of time
 
 
-OUT_OF_TIME = frozenset({Reason.TIMEOUT, Reason.STALLED})
+OUT_OF_TIME = frozenset({FailureReason.TIMEOUT, FailureReason.STALLED})
 """The reasons of a program that was stopped because it took too long."""
-FINAL = frozenset({*OUT_OF_TIME, Reason.MEMORY, Reason.KILLED})
+FINAL = frozenset({*OUT_OF_TIME, FailureReason.MEMORY, FailureReason.KILLED})
 """Reasons that one run decides alone: they say nothing about determinism."""
-CIRCUMSTANTIAL = frozenset({Reason.STALLED, Reason.MEMORY, Reason.KILLED})
+CIRCUMSTANTIAL = frozenset({FailureReason.STALLED, FailureReason.MEMORY, FailureReason.KILLED})
 """Reasons that can depend on the machine and its load: another run may end differently."""
 
 
@@ -57,17 +57,17 @@ class Outcome:
         to be trusted.
     """
 
-    reason: Reason
+    reason: FailureReason
     value: str | None = None
     detail: str = ""
 
     @property
     def ok(self) -> bool:
         """Whether there is a value."""
-        return self.reason is Reason.OK
+        return self.reason is FailureReason.OK
 
 
-def failure(reason: Reason, detail: str = "") -> Outcome:
+def failure(reason: FailureReason, detail: str = "") -> Outcome:
     """An outcome without a value; the detail is made one printable line."""
     line = "".join(c if c.isprintable() else " " for c in detail[:400])
     return Outcome(reason=reason, detail=line.strip()[:200])
@@ -85,7 +85,7 @@ def agreed(outcomes: Sequence[Outcome]) -> Outcome:
     for other in outcomes[1:]:
         if (other.reason, other.value) != (first.reason, first.value):
             return failure(
-                Reason.NONDETERMINISTIC,
+                FailureReason.NONDETERMINISTIC,
                 f"{_shown(first)} in one fresh process, {_shown(other)} in another",
             )
     return first

@@ -20,7 +20,7 @@ class ChannelError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class HeardMessage:
     """What an agent said."""
 
     seed: int
@@ -39,15 +39,15 @@ class Words:
     """What the speaker saw."""
 
 
-Alter: TypeAlias = Callable[[Words], str]
+Alter: TypeAlias = Callable[[HeardMessage], str]
 """What the others hear in place of these words."""
 
 
-class Channel:
+class MessageChannel:
     """An arena with a channel, to be played like the arena itself; not with a prefix."""
 
     def __init__(
-        self, arena: Callable[[], Arena], alter: Alter, record: list[Words] | None = None
+        self, arena: Callable[[], Arena], alter: Alter, record: list[HeardMessage] | None = None
     ) -> None:
         """`record` takes down all that is said, as it is said."""
         self._make, self._alter, self._record = arena, alter, record
@@ -71,7 +71,7 @@ class Channel:
         """What the agent has seen and, through the channel, heard."""
         return self._ears[agent].view(agent)
 
-    def play(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
+    def play_stage(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
         """Play a stage; raises ChannelError where an ear has come to another one."""
         heard = {words.speaker: self._alter(words) for words in self._said(actions)}
         for agent, ear in self._ears.items():
@@ -81,13 +81,13 @@ class Channel:
                     "that its length does not depend on what is said"
                 )
             others = {speaker: text for speaker, text in heard.items() if speaker != agent}
-            ear.play({**actions, **others})
+            ear.play_stage({**actions, **others})
         self._stages += 1
-        return self._true.play(actions)
+        return self._true.play_stage(actions)
 
-    def _said(self, actions: Mapping[str, Action | None]) -> list[Words]:
+    def _said(self, actions: Mapping[str, Action | None]) -> list[HeardMessage]:
         said = [
-            Words(
+            HeardMessage(
                 seed=self._true.seed,
                 task=self._true.task.id,
                 stage=self._stages,
@@ -96,7 +96,7 @@ class Channel:
                 text=actions[speaker] or "",
                 seen=self._ears[speaker].view(speaker).text,
             )
-            for speaker in self._true.speaking()
+            for speaker in self._true.messengers()
         ]
         self._spoken.update(words.speaker for words in said)
         if self._record is not None:
@@ -105,16 +105,16 @@ class Channel:
 
 
 def through(
-    arena: Callable[[], Arena], alter: Alter, record: list[Words] | None = None
+    arena: Callable[[], Arena], alter: Alter, record: list[HeardMessage] | None = None
 ) -> Callable[[], Arena]:
     """What makes the arena with a channel."""
-    return lambda: cast(Arena, Channel(arena, alter, record))
+    return lambda: cast(Arena, MessageChannel(arena, alter, record))
 
 
 def heard_by(
     arena: Callable[[], Arena],
     listener: str,
-    words: Words,
+    words: HeardMessage,
     text: str,
     *,
     task: Task,
@@ -127,28 +127,28 @@ def heard_by(
     ear = arena()
     ear.begin(task, words.seed)
     for number, actions in enumerate(stages):
-        ear.play({**actions, words.speaker: text} if number == words.stage else actions)
+        ear.play_stage({**actions, words.speaker: text} if number == words.stage else actions)
     return ear
 
 
-def intact(words: Words) -> str:
+def intact(words: HeardMessage) -> str:
     """What is heard is what was said."""
     return words.text
 
 
-def silent(words: Words) -> str:
+def silent(words: HeardMessage) -> str:
     """Nothing is heard."""
     return ""
 
 
-class Instead:
+class MessageSwap:
     """Replace words by those that the same speaker said in another episode.
 
     The n-th words of a speaker are replaced by its n-th words in the other episode, at whatever
     stage it said them, and by silence if it spoke fewer than n times there.
     """
 
-    def __init__(self, record: Iterable[Words], partner: Mapping[int, int]) -> None:
+    def __init__(self, record: Iterable[HeardMessage], partner: Mapping[int, int]) -> None:
         """Args:
         record: All words of the unchanged episodes.
         partner: Seed of an episode to that of the one whose words are heard in it.
@@ -157,7 +157,7 @@ class Instead:
         self._partner = partner
         self._asked: list[bool] = []
 
-    def __call__(self, words: Words) -> str:
+    def __call__(self, words: HeardMessage) -> str:
         """Return the words to be heard in place of `words`."""
         key = (self._partner[words.seed], words.speaker, words.number)
         self._asked.append(key in self._said)

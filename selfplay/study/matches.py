@@ -17,17 +17,17 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from selfplay.arena import Arena
-from selfplay.config.compose import at_home, load_changed
+from selfplay.config.compose import load_changed, with_local_runtime
 from selfplay.config.instantiate import build
 from selfplay.engines import Engine, ServingEngine
 from selfplay.errors import ConfigError, nearest
 from selfplay.experiment.experiment import Experiment
 from selfplay.models.renderer import ByteRenderer, Renderer
 from selfplay.rng import derive
-from selfplay.rollout.policy_pool import refuse_unknown
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.policy_pool import check_known
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.run.directory import Run
-from selfplay.study.players import Player, Reference, places, settings_that_differ
+from selfplay.study.players import Reference, StudyPlayer, places, settings_that_differ
 from selfplay.study.stats.bootstrap import Draws
 from selfplay.types import Episode, Status, Task
 
@@ -36,7 +36,7 @@ RETURN = "return"
 
 
 @dataclass(kw_only=True)
-class Tally:
+class MatchCounts:
     """Counts over all episodes of a study."""
 
     episodes: int = 0
@@ -73,7 +73,7 @@ class Tally:
         if any(metric not in episode.metrics for episode in finished):
             self.lacking.add(metric)
 
-    def refuse_unmeasured(self, metric: str) -> None:
+    def check_measured(self, metric: str) -> None:
         """Raise ConfigError for a metric that was asked for and that no episode had."""
         if metric in self.lacking - self.metrics:
             raise ConfigError(
@@ -94,12 +94,12 @@ DEFAULT_EPISODES = 200
 
 
 @dataclass(kw_only=True)
-class Games:
+class StudyMatches:
     """What is played, and the policies that can play it."""
 
     arena: Callable[[], Arena]
     """Makes the arena."""
-    seats: Mapping[str, Seat]
+    seats: Mapping[str, AgentSpec]
     """Role to seat: its prompts and its limits."""
     tasks: Sequence[Task] = ()
     """What is played; the arena's default task, drawn afresh for each episode, where empty."""
@@ -122,7 +122,7 @@ class Games:
     notes: list[str] = field(default_factory=list)
     """What must be known to read the figures."""
     _config: Mapping[str, Any] = field(default_factory=dict)
-    _tally: Tally = field(default_factory=Tally)
+    _tally: MatchCounts = field(default_factory=MatchCounts)
 
     @property
     def agents(self) -> list[str]:
@@ -141,7 +141,7 @@ class Games:
         moved = self._tally.movers
         return [side for side, agents in self.sides().items() if not moved & set(agents)]
 
-    def jobs(self, seating: Mapping[str, str], *, count: int | None = None) -> list[Job]:
+    def jobs(self, seating: Mapping[str, str], *, count: int | None = None) -> list[EpisodeSpec]:
         """`count` episodes; the same for every seating.
 
         Every task is played equally often; those of a count that this does not divide are drawn at
@@ -157,7 +157,7 @@ class Games:
         for number in range(count):
             at = derive(self.seed, "study", number)
             task = tasks[number] if tasks else arena.default_task(Random(derive(at, "task")))
-            jobs.append(Job(task=task, seed=at, seating=seating))
+            jobs.append(EpisodeSpec(task=task, seed=at, policy_map=seating))
         return jobs
 
     def rollout(self, arena: Callable[[], Arena] | None = None, **limits: Any) -> Rollout:
@@ -170,18 +170,18 @@ class Games:
             **{**self.limits, **limits},
         )
 
-    def play(
+    def run(
         self, seating: Mapping[str, str], *, arena: Callable[[], Arena] | None = None
     ) -> list[Episode]:
         """All episodes with these policies (agent to policy) in the seats."""
-        return self.count(self.rollout(arena).play(self.jobs(seating)))
+        return self.count(self.rollout(arena).run(self.jobs(seating)))
 
     def count(self, episodes: list[Episode]) -> list[Episode]:
         """Note how the episodes ended and who moved, for the record; returns them."""
         self._tally.count(episodes)
         return episodes
 
-    def seat(self, policy: str, agent: str) -> Seat:
+    def seat(self, policy: str, agent: str) -> AgentSpec:
         """The seat of an agent that a policy takes."""
         seat = self.seats[agent.rpartition("_")[0]]
         if policy == seat.policy:
@@ -210,11 +210,11 @@ class Games:
 
         Raises ConfigError if the chief metric was asked for and no episode of the study had it.
         """
-        self._tally.refuse_unmeasured(self.metrics[0])
+        self._tally.check_measured(self.metrics[0])
         told = {**self.params, "episodes_per_cell": self.episodes, "seed": self.seed}
         return {**told, **self._tally.shares()}
 
-    def admit(self, references: Sequence[Reference], *, anyhow: bool = False) -> list[Player]:
+    def admit(self, references: Sequence[Reference], *, anyhow: bool = False) -> list[StudyPlayer]:
         """Load the policies that these name, so that they can be seated; `anyhow` in any role.
 
         Raises ConfigError for one that cannot play the arena's roles. One that was trained with
@@ -229,16 +229,16 @@ class Games:
             for player, reference in zip(players, references, strict=True)
         ]
 
-    def seated(self, names: Sequence[str], *, option: str) -> list[Player]:
+    def seated(self, names: Sequence[str], *, option: str) -> list[StudyPlayer]:
         """Those whom the run itself can seat: an opponent of its population, a league's snapshot.
 
         Raises ConfigError, with the option that named them, for a name of nobody.
         """
-        refuse_unknown(names, self.renderers, where=option)
+        check_known(names, self.renderers, where=option)
         roles = list(self.arena().roles)
-        return [Player(label=name, policies=dict.fromkeys(roles, name)) for name in names]
+        return [StudyPlayer(label=name, policies=dict.fromkeys(roles, name)) for name in names]
 
-    def _admit(self, reference: Reference, anyhow: bool) -> Player:
+    def _admit(self, reference: Reference, anyhow: bool) -> StudyPlayer:
         player, policies, others = reference.load(list(self.arena().roles), anyhow=anyhow)
         differs = settings_that_differ(self._config, Run.open(reference.run).config())
         if differs:
@@ -283,7 +283,7 @@ def games_of(
     metric: str | None = None,
     seed: int = 0,
     changes: Sequence[str] = (),
-) -> Iterator[Games]:
+) -> Iterator[StudyMatches]:
     """The games that an evaluation of a run plays; its services are released at the end.
 
     Args:
@@ -294,7 +294,7 @@ def games_of(
         seed: Of luck and samples.
         changes: Overrides of the run's config, such as arena.rounds=4.
     """
-    config = at_home(load_changed(run, changes) if changes else Run.open(run).config())
+    config = with_local_runtime(load_changed(run, changes) if changes else Run.open(run).config())
     experiment = Experiment.resume(config, places(run)[-1], learning=False)
     try:
         games = _games(experiment, evaluation, episodes, metric, seed)
@@ -310,7 +310,7 @@ def _games(
     episodes: int | None,
     metric: str | None,
     seed: int,
-) -> Games:
+) -> StudyMatches:
     known = experiment.evaluations
     if evaluation is not None and evaluation not in known:
         raise ConfigError(f"--evaluation {evaluation}: {nearest(evaluation, known)}")
@@ -324,7 +324,7 @@ def _games(
         count = len(tasks) * asked.samples
     if metric is not None:
         metrics = [metric, *(each for each in metrics if each != metric)]
-    return Games(
+    return StudyMatches(
         arena=rollout.arena,
         seats=rollout.seats,
         tasks=tasks,

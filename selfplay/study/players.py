@@ -23,7 +23,7 @@ START = "start"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Player:
+class StudyPlayer:
     """Somebody who can take every seat of a game."""
 
     label: str
@@ -68,7 +68,7 @@ class Reference:
 
     def load(
         self, roles: Sequence[str], *, anyhow: bool = False
-    ) -> tuple[Player, dict[str, Policy], dict[str, Engine]]:
+    ) -> tuple[StudyPlayer, dict[str, Policy], dict[str, Engine]]:
         """Load a player. Return the player; its policies by name, including saved models; and by
         name the run's other opponents that hold one of these roles.
 
@@ -102,12 +102,12 @@ class Reference:
         at = f"{self.run.resolve()}@{label.rpartition('@')[2]}"
         policies = {role: f"{at}:{mine[role]}" for role in roles}
         held = {mine[role] for role in roles} & set(population.opponents)
-        saved = population.saved()
+        saved = population.checkpoints()
         for name in sorted(held & set(saved)):
             found[name] = load_policy(name, **saved[name], learn=False)
         named = {f"{at}:{name}": policy for name, policy in found.items()}
         others = {f"{at}:{name}": population.opponents[name] for name in held - set(saved)}
-        return Player(label=label, policies=policies), named, others
+        return StudyPlayer(label=label, policies=policies), named, others
 
 
 def untrained(run: Path) -> dict[str, PreTrainedModel]:

@@ -65,7 +65,7 @@ class Drawing(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrix:
+class MatrixPlot:
     """A number in each cell, shaded by its size."""
 
     title: str
@@ -101,7 +101,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Intervals:
+class IntervalPlot:
     """A dot and its interval for each name, one below the other."""
 
     title: str
@@ -133,7 +133,7 @@ class Intervals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curves:
+class CurvePlot:
     """Series over a common axis, each with a band if it has one."""
 
     title: str
@@ -273,7 +273,7 @@ BETWEEN = 0.16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dots:
+class DotPlot:
     """Figures one below the other, each set of runs in a colour of its own."""
 
     title: str
@@ -313,8 +313,8 @@ class Dots:
         labels(axes, y=self.rows)
 
 
-def undrawn(drawings: Sequence[Dots | Curves]) -> list[str]:
+def undrawn(drawings: Sequence[DotPlot | CurvePlot]) -> list[str]:
     """The note on what is in no picture because there are no more colours."""
-    series = [each.sets if isinstance(each, Dots) else each.series for each in drawings]
+    series = [each.sets if isinstance(each, DotPlot) else each.series for each in drawings]
     names = dict.fromkeys(name for each in series for name in list(each)[MOST_SERIES:])
     return [f"pictures show the first {MOST_SERIES}, and not {', '.join(names)}"] if names else []

@@ -12,16 +12,18 @@ from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError
 from selfplay.models import position_limits
-from selfplay.rollout.rollout import Seat
-from selfplay.study.matches import Games
-from selfplay.study.players import Player
+from selfplay.rollout.rollout import AgentSpec
+from selfplay.study.matches import StudyMatches
+from selfplay.study.players import StudyPlayer
 from selfplay.types import InformationSet, InvalidAction, Turn
 
 ROWS = 128
 """Completions that are scored in one forward pass."""
 
 
-def log_odds(games: Games, player: Player, turns: Sequence[Turn], default: str) -> list[float]:
+def log_odds(
+    games: StudyMatches, player: StudyPlayer, turns: Sequence[Turn], default: str
+) -> list[float]:
     """ln p(what was said) - ln p(default) of a player in the prompts of these turns."""
     found = [0.0] * len(turns)
     for role in dict.fromkeys(turn.role for turn in turns):
@@ -42,7 +44,9 @@ def log_odds(games: Games, player: Player, turns: Sequence[Turn], default: str) 
     return found
 
 
-def _completion_ids(games: Games, player: Player, turn: Turn, text: str) -> tuple[int, ...]:
+def _completion_ids(
+    games: StudyMatches, player: StudyPlayer, turn: Turn, text: str
+) -> tuple[int, ...]:
     """A completion's tokens with the end of the turn; refuses another tokenizer than the turn's."""
     renderer = games.renderers[player.policies[turn.role]]
     tokenizer = getattr(renderer, "tokenizer", None)
@@ -85,7 +89,7 @@ def logprobs(model: PreTrainedModel, pairs: Sequence[tuple[Turn, tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class ActionDistribution:
     """What is done at one information set."""
 
     where: InformationSet
@@ -109,9 +113,9 @@ class Choice:
 def read(
     where: Sequence[InformationSet],
     *,
-    seats: Mapping[str, Seat],
+    seats: Mapping[str, AgentSpec],
     models: Mapping[str, PreTrainedModel],
-) -> list[Choice]:
+) -> list[ActionDistribution]:
     """The choice at each information set, at the temperature that the seat samples with.
 
     The chance of an action is that of its text as the tokenizer writes it, with a token that ends
@@ -126,7 +130,7 @@ def read(
     Raises ConfigError where the role does not take its move from the text alone.
     """
     return [
-        Choice(
+        ActionDistribution(
             where=each,
             mass={
                 action: _chance(action, each, seat, models[seat.policy]) for action in each.actions
@@ -137,7 +141,7 @@ def read(
     ]
 
 
-def _chance(action: str, where: InformationSet, seat: Seat, model: PreTrainedModel) -> float:
+def _chance(action: str, where: InformationSet, seat: AgentSpec, model: PreTrainedModel) -> float:
     _refuse_unread(action, seat, where.agent)
     renderer = seat.renderer
     prompt = renderer.start(seat.role.prompt(where.observation))
@@ -157,7 +161,7 @@ def _chance(action: str, where: InformationSet, seat: Seat, model: PreTrainedMod
     return float(torch.tensor(said + ended, dtype=torch.float64).exp())
 
 
-def _ids(action: str, seat: Seat) -> list[int]:
+def _ids(action: str, seat: AgentSpec) -> list[int]:
     """The tokens of an action's text."""
     tokenizer = getattr(seat.renderer, "tokenizer", None)
     if tokenizer is None:
@@ -165,7 +169,7 @@ def _ids(action: str, seat: Seat) -> list[int]:
     return [int(token) for token in tokenizer(action, add_special_tokens=False)["input_ids"]]
 
 
-def _refuse_unread(action: str, seat: Seat, agent: str) -> None:
+def _refuse_unread(action: str, seat: AgentSpec, agent: str) -> None:
     name = type(seat.role).__name__
     if seat.role.memory != "none":
         raise ConfigError(

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.errors import ConfigError
-from selfplay.study.matches import Games, games_of
-from selfplay.study.players import Player, Reference, untrained
+from selfplay.study.matches import StudyMatches, games_of
+from selfplay.study.players import Reference, StudyPlayer, untrained
 from selfplay.study.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class MeasureSpec:
     """What the command line knows of a measure. The function of its name in
     `selfplay.study.registry` makes it from the options."""
 
@@ -73,73 +73,73 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 PLAYER = "RUN, RUN@STEP or RUN@start (before training)"
 PLAYING = ("evaluation", "episodes", "metric", "seed", "set")
 
-MEASURES: Mapping[str, Measure] = {
-    "exploitability": Measure(
+MEASURES: Mapping[str, MeasureSpec] = {
+    "exploitability": MeasureSpec(
         help="what best responses gain, exactly, in a game that OpenSpiel knows",
         runs="run",
         options=("step", "all", "policy"),
     ),
-    "passk": Measure(
+    "passk": MeasureSpec(
         help="pass@k before and after training: sharper, or able to do more",
         runs="player",
         options=("evaluation", "metric", "role", "samples", "seed", "set"),
     ),
-    "dynamics": Measure(
+    "dynamics": MeasureSpec(
         help="what a run recorded, by step: cycles, diversity, drift of language, length",
         runs="run",
         options=("metric", "seed"),
     ),
-    "transfer": Measure(
+    "transfer": MeasureSpec(
         help="policies of each run in the games of every other",
         runs="players",
         options=("evaluation", "episodes", "seed"),
     ),
-    "hacking": Measure(
+    "hacking": MeasureSpec(
         help="signs of reward hacking: degenerate tasks, copying, collusion, conformity, judges",
         runs="players",
         options=PLAYING,
     ),
-    "counterfactual": Measure(
+    "counterfactual": MeasureSpec(
         help="what actions were worth, by replay without them, and what was learned of them",
         runs="players",
         options=(*PLAYING, "default", "role"),
     ),
-    "exploit": Measure(
+    "exploit": MeasureSpec(
         help="what best responses gain that are trained against the frozen player: lower bounds",
         runs="player",
         options=("evaluation", "episodes", "budget", "seed", "set"),
     ),
-    "roleswap": Measure(
+    "roleswap": MeasureSpec(
         help="trained and untrained policies in every combination of seats",
         runs="players",
         options=PLAYING,
     ),
-    "crossplay": Measure(
+    "crossplay": MeasureSpec(
         help="every player with every other: the gap of self-play to cross-play",
         runs="players",
         options=PLAYING,
     ),
-    "payoffs": Measure(
+    "payoffs": MeasureSpec(
         help="who beats whom: Nash averaging, alpha-rank, and whether there is an order or cycles",
         runs="players",
         options=("opponent", "evaluation", "episodes", "seed", "set"),
     ),
-    "ablate": Measure(
+    "ablate": MeasureSpec(
         help="what is lost when words are dropped, shuffled or replaced",
         runs="player",
         options=PLAYING,
     ),
-    "influence": Measure(
+    "influence": MeasureSpec(
         help="how far words move what others do: listening, signalling, causal influence",
         runs="player",
         options=PLAYING,
     ),
-    "reciprocity": Measure(
+    "reciprocity": MeasureSpec(
         help="cooperation after cooperation and after defection, in repeated dilemmas",
         runs="player",
         options=(*PLAYING, "cooperate"),
     ),
-    "compare": Measure(
+    "compare": MeasureSpec(
         help="any measure of one run, over sets of runs: means, and differences by seed",
         runs="sets",
         options=(*PLAYING, "cooperate", "default", "role", "samples", "budget", "only"),
@@ -314,7 +314,9 @@ def compare(options: argparse.Namespace) -> Result:
     return study(options.of, measure_all(parse_sets(options.run), of), only=options.only or ())
 
 
-def _of_one(options: argparse.Namespace, study: Callable[[Games, Player], Result]) -> Result:
+def _of_one(
+    options: argparse.Namespace, study: Callable[[StudyMatches, StudyPlayer], Result]
+) -> Result:
     reference = Reference.parse(options.run)
     with _games(options, reference.run) as games:
         (player,) = games.admit([reference])
@@ -331,7 +333,7 @@ def _references(options: argparse.Namespace) -> list[Reference]:
 
 
 @contextmanager
-def _games(options: argparse.Namespace, run: Path) -> Iterator[Games]:
+def _games(options: argparse.Namespace, run: Path) -> Iterator[StudyMatches]:
     changes: list[str] = options.set or []
     for change in changes:
         if "=" not in change or change.startswith("-"):

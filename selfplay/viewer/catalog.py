@@ -37,7 +37,7 @@ State: TypeAlias = Literal["training", "ended", "stopped", "games"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class ListedRun:
     """A run under the name that its pages have."""
 
     name: str
@@ -72,7 +72,7 @@ class Shown:
         return ".".join(parts)
 
 
-class Catalogue:
+class RunCatalogue:
     """Run folders, folders of them, and folders of games.
 
     They are looked into again whenever they are asked for.
@@ -90,7 +90,7 @@ class Catalogue:
                 raise RunError(f"{place} is no run folder and has none in it (no config.yaml)")
         self.places = (*places, *later)
 
-    def runs(self) -> list[Shown]:
+    def runs(self) -> list[ListedRun]:
         """All runs, the newest first; of equal names the later ones get a number, and keep it."""
         found: dict[Path, None] = {}
         for place in self.places:
@@ -104,10 +104,10 @@ class Catalogue:
             while name in taken:
                 name, count = f"{plain}~{count}", count + 1
             taken.add(name)
-            shown.append(Shown(name=name, folder=folder))
+            shown.append(ListedRun(name=name, folder=folder))
         return shown[::-1]
 
-    def run(self, name: str) -> Shown:
+    def run(self, name: str) -> ListedRun:
         """The run of a name; raises RunError if there is none."""
         for shown in self.runs():
             if shown.name == name:

@@ -20,10 +20,10 @@ from selfplay.run.report.html import render
 from selfplay.run.report.transcripts import show
 from selfplay.run.untrusted import is_confined
 from selfplay.types import Turn
-from selfplay.viewer.catalog import Catalogue, Shown
-from selfplay.viewer.index import PAGE, Filter, Index, links
+from selfplay.viewer.catalog import ListedRun, RunCatalogue
+from selfplay.viewer.index import PAGE, EpisodeFilter, EpisodeIndex, links
 from selfplay.viewer.memory_bank import time_line
-from selfplay.viewer.saved_games import Games
+from selfplay.viewer.saved_games import SavedGames
 
 LIKELY = (-0.05, -0.25, -0.7, -2.0)
 """Log-probabilities, in nats, at which the shade of a token changes."""
@@ -66,7 +66,7 @@ def tokens(turn: Turn, advantage: Advantage, *, run: Path, colour: str) -> list[
             ids,
             texts,
             _padded(turn.logprobs, len(ids), 0.0),
-            _padded(turn.trainable, len(ids), 1),
+            _padded(turn.loss_mask, len(ids), 1),
             _padded(given, len(ids), 0.0),
             strict=True,
         )
@@ -123,13 +123,13 @@ FEW_TURNS = 12
 class EpisodePages:
     """Makes pages; keeps the indexes of the runs that were asked for."""
 
-    def __init__(self, catalogue: Catalogue, cache: Path) -> None:
+    def __init__(self, catalogue: RunCatalogue, cache: Path) -> None:
         """`cache` is where index files go."""
         self.catalogue, self.cache = catalogue, cache
-        self._indexes: dict[Path, Index] = {}
+        self._indexes: dict[Path, EpisodeIndex] = {}
         self._lock = Lock()
 
-    def episodes(self, name: str, asked: Filter, page: int) -> str:
+    def episodes(self, name: str, asked: EpisodeFilter, page: int) -> str:
         """A page of the list of episodes."""
         run = self.catalogue.run(name)
         index = self._index(run)
@@ -146,7 +146,7 @@ class EpisodePages:
             rows=rows,
             total=total,
             left=left,
-            nothing=not left and not total and asked == Filter(),
+            nothing=not left and not total and asked == EpisodeFilter(),
             roles=index.roles(),
             page=page,
             links=links(page, total, plain),
@@ -163,7 +163,7 @@ class EpisodePages:
     def games(self, name: str, page: int) -> str:
         """A page of the list of games that a person played."""
         run = self.catalogue.run(name)
-        games = Games(run.games)
+        games = SavedGames(run.games)
         names = games.names()
         return render(
             "viewer_games.html.jinja",
@@ -178,10 +178,10 @@ class EpisodePages:
     def game(self, name: str, game: str, colour: str) -> str:
         """One of these games, as an episode is shown."""
         run = self.catalogue.run(name)
-        return self._whole(run, Games(run.games).read(game), colour, title=game, game=True)
+        return self._whole(run, SavedGames(run.games).read(game), colour, title=game, game=True)
 
     def _whole(
-        self, run: Shown, record: Recorded, colour: str, *, title: str, game: bool = False
+        self, run: ListedRun, record: Recorded, colour: str, *, title: str, game: bool = False
     ) -> str:
         advantages, declared = _advantages(record), read_declared(run.folder)
         few = len(record.episode.turns) <= FEW_TURNS
@@ -240,10 +240,10 @@ class EpisodePages:
 
     # Parts -------------------------------------------------------------------------------------
 
-    def _index(self, run: Shown) -> Index:
+    def _index(self, run: ListedRun) -> EpisodeIndex:
         with self._lock:  # requests come on several threads
             if run.folder not in self._indexes:
-                self._indexes[run.folder] = Index(run.folder, self.cache)
+                self._indexes[run.folder] = EpisodeIndex(run.folder, self.cache)
             return self._indexes[run.folder]
 
 

@@ -16,7 +16,7 @@ LONGEST = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class FailedEpisode:
     """A line of the list."""
 
     step: int
@@ -33,13 +33,13 @@ class Failure:
     """The error, or what is wrong with the record."""
 
 
-def newest(run: Path) -> list[Failure]:
+def newest(run: Path) -> list[FailedEpisode]:
     """List the failed episodes of a run, the newest step first, `MOST` at most.
 
     A damaged line is listed with what is wrong with it. Raises RunError where the folder cannot be
     read, or a file leads out of the run.
     """
-    found: list[Failure] = []
+    found: list[FailedEpisode] = []
     for step in _steps(run):
         for failure in _of_step(run, step):
             found.append(failure)
@@ -59,7 +59,7 @@ def _steps(run: Path) -> list[int]:
     return sorted((int(name) for name in known if f"{int(name):06d}" == name), reverse=True)
 
 
-def _of_step(run: Path, step: int) -> Iterator[Failure]:
+def _of_step(run: Path, step: int) -> Iterator[FailedEpisode]:
     path = run / FAILED / f"{step:06d}.jsonl"
     try:
         with open_regular(path, root=run) as lines:
@@ -68,10 +68,12 @@ def _of_step(run: Path, step: int) -> Iterator[Failure]:
                 try:
                     read = record_of(decode(line), step=step, line=count, path=path)
                 except (RunError, ValueError) as error:
-                    yield Failure(step=step, place=place, error=f"unreadable: {error}"[:LONGEST])
+                    yield FailedEpisode(
+                        step=step, place=place, error=f"unreadable: {error}"[:LONGEST]
+                    )
                     continue
                 task = read.episode.task
-                yield Failure(
+                yield FailedEpisode(
                     step=step,
                     place=place,
                     group=read.group,

@@ -29,7 +29,7 @@ from selfplay.run.untrusted import open_regular
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filter:
+class EpisodeFilter:
     """Which episodes are asked for; everything that is empty asks for all."""
 
     role: str = ""
@@ -47,7 +47,7 @@ class Filter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class EpisodeRow:
     """An episode in a list."""
 
     step: int
@@ -79,14 +79,14 @@ class Row:
 COLUMNS = "step, line, grouped, member, arena, type, task, status, invalid, turns, tokens, rewards"
 
 
-def row_of(values: Sequence[Any]) -> Row:
+def row_of(values: Sequence[Any]) -> EpisodeRow:
     """The row of an episode from its `COLUMNS`."""
     *plain, rewards = values
     names = COLUMNS.replace("grouped", "group").split(", ")[:-1]
-    return Row(**dict(zip(names, plain, strict=True)), rewards=json.loads(rewards))
+    return EpisodeRow(**dict(zip(names, plain, strict=True)), rewards=json.loads(rewards))
 
 
-def condition(asked: Filter) -> tuple[str, tuple[Any, ...]]:
+def condition(asked: EpisodeFilter) -> tuple[str, tuple[Any, ...]]:
     """The condition of a filter and its values."""
     conditions: list[str] = []
     values: list[Any] = []
@@ -159,7 +159,7 @@ CREATE VIRTUAL TABLE words USING fts5(text, content='');
 """
 
 
-class Index:
+class EpisodeIndex:
     """The index of one run."""
 
     def __init__(self, run: Path, folder: Path) -> None:
@@ -235,7 +235,7 @@ class Index:
             self._reader = threading.Thread(target=self.update, args=(math.inf,), daemon=True)
             self._reader.start()
 
-    def find(self, asked: Filter, page: int) -> tuple[list[Row], int]:
+    def find(self, asked: EpisodeFilter, page: int) -> tuple[list[EpisodeRow], int]:
         """The episodes of a page (from 0), the newest step first, and how many there are in all."""
         where, values = condition(asked)
         with self._lock:
@@ -248,7 +248,7 @@ class Index:
             )
             return [row_of(row) for row in rows], total
 
-    def group(self, step: int, name: str) -> list[Row]:
+    def group(self, step: int, name: str) -> list[EpisodeRow]:
         """The siblings of a group."""
         with self._lock:
             rows = self._base.execute(

@@ -28,7 +28,7 @@ MOST_FACTS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class MemoryEvent:
     """One operation."""
 
     fact: int
@@ -46,12 +46,12 @@ class Moment:
 
 
 @dataclass(kw_only=True)
-class Life:
+class EntryHistory:
     """An entry from its first fact on."""
 
     entry: str
     """Its id."""
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[MemoryEvent] = field(default_factory=list)
     """What was done with it, in order."""
     used: list[str] = field(default_factory=list)
     """Agents that named it for their answer."""
@@ -69,18 +69,18 @@ class Life:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeLine:
+class MemoryTimeline:
     """What became of a bank."""
 
     facts: Sequence[Mapping[str, Any]]
     """All facts, by number: the earlier ones first."""
-    moments: Sequence[Sequence[Moment]]
+    moments: Sequence[Sequence[MemoryEvent]]
     """By fact."""
-    lives: Sequence[Life]
+    lives: Sequence[EntryHistory]
     """In the order in which they began."""
 
 
-def time_line(episode: Episode) -> TimeLine | None:
+def time_line(episode: Episode) -> MemoryTimeline | None:
     """The bank's; None of an episode without one."""
     payload: Any = episode.task.payload
     if isinstance(payload.get("task"), dict):  # of a mixture: the part's own task
@@ -90,7 +90,7 @@ def time_line(episode: Episode) -> TimeLine | None:
     if not managed or not isinstance(facts, list) or not isinstance(earlier, list):
         return None
     known = [fact if isinstance(fact, dict) else {} for fact in (*earlier, *facts)]
-    lives: dict[str, Life] = {}
+    lives: dict[str, EntryHistory] = {}
     moments = [
         [_do(lives, place, {"event": "ADD"}, str(place), _text(fact), KEPT)]
         for place, fact in enumerate(known[: min(len(earlier), MOST_FACTS)])
@@ -103,43 +103,45 @@ def time_line(episode: Episode) -> TimeLine | None:
             for entry in _named(turn):
                 if entry in lives:
                     lives[entry].used.append(f"{turn.agent} ({turn.info.get('verdict', '?')})")
-    return TimeLine(facts=known, moments=moments, lives=list(lives.values()))
+    return MemoryTimeline(facts=known, moments=moments, lives=list(lives.values()))
 
 
-def _decided(lives: dict[str, Life], place: int, turn: Turn, fact: str) -> list[Moment]:
+def _decided(
+    lives: dict[str, EntryHistory], place: int, turn: Turn, fact: str
+) -> list[MemoryEvent]:
     """What a turn of the manager did."""
     verdict = str(turn.info.get("verdict", turn.info.get("invalid", "nothing was noted")))
     operations = _operations(turn.action) if verdict in TAKEN else None
     if operations is None:
-        return [Moment(fact=place, event="REFUSED", reason=verdict)]
+        return [MemoryEvent(fact=place, event="REFUSED", reason=verdict)]
     done = [
         _do(lives, place, each, f"{place}.{number}" if number else str(place), fact)
         for number, each in enumerate(operations)
     ]
-    return done or [Moment(fact=place, event="NOOP")]
+    return done or [MemoryEvent(fact=place, event="NOOP")]
 
 
 def _do(
-    lives: dict[str, Life],
+    lives: dict[str, EntryHistory],
     place: int,
     operation: Mapping[str, str],
     fresh: str,
     fact: str,
     called: str = "",
-) -> Moment:
+) -> MemoryEvent:
     """An operation: `fresh` is the id of an entry that it may add."""
     event = operation["event"]
     entry = fresh if event == "ADD" else operation.get("id", "")
     before = lives[entry].text if entry in lives else ""
     text = "" if event == "DELETE" else operation.get("text", "").strip() or fact
-    moment = Moment(
+    moment = MemoryEvent(
         fact=place,
         event=called or event,
         entry=entry,
         before=before,
         after=shorten(text, LONGEST_ENTRY),
     )
-    lives.setdefault(entry, Life(entry=entry)).moments.append(moment)
+    lives.setdefault(entry, EntryHistory(entry=entry)).moments.append(moment)
     return moment
 
 

@@ -19,9 +19,9 @@ from starlette.routing import Route
 
 from selfplay.engines.human import news
 from selfplay.errors import ConfigError, RunError, SelfplayError, one_line
-from selfplay.experiment.human_play import Table, table
+from selfplay.experiment.human_play import PlaySetup, table
 from selfplay.rollout.matches import returns
-from selfplay.run.declarations import Declared, measured_by
+from selfplay.run.declarations import RunMetrics, measured_by
 from selfplay.run.report.html import render
 from selfplay.run.report.transcripts import content, shorten, show
 from selfplay.types import Episode, Message
@@ -33,7 +33,7 @@ has gone, and the game is being played out. over: it has ended. broken: nothing 
 here."""
 
 
-class Late(RunError):
+class MoveTooLate(RunError):
     """A move for which the game has gone on since."""
 
 
@@ -52,7 +52,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SessionView:
     """The game as the person's seat knows it."""
 
     phase: Phase = "idle"
@@ -76,20 +76,20 @@ class Seen:
         return f"{self.number}.{self.phase}.{len(self.exchanges)}"
 
 
-class Sitting:
+class PlaySession:
     """Plays the games of one person. What its methods refuse is a RunError in one line."""
 
     def __init__(self, *, seed: int) -> None:
         """`seed` is of all games; each draws its own chances from it."""
         self.seed = seed
         self._changed = threading.Condition()
-        self._seen = Seen()
+        self._seen = SessionView()
         self._answer: str | None = None
         self._closed = False
         self._game: threading.Thread | None = None
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> SessionView:
         """The game as it is now."""
         with self._changed:
             return self._seen
@@ -108,15 +108,15 @@ class Sitting:
             assert text is not None
             return text
 
-    def begin(self, table: Table, agent: str, number: int) -> None:
+    def begin(self, table: PlaySetup, agent: str, number: int) -> None:
         """Begin game `number`; asked again for one that was begun already, nothing happens."""
         table.check(agent)
         with self._changed:
             if number == self._seen.number and self._seen.agent == agent:
                 return
             if self._seen.phase not in ("idle", "over") or number != self._seen.number + 1:
-                raise Late("another game goes on at this table")
-            self._seen = Seen(phase="others", number=number, agent=agent)
+                raise MoveTooLate("another game goes on at this table")
+            self._seen = SessionView(phase="others", number=number, agent=agent)
             self._game = threading.Thread(target=self._play, args=(table, agent), daemon=True)
             self._game.start()
 
@@ -136,7 +136,9 @@ class Sitting:
                     made = replace(mine[-1], said=text)
                     self._set(phase="others", exchanges=(*mine[:-1], made))
                     return
-            raise Late("the game has gone on since this page was shown; the move was not taken")
+            raise MoveTooLate(
+                "the game has gone on since this page was shown; the move was not taken"
+            )
 
     def leave(self, number: int) -> None:
         """Leave a game: whatever it still asks is answered with nothing, and it is not saved."""
@@ -166,7 +168,7 @@ class Sitting:
         self._seen = replace(self._seen, **fields)  # type: ignore[arg-type]
         self._changed.notify_all()
 
-    def _play(self, table: Table, agent: str) -> None:
+    def _play(self, table: PlaySetup, agent: str) -> None:
         try:
             episode = table.game(agent, seed=self.seed, number=self.seen.number - 1)
             with self._changed:  # whoever leaves meanwhile is told that it is not saved
@@ -199,15 +201,15 @@ LONGEST_SHOWN = 100_000
 class PlayPages:
     """Makes the pages of one table."""
 
-    def __init__(self, place: Table, sitting: Sitting, *, title: str, agent: str) -> None:
+    def __init__(self, place: PlaySetup, sitting: PlaySession, *, title: str, agent: str) -> None:
         """`agent` is the seat that is offered first; it may be empty."""
         self.place, self.sitting, self.title, self.agent = place, sitting, title, agent
         self.seats = place.seats()
-        self.declared = Declared(arena=measured_by(place.arena()))
+        self.declared = RunMetrics(arena=measured_by(place.arena()))
         self.secret = secrets.token_urlsafe(24)
         """What every form carries, so that no other site can send one."""
 
-    def game(self) -> tuple[str, Seen]:
+    def game(self) -> tuple[str, SessionView]:
         """The game as the seat sees it, and what the page was made of."""
         seen = self.sitting.seen
         page = render(
@@ -223,7 +225,7 @@ class PlayPages:
         )
         return page, seen
 
-    def tag(self, seen: Seen) -> str:
+    def tag(self, seen: SessionView) -> str:
         """What this state is called, here and by no other server that a page was open on."""
         return web.tag_of(f"{self.secret}.{seen.stamp}")
 
@@ -291,7 +293,9 @@ def application(pages: PlayPages, *, token: str = "", host: str = "127.0.0.1") -
                 await run_in_threadpool(sitting.settle, PATIENCE)
             except (RunError, ConfigError) as error:
                 page = pages.problem(str(error), fields.get("text", ""))
-                return HTMLResponse(page, status_code=409 if isinstance(error, Late) else 403)
+                return HTMLResponse(
+                    page, status_code=409 if isinstance(error, MoveTooLate) else 403
+                )
             return RedirectResponse("/", status_code=303)  # a page loaded again sends no move
 
         return answer
@@ -335,7 +339,7 @@ def serve(
 
     Raises ConfigError or RunError where there is no such run, arena or seat, or the port is taken.
     """
-    sitting = Sitting(seed=seed)
+    sitting = PlaySession(seed=seed)
     opened = table(target, ask=sitting.ask, script=against, overrides=overrides, search=search)
     with opened as place:
         if agent:

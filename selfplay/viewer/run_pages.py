@@ -14,7 +14,7 @@ from markupsafe import Markup
 from pydantic import Field, TypeAdapter, ValidationError
 
 from selfplay.errors import RunError
-from selfplay.run.declarations import Declared, read_declared
+from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.formatting import as_of, figure, words
 from selfplay.run.metrics import of_troubles, told
 from selfplay.run.records import read_metrics, read_summary
@@ -31,9 +31,9 @@ from selfplay.run.report.charts import (
 )
 from selfplay.run.report.html import render
 from selfplay.viewer import failed_pages
-from selfplay.viewer.catalog import Catalogue, Shown, newest_state
+from selfplay.viewer.catalog import ListedRun, RunCatalogue, newest_state
 from selfplay.viewer.index import PAGE, links
-from selfplay.viewer.saved_games import Games
+from selfplay.viewer.saved_games import SavedGames
 from selfplay.viewer.task_pages import tasks_of
 
 _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -66,7 +66,7 @@ _LEAGUE: TypeAdapter[_League] = TypeAdapter(_League)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class StandingsCell:
     """What one came to against another."""
 
     rate: float
@@ -95,18 +95,18 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class StandingsRow:
     """One of the league."""
 
     name: str
     """A player, `player@updates` for a snapshot of one, or an anchor."""
     rating: float
     """The mean of its rating."""
-    cells: list[Cell | None]
+    cells: list[StandingsCell | None]
     """Against everyone in the order of the lines; None where they have not met."""
 
 
-def standings(run: Path) -> list[Line]:
+def standings(run: Path) -> list[StandingsRow]:
     """Return all players of a run's league, the best rated first.
 
     Raises RunError, in one line, if the run has no league or its record is damaged.
@@ -125,7 +125,7 @@ def standings(run: Path) -> list[Line]:
     meetings = _Meetings(played=known.played, seats=known.seats, now=_step(state))
     names = sorted(ratings, key=lambda name: (-ratings[name], name))
     return [
-        Line(
+        StandingsRow(
             name=name,
             rating=ratings[name],
             cells=[meetings.cell(name, other, counts.get((name, other))) for other in names],
@@ -153,7 +153,7 @@ class _Meetings:
     seats: Sequence[str]
     now: int
 
-    def cell(self, name: str, other: str, counts: Sequence[float] | None) -> Cell | None:
+    def cell(self, name: str, other: str, counts: Sequence[float] | None) -> StandingsCell | None:
         """Return the result of `name` against `other`; `counts` are wins, draws and losses."""
         if not counts or not sum(counts):
             return None
@@ -164,7 +164,7 @@ class _Meetings:
         sat |= {seat for _, _, taken, _, _ in theirs for seat in self.seats if seat != taken}
         games = [*own, *theirs]
         wins, draws, _ = counts
-        return Cell(
+        return StandingsCell(
             rate=(wins + 0.5 * draws) / sum(counts),
             games=sum(each[3] for each in games) if games else None,
             counted=sum(counts),
@@ -180,10 +180,10 @@ MOST_CHARTS = 40
 """Largest number of charts of a page; each takes about 0.1 s of one core."""
 
 
-class Pages:
+class RunPages:
     """Makes the pages of runs as a whole."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: RunCatalogue) -> None:
         self.catalogue = catalogue
         self._lines: dict[Path, tuple[str, dict[str, Any]]] = {}
 
@@ -294,7 +294,7 @@ class Pages:
             links=links(page, len(listed), {"part": part, "group": group}),
         )
 
-    def _counted(self, run: Shown, part: str) -> list[Chart]:
+    def _counted(self, run: ListedRun, part: str) -> list[Chart]:
         """What the curriculum counted, step by step."""
         prefix = f"curriculum/{part}/" if part else "curriculum/"
         rows = {
@@ -318,7 +318,7 @@ class Pages:
 
     # Parts -------------------------------------------------------------------------------------
 
-    def _line(self, run: Shown) -> dict[str, Any]:
+    def _line(self, run: ListedRun) -> dict[str, Any]:
         """What the list says of a run; read again only where there is something new."""
         stamp = f"{run.name}.{run.stamp}"
         if self._lines.get(run.folder, ("",))[0] != stamp:
@@ -326,10 +326,10 @@ class Pages:
         return self._lines[run.folder][1]
 
     @staticmethod
-    def _read_line(run: Shown) -> dict[str, Any]:
+    def _read_line(run: ListedRun) -> dict[str, Any]:
         """A broken run is listed with what is wrong."""
         if run.state == "games":
-            count = len(Games(run.games).names())
+            count = len(SavedGames(run.games).names())
             figures = [("games of a person", f"{count:,}")]
             return {"run": run, "steps": 0, "problem": "", "figures": figures}
         try:
@@ -356,7 +356,7 @@ class Pages:
         }
 
 
-def _rank(key: str, declared: Declared) -> int:
+def _rank(key: str, declared: RunMetrics) -> int:
     """The place of a metric in the list of runs, from 1; 0 if it is not shown.
 
     First the chief metrics of evaluations, then the roles' pay, then other metrics of whole
@@ -386,7 +386,7 @@ def _sections(names: Iterable[str]) -> dict[str, list[str]]:
 def _compared(
     key: str,
     rows: Mapping[str, Mapping[int, Mapping[str, float]]],
-    declared: Mapping[str, Declared],
+    declared: Mapping[str, RunMetrics],
 ) -> Chart:
     """One metric of several runs: a curve for each run that has it, with the run's declaration."""
     curves, units = [], set()

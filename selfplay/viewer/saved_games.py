@@ -7,16 +7,16 @@ from selfplay.errors import RunError
 from selfplay.rollout.matches import returns
 from selfplay.run.records import Recorded, decode, record_of
 from selfplay.run.untrusted import open_regular
-from selfplay.viewer.index import Row
+from selfplay.viewer.index import EpisodeRow
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class SavedGame:
     """A game in a list."""
 
     name: str
     """Its file's, without the ending."""
-    row: Row | None
+    row: EpisodeRow | None
     """Its figures; None where the file is no game."""
     seat: str
     """The agent that the person was."""
@@ -24,7 +24,7 @@ class Listed:
     """What is wrong with the file."""
 
 
-class Games:
+class SavedGames:
     """The games in one folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -37,7 +37,7 @@ class Games:
         except OSError as error:
             raise RunError(f"{self.folder}: cannot be read ({error.strerror})") from error
 
-    def listed(self, names: list[str]) -> list[Listed]:
+    def listed(self, names: list[str]) -> list[SavedGame]:
         """Games by name; what is none is listed with what is wrong."""
         return [self._listed(name) for name in names]
 
@@ -50,13 +50,13 @@ class Games:
         except (OSError, ValueError) as error:
             raise RunError(f"{path}: not a recorded game ({error})") from error
 
-    def _listed(self, name: str) -> Listed:
+    def _listed(self, name: str) -> SavedGame:
         try:
             record = self.read(name)
         except RunError as error:
-            return Listed(name=name, row=None, seat="", problem=str(error))
+            return SavedGame(name=name, row=None, seat="", problem=str(error))
         episode = record.episode
-        row = Row(
+        row = EpisodeRow(
             step=0,
             line=1,
             group=record.group,
@@ -70,4 +70,4 @@ class Games:
             tokens=sum(len(turn.completion_ids) for turn in episode.turns),
             rewards=dict(returns(episode)),
         )
-        return Listed(name=name, row=row, seat=", ".join(episode.seating))
+        return SavedGame(name=name, row=row, seat=", ".join(episode.policy_map))

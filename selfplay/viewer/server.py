@@ -20,10 +20,10 @@ from starlette.routing import Route
 from selfplay.errors import RunError
 from selfplay.run.records import DIGITS
 from selfplay.viewer import web
-from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.episode_pages import EpisodePages
-from selfplay.viewer.index import Filter
-from selfplay.viewer.run_pages import Pages
+from selfplay.viewer.index import EpisodeFilter
+from selfplay.viewer.run_pages import RunPages
 
 SHARE = 300
 """Seconds for each second of work for pages that are open, all of them together."""
@@ -31,7 +31,7 @@ SOONEST = 5.0
 """Seconds that are waited at the least."""
 
 
-class Pace:
+class PollLimiter:
     """How often open pages ask, so that all of them together cost no more than their share."""
 
     def __init__(self) -> None:
@@ -46,13 +46,13 @@ class Pace:
 
 
 def application(
-    catalogue: Catalogue, *, cache: Path, token: str = "", host: str = "127.0.0.1"
+    catalogue: RunCatalogue, *, cache: Path, token: str = "", host: str = "127.0.0.1"
 ) -> Starlette:
     """The web application, for loopback's `host`, or for anybody who has the `token`.
 
     `cache` is where indexes of episodes go.
     """
-    pages, listed, pace = Pages(catalogue), EpisodePages(catalogue, cache), Pace()
+    pages, listed, pace = RunPages(catalogue), EpisodePages(catalogue, cache), PollLimiter()
 
     def page(make: Callable[[Request], str]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -178,7 +178,7 @@ def application(
     return Starlette(routes=routes, middleware=web.guards(token, host))
 
 
-def serve(catalogue: Catalogue, *, cache: Path, host: str, port: int) -> None:
+def serve(catalogue: RunCatalogue, *, cache: Path, host: str, port: int) -> None:
     """Serve until interrupted; prints the address. Raises ConfigError if the port is taken."""
     web.serve(
         lambda token: application(catalogue, cache=cache, token=token, host=host),
@@ -196,9 +196,9 @@ def _place(request: Request, name: str) -> int:
     return int(text)
 
 
-def _filter(request: Request) -> Filter:
+def _filter(request: Request) -> EpisodeFilter:
     asked = request.query_params
-    return Filter(
+    return EpisodeFilter(
         role=asked.get("role", ""),
         status=asked.get("status", ""),
         outcome=asked.get("outcome", ""),

@@ -20,7 +20,7 @@ LADDER = ("depth", "state", "variants asked for", "variants solved")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TaskEntry:
     """One task."""
 
     key: str
@@ -39,12 +39,12 @@ class Entry:
     """What lists can be narrowed to: its type in a buffer, its state on a ladder."""
 
 
-class Tasks:
+class TaskTable:
     """The tasks of one curriculum, in the order in which they came."""
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[TaskEntry],
         *,
         columns: Sequence[str],
         charts: Sequence[Chart] = (),
@@ -56,14 +56,14 @@ class Tasks:
         self.groups = sorted({entry.group for entry in entries})
         """What the list can be narrowed to."""
 
-    def listed(self, group: str) -> list[Entry]:
+    def listed(self, group: str) -> list[TaskEntry]:
         """The tasks of a group, the newest first; all of them where it is empty."""
         found = reversed(self._entries.values())
         return [entry for entry in found if not group or entry.group == group]
 
-    def ancestors(self, key: str) -> list[Entry]:
+    def ancestors(self, key: str) -> list[TaskEntry]:
         """A task and those it was made from, breadth first; those that have left are not known."""
-        found: dict[str, Entry] = {}
+        found: dict[str, TaskEntry] = {}
         waiting = [key]
         while waiting and len(found) < MOST_RELATED:
             first = waiting.pop(0)
@@ -72,12 +72,12 @@ class Tasks:
                 waiting += found[first].parents
         return list(found.values())
 
-    def children(self, key: str) -> list[Entry]:
+    def children(self, key: str) -> list[TaskEntry]:
         """Those that were made from it, the newest first."""
         return [entry for entry in self.listed("") if key in entry.parents][:MOST_RELATED]
 
 
-def tasks_of(run: Path) -> dict[str, Tasks]:
+def tasks_of(run: Path) -> dict[str, TaskTable]:
     """The tasks of a run by part of its mixture; under "" where it is none.
 
     Raises RunError where there is no checkpoint, or no part of the curriculum keeps any.
@@ -94,7 +94,7 @@ def tasks_of(run: Path) -> dict[str, Tasks]:
     return kept
 
 
-def _tasks(state: Any) -> Tasks | None:
+def _tasks(state: Any) -> TaskTable | None:
     """Of one curriculum's state; None where it keeps none."""
     if isinstance(state, dict) and "rungs" in state:
         return _ladder(state["rungs"])
@@ -104,7 +104,7 @@ def _tasks(state: Any) -> Tasks | None:
     return None
 
 
-def _buffer(entries: list[dict[str, Any]]) -> Tasks:
+def _buffer(entries: list[dict[str, Any]]) -> TaskTable:
     rates: dict[int, list[float]] = {}
     for entry in entries:
         if entry["attempts"]:
@@ -114,7 +114,7 @@ def _buffer(entries: list[dict[str, Any]]) -> Tasks:
             )
     means = [(step, sum(found) / len(found)) for step, found in sorted(rates.items())]
     title = "Solve rate of tasks, by the step they came in; 0 is before training"
-    return Tasks(
+    return TaskTable(
         [
             _entry(
                 entry,
@@ -134,7 +134,7 @@ def _buffer(entries: list[dict[str, Any]]) -> Tasks:
     )
 
 
-def _ladder(rungs: list[dict[str, Any]]) -> Tasks:
+def _ladder(rungs: list[dict[str, Any]]) -> TaskTable:
     counts = Counter((int(rung["depth"]), str(rung["state"])) for rung in rungs)
     deepest = max((depth for depth, _ in counts), default=0)
     states = sorted({state for _, state in counts})
@@ -145,7 +145,7 @@ def _ladder(rungs: list[dict[str, Any]]) -> Tasks:
         )
         for depth in range(deepest + 1)
     ]
-    return Tasks(
+    return TaskTable(
         [
             _entry(
                 rung,
@@ -167,10 +167,10 @@ def _ladder(rungs: list[dict[str, Any]]) -> Tasks:
     )
 
 
-def _entry(kept: Mapping[str, Any], **fields: Any) -> Entry:
+def _entry(kept: Mapping[str, Any], **fields: Any) -> TaskEntry:
     task = kept["task"]
     payload = dict(task.get("payload", {}))
-    return Entry(type=str(task["type"]), id=str(task["id"]), payload=payload, **fields)
+    return TaskEntry(type=str(task["type"]), id=str(task["id"]), payload=payload, **fields)
 
 
 def _chart(title: str, points: Sequence[tuple[int, float]]) -> Chart:

@@ -22,7 +22,7 @@ from selfplay.curriculum.mixture import MixtureCurriculum, routed, unrouted
 from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.run.metrics import of_episodes
 from selfplay.types import Task
 from tests.helpers.builders import episode, group, turn
@@ -40,7 +40,7 @@ def played(arena: Arena, seed: int) -> Arena:
     rng = Random(seed)
     while not arena.finished:
         legal = {agent: arena.view(agent).fields.get("legal") or ["x"] for agent in arena.stage}
-        arena.play({agent: rng.choice(moves) for agent, moves in legal.items()})
+        arena.play_stage({agent: rng.choice(moves) for agent, moves in legal.items()})
     return arena
 
 
@@ -79,7 +79,7 @@ def test_a_part_plays_as_it_does_alone(part: str, alone: Arena, task: Task) -> N
 def test_forks_pickles_and_replays_keep_the_part() -> None:
     arena = mixture()
     arena.begin(routed("zoo", GAME), 5)
-    arena.play({"zoo_player_0": "4"})
+    arena.play_stage({"zoo_player_0": "4"})
     twin, loaded = arena.fork(), pickle.loads(pickle.dumps(arena))
     assert isinstance(twin, Mixture) and twin.parts is arena.parts and loaded.parts is None
     assert all(part.inner is not arena.inner for part in (twin, loaded))
@@ -93,11 +93,12 @@ def test_forks_pickles_and_replays_keep_the_part() -> None:
 
 def test_a_task_for_no_part_fails_its_episode_alone() -> None:
     seats = {
-        role: Seat(role=Role(), policy="p", renderer=ByteRenderer()) for role in raw_env().roles
+        role: AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
+        for role in raw_env().roles
     }
     rollout = Rollout(arena=raw_env, seats=seats, engines={})
     tasks = [GAME, routed("chess", GAME), Task(id="x", payload={"arena": "kuhn", "task": 3})]
-    found = rollout.play([Job(task=task, seed=0) for task in tasks])
+    found = rollout.run([EpisodeSpec(task=task, seed=0) for task in tasks])
     assert "names no arena" in found[0].error and "no arena 'chess'" in found[1].error
     assert all(episode.error and not episode.turns for episode in found)
     with pytest.raises(ValueError, match="names no arena"):
@@ -214,6 +215,6 @@ def test_a_ballot_is_the_parts() -> None:
     sums = Task(id="sum", payload={"question": "1 + 1", "answer": "2"})
     said = json.dumps({"answer": "2.0", "argument": "so"})
     arena = mixture()
-    assert arena.ballot(routed("pipeline", sums), "pipeline_refiner_0", said) == "=2"
-    assert arena.ballot(routed("pipeline", sums), "pipeline_verifier_0", said) == ""
-    assert arena.ballot(routed("kuhn", GAME), "kuhn_player_0", "bet") is None
+    assert arena.canonical_answer(routed("pipeline", sums), "pipeline_refiner_0", said) == "=2"
+    assert arena.canonical_answer(routed("pipeline", sums), "pipeline_verifier_0", said) == ""
+    assert arena.canonical_answer(routed("kuhn", GAME), "kuhn_player_0", "bet") is None

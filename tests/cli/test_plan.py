@@ -11,7 +11,7 @@ from selfplay.cli.main import main
 from selfplay.config import compose
 from selfplay.plan import calibrate
 from selfplay.plan.calibrate import PROBES, Probe, fit
-from selfplay.plan.cluster import Cluster, folder, load_cluster
+from selfplay.plan.cluster import ClusterSpec, folder, load_cluster
 from selfplay.run.directory import Run
 from selfplay.types import Group
 from tests.helpers.builders import episode, turn
@@ -213,7 +213,7 @@ def test_measuring_writes_a_cluster_that_plans(
     place = tmp_path / "mine.yaml"
     assert main(["plan", "--measure", str(place)]) == 0
     cluster, plain = load_cluster(str(place), [])
-    assert isinstance(cluster, Cluster) and cluster.device.basis == "calibrated"
+    assert isinstance(cluster, ClusterSpec) and cluster.device.basis == "calibrated"
     assert cluster.device.rates.call == 0.002 and 0 < cluster.device.rates.turn < 60
     assert cluster.device.rates.train[1] == pytest.approx(0.1)
     assert yaml.safe_load(place.read_text())["_target_"] == plain["_target_"]

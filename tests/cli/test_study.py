@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from selfplay.cli.main import main
-from selfplay.config.compose import at_home
+from selfplay.config.compose import with_local_runtime
 from selfplay.study import registry
 from selfplay.study.result import Result, Table
 from tests.helpers.command_process import finished, one_line, run
@@ -217,11 +217,15 @@ def test_what_cannot_be_measured_is_one_line(
 
 
 def test_a_run_from_before_a_group_was_there_is_looked_at_all_the_same() -> None:
-    here = at_home({"seed": 1})
-    assert here["seed"] == 1 and here == at_home(here) and {"engine", "runtime"} <= set(here)
+    here = with_local_runtime({"seed": 1})
+    assert (
+        here["seed"] == 1
+        and here == with_local_runtime(here)
+        and {"engine", "runtime"} <= set(here)
+    )
     base = {"learner": {"attention": "sdpa", "lr": 0.1}}
     on_gpus = {"learner": {"attention": "flex_attention"}, "population": {"special": {"a": base}}}
-    here = at_home(on_gpus)
+    here = with_local_runtime(on_gpus)
     assert here["learner"] == {"attention": None}
     assert here["population"]["special"]["a"]["learner"] == {"attention": None, "lr": 0.1}
 

@@ -7,21 +7,23 @@ from typing import Any
 
 import pytest
 
-from selfplay.collapse import Watch
+from selfplay.collapse import CollapseMonitor
 from selfplay.collapse.responses import Warn
 from selfplay.config.compose import choices, load
 from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import validate
 
-FALLS = {"figure": "a", "direction": "falls", "by": 0.5, "window": 1, "patience": 1}
+FALLS = {"metric": "a", "direction": "decrease", "threshold": 0.5, "window": 1, "patience": 1}
 
 
-def watch(**rules: Mapping[str, Any] | None) -> Watch:
-    return Watch(response=Warn(), rules=rules)
+def watch(**rules: Mapping[str, Any] | None) -> CollapseMonitor:
+    return CollapseMonitor(response=Warn(), rules=rules)
 
 
-def fired(watching: Watch, values: Sequence[float], name: str = "a", first: int = 1) -> list[int]:
+def fired(
+    watching: CollapseMonitor, values: Sequence[float], name: str = "a", first: int = 1
+) -> list[int]:
     """The steps at which the only rule fires, one value per step."""
     steps = []
     for step, value in enumerate(values, first):
@@ -36,7 +38,7 @@ def fired(watching: Watch, values: Sequence[float], name: str = "a", first: int 
     [
         # from its best: 0.9 falls by more than 0.5 below at 0.3, and no longer at 0.4
         ({}, [0.2, 0.9, 0.5, 0.3, 0.4, 0.3], [4, 6]),
-        ({"direction": "rises"}, [0.9, 0.2, 0.6, 0.8, 0.7], [4]),
+        ({"direction": "increase"}, [0.9, 0.2, 0.6, 0.8, 0.7], [4]),
         # from its first: what it reaches later does not count
         ({"reference": "first"}, [0.2, 0.9, 0.3, -0.2, -0.4], [5]),
         ({"reference": 1.0}, [0.4, 0.6, 0.5], [1]),
@@ -57,7 +59,7 @@ def test_a_rule_fires_where_it_says(
 
 
 def test_self_play_that_diverges_from_play_against_anchors() -> None:
-    rule = {**FALLS, "figure": "self", "minus": "anchor", "direction": "rises", "by": 0.2}
+    rule = {**FALLS, "metric": "self", "minus": "anchor", "direction": "increase", "threshold": 0.2}
     watching = watch(diverging=rule)
     told = []
     for step in range(1, 9):
@@ -71,11 +73,11 @@ def test_self_play_that_diverges_from_play_against_anchors() -> None:
 
 
 def test_each_figure_that_fits_is_watched_by_itself() -> None:
-    watching = watch(valid={**FALLS, "figure": "role/*/valid"})
+    watching = watch(valid={**FALLS, "metric": "role/*/valid"})
     watching.observe(1, {"role/a/valid": 1.0, "role/b/valid": 0.4, "role/a/reward": 1.0})
     assert watching.observe(2, {"role/a/valid": 1.0, "role/b/valid": 0.0}) == {"collapse/valid": 0}
     assert watching.observe(3, {"role/a/valid": 0.1, "role/b/valid": 0.0}) == {"collapse/valid": 1}
-    assert [alarm.figure for alarm in watching.alarms()] == ["role/a/valid"]
+    assert [alarm.metric for alarm in watching.alarms()] == ["role/a/valid"]
 
 
 def test_an_alarm_is_new_once_and_knows_when_it_began() -> None:
@@ -99,7 +101,7 @@ def test_an_alarm_is_not_new_in_a_step_that_has_nothing_new_to_see() -> None:
 
 
 def test_what_a_missing_figure_counts_as() -> None:
-    rule = {**FALLS, "figure": "a/*", "direction": "rises", "reference": 0.0, "patience": 2}
+    rule = {**FALLS, "metric": "a/*", "direction": "increase", "reference": 0.0, "patience": 2}
     values = [None, 0.9, None, 0.9, 0.9, None]
     for absent, expected in ((None, [4, 5, 6]), (0.0, [5]), (0.8, [3, 4, 5, 6])):
         watching, told = watch(mine={**rule, "absent": absent}), []
@@ -113,7 +115,7 @@ def test_what_a_missing_figure_counts_as() -> None:
 
 
 def test_a_rule_that_is_taken_away_and_one_on_what_the_run_has_not() -> None:
-    watching = watch(mine=FALLS, gap={**FALLS, "figure": "b", "minus": "rewrd"}, off=None)
+    watching = watch(mine=FALLS, gap={**FALLS, "metric": "b", "minus": "rewrd"}, off=None)
     assert set(watching.rules) == {"mine", "gap"}
     figures = {"a": 1.0, "b": 1.0, "reward": 0.5}
     assert watching.observe(1, figures) == {"collapse/mine": 0}
@@ -139,13 +141,13 @@ def test_what_it_has_seen_survives_a_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"directon": "falls"}, r"collapse\.rules\.mine\.directon: unknown key; did you mean"),
+        ({"directon": "decrease"}, r"collapse\.rules\.mine\.directon: unknown key; did you mean"),
         ({"direction": "down"}, r"collapse\.rules\.mine\.direction: 'down' does not fit"),
         ({"window": 0}, r"collapse\.rules\.mine: window and patience are at least 1"),
         ({"absent": math.nan}, r"collapse\.rules\.mine: absent is a number or null"),
-        ({"by": -1}, r"collapse\.rules\.mine: by is a number of at least 0"),
+        ({"threshold": -1}, r"collapse\.rules\.mine: threshold is a number of at least 0"),
         ({"reference": "last"}, r"collapse\.rules\.mine\.reference"),
-        ({"figure": "a/*", "minus": "b"}, "named in full, without"),
+        ({"metric": "a/*", "minus": "b"}, "named in full, without"),
     ],
 )
 def test_what_makes_no_rule_is_refused(settings: dict[str, Any], complaint: str) -> None:
@@ -156,14 +158,14 @@ def test_what_makes_no_rule_is_refused(settings: dict[str, Any], complaint: str)
 @pytest.mark.parametrize("name", choices("collapse"))
 def test_every_shipped_watch_can_be_built(name: str) -> None:
     watching = build(load([f"collapse={name}"])["collapse"], where="collapse")
-    assert isinstance(watching, Watch) and bool(watching.rules) == (name != "none")
+    assert isinstance(watching, CollapseMonitor) and bool(watching.rules) == (name != "none")
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
         ("collapse.response.times=0", "times is at least 1"),
-        ("collapse.rules.entropy.by=-1", r"collapse\.rules\.entropy: by is a number"),
+        ("collapse.rules.entropy.threshold=-1", r"collapse\.rules\.entropy: threshold is a number"),
         ("+collapse.rules.entropy.wait=1", r"collapse\.rules\.entropy\.wait: unknown key"),
     ],
 )
@@ -175,7 +177,7 @@ def test_a_config_of_no_watch_is_refused_before_anything_runs(change: str, compl
 def test_the_shipped_rules_stay_silent_where_learning_goes_well() -> None:
     """Answers three times as long, and surprisal down to a tenth, are no collapse."""
     node = load(["collapse=warn"])["collapse"]
-    watching = Watch(response=Warn(), rules=node["rules"])
+    watching = CollapseMonitor(response=Warn(), rules=node["rules"])
     for step in range(1, 60):
         gone = step / 60
         figures = {
@@ -191,7 +193,7 @@ def test_the_shipped_rules_stay_silent_where_learning_goes_well() -> None:
 
 def test_duplicates_now_and_then_are_no_collapse() -> None:
     """A step without any has no figure of them."""
-    watching = Watch(response=Warn(), rules=load(["collapse=warn"])["collapse"]["rules"])
+    watching = CollapseMonitor(response=Warn(), rules=load(["collapse=warn"])["collapse"]["rules"])
     told = []
     for step in range(1, 60):
         now = {"role/solver/verdict/duplicate": 0.5} if step % 5 == 0 or step > 50 else {}
@@ -211,7 +213,7 @@ def test_each_of_the_shipped_rules_fires_at_what_it_is_for() -> None:
     }
     sick = dict(zip(healthy, (0.0, 5.0, 0.5, 0.9, 0.6), strict=True))
     for figure, value in sick.items():
-        watching = Watch(response=Warn(), rules=node["rules"])
+        watching = CollapseMonitor(response=Warn(), rules=node["rules"])
         for step in range(1, 30):
             watching.observe(step, healthy if step < 15 else {**healthy, figure: value})
-        assert [alarm.figure for alarm in watching.alarms()] == [figure]
+        assert [alarm.metric for alarm in watching.alarms()] == [figure]

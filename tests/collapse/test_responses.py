@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import selfplay.train as training
-from selfplay.collapse import Watch
+from selfplay.collapse import CollapseMonitor
 from selfplay.collapse.responses import MixAnchors
 from selfplay.config import compose
 from selfplay.curriculum.fixed import FixedTasks
@@ -26,7 +26,13 @@ from selfplay.types import Group
 from tests.helpers.command_process import contents, metrics, shared_cache
 
 SEED, STEPS = 0, 7
-RULE = {"figure": "curriculum/health", "direction": "falls", "by": 0.5, "window": 2, "patience": 2}
+RULE = {
+    "metric": "curriculum/health",
+    "direction": "decrease",
+    "threshold": 0.5,
+    "window": 2,
+    "patience": 2,
+}
 
 
 class Frail(FixedTasks):
@@ -201,7 +207,9 @@ def test_it_goes_back_no_more_often_than_it_may_and_then_gives_the_diagnosis(
 def test_with_no_checkpoint_from_before_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watch, "spare", lambda self: None)  # as where somebody cleared them away
+    monkeypatch.setattr(
+        CollapseMonitor, "spare", lambda self: None
+    )  # as where somebody cleared them away
     with pytest.raises(CollapsedError, match="no whole checkpoint is left from before step 4"):
         trained(tmp_path / "run", settings("collapse=roll_back"))
 
@@ -231,7 +239,7 @@ def test_anchors_are_mixed_in_until_a_step() -> None:
             self.asked.append((share, until))
 
     league = League()
-    watch = Watch(response=MixAnchors(share=0.4, steps=10), rules={"health": RULE})
+    watch = CollapseMonitor(response=MixAnchors(share=0.4, steps=10), rules={"health": RULE})
     for step in range(1, 8):
         watch.observe(step, {"curriculum/health": float(step < 4)})
         assert watch.respond(step, checkpoints=Path("nowhere"), league=league) is None

@@ -95,7 +95,7 @@ def test_what_the_command_line_names_itself_wins() -> None:
 
 def test_an_algorithm_on_the_command_line_replaces_that_of_an_experiment() -> None:
     composed, told = loaded(KUHN, "algorithm=rloo")
-    assert composed["credit"] == {"_target_": node("credit", "rloo"), "within": "role"}
+    assert composed["credit"] == {"_target_": node("credit", "rloo"), "group_by": "role"}
     assert composed["objective"]["kl"] == 0.0 and composed["objective"]["reference"] == "initial"
     assert composed["sampler"]["group_size"] == 85  # how much is played is the experiment's
     assert len(told) == 2 and all("algorithm=rloo was chosen" in line for line in told)

@@ -57,28 +57,30 @@ def test_every_experiment_takes_every_choice(experiment: str) -> None:
 
 def test_what_is_dropped_is_told() -> None:
     composed, told = loaded("+experiment=tiny/kuhn", "credit=rae")
-    assert told == ["experiment tiny/kuhn's credit.within is dropped: credit=rae was chosen"]
+    assert told == ["experiment tiny/kuhn's credit.group_by is dropped: credit=rae was chosen"]
     assert "within" not in composed["credit"]
     composed, told = loaded("+experiment=tiny/tic_tac_toe_league", "league=pfsp")
     assert told == [
-        "experiment tiny/tic_tac_toe_league's league.anchors, league.players, league.draws are "
-        "dropped: league=pfsp was chosen"
+        "experiment tiny/tic_tac_toe_league's league.anchors, league.players, "
+        "league.opponents_per_step are dropped: league=pfsp was chosen"
     ]
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "+experiment=tiny/kuhn", "credit=rae", "--cfg"]) == 0
     said = capsys.readouterr().err.splitlines()
-    assert said == ["note: experiment tiny/kuhn's credit.within is dropped: credit=rae was chosen"]
+    assert said == [
+        "note: experiment tiny/kuhn's credit.group_by is dropped: credit=rae was chosen"
+    ]
 
 
 def test_what_the_command_line_sets_is_kept() -> None:
-    composed, _ = loaded("+experiment=tiny/kuhn", "credit=rloo", "credit.within=prompt")
+    composed, _ = loaded("+experiment=tiny/kuhn", "credit=rloo", "credit.group_by=prompt")
     assert composed["credit"]["within"] == "prompt"
     composed, _ = loaded("+experiment=tiny/kuhn", "sampler=dynamic", "sampler.group_size=3")
     assert composed["sampler"]["group_size"] == 3
     with pytest.raises(ConfigError, match=r"unknown key 'credit\.within'"):
-        loaded("+experiment=tiny/kuhn", "credit=rae", "credit.within=role")
+        loaded("+experiment=tiny/kuhn", "credit=rae", "credit.group_by=role")
 
 
 def test_the_experiments_own_choice_and_other_groups_are_kept() -> None:
@@ -111,7 +113,7 @@ def test_an_experiment_that_stands_on_another_loses_both_settings(tmp_path: Path
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/mine.yaml").write_text(
         "# @package _global_\n# mine\ndefaults:\n  - tiny/kuhn\n"
-        "credit: {within: role}\nrun: {steps: 3}\nlearner: {lr: 1e-3}\n"
+        "credit: {group_by: role}\nrun: {steps: 3}\nlearner: {lr: 1e-3}\n"
     )
     search = [str(tmp_path)]
     composed, told = loaded("+experiment=mine", "credit=rae", search=search)
@@ -133,7 +135,7 @@ def test_a_sweep_tells_each_line_once(
     points = ["+experiment=tiny/kuhn", "credit=rae,dr_grpo", "seed=0,1", "run.name=s"]
     assert main(["train", "-m", *points]) == 2
     note, failed = capsys.readouterr().err.splitlines()
-    assert note == "note: experiment tiny/kuhn's credit.within is dropped: credit=rae was chosen"
+    assert note == "note: experiment tiny/kuhn's credit.group_by is dropped: credit=rae was chosen"
     assert "1 of 4 runs did not end" in failed
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from selfplay.cli.main import main
 from selfplay.config import compose
-from selfplay.config.plain_data import MOST_NODES, refuse_bomb, refuse_unfit
-from selfplay.config.run_config import MOST_THREADS, Settings, run_folder
+from selfplay.config.plain_data import MOST_NODES, check_expansion, check_plain
+from selfplay.config.run_config import MOST_THREADS, RunSettings, run_folder
 from selfplay.errors import ConfigError
 
 SOON = 30
@@ -42,7 +42,7 @@ HOSTILE = [
     "evaluations.held_out_greedy.temperature=inf",
     "+run.minimum={valid: nan}",
     "+run.minimum={valid: inf}",
-    "run.max_failed_share=nan",
+    "run.max_failed_fraction=nan",
     "run.steps=1e400",
     "run.steps=1e30",
     "rollout.max_turns=nan",
@@ -185,9 +185,9 @@ def test_names_and_folders_that_fit() -> None:
 
 
 def test_threads_are_bounded_and_what_is_possible_is_not() -> None:
-    assert Settings(steps=1, threads=MOST_THREADS).threads == MOST_THREADS
+    assert RunSettings(steps=1, threads=MOST_THREADS).threads == MOST_THREADS
     with pytest.raises(ValueError, match=f"threads between 0 and {MOST_THREADS}"):
-        Settings(steps=1, threads=MOST_THREADS + 1)
+        RunSettings(steps=1, threads=MOST_THREADS + 1)
 
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -282,11 +282,11 @@ def test_a_large_config_that_is_honest_is_read(tmp_path: Path) -> None:
     lines = [f"k{n}: [{', '.join(['1'] * 20)}]" for n in range(1000)]
     path = tmp_path / "config.yaml"
     path.write_text("\n".join(["a: &a [1, 2]", "b: [*a, *a]", *lines]))
-    refuse_bomb(path)
+    check_expansion(path)
     assert compose.load([], name="config", folder=tmp_path)["b"] == [[1, 2], [1, 2]]
     path.write_text(f"a: [{', '.join(['1'] * MOST_NODES)}]")
     with pytest.raises(ConfigError, match="more than 30,000 values"):
-        refuse_bomb(path)
+        check_expansion(path)
 
 
 def test_a_bomb_in_a_group_of_a_users_folder_is_refused(tmp_path: Path) -> None:
@@ -297,11 +297,11 @@ def test_a_bomb_in_a_group_of_a_users_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_values_that_no_setting_has_are_named_with_their_key() -> None:
-    refuse_unfit({"a": [1, None, True, 2.5, "x", float("inf")], 1: {"b": "\u00e9"}})
+    check_plain({"a": [1, None, True, 2.5, "x", float("inf")], 1: {"b": "\u00e9"}})
     for value, where in (
         ({"a": {"b": [1, float("nan")]}}, r"^a\.b\.1: nan does not fit"),
         ({"a": {"b": "\ud800"}}, r"^a\.b: '\\ud800' does not fit: it is not valid UTF-8"),
         ({"a": {"x\0": 1}}, r"^a: .*NUL"),
     ):
         with pytest.raises(ConfigError, match=where):
-            refuse_unfit(value)
+            check_plain(value)

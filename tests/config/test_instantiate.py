@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from selfplay.config.instantiate import build, check, convert, fit
+from selfplay.config.instantiate import build, check, check_arguments, convert
 from selfplay.errors import ConfigError
 
 HERE = __name__
@@ -161,7 +161,7 @@ def test_a_value_that_does_not_fit_is_one_line(hint: Any, given: Any, complaint:
 def test_what_is_built_gets_the_converted_values() -> None:
     made = build(node("Vehicle", name=7, speed="1e-4", pair=[1, 2]))
     assert (made.name, made.speed, made.pair) == ("7", 1e-4, (1.0, 2.0))
-    assert fit(Limits, {"least": {"a": "1"}}, where="x") == {"least": {"a": 1.0}}
+    assert check_arguments(Limits, {"least": {"a": "1"}}, where="x") == {"least": {"a": 1.0}}
 
 
 def test_what_the_target_refuses_is_one_line() -> None:
@@ -170,9 +170,9 @@ def test_what_the_target_refuses_is_one_line() -> None:
 
 
 def test_reserved_parameters_are_no_keys() -> None:
-    assert fit(Vehicle, {}, where="x", reserved=("name",)) == {}
+    assert check_arguments(Vehicle, {}, where="x", reserved=("name",)) == {}
     with pytest.raises(ConfigError, match=r"x\.name: unknown key"):
-        fit(Vehicle, {"name": "a"}, where="x", reserved=("name",))
+        check_arguments(Vehicle, {"name": "a"}, where="x", reserved=("name",))
 
 
 def test_checking_builds_nothing_and_looks_into_nested_nodes() -> None:

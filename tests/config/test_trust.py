@@ -17,8 +17,8 @@ from torch.distributed.checkpoint import save as save_shards
 
 from selfplay.cli.main import main
 from selfplay.config import compose
-from selfplay.config.instantiate import build, check, locate
-from selfplay.config.trust import Limit, admit_config, admit_file, limited
+from selfplay.config.instantiate import build, check, import_target
+from selfplay.config.trust import TrustLimit, admit_config, admit_file, limited
 from selfplay.errors import ConfigError, RunError
 from selfplay.learner.sharded_checkpoint import PlainReader
 from selfplay.models.lora import load_adapter
@@ -116,7 +116,7 @@ def test_python_m_takes_the_current_folder_from_the_front(tmp_path: Path) -> Non
 
 REFUSED = [
     "selfplay.config.instantiate.import_module",
-    "selfplay.config.instantiate.locate",
+    "selfplay.config.instantiate.import_target",
     "selfplay.run.directory.write_atomic",
     "selfplay.run.directory.TemporaryDirectory",
     "selfplay.models.warmstart.make",
@@ -131,8 +131,8 @@ REFUSED = [
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_name_in_our_packages_must_be_something_that_a_config_names(name: str) -> None:
-    with limited(Limit()), pytest.raises(ConfigError, match=r"^x\._target_: "):
-        locate(name, "x")
+    with limited(TrustLimit()), pytest.raises(ConfigError, match=r"^x\._target_: "):
+        import_target(name, "x")
 
 
 def test_what_the_shipped_configs_name_is_allowed() -> None:
@@ -145,9 +145,9 @@ def test_what_the_shipped_configs_name_is_allowed() -> None:
             if part.split()[0].strip("\"'{},").partition(".")[0] in ("selfplay", "roles", "arenas")
         }
     assert len(names) > 80
-    with limited(Limit()):
+    with limited(TrustLimit()):
         for name in sorted(names):
-            locate(name, "x")
+            import_target(name, "x")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_what_the_shipped_configs_name_is_allowed() -> None:
 def test_import_paths_among_the_arguments_pass_the_same_gate(
     node: dict[str, Any], package: str
 ) -> None:
-    with limited(Limit()), pytest.raises(ConfigError, match=f"--trust {package}"):
+    with limited(TrustLimit()), pytest.raises(ConfigError, match=f"--trust {package}"):
         build(node, where="arena")
 
 
@@ -190,9 +190,9 @@ def test_import_paths_among_the_arguments_pass_the_same_gate(
     ],
 )
 def test_what_reaches_outside_is_for_the_user_to_allow(node: dict[str, Any], module: str) -> None:
-    with limited(Limit()), pytest.raises(ConfigError, match=f"--trust {module}"):
+    with limited(TrustLimit()), pytest.raises(ConfigError, match=f"--trust {module}"):
         check({"services": {"x": node}})
-    with limited(Limit(packages=(module,))):
+    with limited(TrustLimit(packages=(module,))):
         check({"services": {"x": node}})
 
 
@@ -209,26 +209,29 @@ def test_what_reaches_outside_is_for_the_user_to_allow(node: dict[str, Any], mod
 def test_the_config_of_a_run_holds_plain_values(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    with limited(Limit()), pytest.raises(ConfigError):
+    with limited(TrustLimit()), pytest.raises(ConfigError):
         admit_file(path)
 
 
 def test_text_that_looks_like_a_reference_is_text(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(compose.to_yaml({"a": "${b}", "c": "\\${b}", "d": "\\\\${b}"}))
-    with limited(Limit()):
+    with limited(TrustLimit()):
         admit_file(path)
 
 
 @pytest.mark.parametrize("name", [None, 7, ["os.system"], "os", "arenas:os.system", "arenas..x"])
 def test_a_target_that_is_no_name_is_not_advised_to_be_trusted(name: Any) -> None:
-    with limited(Limit()), pytest.raises(ConfigError, match=r"a\._target_: .* is no dotted name"):
+    with (
+        limited(TrustLimit()),
+        pytest.raises(ConfigError, match=r"a\._target_: .* is no dotted name"),
+    ):
         admit_config({"a": {"_target_": name}})
 
 
 def test_a_trusted_name_is_the_name_of_a_package() -> None:
     with pytest.raises(ConfigError, match="no package name"):
-        Limit(packages=("a b",))
+        TrustLimit(packages=("a b",))
 
 
 class Touch:

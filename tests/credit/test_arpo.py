@@ -3,7 +3,7 @@
 import pytest
 
 from selfplay.credit.arpo import ARPO
-from selfplay.credit.base import own_return, plays
+from selfplay.credit.base import learnable_turns, own_return
 from selfplay.credit.grpo import GRPO
 from selfplay.credit.tree import candidates, path, places
 from selfplay.types import Episode, Status
@@ -53,7 +53,7 @@ def test_a_branch_of_a_branch_shares_what_its_parent_shared() -> None:
         (0, 0, 2),
         (0, 3, 3),
     ]
-    found = places(plays([GROUP], own_return))
+    found = places(learnable_turns([GROUP], own_return))
     assert found[0] == found[6] == found[9] != found[3]
     assert found[1] == found[7] != found[10]
     assert len(set(found)) == 9
@@ -90,7 +90,7 @@ def test_agents_of_one_stage_branch_together() -> None:
         return episode(*turns[:2], turn("a_0", left, stage=1), turn("b_0", right, stage=1))
 
     one = group(both(1, 0), both(0, 0), branched(both(2, 3), 0, stem=2))
-    samples = ARPO(std=False, within="agent").assign([one])
+    samples = ARPO(std=False, group_by="agent").assign([one])
     assert [(s.episode, s.turn.agent) for s in samples[-2:]] == [(2, "a_0"), (2, "b_0")]
     # a: returns 1, 0, 2, advantages 0, -1, 1; b: 0, 0, 3, advantages -1, -1, 2.
     assert advantages(samples) == [0.5, 0.5, 0, -1, -1, -1, -1, -1, 1, 2]

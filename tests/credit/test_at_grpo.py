@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from selfplay.credit.at_grpo import AgentTurn
+from selfplay.credit.at_grpo import ATGRPO
 from selfplay.types import Episode, Status
 from tests.helpers.builders import advantages, episode, group, turn
 from tests.helpers.enumerated_arena import branched, gradient, trees
@@ -28,7 +28,7 @@ TREE = group(
 
 
 def test_a_candidate_is_worth_the_mean_of_its_children_and_stands_once() -> None:
-    samples = AgentTurn(std=False).assign([TREE])
+    samples = ATGRPO(std=False).assign([TREE])
     assert [(s.episode, s.turn.stage) for s in samples] == [
         (0, 0),
         (0, 1),
@@ -38,7 +38,7 @@ def test_a_candidate_is_worth_the_mean_of_its_children_and_stands_once() -> None
         (3, 1),
     ]
     assert advantages(samples) == [-0.5, -2.0, 0.5, 2.0, 2.0, -2.0]
-    scaled = advantages(AgentTurn().assign([TREE]))
+    scaled = advantages(ATGRPO().assign([TREE]))
     assert scaled == pytest.approx([-0.70711, -0.70711, 0.70711, 0.70711, 0.70711, -0.70711], 1e-4)
 
 
@@ -51,7 +51,7 @@ def test_children_count_alike_however_many_episodes_go_through_them() -> None:
     one = group(
         deep(0.0), branched(deep(8.0), 0, stem=1), branched(deep(4.0), 0, stem=2), deep(0.0)
     )
-    found = AgentTurn(std=False).assign([one])
+    found = ATGRPO(std=False).assign([one])
     # Roots: (2 + 8) / 2 = 5 against 0. Second stage, prompt 1: 2, 8 and 0. Third: 0, 8, 4 and 0.
     by_stage = [[s.advantage for s in found if s.turn.stage == n] for n in range(3)]
     assert by_stage == [
@@ -63,7 +63,7 @@ def test_children_count_alike_however_many_episodes_go_through_them() -> None:
 
 def test_other_prompts_agents_and_turns_are_not_compared() -> None:
     alone = group(line(1, 0.0, 5.0), line(2, 1.0, 0.0), line(1, 4.0, 4.0, name="b_0"))
-    assert advantages(AgentTurn(std=False).assign([alone])) == [2.0, 0.0, -2.0, 0.0, 0.0, 0.0]
+    assert advantages(ATGRPO(std=False).assign([alone])) == [2.0, 0.0, -2.0, 0.0, 0.0, 0.0]
 
 
 def test_the_team_may_judge() -> None:
@@ -71,19 +71,19 @@ def test_the_team_may_judge() -> None:
         return episode(turn("a_0", left, stage=0), turn("b_0", right, stage=0))
 
     one = group(both(1.0, 3.0), both(0.0, 0.0))
-    assert advantages(AgentTurn(returns="team", std=False).assign([one])) == [1, 1, -1, -1]
-    assert advantages(AgentTurn(std=False).assign([one])) == [0.5, 1.5, -0.5, -1.5]
+    assert advantages(ATGRPO(returns="team", std=False).assign([one])) == [1, 1, -1, -1]
+    assert advantages(ATGRPO(std=False).assign([one])) == [0.5, 1.5, -0.5, -1.5]
 
 
 def test_a_failed_branch_leaves_the_others_alone() -> None:
     failed = branched(episode(*TREE.episodes[2].turns, status=Status.FAILED), 0, stem=1)
     one = group(*TREE.episodes[:2], failed, TREE.episodes[3])
     # The first candidate is now worth 1 + 2 = 3, and its child has no sibling.
-    assert advantages(AgentTurn(std=False).assign([one])) == [-1.5, 0.0, 1.5, 2.0, -2.0]
+    assert advantages(ATGRPO(std=False).assign([one])) == [-1.5, 0.0, 1.5, 2.0, -2.0]
 
 
 def test_over_all_trees_it_expects_its_share_of_the_policy_gradient() -> None:
-    game, credit = TWO_ROUNDS, AgentTurn(std=False)
+    game, credit = TWO_ROUNDS, ATGRPO(std=False)
     logits = game.table(seed=3)
     found, total = np.zeros(tuple(logits.shape)), 0.0
     for weight, tree in trees(game, logits):
@@ -102,6 +102,6 @@ def test_over_all_trees_it_expects_its_share_of_the_policy_gradient() -> None:
 
 def test_what_is_no_choice_is_refused() -> None:
     with pytest.raises(ValueError, match="no returns 'mine'"):
-        AgentTurn(returns="mine")  # type: ignore[arg-type]
+        ATGRPO(returns="mine")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="discount"):
-        AgentTurn(discount=2.0)
+        ATGRPO(discount=2.0)

@@ -7,13 +7,13 @@ import pytest
 
 from selfplay.credit.by_role import ByRole
 from selfplay.credit.dr_grpo import DrGRPO
-from selfplay.credit.rae import RoleConditioned
-from selfplay.credit.trr import TaskRelative
+from selfplay.credit.rae import RAE
+from selfplay.credit.trr import TRR
 from selfplay.errors import ConfigError
-from selfplay.experiment.validation import refuse_unfed
+from selfplay.experiment.validation import check_sampler_supports_credit
 from tests.helpers.builders import episode, group, turn
 
-TRR = "selfplay.credit.trr.TaskRelative"
+TRR_TARGET = "selfplay.credit.trr.TRR"
 
 
 def groups() -> list[Any]:
@@ -37,9 +37,7 @@ def by_turn(samples: Any) -> dict[int, float]:
 
 def test_each_role_has_its_own_comparison() -> None:
     given = groups()
-    credit = ByRole(
-        methods={"default": TaskRelative(epsilon=0.0), "solver": DrGRPO(within="prompt")}
-    )
+    credit = ByRole(methods={"default": TRR(epsilon=0.0), "solver": DrGRPO(group_by="prompt")})
     found = by_turn(credit.assign(given))
     turns = [t for each in given for e in each.episodes for t in e.turns]
     # Proposals 1 and 3 against each other: +-1 / sqrt(2); attempts against their own question's.
@@ -48,27 +46,30 @@ def test_each_role_has_its_own_comparison() -> None:
 
 
 def test_a_method_with_averages_keeps_them_of_its_roles_only() -> None:
-    credit = ByRole(methods={"default": TaskRelative(), "solver": RoleConditioned(by="role")})
+    credit = ByRole(methods={"default": TRR(), "solver": RAE(by="role")})
     credit.assign(groups())
     assert set(credit.metrics()) == {"solver/baseline/game_v0/solver/base"}
-    twin = ByRole(methods={"default": TaskRelative(), "solver": RoleConditioned(by="role")})
+    twin = ByRole(methods={"default": TRR(), "solver": RAE(by="role")})
     twin.load_state_dict(json.loads(json.dumps(credit.state_dict())))
     assert twin.metrics() == credit.metrics() and not credit.modules()
     with pytest.raises(ValueError, match="but got"):
-        ByRole(methods={"judge": TaskRelative()}).load_state_dict(credit.state_dict())
+        ByRole(methods={"judge": TRR()}).load_state_dict(credit.state_dict())
 
 
 def test_a_role_without_a_method_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"credit\.methods: no 'proposer'"):
-        ByRole(methods={"solver": TaskRelative()}).assign(groups())
+        ByRole(methods={"solver": TRR()}).assign(groups())
     with pytest.raises(ValueError, match="names no role"):
         ByRole(methods={})
 
 
 def test_what_a_part_needs_the_whole_needs() -> None:
-    node = {"_target_": "selfplay.credit.by_role.ByRole", "methods": {"default": {"_target_": TRR}}}
+    node = {
+        "_target_": "selfplay.credit.by_role.ByRole",
+        "methods": {"default": {"_target_": TRR_TARGET}},
+    }
     sampler = {"_target_": "selfplay.sampler.independent.Independent", "group_size": 1}
-    refuse_unfed(node, sampler)
+    check_sampler_supports_credit(node, sampler)
     magrpo = {"_target_": "selfplay.credit.magrpo.MAGRPO"}
     with pytest.raises(ConfigError, match="group_size is 1"):
-        refuse_unfed({**node, "methods": {"solver": magrpo}}, sampler)
+        check_sampler_supports_credit({**node, "methods": {"solver": magrpo}}, sampler)

@@ -14,13 +14,13 @@ from selfplay.credit.gae import GAE
 from selfplay.credit.gigpo import GiGPO
 from selfplay.credit.grpo import GRPO
 from selfplay.credit.magrpo import MAGRPO
-from selfplay.credit.mt_grpo import TurnLevel
+from selfplay.credit.mt_grpo import MTGRPO
 from selfplay.credit.pass_at_k import PassAtK
-from selfplay.credit.rae import RoleConditioned
+from selfplay.credit.rae import RAE
 from selfplay.credit.reinforce_pp import ReinforcePlusPlus
 from selfplay.credit.rloo import RLOO
 from selfplay.credit.team_return import rounds_of
-from selfplay.credit.trr import TaskRelative
+from selfplay.credit.trr import TRR
 from selfplay.types import Episode, Status
 from tests.helpers.builders import advantages, episode, group, solos, turn
 
@@ -54,8 +54,8 @@ RELATIVE: list[Callable[[], Credit]] = [
     DrGRPO,
     RLOO,
     MAGRPO,
-    TaskRelative,
-    TurnLevel,
+    TRR,
+    MTGRPO,
     GiGPO,
     PassAtK,
     ReinforcePlusPlus,
@@ -63,7 +63,7 @@ RELATIVE: list[Callable[[], Credit]] = [
     whitened_gae,
 ]
 """Methods that compare the returns of a batch with each other: equal ones are no signal."""
-METHODS: list[Callable[[], Credit]] = [*RELATIVE, RoleConditioned, plain_gae]
+METHODS: list[Callable[[], Credit]] = [*RELATIVE, RAE, plain_gae]
 
 
 def test_within_a_prompt_solvers_of_different_proposals_are_not_compared() -> None:
@@ -75,11 +75,11 @@ def test_within_a_prompt_solvers_of_different_proposals_are_not_compared() -> No
         return episode(*turns)
 
     siblings = [sibling(7, 1, 0), sibling(8, 5, 3)]
-    by_prompt = advantages(DrGRPO(within="prompt").assign([group(*siblings)]))
+    by_prompt = advantages(DrGRPO(group_by="prompt").assign([group(*siblings)]))
     assert by_prompt == [0, 0.5, -0.5, 0, 1, -1]
-    by_role = advantages(DrGRPO(within="role").assign([group(*siblings)]))
+    by_role = advantages(DrGRPO(group_by="role").assign([group(*siblings)]))
     assert by_role == [0, -1.25, -2.25, 0, 2.75, 0.75]
-    by_agent = advantages(DrGRPO(within="agent").assign([group(*siblings)]))
+    by_agent = advantages(DrGRPO(group_by="agent").assign([group(*siblings)]))
     assert by_agent == [0, -2, -1.5, 0, 2, 1.5]
 
 
@@ -109,7 +109,7 @@ def test_nothing_to_learn_from_is_no_error_and_never_nan(method: Callable[[], Cr
     assert credit.assign([group(), group(episode(), name="b")]) == []
     failed = episode(turn("solver_0", math.nan), status=Status.FAILED)
     assert credit.assign([group(failed, failed)]) == []
-    turns = [turn("solver_0", 1, trainable=(0,)), turn("solver_0", 2, completion_ids=())]
+    turns = [turn("solver_0", 1, loss_mask=(0,)), turn("solver_0", 2, completion_ids=())]
     silent = [episode(*turns), episode(turn("solver_0", 3))]
     found = advantages(credit.assign([group(*silent)]))
     assert found[:2] == [0, 0], "what the policy did not choose, it is not credited with"
@@ -157,7 +157,7 @@ def test_an_agents_own_return_to_go() -> None:
 
 def test_an_unknown_comparison_is_refused() -> None:
     with pytest.raises(ValueError, match="'team'"):
-        GRPO(within="team").assign(solos(1, 0))  # type: ignore[arg-type]
+        GRPO(group_by="team").assign(solos(1, 0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("method", [*RELATIVE, plain_gae])

@@ -17,5 +17,5 @@ def test_the_golden_group() -> None:
 )
 def test_expects_its_share_of_the_policy_gradient(game: Game, size: int) -> None:
     logits = game.table(seed=1)
-    found = game.expected(DrGRPO(within="agent"), logits, size=size)
+    found = game.expected(DrGRPO(group_by="agent"), logits, size=size)
     assert found == pytest.approx(game.exact(logits) * (size - 1) / size, abs=1e-12)

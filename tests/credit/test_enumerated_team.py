@@ -12,7 +12,7 @@ import pytest
 
 from selfplay.credit import Credit
 from selfplay.credit.arpo import ARPO
-from selfplay.credit.at_grpo import AgentTurn
+from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.counterfactual import Counterfactual
 from selfplay.credit.critic import State
 from selfplay.credit.dr_grpo import DrGRPO
@@ -20,13 +20,13 @@ from selfplay.credit.gae import GAE
 from selfplay.credit.gigpo import GiGPO
 from selfplay.credit.grpo import GRPO
 from selfplay.credit.magrpo import MAGRPO
-from selfplay.credit.mt_grpo import TurnLevel
+from selfplay.credit.mt_grpo import MTGRPO
 from selfplay.credit.pass_at_k import PassAtK
-from selfplay.credit.rae import By, RoleConditioned
+from selfplay.credit.rae import RAE, By
 from selfplay.credit.reinforce_pp import ReinforcePlusPlus
 from selfplay.credit.rloo import RLOO
-from selfplay.credit.trr import TaskRelative
-from selfplay.rollout.episode_runner import Game, Job
+from selfplay.credit.trr import TRR
+from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
 from selfplay.types import Episode, Group, Status
 from tests.helpers.builders import group
 from tests.helpers.enumerated_game import cosine
@@ -71,8 +71,8 @@ def test_the_game_has_what_it_is_to_test() -> None:
 def test_a_replayed_record_has_the_same_pay_at_the_same_times() -> None:
     for _, episode, _ in TEAM.plays:
         for stem in (2, len(episode.turns)):
-            game = Game(
-                Job(task=episode.task, seed=0, prefix=episode.turns[:stem]),
+            game = EpisodeRunner(
+                EpisodeSpec(task=episode.task, seed=0, prefix_turns=episode.turns[:stem]),
                 Team(),
                 prefix=[replace(turn, reward=0.0) for turn in episode.turns[:stem]],
             )
@@ -96,19 +96,19 @@ def test_the_gradient_by_differentiation_is_the_expected_score() -> None:
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("within", ["agent", "role"])
 def test_rloo_expects_the_policy_gradient(within: Any, size: int) -> None:
-    assert TEAM.expected(RLOO(within=within), LOGITS, size=size) == exactly(OWN)
+    assert TEAM.expected(RLOO(group_by=within), LOGITS, size=size) == exactly(OWN)
 
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     "credit",
     [
-        DrGRPO(within="agent"),
-        DrGRPO(within="role"),
-        TurnLevel(within="agent", std=False),
-        GiGPO(within="agent", weight=0.0),
+        DrGRPO(group_by="agent"),
+        DrGRPO(group_by="role"),
+        MTGRPO(group_by="agent", std=False),
+        GiGPO(group_by="agent", weight=0.0),
     ],
-    ids=lambda credit: f"{type(credit).__name__}-{credit.within}",
+    ids=lambda credit: f"{type(credit).__name__}-{credit.group_by}",
 )
 def test_centred_returns_keep_their_factor(credit: Credit, size: int) -> None:
     found = TEAM.expected(credit, LOGITS, size=size)
@@ -158,7 +158,7 @@ def kept(chance: np.ndarray, size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_gigpos_factor_at_a_state_depends_on_how_often_it_is_come_to(size: int) -> None:
-    found = TEAM.expected(GiGPO(within="agent", discount=1.0, weight=2.0), LOGITS, size=size)
+    found = TEAM.expected(GiGPO(group_by="agent", discount=1.0, weight=2.0), LOGITS, size=size)
     factors = (size - 1) / size + 2 * kept(TEAM.visits(LOGITS), size)
     assert found == exactly(OWN * factors[None, :, None])
 
@@ -166,15 +166,15 @@ def test_gigpos_factor_at_a_state_depends_on_how_often_it_is_come_to(size: int) 
 @pytest.mark.parametrize("size", [2, 3])
 def test_agent_turns_factor_without_branches_is_that_of_the_siblings_at_a_prompt(size: int) -> None:
     factors = kept(TEAM.visits(LOGITS), size)[None, :, None]
-    assert TEAM.expected(AgentTurn(std=False), LOGITS, size=size) == exactly(OWN * factors)
-    found = TEAM.expected(AgentTurn(std=False, returns="team"), LOGITS, size=size)
+    assert TEAM.expected(ATGRPO(std=False), LOGITS, size=size) == exactly(OWN * factors)
+    found = TEAM.expected(ATGRPO(std=False, returns="team"), LOGITS, size=size)
     assert found == exactly(MEAN * factors)
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_pass_at_k_counts_the_siblings_that_answer(size: int) -> None:
     """For k = 1 the factor is E[(n - 1) / n] of pass@1, n siblings in which the agent moves."""
-    credit = PassAtK(k=1, threshold=2.0, within="agent", std=False)
+    credit = PassAtK(k=1, threshold=2.0, group_by="agent", std=False)
     right = TEAM.exact(
         LOGITS,
         lambda agent, paid, _: float(
@@ -191,9 +191,9 @@ def test_pass_at_k_counts_the_siblings_that_answer(size: int) -> None:
 def test_running_averages_are_exact(size: int) -> None:
     choices: tuple[By, ...] = ("agent", "role")
     for by in choices:
-        found = TEAM.expected(RoleConditioned(by=by, decay=0.5), LOGITS, size=size)
+        found = TEAM.expected(RAE(by=by, decay=0.5), LOGITS, size=size)
         assert found == exactly(OWN)
-    late = RoleConditioned(order="update_first", decay=0.75)
+    late = RAE(order="update_first", decay=0.75)
     assert TEAM.expected(late, LOGITS, size=size) == exactly(0.75 * OWN)
 
 
@@ -216,16 +216,16 @@ def test_counterfactual_is_exact_in_the_last_stage_and_biased_before(returns: An
 @pytest.mark.parametrize(
     "credit",
     [
-        GRPO(within="agent"),
-        TaskRelative(),
+        GRPO(group_by="agent"),
+        TRR(),
         ReinforcePlusPlus(),
-        ReinforcePlusPlus(baseline="group", within="agent"),
-        TurnLevel(within="agent"),
-        GiGPO(within="agent", mode="mean_std_norm"),
-        PassAtK(k=1, threshold=2.0, within="agent"),
+        ReinforcePlusPlus(baseline="group", group_by="agent"),
+        MTGRPO(group_by="agent"),
+        GiGPO(group_by="agent", mode="mean_std_norm"),
+        PassAtK(k=1, threshold=2.0, group_by="agent"),
         MAGRPO(std=True),
-        AgentTurn(),
-        ARPO(within="agent"),
+        ATGRPO(),
+        ARPO(group_by="agent"),
         GAE(critic=Critic(), gae_lambda=0.5, whiten=False),
     ],
     ids=lambda credit: type(credit).__name__,
@@ -249,7 +249,7 @@ def trees() -> Iterator[tuple[float, Group]]:
                 chance = (1 + (firsts[0] != firsts[1])) * weight * other
                 chance *= totals[firsts[0]] * totals[firsts[1]]
                 branches = [
-                    replace(branch, parent=parent, stem=2)
+                    replace(branch, branch_of=parent, shared_turns=2)
                     for parent, pair in enumerate((one, two))
                     for branch in pair[1:]
                 ]
@@ -292,6 +292,6 @@ def test_in_trees_a_branching_stage_keeps_its_factor() -> None:
     p = TEAM.visits(LOGITS)
     factors = np.where([len(state) == 0 for state in TEAM.states], 0.5, (1 - p) / 2 + p * 3 / 4)
     wanted = (MEAN * factors[None, :, None])[:, early]
-    assert in_trees(AgentTurn(std=False, returns="team"))[:, early] == exactly(wanted)
+    assert in_trees(ATGRPO(std=False, returns="team"))[:, early] == exactly(wanted)
     wanted = (OWN * factors[None, :, None])[:, early]
-    assert in_trees(AgentTurn(std=False))[:, early] == exactly(wanted)
+    assert in_trees(ATGRPO(std=False))[:, early] == exactly(wanted)

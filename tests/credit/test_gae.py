@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfplay.credit.base import own_return, plays
+from selfplay.credit.base import learnable_turns, own_return
 from selfplay.credit.critic import State, states_of
 from selfplay.credit.gae import GAE
 from tests.helpers.builders import advantages, episode, group, turn
@@ -88,12 +88,12 @@ def test_a_centralised_critic_sees_all_prompts_of_the_stage_and_no_later_one() -
         prompted("b_0", 3, stage=1),
         prompted("a_0", 4, 5, stage=2),
     ]
-    known = plays([group(episode(*turns), episode(turns[1]))], own_return)
+    known = learnable_turns([group(episode(*turns), episode(turns[1]))], own_return)
     wanted = [(2, 1), (1, 2), (1, 3), (3, 4, 5), (2,)]
     assert states_of(known, "all") == wanted
     assert states_of(known, "own") == [(1,), (2,), (3,), (4, 5), (2,)]
     unknown = [replace(each, stage=-1) for each in turns]
-    found = states_of(plays([group(episode(*unknown))], own_return), "all")
+    found = states_of(learnable_turns([group(episode(*unknown))], own_return), "all")
     assert found == [(1,), (1, 2), (1, 3), (3, 4, 5)]
     with pytest.raises(ValueError, match="own or all, not 'both'"):
         states_of(known, "both")  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def test_messages_may_hold_parts_of_any_kind() -> None:
 def test_every_state_keeps_its_direction_and_often_visited_ones_weigh_more(game: Game) -> None:
     """Of two siblings the other one meets this state with probability p: E[(n - 1) / n] = p / 2."""
     logits = game.table(seed=1)
-    found = game.expected(GiGPO(within="agent", discount=1.0, weight=3.0), logits, size=2)
+    found = game.expected(GiGPO(group_by="agent", discount=1.0, weight=3.0), logits, size=2)
     factors = (1 + 3 * game.visits(logits)) / 2
     wanted = game.exact(logits) * factors[None, :, None]
     assert found == pytest.approx(wanted, rel=1e-10, abs=1e-14)
@@ -65,7 +65,7 @@ def test_every_state_keeps_its_direction_and_often_visited_ones_weigh_more(game:
 
 def test_without_the_step_term_it_expects_its_share_of_the_policy_gradient() -> None:
     logits = EARLY_END.table(seed=1)
-    found = EARLY_END.expected(GiGPO(within="agent", weight=0.0), logits, size=2)
+    found = EARLY_END.expected(GiGPO(group_by="agent", weight=0.0), logits, size=2)
     assert found == pytest.approx(EARLY_END.exact(logits) / 2, rel=1e-10, abs=1e-14)
 
 
@@ -73,7 +73,7 @@ def test_the_discount_counts_later_rewards_less_and_bends_the_gradient() -> None
     """The step term is then the gradient of the discounted return: exact for another game."""
     logits = TWO_ROUNDS.table(seed=1)
     later = replace(TWO_ROUNDS, pay=lambda h: scaled(TWO_ROUNDS.pay(h), 0.1 ** (len(h) - 1)))
-    credit = GiGPO(within="agent", discount=0.1, weight=9.0)
+    credit = GiGPO(group_by="agent", discount=0.1, weight=9.0)
     found = TWO_ROUNDS.expected(credit, logits, size=2)[:, -1]
     exact, discounted = TWO_ROUNDS.exact(logits)[:, -1], later.exact(logits)[:, -1]
     assert found == pytest.approx((exact + 9 * discounted) / 2, rel=1e-10, abs=1e-14)
@@ -84,7 +84,7 @@ def test_with_the_spread_it_cannot_tell_small_rewards_from_large_ones() -> None:
     """The bias: a game that pays ten times as much has ten times the gradient, but not here."""
     logits = TWO_ROUNDS.table(seed=1)
     richer = replace(TWO_ROUNDS, pay=lambda h: scaled(TWO_ROUNDS.pay(h), 10))
-    credit = GiGPO(within="agent", mode="mean_std_norm", epsilon=0.0)
+    credit = GiGPO(group_by="agent", mode="mean_std_norm", epsilon=0.0)
     found = richer.expected(credit, logits, size=2)
     assert found == pytest.approx(TWO_ROUNDS.expected(credit, logits, size=2), rel=1e-9, abs=1e-12)
     assert np.linalg.norm(found) > 0.1

@@ -21,7 +21,7 @@ def test_the_scale_and_the_shift_of_rewards_do_not_matter() -> None:
 
 def test_points_elsewhere_than_the_policy_gradient() -> None:
     logits = MIXED.table(seed=1)
-    found = MIXED.expected(GRPO(within="agent"), logits, size=2)
+    found = MIXED.expected(GRPO(group_by="agent"), logits, size=2)
     assert cosine(found, MIXED.exact(logits)) < 0.99
 
 
@@ -35,7 +35,7 @@ def test_rare_success_weighs_more_than_its_share() -> None:
     for logit in (0.0, 2.0):
         logits = game.table(seed=0)
         logits[0, -1] = logits.new_tensor([-logit, logit])
-        found = game.expected(GRPO(within="agent"), logits, size=5)[0, -1]
+        found = game.expected(GRPO(group_by="agent"), logits, size=5)[0, -1]
         exact = game.exact(logits)[0, -1]
         assert cosine(found, exact) == pytest.approx(1.0)
         factors.append(np.linalg.norm(found) / np.linalg.norm(exact))

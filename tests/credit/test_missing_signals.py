@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from selfplay.credit import Credit
-from selfplay.credit.at_grpo import AgentTurn
+from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.by_role import ByRole
 from selfplay.credit.magrpo import MAGRPO
 from selfplay.credit.missing_signals import Silence, unmeasured, zero_fraction
-from selfplay.credit.rejection_sampling import Experience
+from selfplay.credit.rejection_sampling import RejectionSampling
 from selfplay.credit.rloo import RLOO
 from selfplay.sampler.resample import Resample
 from selfplay.types import Group, Status
@@ -26,7 +26,7 @@ def line(credit: Credit, groups: list[Group], step: int = 1) -> str | None:
 
 
 @pytest.mark.parametrize(
-    "credit", [MAGRPO(), AgentTurn(returns="team"), ByRole(methods={"default": MAGRPO()})]
+    "credit", [MAGRPO(), ATGRPO(returns="team"), ByRole(methods={"default": MAGRPO()})]
 )
 def test_a_team_credit_in_a_zero_sum_game_is_named(credit: Credit) -> None:
     said = line(credit, [match(0.3), match(1.0)])
@@ -37,7 +37,7 @@ def test_a_team_credit_in_a_zero_sum_game_is_named(credit: Credit) -> None:
 def test_other_reasons_are_not_called_a_zero_sum_game() -> None:
     said = line(MAGRPO(), solos(1.0, 1.0))
     assert said and "all 2 advantages are 0" in said and "zero-sum" not in said
-    said = line(RLOO(within="agent"), solos(0.5, 0.5))
+    said = line(RLOO(group_by="agent"), solos(0.5, 0.5))
     assert said and "returns that credit compares are equal" in said
     assert line(RLOO(), []) == "step 1: credit made no samples, so no policy learns in this step"
     assert line(RLOO(), solos(1.0, 0.0)) is None
@@ -62,14 +62,16 @@ def test_the_fraction_of_samples_without_an_advantage() -> None:
 def test_a_metric_that_no_game_has_is_named_with_its_nearest() -> None:
     played = [group(episode(turn("a_0"), metrics={"accuracy": 1.0, "solved": 0.0}))]
     parts = {
-        "credit": ByRole(methods={"solver": Experience(measure="acuracy"), "default": RLOO()}),
+        "credit": ByRole(
+            methods={"solver": RejectionSampling(measure="acuracy"), "default": RLOO()}
+        ),
         "sampler": Resample(penalty="nonsense"),
     }
     first, second = unmeasured(parts, played)
     assert first.startswith("credit.methods.solver.measure: none of 1 finished episodes")
     assert "'acuracy'" in first and "'accuracy'" in first
     assert second.startswith("sampler.penalty:") and "'nonsense'" in second
-    fine = {"credit": Experience(), "sampler": Resample(), "other": object()}
+    fine = {"credit": RejectionSampling(), "sampler": Resample(), "other": object()}
     assert list(unmeasured(fine, played)) == []
     cut = group(replace(played[0].episodes[0], status=Status.TRUNCATED))
     assert list(unmeasured(parts, [cut])) == [], "nothing was played that could tell"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from selfplay.credit.mt_grpo import TurnLevel, before_outcome, outcome
+from selfplay.credit.mt_grpo import MTGRPO, before_outcome, outcome
 from selfplay.types import Episode
 from tests.helpers.builders import advantages, episode, group, turn
 from tests.helpers.enumerated_game import TWO_ROUNDS
@@ -22,30 +22,30 @@ def test_the_outcome_is_the_last_reward_and_what_came_before_is_the_turns() -> N
 
 def test_earlier_turns_get_both_comparisons_and_the_last_the_outcomes() -> None:
     siblings = group(play(1, 0), play(0, 1), play(0, 0.5))
-    found = advantages(TurnLevel(weight=2.0, std=False).assign([siblings]))
+    found = advantages(MTGRPO(weight=2.0, std=False).assign([siblings]))
     # Outcomes 0, 1, .5 and turns 1, 0, 0: centred -.5, .5, 0 and 2/3, -1/3, -1/3.
     wanted = [-0.5 + 4 / 3, -0.5, 0.5 - 2 / 3, 0.5, -2 / 3, 0]
     assert found == pytest.approx(wanted, abs=1e-12)
-    scaled = advantages(TurnLevel().assign([siblings]))
+    scaled = advantages(MTGRPO().assign([siblings]))
     # Spreads .5 and .5773503: -1, 1, 0 and 1.1547005, -.5773503, -.5773503.
     wanted = [0.1547005, -1, 0.4226497, 1, -0.5773503, 0]
     assert scaled == pytest.approx(wanted, abs=1e-5)
 
 
 def test_a_sibling_without_further_turns_pays_for_what_those_brought() -> None:
-    found = advantages(TurnLevel(std=False).assign([group(play(1, 0), play(3))]))
+    found = advantages(MTGRPO(std=False).assign([group(play(1, 0), play(3))]))
     # Outcomes 0 and 3; turn 0 earned 1 where it went on, nothing where it ended.
     assert found == pytest.approx([-1.5 + 0.5, -1.5, 1.5 - 0.5], abs=1e-12)
 
 
 def test_agents_of_one_turn_are_compared_by_the_outcome_alone() -> None:
-    found = advantages(TurnLevel(std=False).assign([group(play(1), play(0))]))
+    found = advantages(MTGRPO(std=False).assign([group(play(1), play(0))]))
     assert found == [0.5, -0.5]
 
 
 def test_without_the_spread_it_expects_its_share_of_the_policy_gradient() -> None:
     logits = TWO_ROUNDS.table(seed=1)
-    found = TWO_ROUNDS.expected(TurnLevel(within="agent", std=False), logits, size=2)
+    found = TWO_ROUNDS.expected(MTGRPO(group_by="agent", std=False), logits, size=2)
     assert found == pytest.approx(TWO_ROUNDS.exact(logits) / 2, rel=1e-10, abs=1e-14)
 
 
@@ -56,7 +56,7 @@ def test_with_the_spread_it_cannot_tell_small_rewards_from_large_ones() -> None:
     """
     logits = TWO_ROUNDS.table(seed=1)
     richer = replace(TWO_ROUNDS, pay=lambda h: scaled(TWO_ROUNDS.pay(h), 10, 50 * (len(h) == 1)))
-    credit = TurnLevel(within="agent", epsilon=0.0)
+    credit = MTGRPO(group_by="agent", epsilon=0.0)
     found = richer.expected(credit, logits, size=2)
     assert found == pytest.approx(TWO_ROUNDS.expected(credit, logits, size=2), rel=1e-9, abs=1e-12)
     exact = TWO_ROUNDS.exact(logits)

@@ -8,11 +8,11 @@ import pytest
 
 from selfplay.credit import Credit
 from selfplay.credit.arpo import ARPO
-from selfplay.credit.at_grpo import AgentTurn
+from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.counterfactual import Counterfactual
 from selfplay.credit.gae import GAE
 from selfplay.credit.grpo import GRPO
-from selfplay.credit.rae import RoleConditioned
+from selfplay.credit.rae import RAE
 from selfplay.credit.reinforce_pp import ReinforcePlusPlus
 from selfplay.credit.rloo import RLOO
 from selfplay.credit.shaping import Overlong, Shaping
@@ -27,8 +27,8 @@ from tests.rollout.test_policy_pool import Guess, job, rollout
 def match(own: float, other: float, *, policy: str = "old", learn: bool = False) -> Any:
     return episode(
         turn("player_0", own),
-        turn("player_1", other, policy=policy, learn=learn),
-        seating={"player_1": policy},
+        turn("player_1", other, policy=policy, trainable=learn),
+        policy_map={"player_1": policy},
     )
 
 
@@ -39,15 +39,15 @@ GROUP = group(match(1.0, -1.0), match(0.0, 0.0), match(-1.0, 1.0), match(-1.0, 1
     ("credit", "expected"),
     [
         # Returns 1, 0, -1, -1 of player_0 alone: mean -0.25; leave-one-out 4/3 of that.
-        (RLOO(within="role"), [5 / 3, 1 / 3, -1, -1]),
-        (RLOO(within="prompt"), [5 / 3, 1 / 3, -1, -1]),
+        (RLOO(group_by="role"), [5 / 3, 1 / 3, -1, -1]),
+        (RLOO(group_by="prompt"), [5 / 3, 1 / 3, -1, -1]),
         (ARPO(std=False), [1.25, 0.25, -0.75, -0.75]),
-        (AgentTurn(std=False), [1.25, 0.25, -0.75, -0.75]),
+        (ATGRPO(std=False), [1.25, 0.25, -0.75, -0.75]),
         # sqrt of the variance (1.5625 + 0.0625 + 2 * 0.5625) / 3 = 0.957427
-        (GRPO(within="role"), [1.305581, 0.261116, -0.783349, -0.783349]),
+        (GRPO(group_by="role"), [1.305581, 0.261116, -0.783349, -0.783349]),
         # ... and / 4: 0.829156
         (ReinforcePlusPlus(), [1.507555, 0.301511, -0.904533, -0.904533]),
-        (RoleConditioned(decay=0.5), [1.0, -0.5, -1.25, -0.625]),
+        (RAE(decay=0.5), [1.0, -0.5, -1.25, -0.625]),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -65,17 +65,19 @@ def test_two_that_learn_on_one_role_are_each_their_own_measure() -> None:
         match(1.0, -1.0, policy="rival", learn=True), match(0.0, 4.0, policy="rival", learn=True)
     )
     found = {
-        policy: [s.advantage for s in RLOO(within="role").assign([both]) if s.turn.policy == policy]
+        policy: [
+            s.advantage for s in RLOO(group_by="role").assign([both]) if s.turn.policy == policy
+        ]
         for policy in ("base", "rival")
     }
     assert found == {"base": [1.0, -1.0], "rival": [-5.0, 5.0]}
-    averages = RoleConditioned(by="role", decay=0.5)
+    averages = RAE(by="role", decay=0.5)
     averages.assign([both])
     assert averages.metrics() == {
         "baseline/game_v0/player/base": 0.25,
         "baseline/game_v0/player/rival": 1.75,
     }
-    again = RoleConditioned(by="role", decay=0.5)
+    again = RAE(by="role", decay=0.5)
     again.load_state_dict(averages.state_dict())
     assert again.metrics() == averages.metrics()
 
@@ -101,7 +103,7 @@ def test_a_critic_neither_reads_nor_learns_what_an_opponent_saw() -> None:
 
         def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
-    script = turn("player_0", -3.0, policy="old", learn=False, prompt_ids=(250,), stage=0)
+    script = turn("player_0", -3.0, policy="old", trainable=False, prompt_ids=(250,), stage=0)
     turns = [script, turn("player_1", 1.0, stage=1)]
     more = [script, turn("player_1", 2.0, stage=1)]
     credit = GAE(critic=Spy(), sees="all", whiten=False)
@@ -112,7 +114,7 @@ def test_a_critic_neither_reads_nor_learns_what_an_opponent_saw() -> None:
 def test_replays_move_the_opponent_as_recorded_and_judge_only_who_learns() -> None:
     """In `Guess` an action is worth 1 - -1 = 2 to who says `a`, whatever the opponent says."""
     credit = Counterfactual(arena=Guess, default="b", returns="own")
-    (played,) = rollout().play([job(seating={"player_1": "old"})])
+    (played,) = rollout().run([job(policy_map={"player_1": "old"})])
     samples = credit.assign([group(played)])
     assert [(s.turn.agent, s.advantage) for s in samples] == [("player_0", 2.0)] * 2
     assert credit.metrics()["replays"] == 3, "the record and two turns, none for the opponent"
@@ -123,14 +125,14 @@ def test_branches_behind_an_opponents_move() -> None:
 
     The stem's second turn has two candidates of returns 1 and 3: each against their mean.
     """
-    first = turn("player_1", 0.0, policy="old", learn=False, stage=0)
-    parent = episode(first, turn("player_0", 1.0, stage=1), seating={"player_1": "old"})
+    first = turn("player_1", 0.0, policy="old", trainable=False, stage=0)
+    parent = episode(first, turn("player_0", 1.0, stage=1), policy_map={"player_1": "old"})
     child = replace(
-        episode(first, turn("player_0", 3.0, stage=1), seating={"player_1": "old"}),
-        parent=0,
-        stem=1,
+        episode(first, turn("player_0", 3.0, stage=1), policy_map={"player_1": "old"}),
+        branch_of=0,
+        shared_turns=1,
     )
-    for credit in (AgentTurn(std=False), ARPO(std=False)):
+    for credit in (ATGRPO(std=False), ARPO(std=False)):
         samples = credit.assign([group(parent, child)])
         assert [(s.turn.reward, s.advantage) for s in samples] == [(1.0, -1.0), (3.0, 1.0)]
 

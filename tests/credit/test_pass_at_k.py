@@ -48,7 +48,7 @@ def test_without_the_spread_it_expects_its_share_of_the_gradient_of_pass_at_k(
     k: int, size: int
 ) -> None:
     logits = MIXED.table(seed=1)
-    credit = PassAtK(k=k, threshold=0.4, within="agent", std=False)
+    credit = PassAtK(k=k, threshold=0.4, group_by="agent", std=False)
     found = MIXED.expected(credit, logits, size=size)
     # d/dp of 1 - (1 - p)^k is k (1 - p)^(k - 1).
     p = RIGHT.values(logits)[:, -1]
@@ -63,7 +63,7 @@ def test_the_spread_weighs_rare_success_up() -> None:
     So the bias is the factor 3 / sqrt(2) there, for any chance of success.
     """
     logits = MIXED.table(seed=1)
-    credit = PassAtK(k=1, threshold=0.4, within="agent")
+    credit = PassAtK(k=1, threshold=0.4, group_by="agent")
     found = MIXED.expected(credit, logits, size=3)
     wanted = RIGHT.exact(logits) * (2 / 3) * 3 / 2**0.5
     assert found == pytest.approx(wanted, rel=1e-10, abs=1e-14)

@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from selfplay.credit.preference_pairs import Preference
+from selfplay.credit.preference_pairs import PreferencePairs
 from selfplay.types import Episode, Turn
 from tests.helpers.builders import advantages, episode, group, solos, turn
 
 
 def test_the_best_and_the_worst_of_a_group_make_a_pair() -> None:
-    samples = Preference().assign(solos(0.2, 1.0, 0.5, -1.0))
+    samples = PreferencePairs().assign(solos(0.2, 1.0, 0.5, -1.0))
     assert [sample.turn.reward for sample in samples] == [1.0, -1.0]
     assert advantages(samples) == [1.0, -1.0]
     assert len({sample.pair for sample in samples}) == 1 and samples[0].pair
 
 
 def test_all_pairs_that_differ_by_more_than_the_margin() -> None:
-    samples = Preference(pairs="all", margin=0.4).assign(solos(0.2, 1.0, 0.5))
+    samples = PreferencePairs(pairs="all", margin=0.4).assign(solos(0.2, 1.0, 0.5))
     rewards = [sample.turn.reward for sample in samples]
     assert list(zip(rewards[::2], rewards[1::2], strict=True)) == [(1.0, 0.5), (1.0, 0.2)]
     assert len({sample.pair for sample in samples}) == 2
@@ -27,31 +27,31 @@ def test_all_pairs_that_differ_by_more_than_the_margin() -> None:
 def test_only_the_same_agent_at_the_same_prompt_is_compared() -> None:
     first = episode(turn("solver_0", 0.0), turn("solver_0", 1.0, prompt_ids=(1, 2, 3)))
     second = episode(turn("solver_0", 0.0), turn("solver_0", 0.0, prompt_ids=(1, 2, 4)))
-    samples = Preference().assign([group(first, second)])
+    samples = PreferencePairs().assign([group(first, second)])
     assert [sample.turn.prompt_ids for sample in samples] == [(1, 2), (1, 2)]
     other = episode(turn("solver_1", 5.0))
-    assert not Preference().assign([group(episode(turn("solver_0", 0.0)), other)])
+    assert not PreferencePairs().assign([group(episode(turn("solver_0", 0.0)), other)])
 
 
 @pytest.mark.parametrize("rewards", [(), (1.0,), (0.5, 0.5, 0.5)])
 def test_what_cannot_be_told_apart_makes_no_pair(rewards: tuple[float, ...]) -> None:
     for pairs in ("best_worst", "all"):
-        assert not Preference(pairs=pairs).assign(solos(*rewards))
+        assert not PreferencePairs(pairs=pairs).assign(solos(*rewards))
 
 
 @pytest.mark.parametrize("pairs", ["best_worst", "all"])
 def test_returns_that_differ_by_rounding_make_no_pair(pairs: Any) -> None:
-    assert not Preference(pairs=pairs).assign(solos(0.1 + 0.2, 0.3))
-    assert not Preference(pairs=pairs).assign(solos(0.1 + 0.2 - 0.3, 0.0))
-    assert not Preference(pairs=pairs, margin=0.5).assign(solos(0.8, 0.3)), "0.8 - 0.3 > 0.5"
+    assert not PreferencePairs(pairs=pairs).assign(solos(0.1 + 0.2, 0.3))
+    assert not PreferencePairs(pairs=pairs).assign(solos(0.1 + 0.2 - 0.3, 0.0))
+    assert not PreferencePairs(pairs=pairs, margin=0.5).assign(solos(0.8, 0.3)), "0.8 - 0.3 > 0.5"
     assert 0.8 - 0.3 > 0.5 or 1.1 - 0.6 > 0.5
-    assert not Preference(pairs=pairs, margin=0.5).assign(solos(1.1, 0.6))
-    assert len(Preference(pairs=pairs).assign(solos(1e-6, 0.0))) == 2
+    assert not PreferencePairs(pairs=pairs, margin=0.5).assign(solos(1.1, 0.6))
+    assert len(PreferencePairs(pairs=pairs).assign(solos(1e-6, 0.0))) == 2
 
 
 def test_a_negative_margin_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 0"):
-        Preference(margin=-1.0)
+        PreferencePairs(margin=-1.0)
 
 
 def test_a_shared_turn_is_there_once_with_the_mean_of_its_branches() -> None:
@@ -63,10 +63,10 @@ def test_a_shared_turn_is_there_once_with_the_mean_of_its_branches() -> None:
     leaves = [
         leaf(stem, 1.0),
         leaf(other, 0.4),
-        leaf(stem, 0.0, parent=0, stem=1),
-        leaf(other, 1.0, parent=1, stem=1),
+        leaf(stem, 0.0, branch_of=0, shared_turns=1),
+        leaf(other, 1.0, branch_of=1, shared_turns=1),
     ]
-    samples = Preference(pairs="all").assign([group(*leaves)])
+    samples = PreferencePairs(pairs="all").assign([group(*leaves)])
     found = [(s.turn.agent, s.episode, s.advantage) for s in samples]
     # a_0: 0.7 of the second generation against 0.5 of the first, in one pair and never with itself.
     assert found == [("a_0", 1, 1.0), ("a_0", 0, -1.0)]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from selfplay.credit.rae import RoleConditioned
+from selfplay.credit.rae import RAE
 from tests.helpers.builders import advantages, episode, group, solos, turn
 from tests.helpers.enumerated_game import EARLY_END, MIXED, TWO_ROUNDS, Game, one_round
 
@@ -13,9 +13,9 @@ REWARDS = (1.0, 1.0, -1.0, 1.0)
 SHARED = one_round([[(1.0, 1.0), (0.0, 0.0)], [(0.0, 0.0), (3.0, 3.0)]], names=("d_0", "d_1"))
 
 
-def after_some_games(game: Game, **settings: object) -> RoleConditioned:
+def after_some_games(game: Game, **settings: object) -> RAE:
     """As it stands after games that paid 0.7 and -0.4 on average."""
-    credit = RoleConditioned(**settings)  # type: ignore[arg-type]
+    credit = RAE(**settings)  # type: ignore[arg-type]
     names = game.names if credit.by == "agent" else {name[:-2] for name in game.names}
     rows = [["game_v0", name, "base", b, 30] for name, b in zip(names, (0.7, -0.4), strict=False)]
     credit.load_state_dict({"averages": rows})
@@ -23,7 +23,7 @@ def after_some_games(game: Game, **settings: object) -> RoleConditioned:
 
 
 def test_the_golden_sequence() -> None:
-    credit = RoleConditioned()
+    credit = RAE()
     found = advantages(credit.assign(solos(*REWARDS)))
     assert found == pytest.approx([1, 0.95, -1.0975, 0.957375], abs=1e-12)
     (row,) = credit.state_dict()["averages"]
@@ -32,21 +32,21 @@ def test_the_golden_sequence() -> None:
 
 
 def test_the_order_that_the_paper_prints_is_decay_times_the_same() -> None:
-    found = advantages(RoleConditioned(order="update_first").assign(solos(*REWARDS)))
+    found = advantages(RAE(order="update_first").assign(solos(*REWARDS)))
     assert found == pytest.approx([0.95, 0.9025, -1.042625, 0.90950625], abs=1e-12)
 
 
 def test_a_corrected_start_is_the_mean_of_what_has_been() -> None:
     # 1 / (1 - .95^n) times the averages: 1, 1, .042625 / .142625.
-    found = advantages(RoleConditioned(correct_start=True).assign(solos(*REWARDS)))
+    found = advantages(RAE(correct_start=True).assign(solos(*REWARDS)))
     assert found == pytest.approx([1, 0, -2, 0.7011394], abs=1e-6)
 
 
 def test_batches_are_one_sequence_and_a_checkpoint_does_not_cut_it() -> None:
-    first = RoleConditioned()
+    first = RAE()
     begun = advantages(first.assign(solos(*REWARDS[:2])))
     saved = json.loads(json.dumps(first.state_dict()))
-    second = RoleConditioned()
+    second = RAE()
     second.load_state_dict(saved)
     found = begun + advantages(second.assign(solos(*REWARDS[2:])))
     assert found == pytest.approx([1, 0.95, -1.0975, 0.957375], abs=1e-12)
@@ -55,7 +55,7 @@ def test_batches_are_one_sequence_and_a_checkpoint_does_not_cut_it() -> None:
 
 
 def test_arenas_and_agents_have_averages_of_their_own() -> None:
-    credit = RoleConditioned(decay=0.5)
+    credit = RAE(decay=0.5)
     game = episode(turn("player_0", 1), turn("player_1", -1), turn("player_0", 1))
     credit.assign([group(game, episode(turn("player_0", 8), arena="other_v0"))])
     found = advantages(credit.assign([group(game, episode(turn("player_0", 0), arena="other_v0"))]))
@@ -64,7 +64,7 @@ def test_arenas_and_agents_have_averages_of_their_own() -> None:
 
 
 def test_the_agents_of_a_role_move_its_average_once() -> None:
-    credit = RoleConditioned(decay=0.5, by="role")
+    credit = RAE(decay=0.5, by="role")
     pair = episode(turn("solver_0", 1), turn("solver_1", 3))
     # The second episode meets half of the first one's mean.
     assert advantages(credit.assign([group(pair, pair)])) == [1, 3, 0, 2]
@@ -110,4 +110,4 @@ def test_updating_first_is_biased_where_a_partner_has_other_pay() -> None:
 @pytest.mark.parametrize("settings", [{"decay": 1.0}, {"by": "seat"}, {"order": "last"}])
 def test_settings_out_of_range_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
-        RoleConditioned(**settings)  # type: ignore[arg-type]
+        RAE(**settings)  # type: ignore[arg-type]

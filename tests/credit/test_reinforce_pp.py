@@ -32,8 +32,8 @@ def test_policies_are_whitened_apart() -> None:
 
 def test_tokens_that_the_policy_did_not_choose_count_for_nothing() -> None:
     # Two of three tokens are the policy's own: tokens 1, 1, 0: mean 2/3, spread .4714045.
-    partly = episode(turn("solver_0", 1, completion_ids=(4, 5, 6), trainable=(1, 0, 1)))
-    never = episode(turn("solver_0", 1000, trainable=(0,)))
+    partly = episode(turn("solver_0", 1, completion_ids=(4, 5, 6), loss_mask=(1, 0, 1)))
+    never = episode(turn("solver_0", 1000, loss_mask=(0,)))
     groups = [group(partly, episode(turn("solver_0", 0)), never)]
     found = advantages(ReinforcePlusPlus().assign(groups))
     assert found == pytest.approx([0.7071068, -1.4142136, 0], abs=1e-5)
@@ -53,7 +53,7 @@ def test_the_scale_of_the_rewards_is_lost() -> None:
     """
     game = one_round([[(10.0, 0.0), (10.0, 0.0)], [(0.0, 0.0), (0.0, 0.0)]])
     logits = game.table(seed=1)
-    credit = ReinforcePlusPlus(baseline="group", within="agent", epsilon=0.0)
+    credit = ReinforcePlusPlus(baseline="group", group_by="agent", epsilon=0.0)
     found = game.expected(credit, logits, size=2)
     assert found == pytest.approx(game.exact(logits) * 2**0.5 / 10, rel=1e-10, abs=1e-14)
 
@@ -61,5 +61,5 @@ def test_the_scale_of_the_rewards_is_lost() -> None:
 @pytest.mark.parametrize("baseline", ["none", "group"])
 def test_points_elsewhere_than_the_policy_gradient(baseline: str) -> None:
     logits = MIXED.table(seed=1)
-    credit = ReinforcePlusPlus(baseline=baseline, within="agent")  # type: ignore[arg-type]
+    credit = ReinforcePlusPlus(baseline=baseline, group_by="agent")  # type: ignore[arg-type]
     assert cosine(MIXED.expected(credit, logits, size=2), MIXED.exact(logits)) < 0.99

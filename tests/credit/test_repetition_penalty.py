@@ -49,7 +49,7 @@ def test_each_pays_for_its_cluster_s_share_of_the_batch() -> None:
 def test_the_whole_step_is_one_batch_and_other_roles_are_untouched() -> None:
     first = group(episode(*asked(SHORT), turn("solver_0", 0.5)), name="1")
     second = group(episode(*asked(SHORT), turn("solver_0", 0.5)), name="2")
-    rest = group(episode(*asked(OTHER), turn("proposer_0", 3.0, action=SHORT, learn=False)))
+    rest = group(episode(*asked(OTHER), turn("proposer_0", 3.0, action=SHORT, trainable=False)))
     shapers: list[Any] = [Repetition(role="proposer"), Overlong(limit=10, buffer=4)]
     kept, played = Shaping(shapers).apply([first], [first, second, rest])
     rewards = [[t.reward for e in each.episodes for t in e.turns] for each in played]

@@ -18,7 +18,7 @@ def test_the_golden_group() -> None:
 )
 def test_expects_exactly_the_policy_gradient(game: Game, size: int) -> None:
     logits = game.table(seed=1)
-    found = game.expected(RLOO(within="agent"), logits, size=size)
+    found = game.expected(RLOO(group_by="agent"), logits, size=size)
     assert found == pytest.approx(game.exact(logits), abs=1e-12)
     assert np.linalg.norm(found) > 0.1
 
@@ -29,12 +29,12 @@ def test_a_role_whose_members_pay_one_another_is_biased() -> None:
     logits = shared.table(seed=2)
     exact = shared.exact(logits)
     # n = 2 members, G = 2: n (G - 1) / (n G - 1) of the gradient.
-    found = shared.expected(RLOO(within="role"), logits, size=2)
+    found = shared.expected(RLOO(group_by="role"), logits, size=2)
     assert found == pytest.approx(exact * 2 / 3, abs=1e-12)
     opposed = one_round(
         [[(1.0, -1.0), (0.0, 0.0)], [(0.0, 0.0), (3.0, -3.0)]], names=("d_0", "d_1")
     )
-    found = opposed.expected(RLOO(within="role"), logits, size=1)
+    found = opposed.expected(RLOO(group_by="role"), logits, size=1)
     assert found == pytest.approx(2 * opposed.exact(logits), abs=1e-12)
 
 
@@ -42,5 +42,5 @@ def test_a_role_whose_members_answer_alone_is_exact() -> None:
     """Each one's pay is its own action's: the solvers of Absolute Zero."""
     alone = one_round([[(1.0, 1.0), (1.0, 4.0)], [(4.0, 1.0), (4.0, 4.0)]], names=("s_0", "s_1"))
     logits = alone.table(seed=3)
-    found = alone.expected(RLOO(within="role"), logits, size=1)
+    found = alone.expected(RLOO(group_by="role"), logits, size=1)
     assert found == pytest.approx(alone.exact(logits), abs=1e-12)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from selfplay.credit.trr import TaskRelative
+from selfplay.credit.trr import TRR
 from selfplay.types import Group, Status, Task
 from tests.helpers.builders import advantages, episode, group, solos, turn
 from tests.helpers.enumerated_game import MIXED, cosine
@@ -25,7 +25,7 @@ def batch() -> list[Group]:
 
 def test_six_baselines() -> None:
     groups = batch()
-    samples = TaskRelative().assign(groups)
+    samples = TRR().assign(groups)
     kinds = [kind for kind in TYPES for _ in range(6)]
     baskets: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for kind, sample in zip(kinds, samples, strict=True):
@@ -39,21 +39,19 @@ def test_six_baselines() -> None:
 
 
 def test_proposers_without_siblings_are_compared_over_the_batch() -> None:
-    proposals = [
-        sample for sample in TaskRelative().assign(batch()) if sample.turn.role != "solver"
-    ]
+    proposals = [sample for sample in TRR().assign(batch()) if sample.turn.role != "solver"]
     assert advantages(proposals) == pytest.approx([-0.7071, 0.7071] * 3, abs=1e-4)
 
 
 def test_failed_episodes_and_empty_groups_count_for_nothing() -> None:
     failed = episode(turn("solver_0", 1000), status=Status.FAILED)
     plain = solos(1, 0)
-    found = TaskRelative().assign([*plain, group(failed, name="x"), group(name="y")])
-    assert advantages(found) == advantages(TaskRelative().assign(plain))
+    found = TRR().assign([*plain, group(failed, name="x"), group(name="y")])
+    assert advantages(found) == advantages(TRR().assign(plain))
 
 
 def test_points_elsewhere_than_the_policy_gradient() -> None:
     """The division by the batch's own spread biases the direction, as in GRPO."""
     logits = MIXED.table(seed=1)
-    found = MIXED.expected(TaskRelative(), logits, size=2)
+    found = MIXED.expected(TRR(), logits, size=2)
     assert cosine(found, MIXED.exact(logits)) < 0.99

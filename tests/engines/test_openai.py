@@ -13,7 +13,7 @@ from roles.player import Player
 from selfplay.engines.messages import MessageRenderer, read
 from selfplay.engines.openai import OpenAIEngine
 from selfplay.errors import ConfigError, RunError
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Completion, Message, Request, Status, StopReason, Task
 from tests.helpers.chat_endpoint import failure, serving, words
 
@@ -234,9 +234,9 @@ def test_it_cannot_be_trained() -> None:
 def test_a_game_against_an_endpoint() -> None:
     with serving(lambda number, body: words("bet")) as endpoint:
         remote = engine(endpoint.url)
-        seat = Seat(role=Player(game="kuhn"), policy="remote", renderer=remote.renderer)
+        seat = AgentSpec(role=Player(game="kuhn"), policy="remote", renderer=remote.renderer)
         rollout = Rollout(arena=Kuhn, seats={"player": seat}, engines={"remote": remote})
-        played = rollout.play([Job(task=Task(id="hand"), seed=seed) for seed in range(4)])
+        played = rollout.run([EpisodeSpec(task=Task(id="hand"), seed=seed) for seed in range(4)])
         remote.close()
     assert all(each.status is Status.FINISHED and not each.error for each in played)
     # Both bet at once, so that each hand is two turns; what was asked is in the record.

@@ -14,7 +14,7 @@ ALTERNATING = "[{learn: [answer_agent], steps: 5}, {learn: [memory_manager], ste
     "changes",
     [
         ["+experiment=paper/memory_r1", "arena.outcome=f1", "services=memory_embeddings"],
-        ["+experiment=paper/memory_r1", "+population.special={answer_agent: {learn: false}}"],
+        ["+experiment=paper/memory_r1", "+population.overrides={answer_agent: {learn: false}}"],
         [
             "+experiment=paper/memory_r1",
             "arena.reader={_target_: arenas.memory.dialogues.TinyReader}",
@@ -28,14 +28,14 @@ ALTERNATING = "[{learn: [answer_agent], steps: 5}, {learn: [memory_manager], ste
         ],
         ["+experiment=tiny/memory", f"population.phases={MANAGER_FIRST}"],
         ["+experiment=tiny/memory", f"population.phases={ALTERNATING}"],
-        ["+experiment=tiny/memory", "+population.special={answer_agent: {learn: false}}"],
+        ["+experiment=tiny/memory", "+population.overrides={answer_agent: {learn: false}}"],
         ["+experiment=paper/maporl", "arena.aggregate=judge", "roles=debate_with_judge"],
         ["+experiment=paper/maporl", "arena.incentives.corrected_by_others=0.5"],
         ["+experiment=paper/judged_debate", "arena.no_verdict=coin"],
         ["+experiment=paper/magrpo", "arena.turns=2"],
         ["+experiment=paper/magrpo", "credit.joint=cross"],
         ["+experiment=paper/malt", "sampler.go_on=best"],
-        ["+experiment=tiny/collaboration", "+population.special.main.learn=false"],
+        ["+experiment=tiny/collaboration", "+population.overrides.main.learn=false"],
         [
             "+experiment=tiny/collaboration",
             "arena.turns=2",

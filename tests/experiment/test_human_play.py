@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from selfplay.config.compose import config_folder
-from selfplay.engines.human import Person
+from selfplay.engines.human import HumanEngine
 from selfplay.errors import ConfigError, RunError
 from selfplay.experiment.human_play import YOU, at_terminal, play
 from selfplay.run.records import decode, record_of
@@ -34,9 +34,9 @@ def test_games_are_played_to_their_end_and_saved_as_episodes(
     games = list(play("tic_tac_toe", agent=agent, ask=first_free, script=MINIMAX, games=2, seed=0))
     assert len({path for _, path in games}) == 2
     for episode, path in games:
-        assert episode.status is Status.FINISHED and episode.seating == {agent: YOU}
+        assert episode.status is Status.FINISHED and episode.policy_map == {agent: YOU}
         mine = [turn for turn in episode.turns if turn.agent == agent]
-        assert {turn.policy for turn in mine} == {YOU} and not any(t.learn for t in mine)
+        assert {turn.policy for turn in mine} == {YOU} and not any(t.trainable for t in mine)
         assert sum(turn.reward for turn in mine) <= 0  # nobody beats minimax
         data = decode(path.read_bytes())
         assert record_of(data, step=0, line=1, path=path).episode == episode
@@ -122,7 +122,7 @@ def test_what_others_wrote_does_not_command_the_terminal(
 
 def test_a_person_cannot_be_trained() -> None:
     with pytest.raises(ConfigError, match="is a person and cannot be trained"):
-        Person(first_free).publish(YOU, {}, 1)
+        HumanEngine(first_free).publish(YOU, {}, 1)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_an_episode_that_ends_elsewhere_is_counted_and_not_compared(tmp_path: Pa
         (("credit=gae",), "trains a critic, whose values of the time are not on record"),
         (
             ("credit=rae", "--steps", "2"),
-            "step 2: credit selfplay.credit.rae.RoleConditioned keeps",
+            "step 2: credit selfplay.credit.rae.RAE keeps",
         ),
         (("credit=rlo",), "no credit named 'rlo'; did you mean 'rloo'?"),
         (("--steps", "9"), "no episodes of these steps; recorded are 1 to 3"),

@@ -6,19 +6,19 @@ import pytest
 
 from selfplay.config import compose
 from selfplay.config.instantiate import TARGET
-from selfplay.credit.base import Stateless
+from selfplay.credit.base import StatelessCredit
 from selfplay.errors import ConfigError
 from selfplay.experiment import validation
 from selfplay.experiment.experiment import validate
 
 ALONE = [
-    ["credit=grpo", "credit.within=agent"],
-    ["credit=dr_grpo", "credit.within=agent"],
-    ["credit=rloo", "credit.within=agent"],
-    ["credit=turn", "credit.within=agent"],
-    ["credit=gigpo", "credit.within=agent"],
-    ["credit=pass_at_k", "credit.within=agent", "credit.k=1"],
-    ["credit=reinforce_pp", "credit.within=agent", "credit.baseline=group"],
+    ["credit=grpo", "credit.group_by=agent"],
+    ["credit=dr_grpo", "credit.group_by=agent"],
+    ["credit=rloo", "credit.group_by=agent"],
+    ["credit=turn", "credit.group_by=agent"],
+    ["credit=gigpo", "credit.group_by=agent"],
+    ["credit=pass_at_k", "credit.group_by=agent", "credit.k=1"],
+    ["credit=reinforce_pp", "credit.group_by=agent", "credit.baseline=group"],
     ["credit=magrpo"],
 ]
 
@@ -37,13 +37,13 @@ def test_siblings_are_needed_where_an_agent_is_compared_with_itself(credit: list
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["credit=grpo", "credit.within=prompt"],
+        ["credit=grpo", "credit.group_by=prompt"],
         ["credit=pass_at_k"],
-        ["credit=reinforce_pp", "credit.within=agent"],
+        ["credit=reinforce_pp", "credit.group_by=agent"],
         ["credit=rae"],
         ["credit=gae"],
         ["credit=trr"],
-        ["credit=rloo", "credit.within=agent", "sampler=dynamic"],
+        ["credit=rloo", "credit.group_by=agent", "sampler=dynamic"],
     ],
 )
 def test_solvers_of_one_episode_the_batch_or_an_average_are_enough(overrides: list[str]) -> None:
@@ -54,17 +54,19 @@ def test_pass_at_k_needs_more_than_k() -> None:
     with pytest.raises(
         ConfigError, match=r"at least 5 sibling episodes, but sampler\.group_size is"
     ):
-        validate(load("credit=pass_at_k", "credit.within=agent", "sampler.group_size=4"))
+        validate(load("credit=pass_at_k", "credit.group_by=agent", "sampler.group_size=4"))
 
 
 def test_the_default_group_size_counts_where_the_config_leaves_it_out() -> None:
-    node = {TARGET: "selfplay.credit.rloo.RLOO", "within": "agent"}
-    validation.refuse_unfed(node, {TARGET: "selfplay.sampler.dynamic.Dynamic"})
+    node = {TARGET: "selfplay.credit.rloo.RLOO", "group_by": "agent"}
+    validation.check_sampler_supports_credit(node, {TARGET: "selfplay.sampler.dynamic.Dynamic"})
     with pytest.raises(ConfigError, match="group_size is 1"):
-        validation.refuse_unfed(node, {TARGET: "selfplay.sampler.independent.Independent"})
+        validation.check_sampler_supports_credit(
+            node, {TARGET: "selfplay.sampler.independent.Independent"}
+        )
 
 
-SOLVER = "+credit.methods.solver={_target_: selfplay.credit.trr.TaskRelative}"
+SOLVER = "+credit.methods.solver={_target_: selfplay.credit.trr.TRR}"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_roles_that_all_have_a_method_need_no_default() -> None:
     validate(load("credit=by_role", *both))
 
 
-class Branches(Stateless):
+class Branches(StatelessCredit):
     """A method that credits branches."""
 
     tree: ClassVar[bool] = True
@@ -106,9 +108,13 @@ class Own:
 def test_a_method_that_credits_branches_needs_a_sampler_that_branches() -> None:
     branches = {TARGET: f"{__name__}.Branches"}
     with pytest.raises(ConfigError, match="Branches credits branches, but Independent plays"):
-        validation.refuse_unfed(branches, {TARGET: "selfplay.sampler.independent.Independent"})
+        validation.check_sampler_supports_credit(
+            branches, {TARGET: "selfplay.sampler.independent.Independent"}
+        )
     for credit in ("Branches", "Own"):
-        validation.refuse_unfed({TARGET: f"{__name__}.{credit}"}, {TARGET: f"{__name__}.Tree"})
-    validation.refuse_unfed(
+        validation.check_sampler_supports_credit(
+            {TARGET: f"{__name__}.{credit}"}, {TARGET: f"{__name__}.Tree"}
+        )
+    validation.check_sampler_supports_credit(
         {TARGET: f"{__name__}.Own"}, {TARGET: "selfplay.sampler.independent.Independent"}
     )

@@ -21,7 +21,7 @@ def turn(agent: str, reward: float = 0.0, **fields: Any) -> Turn:
         "prompt_ids": (1, 2),
         "completion_ids": ids,
         "logprobs": (-1.0,) * len(ids),
-        "trainable": (1,) * len(ids),
+        "loss_mask": (1,) * len(ids),
         "action": "move",
     }
     return Turn(agent=agent, reward=reward, **{**defaults, **fields})

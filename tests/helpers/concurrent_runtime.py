@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import LearnersLost
-from selfplay.rollout.rollout import Job, Play
-from selfplay.rollout.setup import Players
+from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
+from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.local import Local
 from selfplay.types import Completion, Episode
 
@@ -39,17 +39,17 @@ class Apart(TransformersEngine):
 class Beside(Local):
     """One call of play at a time, from any thread."""
 
-    def __init__(self, *, max_lag: int = 1) -> None:
-        self.max_lag = max_lag
+    def __init__(self, *, max_staleness: int = 1) -> None:
+        self.max_staleness = max_staleness
         self._playing = Lock()
 
-    def engine(self, config: Mapping[str, Any], players: Players) -> Apart:
+    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> Apart:
         return Apart()
 
-    def play(self, players: Players, evaluation: str | None = None) -> Play:
-        whole = super().play(players, evaluation)
+    def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
+        whole = super().rollout_fn(players, evaluation)
 
-        def play(jobs: Sequence[Job]) -> list[Episode]:
+        def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
             with self._playing:
                 return whole(jobs)
 

@@ -18,7 +18,7 @@ from selfplay.run.report import run_report
 from selfplay.run.report.run_report import write_report
 from selfplay.types import to_json
 from selfplay.viewer import run_pages
-from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.server import application
 from tests.helpers.recorded_run import episodes as recorded
 from tests.helpers.recorded_run import make_run
@@ -189,7 +189,7 @@ def faults(runs: Path, cache: Path, *, drawn: bool = True) -> list[str]:
 def _faults(runs: Path, cache: Path) -> list[str]:
     found = []
     client = TestClient(
-        application(Catalogue([runs], later=[runs]), cache=cache),
+        application(RunCatalogue([runs], later=[runs]), cache=cache),
         base_url="http://127.0.0.1",
         raise_server_exceptions=False,
     )

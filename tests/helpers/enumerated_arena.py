@@ -101,4 +101,4 @@ def pairs(values: Sequence[Value]) -> Iterator[tuple[tuple[Value, Value], int]]:
 
 def branched(episode: Episode, parent: int, *, stem: int) -> Episode:
     """The episode as a branch of a sibling."""
-    return replace(episode, parent=parent, stem=stem)
+    return replace(episode, branch_of=parent, shared_turns=stem)

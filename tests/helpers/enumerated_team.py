@@ -1,8 +1,8 @@
 """A game of three agents to enumerate: agents sit out, are paid without a turn, and it ends early.
 
 Tabular softmax policies in float64. An agent's state is the whole public history, so that every
-stage has states of its own. The episodes are recorded by `selfplay.rollout.episode_runner.Game`, as
-in a run.
+stage has states of its own. The episodes are recorded by
+`selfplay.rollout.episode_runner.EpisodeRunner`, as in a run.
 """
 
 import random
@@ -18,7 +18,7 @@ import torch
 
 from selfplay.arena import Arena
 from selfplay.credit import Credit
-from selfplay.rollout.episode_runner import Game, Job
+from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
 from selfplay.types import Action, Episode, Group, Observation, Status, Task
 from tests.helpers.builders import group, turn
 
@@ -112,8 +112,8 @@ class Enumerated:
         for actions in product((0, 1), repeat=len(acting)):
             yield from self._ends((*played, tuple(zip(acting, actions, strict=True))))
 
-    def _game(self, played: History) -> tuple[Game, list[dict[str, float]]]:
-        game = Game(Job(task=Task(id="t"), seed=0), self.arena())
+    def _game(self, played: History) -> tuple[EpisodeRunner, list[dict[str, float]]]:
+        game = EpisodeRunner(EpisodeSpec(task=Task(id="t"), seed=0), self.arena())
         game.advance()
         paid, before = [], dict(game.arena.paid)
         for number, moves in enumerate(played):

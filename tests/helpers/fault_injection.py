@@ -12,7 +12,7 @@ from selfplay.arena import Arena
 from selfplay.curriculum.task_buffer import TaskBuffer
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError
-from selfplay.rollout.episode_runner import Job
+from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.types import Action, Completion, Observation, Task
 
 
@@ -89,7 +89,7 @@ def settings(model: Path, mark: Path, **policy: Any) -> dict[str, Any]:
     role = {"_target_": "selfplay.role.Role", "template": "{{ text }}"}
     return {
         "seed": 0,
-        "run": {"_target_": "selfplay.config.run_config.Settings", "steps": 1, "threads": 1},
+        "run": {"_target_": "selfplay.config.run_config.RunSettings", "steps": 1, "threads": 1},
         "services": {"buffer": {"_target_": "selfplay.curriculum.task_buffer.TaskBuffer"}},
         "arena": {"_target_": "tests.helpers.fault_injection.Talk"},
         "roles": {"speaker": role, "thinker": role},
@@ -113,10 +113,10 @@ def settings(model: Path, mark: Path, **policy: Any) -> dict[str, Any]:
     }
 
 
-def jobs(groups: int, size: int = 2, **payload: Any) -> list[Job]:
+def jobs(groups: int, size: int = 2, **payload: Any) -> list[EpisodeSpec]:
     """Groups of siblings of one task each; `payload` is that of the first group's task."""
     return [
-        Job(
+        EpisodeSpec(
             task=Task(id=f"t{group}", payload=payload if group == 0 else {}),
             seed=group,
             member=member,

@@ -31,7 +31,7 @@ def lines(arena: Arena, deals: Sequence[Task]) -> list[Line]:
             decisions = waiting.pop()
             arena.begin(deal, seed=0)
             for agent, _, move in decisions:
-                arena.play({agent: move})
+                arena.play_stage({agent: move})
             if arena.finished:
                 found.append(Line(decisions, dict(arena.paid), 1 / len(deals)))
                 continue

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from selfplay.learner.learner import Learner
 from selfplay.models.policy import Policy
-from selfplay.runtime.learner_worker import About, Rank
-from selfplay.runtime.learner_workers import RankedLearner
+from selfplay.runtime.learner_worker import LearnerInfo, LearnerWorker
+from selfplay.runtime.learner_workers import DistributedLearner
 from selfplay.types import Sample
 from tests.helpers.builders import sample
 
@@ -28,7 +28,7 @@ Make = Callable[[], Learner]
 
 
 class Forks:
-    """A team of ranks: see `selfplay.runtime.learner_workers.Team`."""
+    """A team of ranks: see `selfplay.runtime.learner_workers.WorkerGroup`."""
 
     def __init__(self, pipes: Sequence[Connection]) -> None:
         self.pipes, self.count = pipes, len(pipes)
@@ -78,19 +78,19 @@ def forked(count: int) -> Iterator[Forks]:
                 process.join()
 
 
-def ranked(forks: Forks, make: Make, precision: str = "float32") -> RankedLearner:
+def ranked(forks: Forks, make: Make, precision: str = "float32") -> DistributedLearner:
     """A trainer whose learners are on the ranks, and whose policy is of this process."""
     about, *_ = forks.ask("serve", make, precision)
     own = make()
     policy = Policy(name="base", model=own.model, renderer=None)  # type: ignore[arg-type]
-    return RankedLearner(forks, policy, own.objective, about)
+    return DistributedLearner(forks, policy, own.objective, about)
 
 
 def _child(rank: int, count: int, store: Path, pipe: Connection) -> None:
     try:
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
-        served = Rank()
+        served = LearnerWorker()
         while True:
             method, arguments, named = pipe.recv()
             try:
@@ -106,7 +106,7 @@ def _child(rank: int, count: int, store: Path, pipe: Connection) -> None:
         os._exit(0)
 
 
-def _serve(rank: Rank, make: Make, precision: Any) -> About:
+def _serve(rank: LearnerWorker, make: Make, precision: Any) -> LearnerInfo:
     rank.learners = {"base": make()}
     rank.spread("cpu", precision)
     return rank.about()["base"]
@@ -126,7 +126,7 @@ def batch(count: int = 9, *, length: int = 3, stem: int = 3) -> list[Sample]:
                 prompt,
                 completion,
                 scale if number % 4 else tuple(scale * place for place in range(len(completion))),
-                trainable=own,
+                loss_mask=own,
                 logprobs=tuple(-2.5 - 0.1 * place for place in range(len(completion))),
                 temperature=1.0 if number % 2 else 0.7,
             )

@@ -1,13 +1,13 @@
 """Outlines of public models, as their config.json have them."""
 
-from selfplay.plan.model_shape import Outline
+from selfplay.plan.model_shape import ModelShape
 
 
 def qwen(
     layers: int, hidden: int, heads: int, kv: int, dim: int, wide: int, words: int, tied: bool
-) -> Outline:
+) -> ModelShape:
     """A Qwen2.5 model."""
-    return Outline(
+    return ModelShape(
         layers=layers,
         hidden=hidden,
         heads=heads,
@@ -27,7 +27,7 @@ QWEN_7B = qwen(28, 3584, 28, 4, 128, 18944, 152064, False)
 QWEN_14B = qwen(48, 5120, 40, 8, 128, 13824, 152064, False)
 QWEN_32B = qwen(64, 5120, 40, 8, 128, 27648, 152064, False)
 QWEN_72B = qwen(80, 8192, 64, 8, 128, 29568, 152064, False)
-LLAMA_8B = Outline(
+LLAMA_8B = ModelShape(
     layers=32,
     hidden=4096,
     heads=32,

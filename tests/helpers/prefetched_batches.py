@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from selfplay.rollout.rollout import Job
+from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.sampler import Sampler
 from selfplay.sampler.independent import Independent
-from selfplay.sampler.prefetch import Asynchronous, Batch, Batches, Synchronous
+from selfplay.sampler.prefetch import Batches, OnDemandBatches, PrefetchedBatches, StepBatch
 from selfplay.types import Episode, Group, Task
 from tests.helpers.builders import episode, turn
 
@@ -50,7 +50,7 @@ class Player:
         self.begun: list[int] = []
         self.gate: Callable[[int], None] = lambda step: None
 
-    def __call__(self, jobs: Sequence[Job]) -> list[Episode]:
+    def __call__(self, jobs: Sequence[EpisodeSpec]) -> list[Episode]:
         step = int(jobs[0].task.id.partition("-")[0])
         self.begun.append(self.version)
         self.gate(step)
@@ -61,23 +61,23 @@ class Player:
         ]
 
 
-def synchronous(play: Player, sampler: Sampler | None = None) -> Synchronous:
+def synchronous(play: Player, sampler: Sampler | None = None) -> OnDemandBatches:
     sampler = sampler or Independent(group_size=2)
-    return Synchronous(curriculum=Growing(), sampler=sampler, play=play, seed=lambda: 7)
+    return OnDemandBatches(curriculum=Growing(), sampler=sampler, rollout_fn=play, seed=lambda: 7)
 
 
 @contextmanager
-def ahead(play: Player, lag: int, **settings: Any) -> Iterator[Asynchronous]:
+def ahead(play: Player, lag: int, **settings: Any) -> Iterator[PrefetchedBatches]:
     sampler = settings.pop("sampler", None)
     given = {"last": STEPS, "keeps": lambda step: True, "patience": LONG, **settings}
-    made = Asynchronous(synchronous(play, sampler), lag=lag, **given)
+    made = PrefetchedBatches(synchronous(play, sampler), max_staleness=lag, **given)
     try:
         yield made
     finally:
         made.close()
 
 
-def learn(source: Batches, play: Player, steps: Sequence[int]) -> list[Batch]:
+def learn(source: Batches, play: Player, steps: Sequence[int]) -> list[StepBatch]:
     found = []
     for step in steps:
         found.append(source.take(step))

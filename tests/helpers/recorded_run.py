@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from selfplay.run.declarations import Declared, Measured, write_declared
+from selfplay.run.declarations import ArenaMetrics, RunMetrics, write_declared
 from selfplay.types import Episode, Metric, Status, StopReason, Task, Turn, to_json
 
 TYPES = ("deduction", "abduction", "induction")
@@ -27,7 +27,7 @@ def turn(agent: str, text: str, reward: float, *, action: str | None = "", **fie
         prompt_ids=tuple(range(31)),
         completion_ids=ids,
         logprobs=(-0.5,) * len(ids),
-        trainable=(1,) * len(ids),
+        loss_mask=(1,) * len(ids),
         messages=fields.pop(
             "messages",
             (
@@ -85,9 +85,9 @@ def episodes(hostile: str = "") -> list[Episode]:
 
 
 ACCURACY = Metric(unit="fraction", better="higher")
-REPORTED = Measured(metrics={"accuracy": ACCURACY}, chief=("accuracy",))
-DECLARED = Declared(
-    arena=Measured(
+REPORTED = ArenaMetrics(metrics={"accuracy": ACCURACY}, chief=("accuracy",))
+DECLARED = RunMetrics(
+    arena=ArenaMetrics(
         metrics={
             **dict.fromkeys(("solve_rate", "valid_proposal", "worked"), ACCURACY),
             "verdict/timeout": Metric(unit="fraction", better="lower"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from selfplay.sandbox import Call, Executor, IsolationError, Outcome, Reason
+from selfplay.sandbox import Call, Executor, FailureReason, IsolationError, Outcome
 
 UNIQUE = itertools.count()
 
@@ -40,5 +40,5 @@ def attack(executor: Executor, body: str, arguments: str = "", **options: Any) -
         assert served.value == str(number + 1)
     assert len(outcome.detail) <= 200
     assert outcome.detail.isprintable()
-    assert (outcome.value is None) == (outcome.reason is not Reason.OK)
+    assert (outcome.value is None) == (outcome.reason is not FailureReason.OK)
     return outcome

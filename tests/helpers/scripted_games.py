@@ -8,18 +8,22 @@ from selfplay.arena import Arena
 from selfplay.engines.scripted import Script, ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import Seat
-from selfplay.study.matches import Games
-from selfplay.study.players import Player
+from selfplay.rollout.rollout import AgentSpec
+from selfplay.study.matches import StudyMatches
+from selfplay.study.players import StudyPlayer
 from selfplay.types import Observation, Task
 
 
-def games(arena: Callable[[], Arena], scripts: Mapping[str, Script], **settings: Any) -> Games:
+def games(
+    arena: Callable[[], Arena], scripts: Mapping[str, Script], **settings: Any
+) -> StudyMatches:
     """Games in which each script can take any seat; the first has the roles' own seats."""
     engine, renderer = ScriptedEngine(scripts), ByteRenderer()
     first = next(iter(scripts))
-    seats = {role: Seat(role=Role(), policy=first, renderer=renderer) for role in arena().roles}
-    return Games(
+    seats = {
+        role: AgentSpec(role=Role(), policy=first, renderer=renderer) for role in arena().roles
+    }
+    return StudyMatches(
         arena=arena,
         seats=seats,
         engines=dict.fromkeys(scripts, engine),
@@ -28,9 +32,9 @@ def games(arena: Callable[[], Arena], scripts: Mapping[str, Script], **settings:
     )
 
 
-def player(name: str, arena: Callable[[], Arena], policy: str | None = None) -> Player:
+def player(name: str, arena: Callable[[], Arena], policy: str | None = None) -> StudyPlayer:
     """A player that takes every role with one script."""
-    return Player(label=name, policies=dict.fromkeys(arena().roles, policy or name))
+    return StudyPlayer(label=name, policies=dict.fromkeys(arena().roles, policy or name))
 
 
 def levers(pay: Sequence[float]) -> Callable[[], Matrix]:

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from selfplay.league import Matchmaking, Snapshot
-from selfplay.league.config import LeagueSettings, Player
+from selfplay.league.config import LeagueConfig, PlayerConfig
 from selfplay.league.league import League
-from selfplay.league.matchmaking import PFSP, Anchors, Current, Mixture
+from selfplay.league.matchmaking import PFSP, Anchors, Current, MixedMatchmaking
 from selfplay.league.ratings import Elo, Payoff
-from selfplay.league.snapshots import Every, KeepNewest
-from selfplay.rollout.rollout import Job
+from selfplay.league.snapshots import EveryNUpdates, EvictOldest
+from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.types import Episode, Task
 from tests.helpers.builders import episode, turn
 
@@ -48,15 +48,15 @@ class Played:
     """Plays every job at once; who sits in `player_0` is paid by a function of both policies."""
 
     def __init__(self, pay: Callable[[str, str], float] = lambda first, second: 1.0) -> None:
-        self.jobs: list[Job] = []
+        self.jobs: list[EpisodeSpec] = []
         self.pay = pay
 
-    def __call__(self, jobs: Sequence[Job]) -> list[Episode]:
+    def __call__(self, jobs: Sequence[EpisodeSpec]) -> list[Episode]:
         self.jobs += jobs
         return [self._played(job) for job in jobs]
 
-    def _played(self, job: Job) -> Episode:
-        first, second = (job.seating.get(seat, "base") for seat in SEATS)
+    def _played(self, job: EpisodeSpec) -> Episode:
+        first, second = (job.policy_map.get(seat, "base") for seat in SEATS)
         paid = self.pay(first, second)
         return episode(turn("player_0", paid, policy=first), turn("player_1", -paid, policy=second))
 
@@ -76,14 +76,14 @@ class Made:
             for name in matchmaking
         }
         players = {
-            name: Player(matchmaking=each, add=Every(updates=every))
+            name: PlayerConfig(matchmaking=each, add=EveryNUpdates(updates=every))
             for name, each in matchmaking.items()
         }
         names: Any = self.snapshots
         self.league = League(
-            LeagueSettings(
+            LeagueConfig(
                 players=players,
-                drop=KeepNewest(most=most),
+                drop=EvictOldest(most=most),
                 payoff=Payoff(),
                 ratings=Elo(),
                 **more,
@@ -93,28 +93,28 @@ class Made:
             anchors=["random", "perfect"],
             snapshots=names,
             learners=learners,
-            play=self.play,
+            rollout_fn=self.play,
             seed=0,
         )
 
     def step(self, number: int, *, groups: int = 8, size: int = 2) -> dict[str, float]:
         """A step of `groups` groups, after which every player has one update more."""
         self.league.begin_step(number, list(self.snapshots.policies))
-        self.league.play(jobs(number, groups, size))
+        self.league.run(jobs(number, groups, size))
         for policy in self.snapshots.policies.values():
             policy.version += 1
         return self.league.end_step()
 
 
-def jobs(step: int, groups: int, size: int = 2) -> list[Job]:
+def jobs(step: int, groups: int, size: int = 2) -> list[EpisodeSpec]:
     return [
-        Job(task=Task(id="game"), seed=100_000 * step + group, member=member)
+        EpisodeSpec(task=Task(id="game"), seed=100_000 * step + group, member=member)
         for group in range(groups)
         for member in range(size)
     ]
 
 
-ALL_THREE = Mixture(
+ALL_THREE = MixedMatchmaking(
     ways={"now": Current(), "past": PFSP(), "fixed": Anchors()},
     weights={"now": 1, "past": 1, "fixed": 1},
 )

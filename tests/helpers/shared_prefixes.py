@@ -8,7 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.types import Sample
 from tests.helpers import builders
 from tests.helpers.builders import llama, sample
@@ -64,7 +64,7 @@ def branches() -> list[Sample]:
             completion = (*stem, *bough, *words(rng, rng.randint(1, 4)))
             credit = tuple(rng.gauss(0, 1) for _ in completion)
             mask = tuple(rng.randrange(4) > 0 for _ in completion[1:])
-            found.append(sample(prompt, completion, credit, trainable=(1, *map(int, mask))))
+            found.append(sample(prompt, completion, credit, loss_mask=(1, *map(int, mask))))
     return found
 
 
@@ -77,7 +77,7 @@ def gradient(
     """The whole gradient in float64 (llama's norms: float32), and the step's figures."""
     model = (model or llama()).double()
     model.zero_grad()
-    objective = settings.pop("objective", Objective(ratio="none", clip="none"))
+    objective = settings.pop("objective", PolicyLoss(ratio="none", clip="none"))
     learner = Learner(
         model, objective=objective, lr=0.0, clip_norm=1e9, packing=packing, **settings
     )

@@ -8,7 +8,7 @@ from arenas.external.base import WrappedGame
 from arenas.external.pettingzoo import PettingZoo
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Episode, Task
 
 GAME = Task(id="game")
@@ -26,9 +26,9 @@ def play(
         return arenas[-1]
 
     settings: dict[str, Any] = {"renderer": ByteRenderer(), **seat}
-    seats = {"player": Seat(role=Role(), policy="p", **settings)}
+    seats = {"player": AgentSpec(role=Role(), policy="p", **settings)}
     rollout = Rollout(arena=fresh, seats=seats, engines={"p": engine})
-    episodes = rollout.play([Job(task=GAME, seed=seed) for seed in range(count)])
+    episodes = rollout.run([EpisodeSpec(task=GAME, seed=seed) for seed in range(count)])
     return list(zip(episodes, arenas, strict=True))
 
 

@@ -11,7 +11,7 @@ from selfplay.arena import Arena
 from selfplay.config import compose
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import validate
-from selfplay.experiment.league import Plan
+from selfplay.experiment.league import LeaguePlan
 from selfplay.models.population import Population
 from tests.helpers.repository import ROOT
 
@@ -23,15 +23,15 @@ SCRIPT = "_target_: selfplay.engines.scripted.Scripted"
 RANDOM = f"+population.opponents.random={{{SCRIPT}, script: arenas.games.opponents.random_legal}}"
 VERSUS = (
     "+evaluations.versus={arena: ${arena}, tasks: [{_target_: selfplay.types.Task, id: game}], "
-    "metrics: {}, seatings: [random]}"
+    "metrics: {}, opponents: [random]}"
 )
 MATCHMAKING = "league.players.default.matchmaking"
 
 
 NODE = (
-    "{_target_: selfplay.league.config.Player, "
+    "{_target_: selfplay.league.config.PlayerConfig, "
     "matchmaking: {_target_: selfplay.league.matchmaking.Latest}, "
-    "add: {_target_: selfplay.league.snapshots.Every, updates: 1}}"
+    "add: {_target_: selfplay.league.snapshots.EveryNUpdates, updates: 1}}"
 )
 
 
@@ -39,7 +39,7 @@ NODE = (
 def test_every_league_composes_and_validates(name: str) -> None:
     found = compose.load([*GAME, RANDOM, VERSUS, f"league={name}"])
     validate(found)
-    Plan(found["league"], arena=Two(), population=Population(policy={}))
+    LeaguePlan(found["league"], arena=Two(), population=Population(policy={}))
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,20 @@ def test_every_league_composes_and_validates(name: str) -> None:
             r"weighting: 'square' does not fit: .*did you mean 'squared'",
         ),
         (["league=pfsp", "league.drop.most=0"], r"league\.drop: most is at least 1"),
-        (["league=pfsp", "league.draws=-1"], "draws is not negative"),
+        (["league=pfsp", "league.opponents_per_step=-1"], "opponents_per_step is not negative"),
         (["league=pfsp", "league.drops=1"], r"unknown key 'league\.drops'; did you mean"),
         (
             ["league=latest", "+league.players.exploiter=${league.players.default}"],
-            r"league\.players: no policy 'exploiter' that learns; .* population\.more",
+            r"league\.players: no policy 'exploiter' that learns; .* population\.extra_policies",
         ),
-        (["population.more=[spare]"], r"population\.more: 'spare' has no role, and no league"),
-        (["league=alphastar", "population.more=[]"], "no policy 'main_exploiter' that learns"),
+        (
+            ["population.extra_policies=[spare]"],
+            r"population\.extra_policies: 'spare' has no role, and no league",
+        ),
+        (
+            ["league=alphastar", "population.extra_policies=[]"],
+            "no policy 'main_exploiter' that learns",
+        ),
         (
             [
                 "league=alphastar",
@@ -88,7 +94,7 @@ def test_every_league_composes_and_validates(name: str) -> None:
         (["+population.opponents.x={}"], "names neither what plays"),
         (["+population.opponents.x={model: a, learn: true}"], r"opponents\.x\.learn: unknown key"),
         (["+population.opponents.x=7"], r"population\.opponents\.x: 7 cannot play"),
-        ([VERSUS], r"evaluations\.versus\.seatings: nobody is called 'random'"),
+        ([VERSUS], r"evaluations\.versus\.opponents: nobody is called 'random'"),
         (["+population.roles.player=random", RANDOM], "no policy learns"),
     ],
 )
@@ -109,9 +115,9 @@ class Two(Arena):
     roles: Mapping[str, int] = {"player": 2}
 
 
-def plan(arena: Arena, *overrides: str, **population: Any) -> Plan:
+def plan(arena: Arena, *overrides: str, **population: Any) -> LeaguePlan:
     node = compose.load([*GAME, "league=latest", *overrides])["league"]
-    return Plan(node, arena=arena, population=Population(policy={}, **population))
+    return LeaguePlan(node, arena=arena, population=Population(policy={}, **population))
 
 
 def test_the_seats_are_those_of_one_main_player() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from selfplay.errors import ConfigError
 from selfplay.league import Chances, Matchmaking
-from selfplay.league.league import Alone
+from selfplay.league.league import NoLeague
 from selfplay.league.matchmaking import (
     Anchors,
     Current,
@@ -16,7 +16,7 @@ from selfplay.league.matchmaking import (
     MainExploiter,
     MainPlayer,
 )
-from selfplay.rollout.rollout import Job
+from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.types import Status
 from tests.helpers.builders import episode
 from tests.helpers.scripted_league import ALL_THREE, SEATS, Made, Played, jobs
@@ -26,11 +26,11 @@ def test_siblings_and_branches_share_their_seating() -> None:
     made = Made({"base": ALL_THREE})
     made.step(1)
     first = list(made.play.jobs)
-    seatings = [dict(job.seating) for job in first]
+    seatings = [dict(job.policy_map) for job in first]
     assert seatings[::2] == seatings[1::2]
-    later = [Job(task=job.task, seed=job.seed, member=9, parent=0) for job in first[::2]]
-    made.league.play(later)
-    assert [dict(job.seating) for job in made.play.jobs[len(first) :]] == seatings[::2]
+    later = [EpisodeSpec(task=job.task, seed=job.seed, member=9, branch_of=0) for job in first[::2]]
+    made.league.run(later)
+    assert [dict(job.policy_map) for job in made.play.jobs[len(first) :]] == seatings[::2]
 
 
 def test_of_every_group_all_seats_take_part() -> None:
@@ -43,7 +43,7 @@ def test_of_every_group_all_seats_take_part() -> None:
 def test_in_self_play_nobody_is_seated_and_nothing_booked() -> None:
     made = Made({"base": Current()})
     figures = made.step(1)
-    assert all(job.seating == {} and job.learner is None for job in made.play.jobs)
+    assert all(job.policy_map == {} and job.learner is None for job in made.play.jobs)
     assert figures["share/base/self"] == 1 and figures["rating/base"] == 1500
     assert not [name for name in figures if name.startswith("win_rate")]
 
@@ -54,7 +54,7 @@ def test_against_every_opponent_each_seat_is_taken_equally_often() -> None:
         made.step(step, groups=7, size=1)
     taken: dict[str, Counter[str]] = {}
     for job in made.play.jobs:
-        for seat, opponent in job.seating.items():
+        for seat, opponent in job.policy_map.items():
             taken.setdefault(opponent, Counter())[seat] += 1
     assert len(taken) > 4
     for opponent, seats in taken.items():
@@ -67,17 +67,17 @@ def test_opponents_come_as_often_as_their_chances_say() -> None:
     made.league.begin_step(1, ["base"])
     expected: Chances = {"base": 1 / 3, "base@0": 1 / 3, "random": 1 / 6, "perfect": 1 / 6}
     assert made.league.chances("base") == pytest.approx(expected)
-    made.league.play(jobs(1, 2000, 1))
-    met = Counter(next(iter(job.seating.values()), "base") for job in made.play.jobs)
+    made.league.run(jobs(1, 2000, 1))
+    met = Counter(next(iter(job.policy_map.values()), "base") for job in made.play.jobs)
     for name, chance in expected.items():
         assert met[name] / 2000 == pytest.approx(chance, abs=0.045), name
 
 
 def test_few_draws_are_shared_among_the_groups_of_a_step() -> None:
-    made = Made({"base": Anchors()}, draws=1)
+    made = Made({"base": Anchors()}, opponents_per_step=1)
     for step in range(1, 20):
         made.step(step)
-    met = [next(iter(job.seating.values())) for job in made.play.jobs]
+    met = [next(iter(job.policy_map.values())) for job in made.play.jobs]
     steps = [set(met[start : start + 16]) for start in range(0, len(met), 16)]
     assert all(len(each) == 1 for each in steps), "one opponent per step"
     assert set().union(*steps) == {"random", "perfect"}
@@ -88,7 +88,7 @@ def test_every_player_has_its_share_of_the_groups_and_learns_alone() -> None:
         {"base": MainPlayer(), "hunter": MainExploiter(), "rover": LeagueExploiter()}, every=100
     )
     made.step(1, groups=9, size=1)
-    seatings = [(dict(job.seating), job.learner) for job in made.play.jobs]
+    seatings = [(dict(job.policy_map), job.learner) for job in made.play.jobs]
     assert seatings[1::3] == [
         ({"player_0": "hunter", "player_1": "base"}, "hunter"),
         ({"player_0": "base", "player_1": "hunter"}, "hunter"),
@@ -106,11 +106,11 @@ def test_every_player_has_its_share_of_the_groups_and_learns_alone() -> None:
 def test_who_rests_in_a_step_has_no_match() -> None:
     made = Made({"base": MainPlayer(), "hunter": MainExploiter()})
     made.league.begin_step(1, ["hunter"])
-    made.league.play(jobs(1, 4))
+    made.league.run(jobs(1, 4))
     assert {job.learner for job in made.play.jobs} == {"hunter"}
     made.league.begin_step(2, [])
-    made.league.play(jobs(2, 4))
-    assert [job.seating for job in made.play.jobs[8:]] == [{}] * 8
+    made.league.run(jobs(2, 4))
+    assert [job.policy_map for job in made.play.jobs[8:]] == [{}] * 8
 
 
 def test_results_are_booked_from_the_players_seat() -> None:
@@ -124,7 +124,7 @@ def test_results_are_booked_from_the_players_seat() -> None:
     assert figures["win_rate/base/perfect"] == 0.0
     assert 0.3 < figures["win_rate/base/random"] < 0.7
     assert figures["rating/base"] < 1500 < figures["rating/perfect"]
-    met = Counter(next(iter(job.seating.values())) for job in made.play.jobs)
+    met = Counter(next(iter(job.policy_map.values())) for job in made.play.jobs)
     won = met["random"] / 2  # every other seat
     assert figures["return/base"] == pytest.approx(
         (won - (met["random"] - won) - met["perfect"]) / 400, abs=0.01
@@ -200,16 +200,18 @@ def test_a_resumed_league_goes_on_as_if_nothing_had_happened() -> None:
     for step in range(6, 11):
         found = after.step(step, groups=7)
     assert found == expected
-    assert [job.seating for job in after.play.jobs] == [job.seating for job in whole.play.jobs[70:]]
+    assert [job.policy_map for job in after.play.jobs] == [
+        job.policy_map for job in whole.play.jobs[70:]
+    ]
     assert after.league.state_dict() == whole.league.state_dict()
 
 
 def test_without_a_league_jobs_are_played_as_they_are() -> None:
     play = Played()
-    alone = Alone(play)
+    alone = NoLeague(play)
     asked = jobs(1, 2)
     alone.begin_step(1, ["base"])
-    assert len(alone.play(asked)) == 4 and play.jobs == asked
+    assert len(alone.run(asked)) == 4 and play.jobs == asked
     assert alone.end_step() == alone.state_dict() == alone.frozen() == {}
     with pytest.raises(ConfigError, match="choose league=anchors"):
         alone.mix_anchors(0.5, until=3)

@@ -15,7 +15,7 @@ GAME = (
     *("services=none", "arena=tic_tac_toe", "arena.illegal=random_legal"),
     *("roles=tic_tac_toe", "roles.player.style=terse", "curriculum=games", "curriculum.batch=4"),
     *("evaluations=none", "warmstart=random_play", "warmstart.steps=20", "credit=dr_grpo"),
-    *("credit.within=agent", "objective=magrpo", "sampler.group_size=2", "run.threads=1"),
+    *("credit.group_by=agent", "objective=magrpo", "sampler.group_size=2", "run.threads=1"),
     *("run.steps=3", "run.checkpoint_every=1", "run.keep_checkpoints=2"),
     *("sampling.default.max_tokens=2", "learner.lr=1e-2"),
     f"+population.opponents.random={{{SCRIPT}, script: arenas.games.opponents.random_legal}}",
@@ -23,18 +23,18 @@ GAME = (
 )
 VERSUS = (
     "+evaluations.versus={arena: ${arena}, tasks: [{_target_: selfplay.types.Task, id: game}], "
-    "metrics: {}, samples: 2, seatings: [random, perfect]}"
+    "metrics: {}, samples: 2, opponents: [random, perfect]}"
 )
 STARS = (
     "league=alphastar",
     *("league.players.default.add.least=1", "league.players.default.add.most=1"),
     *("league.players.main_exploiter.add.least=1", "league.players.main_exploiter.add.most=1"),
     *("league.players.league_exploiter_0.add.most=1", "league.drop.most=4"),
-    *("league.players.league_exploiter_0.add.least=1", "league.draws=0"),
+    *("league.players.league_exploiter_0.add.least=1", "league.opponents_per_step=0"),
 )
 ANCHORS = (
     *("league=anchors", "league.players.default.add.updates=1", "league.drop.most=2"),
-    *("league.draws=0", "objective.kl=0.1", "objective.reference=magnet", VERSUS),
+    *("league.opponents_per_step=0", "objective.kl=0.1", "objective.reference=ema", VERSUS),
 )
 
 
@@ -66,12 +66,12 @@ def test_only_the_players_own_turns_are_learned_from(whole: Path) -> None:
         figures, records = metrics(whole)[step], episodes(whole, step)
         met: Counter[str] = Counter()
         for record in records:
-            turns, seating = record["episode"]["turns"], record["episode"]["seating"]
+            turns, seating = record["episode"]["turns"], record["episode"]["policy_map"]
             met.update(set(seating.values()))
             for turn, advantage in zip(turns, record["advantages"], strict=True):
                 own = turn["agent"] not in seating
                 assert turn["policy"] == ("base" if own else seating[turn["agent"]])
-                assert turn["learn"] is own is (advantage is not None)
+                assert turn["trainable"] is own is (advantage is not None)
         learned = sum(a is not None for record in records for a in record["advantages"])
         assert figures["policy/base/samples"] == learned > 0
         for name, count in met.items():

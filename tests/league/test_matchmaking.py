@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from selfplay.league import Chances, Matchmaking, Snapshot, Table
+from selfplay.league import Chances, LeagueState, Matchmaking, Snapshot
 from selfplay.league.matchmaking import (
     PFSP,
     Anchors,
@@ -14,7 +14,7 @@ from selfplay.league.matchmaking import (
     LeagueExploiter,
     MainExploiter,
     MainPlayer,
-    Mixture,
+    MixedMatchmaking,
     Uniform,
     before_decline,
     pfsp,
@@ -28,14 +28,14 @@ def table(
     players: Mapping[str, Matchmaking] | None = None,
     snapshots: tuple[str, ...] = (),
     anchors: tuple[str, ...] = (),
-) -> Table:
+) -> LeagueState:
     """`rates` of ten games each; snapshots by name, from the oldest."""
     payoff = Payoff(decay=1.0)
     for (home, away), rate in (rates or {}).items():
         for game in range(10):
             payoff.book(home, away, "won" if game < round(10 * rate) else "lost")
     split = [name.split("@") for name in snapshots]
-    return Table(
+    return LeagueState(
         players=players or {"base": Current()},
         anchors=anchors,
         snapshots=[Snapshot(player=player, updates=int(updates)) for player, updates in split],
@@ -78,7 +78,7 @@ RATES = {("base", "base@0"): 0.9, ("base", "base@2"): 0.5, ("base", "other@1"): 
         (Anchors(), {"random": 0.5, "perfect": 0.5}),
         (Anchors(weights={"random": 3.0, "perfect": 1.0}), {"random": 0.75, "perfect": 0.25}),
         (
-            Mixture(
+            MixedMatchmaking(
                 ways={"now": Current(), "old": Latest(), "fixed": Anchors(), "never": Uniform()},
                 weights={"now": 2, "old": 1, "fixed": 1, "never": 0},
             ),
@@ -116,15 +116,15 @@ def test_anchors_that_are_not_there_and_mixtures_of_nothing() -> None:
     with pytest.raises(ValueError, match="there are no anchors"):
         Anchors().chances("base", table())
     with pytest.raises(ValueError, match="'old' is in one of them only"):
-        Mixture(ways={"now": Current()}, weights={"now": 1.0, "old": 1.0})
+        MixedMatchmaking(ways={"now": Current()}, weights={"now": 1.0, "old": 1.0})
     with pytest.raises(ValueError, match="not all 0"):
-        Mixture(ways={"now": Current()}, weights={"now": 0.0})
+        MixedMatchmaking(ways={"now": Current()}, weights={"now": 0.0})
 
 
 # AlphaStar -----------------------------------------------------------------------------------
 
 
-def starcraft(rates: dict[tuple[str, str], float], *snapshots: str) -> Table:
+def starcraft(rates: dict[tuple[str, str], float], *snapshots: str) -> LeagueState:
     players: dict[str, Matchmaking] = {
         "main": MainPlayer(),
         "hunter": MainExploiter(),
@@ -209,7 +209,7 @@ def test_a_main_exploiter_meets_the_main_player_or_its_past() -> None:
     unable = starcraft({("hunter", "main"): 0.1, **past}, "main@0", "main@1", "rover@1")
     expected = {"main@0": 0.25 / 0.34, "main@1": 0.09 / 0.34}
     assert MainExploiter().chances("hunter", unable) == pytest.approx(expected)
-    assert MainExploiter().rivals("hunter", unable) == ["main"]
+    assert MainExploiter().targets("hunter", unable) == ["main"]
 
 
 def test_a_league_exploiter_meets_every_snapshot() -> None:
@@ -217,7 +217,7 @@ def test_a_league_exploiter_meets_every_snapshot() -> None:
     found = starcraft(rates, "main@0", "hunter@1", "rover@1")
     expected = {"main@0": 5 / 11, "hunter@1": 5 / 11, "rover@1": 1 / 11}
     assert LeagueExploiter().chances("rover", found) == pytest.approx(expected)
-    assert LeagueExploiter().rivals("rover", found) == ["main@0", "hunter@1", "rover@1"]
+    assert LeagueExploiter().targets("rover", found) == ["main@0", "hunter@1", "rover@1"]
     assert LeagueExploiter().chances("rover", starcraft({})) == {"main": 1.0}
 
 

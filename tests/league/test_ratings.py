@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from selfplay.league import Snapshot, Table
+from selfplay.league import LeagueState, Snapshot
 from selfplay.league.matchmaking import Current
 from selfplay.league.ratings import Elo, OpenSkill, Payoff, Ratings, expected
-from selfplay.league.snapshots import DropBeaten, Every, KeepNewest, WhenBeating
+from selfplay.league.snapshots import EveryNUpdates, EvictOldest, EvictWeakest, OnWinRate
 from selfplay.rollout.matches import Result
 
 RESULTS: list[Result] = ["won", "won", "drawn", "lost"]
@@ -112,20 +112,20 @@ def test_a_snapshot_has_its_parents_rating(kind: type[Elo] | type[OpenSkill]) ->
 
 
 def test_when_a_snapshot_is_added() -> None:
-    assert [Every(updates=3).due(n, []) for n in (0, 2, 3, 4)] == [False, False, True, True]
-    rule = WhenBeating(least=5, most=9)
+    assert [EveryNUpdates(updates=3).due(n, []) for n in (0, 2, 3, 4)] == [False, False, True, True]
+    rule = OnWinRate(least=5, most=9)
     assert [rule.due(n, [0.71, 0.9]) for n in (4, 5, 9)] == [False, True, True]
     assert [rule.due(n, [0.7, 0.9]) for n in (5, 9, 10)] == [False, False, True], "0.7 is not above"
     assert [rule.due(n, []) for n in (5, 10)] == [False, True], "who meets nobody beats nobody"
     with pytest.raises(ValueError, match="least is at least 1"):
-        WhenBeating(least=5, most=4)
+        OnWinRate(least=5, most=4)
     with pytest.raises(ValueError, match="at least 1"):
-        Every(updates=0)
+        EveryNUpdates(updates=0)
 
 
-def table(*names: str, payoff: Payoff | None = None) -> Table:
+def table(*names: str, payoff: Payoff | None = None) -> LeagueState:
     split = [name.split("@") for name in names]
-    return Table(
+    return LeagueState(
         players={"a": Current(), "b": Current()},
         anchors=["random"],
         snapshots=[Snapshot(player=player, updates=int(updates)) for player, updates in split],
@@ -134,11 +134,11 @@ def table(*names: str, payoff: Payoff | None = None) -> Table:
 
 
 def test_the_oldest_go_of_who_has_the_most() -> None:
-    assert KeepNewest(most=3).dropped(table("a@1", "a@2", "a@3")) == []
-    assert KeepNewest(most=2).dropped(table("a@1", "a@2", "a@3")) == ["a@1"]
+    assert EvictOldest(most=3).dropped(table("a@1", "a@2", "a@3")) == []
+    assert EvictOldest(most=2).dropped(table("a@1", "a@2", "a@3")) == ["a@1"]
     crowd = table("b@1", "a@1", "a@2", "a@3", "a@4", "b@2")
-    assert KeepNewest(most=3).dropped(crowd) == ["a@1", "a@2", "b@1"]
-    assert KeepNewest(most=1).dropped(table()) == []
+    assert EvictOldest(most=3).dropped(crowd) == ["a@1", "a@2", "b@1"]
+    assert EvictOldest(most=1).dropped(table()) == []
 
 
 def test_the_most_beaten_go() -> None:
@@ -157,11 +157,11 @@ def test_the_most_beaten_go() -> None:
         for came in results:
             payoff.book(home, away, came)
     everybody = table("a@1", "a@2", "a@3", "a@4", payoff=payoff)
-    assert DropBeaten(most=4).dropped(everybody) == []
-    assert DropBeaten(most=3).dropped(everybody) == ["a@1"]
-    assert DropBeaten(most=2).dropped(everybody) == ["a@1", "a@3"]
-    assert DropBeaten(most=1).dropped(everybody) == ["a@1", "a@3", "a@2"], "the newest stays"
-    assert DropBeaten(most=1).dropped(table()) == []
-    for kind in (KeepNewest, DropBeaten):
+    assert EvictWeakest(most=4).dropped(everybody) == []
+    assert EvictWeakest(most=3).dropped(everybody) == ["a@1"]
+    assert EvictWeakest(most=2).dropped(everybody) == ["a@1", "a@3"]
+    assert EvictWeakest(most=1).dropped(everybody) == ["a@1", "a@3", "a@2"], "the newest stays"
+    assert EvictWeakest(most=1).dropped(table()) == []
+    for kind in (EvictOldest, EvictWeakest):
         with pytest.raises(ValueError, match="most is at least 1"):
             kind(most=0)

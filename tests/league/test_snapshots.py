@@ -15,7 +15,7 @@ from selfplay.learner import checkpoint
 from selfplay.models.lora import Lora
 from selfplay.models.policy import Bases, Policy, load_model, load_policy
 from selfplay.role import Role
-from selfplay.rollout.policy_pool import Seating
+from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.types import Request
 from tests.helpers.builders import same, save_tiny, weights
 
@@ -43,7 +43,7 @@ class Made:
         self.engine = TransformersEngine()
         for name, policy in self.policies.items():
             self.engine.serve(name, policy.model, policy.renderer.end_ids)
-        self.seating = Seating(
+        self.seating = PolicyPool(
             roles={"player": Role()},
             policy_of=lambda role: "base",
             sampling={"default": {}},

@@ -9,12 +9,12 @@ import torch
 from selfplay.errors import ConfigError
 from selfplay.learner.activation_checkpointing import recompute
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from tests.helpers.builders import llama
 from tests.helpers.learner_processes import batch
 from tests.learner.test_learner import close, gradient
 
-OBJECTIVE = Objective(ratio="none", clip="none", entropy=0.1)
+OBJECTIVE = PolicyLoss(ratio="none", clip="none", entropy=0.1)
 
 
 @pytest.mark.parametrize("stem", [3, 160])

@@ -13,7 +13,7 @@ from tests.helpers.builders import llama, sample
 
 SAMPLES = [
     sample([1, 2, 3, 4, 5], [6, 7], 1.0),
-    sample([8], [9, 10, 11], (0.1, 0.2, 0.3), trainable=(0, 1, 1), temperature=0.5),
+    sample([8], [9, 10, 11], (0.1, 0.2, 0.3), loss_mask=(0, 1, 1), temperature=0.5),
     sample([12, 13], [14], -1.0, logprobs=(-0.25,)),
 ]
 
@@ -23,7 +23,7 @@ def plain(samples: Sequence[Sample]) -> Batch:
 
 
 def test_rows_are_padded_on_the_right_and_end_before_the_last_trainable_token() -> None:
-    batch = plain([*SAMPLES, sample([1, 2], [3, 4, 5], 1.0, trainable=(1, 0, 0))])
+    batch = plain([*SAMPLES, sample([1, 2], [3, 4, 5], 1.0, loss_mask=(1, 0, 0))])
     assert batch.ids.tolist() == [
         [1, 2, 3, 4, 5, 6],
         [8, 9, 10, 0, 0, 0],
@@ -93,7 +93,7 @@ def test_rows_of_other_widths_are_not_padded_without_end(monkeypatch: pytest.Mon
     [
         (sample([], [1], 1.0), "no prompt"),
         (sample([1], [1, 2], 1.0, logprobs=(-1.0,)), "2 completion tokens but 1 logprobs"),
-        (sample([1], [1, 2], 1.0, trainable=(1,)), "1 trainable"),
+        (sample([1], [1, 2], 1.0, loss_mask=(1,)), "1 loss_mask"),
         (sample([1], [1, 2], (1.0, 2.0, 3.0)), "3 advantage"),
     ],
 )

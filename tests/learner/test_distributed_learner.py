@@ -14,13 +14,13 @@ from selfplay.errors import DivergedError, RunError
 from selfplay.learner import sharded_checkpoint
 from selfplay.learner.dpo import DPO
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective, Surrogate
+from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.models.lora import Lora, adapted, frozen_copy
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 from tests.helpers.learner_processes import Forks, batch, forked, ranked
 
-REINFORCE = Objective(ratio="none", clip="none")
+REINFORCE = PolicyLoss(ratio="none", clip="none")
 LONG = 160
 """A prompt that is long enough to be computed first, as the stem of a row."""
 
@@ -29,7 +29,7 @@ LONG = 160
 class Make:
     """Makes the same learner in every process that it is called in."""
 
-    objective: Surrogate = REINFORCE
+    objective: Objective = REINFORCE
     model: Literal["llama", "gpt2", "adapter"] = "llama"
     dtype: torch.dtype = torch.float64
     settings: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Make:
         for parameter in made.parameters():
             if parameter.requires_grad:
                 parameter.data = torch.randn_like(parameter.data).to(self.dtype) / 4
-        moves = self.objective.reference == "magnet"
+        moves = self.objective.reference == "ema"
         return made, frozen_copy(made) if moves else model
 
 
@@ -69,22 +69,22 @@ PAIRS = [
     for name, prompt, good, bad in (("a", [1, 2, 3], [5, 6, 7], [4]), ("b", [7], [8, 9], [2, 2]))
     for completion, sign in ((good, 1.0), (bad, -1.0))
 ]
-MAGNET = Objective(kl=0.2, reference="magnet", magnet_rate=0.3)
-SEQUENCES = Objective(ratio="sequence", aggregate="sequence_mean", entropy=0.05)
+MAGNET = PolicyLoss(kl=0.2, reference="ema", ema_rate=0.3)
+SEQUENCES = PolicyLoss(ratio="sequence", aggregate="sequence_mean", entropy=0.05)
 
 CASES: dict[str, tuple[Make, list[Sample]]] = {
     "reinforce": (Make(), batch()),
     "float32": (Make(dtype=torch.float32), batch()),
-    "several steps": (Make(objective=Objective(), settings={"mini_batches": 3}), batch()),
+    "several steps": (Make(objective=PolicyLoss(), settings={"mini_batches": 3}), batch()),
     "sequences and entropy": (Make(objective=SEQUENCES), batch()),
     "one long micro-batch": (Make(settings={"max_tokens": 10_000}), batch()),
-    "reference": (Make(objective=Objective(kl=0.2)), batch()),
-    "magnet": (Make(objective=MAGNET), batch()),
+    "reference": (Make(objective=PolicyLoss(kl=0.2)), batch()),
+    "ema": (Make(objective=MAGNET), batch()),
     "correction": (Make(objective=replace(REINFORCE, correction="truncated")), batch()),
     "pairs": (Make(objective=DPO()), PAIRS),
-    "adapter": (Make(model="adapter", objective=Objective(kl=0.2)), batch()),
-    "adapter's magnet": (Make(model="adapter", objective=MAGNET), batch()),
-    "one embedding": (Make(model="gpt2", objective=Objective(kl=0.2)), batch()),
+    "adapter": (Make(model="adapter", objective=PolicyLoss(kl=0.2)), batch()),
+    "adapter's EMA": (Make(model="adapter", objective=MAGNET), batch()),
+    "one embedding": (Make(model="gpt2", objective=PolicyLoss(kl=0.2)), batch()),
     "fewer samples than ranks": (Make(), batch(1)),
     "stems": (
         Make(settings={"packing": "trie", "max_tokens": 500}),
@@ -131,7 +131,7 @@ def test_two_ranks_learn_what_one_learner_learns(case: str, two: Forks) -> None:
     assert_learned_alike(two, *CASES[case])
 
 
-@pytest.mark.parametrize("case", ["magnet", "fewer samples than ranks", "one embedding"])
+@pytest.mark.parametrize("case", ["ema", "fewer samples than ranks", "one embedding"])
 def test_so_do_three_among_which_no_tensor_can_be_cut_evenly(case: str, three: Forks) -> None:
     assert_learned_alike(three, *CASES[case])
 
@@ -193,7 +193,7 @@ def test_it_begins_again_with_the_weights_of_this_process(two: Forks) -> None:
     assert_close(together.policy.model, alone.model, make)
 
 
-@pytest.mark.parametrize("case", ["magnet", "adapter's magnet", "one embedding"])
+@pytest.mark.parametrize("case", ["ema", "adapter's EMA", "one embedding"])
 def test_a_checkpoint_of_ranks_goes_on_with_any_number_of_them(
     case: str, two: Forks, three: Forks, tmp_path: Path
 ) -> None:
@@ -219,7 +219,7 @@ def test_a_checkpoint_of_ranks_goes_on_with_any_number_of_them(
         assert_close(other.policy.model, alone.model, make)
 
 
-@pytest.mark.parametrize("case", ["magnet", "adapter"])
+@pytest.mark.parametrize("case", ["ema", "adapter"])
 def test_a_checkpoint_of_one_process_goes_on_with_ranks(case: str, two: Forks) -> None:
     make, given = CASES[case]
     alone, together = make(), ranked(two, make)

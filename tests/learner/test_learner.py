@@ -11,11 +11,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective, Surrogate
+from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.types import Sample
 from tests.helpers.builders import llama, same, sample, weights
 
-REINFORCE = Objective(ratio="none", clip="none", aggregate="token_mean")
+REINFORCE = PolicyLoss(ratio="none", clip="none", aggregate="token_mean")
 SFT = replace(REINFORCE, advantage="one")
 
 
@@ -40,14 +40,14 @@ def on_policy(model: PreTrainedModel, samples: list[Sample]) -> list[Sample]:
 def samples() -> list[Sample]:
     return [
         sample([1, 2, 3, 4], [5, 6, 7], 1.0),
-        sample([3], [4, 9, 9, 2, 8], -0.5, trainable=(1, 0, 1, 1, 0)),
+        sample([3], [4, 9, 9, 2, 8], -0.5, loss_mask=(1, 0, 1, 1, 0)),
         sample([1, 2, 3, 4], [9], (2.0,), temperature=0.7),
         sample([7, 7], [5, 6], 0.0),
         sample([7, 7], [1, 6, 3], (0.0, -1.0, 0.5)),
     ]
 
 
-def gradient(objective: Surrogate, given: list[Sample], **settings: Any) -> torch.Tensor:
+def gradient(objective: Objective, given: list[Sample], **settings: Any) -> torch.Tensor:
     """The whole gradient as the learner computes it, of the same model every time."""
     model = settings.pop("model", None) or llama()
     learner = Learner(model, objective=objective, lr=0.0, clip_norm=1e9, **settings)
@@ -61,7 +61,7 @@ def close(first: torch.Tensor, second: torch.Tensor, tolerance: float = 1e-5) ->
 
 @pytest.mark.parametrize("aggregate", ["token_mean", "sequence_mean", "sequence_sum", "constant"])
 def test_the_gradient_does_not_depend_on_the_micro_batches(aggregate: Any) -> None:
-    objective = Objective(aggregate=aggregate, length=8)
+    objective = PolicyLoss(aggregate=aggregate, length=8)
     given = on_policy(llama(), samples())
     whole = gradient(objective, given, max_tokens=10_000)
     assert close(gradient(objective, given, max_tokens=1), whole, 1e-6)
@@ -73,35 +73,35 @@ def test_the_gradient_is_that_of_the_plain_formula() -> None:
     """Temperature, masks, per-token advantages and zero-advantage rows included."""
     model, total, tokens = llama(), torch.zeros(()), 0
     for one in samples():
-        mask = torch.tensor(one.turn.trainable)
+        mask = torch.tensor(one.turn.loss_mask)
         total = total - (logprobs(model, one) * torch.tensor(one.advantage) * mask).sum()
         tokens += int(mask.sum())
     (total / tokens).backward()
     wanted = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     assert close(gradient(REINFORCE, samples()), wanted)
-    assert close(gradient(Objective(aggregate="token_mean"), on_policy(model, samples())), wanted)
+    assert close(gradient(PolicyLoss(aggregate="token_mean"), on_policy(model, samples())), wanted)
 
 
 def test_skipped_rows_would_have_changed_nothing() -> None:
-    class Unskipped(Objective):
+    class Unskipped(PolicyLoss):
         linear_in_advantage = False
 
-    assert close(gradient(Objective(), samples()), gradient(Unskipped(), samples()), 1e-6)
+    assert close(gradient(PolicyLoss(), samples()), gradient(Unskipped(), samples()), 1e-6)
 
 
 @pytest.mark.parametrize("aggregate", ["token_mean", "sequence_mean", "sequence_sum", "constant"])
 def test_rows_without_advantage_count_in_the_denominators(aggregate: Any) -> None:
     one, idle = sample([1, 2], [5, 6], 1.0), sample([3], [4, 7], 0.0)
-    objective = Objective(aggregate=aggregate, length=4)
+    objective = PolicyLoss(aggregate=aggregate, length=4)
     assert close(2 * gradient(objective, [one, idle]), gradient(objective, [one]), 1e-6)
 
 
 def test_what_others_wrote_is_not_learned() -> None:
     """Another token at a masked place moves only what is conditioned on it."""
-    first = sample([1, 2], [5, 6], 1.0, trainable=(1, 0))
-    second = sample([1, 2], [5, 9], 1.0, trainable=(1, 0))
+    first = sample([1, 2], [5, 6], 1.0, loss_mask=(1, 0))
+    second = sample([1, 2], [5, 9], 1.0, loss_mask=(1, 0))
     assert close(gradient(SFT, [first]), gradient(SFT, [second]), 1e-6)
-    nothing = sample([1, 2], [5, 6], 1.0, trainable=(0, 0))
+    nothing = sample([1, 2], [5, 6], 1.0, loss_mask=(0, 0))
     assert close(gradient(SFT, [first, nothing]), gradient(SFT, [first]), 1e-6)
     learner = Learner(llama(), objective=SFT)
     assert learner.update([first, nothing], step=1)["samples_without_tokens"] == 1
@@ -109,7 +109,7 @@ def test_what_others_wrote_is_not_learned() -> None:
 
 def test_on_policy_nothing_is_clipped_and_no_distance_is_seen() -> None:
     model = llama()
-    found = Learner(model, objective=Objective()).update(on_policy(model, samples()), step=1)
+    found = Learner(model, objective=PolicyLoss()).update(on_policy(model, samples()), step=1)
     assert found["clipped"] == 0
     assert abs(found["policy_kl"]) < 1e-10
 
@@ -124,7 +124,7 @@ def test_dropout_is_off_so_that_the_policy_is_the_one_that_sampled() -> None:
         "n_head": 2,
     }
     model = GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.5, embd_pdrop=0.5)).eval()
-    found = Learner(model, objective=Objective()).update(on_policy(model, samples()), step=1)
+    found = Learner(model, objective=PolicyLoss()).update(on_policy(model, samples()), step=1)
     assert abs(found["policy_kl"]) < 1e-10
 
 
@@ -190,7 +190,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights() -> None:
 
 def test_without_signal_no_step_is_taken() -> None:
     model = llama()
-    learner = Learner(model, objective=Objective(), lr=0.1, weight_decay=0.1)
+    learner = Learner(model, objective=PolicyLoss(), lr=0.1, weight_decay=0.1)
     learner.update(samples(), step=1)  # so that there is momentum to be misled by
     before, idle = weights(model), [sample([1], [2, 3], 0.0), sample([1], [2], (0.0,))]
     found = learner.update(idle, step=2)
@@ -255,11 +255,11 @@ def test_settings_and_samples_that_cannot_be_learned_from_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "objective",
-    [Objective(), REINFORCE, Objective(correction="truncated"), Objective(correction="masked")],
+    [PolicyLoss(), REINFORCE, PolicyLoss(correction="truncated"), PolicyLoss(correction="masked")],
 )
 @pytest.mark.parametrize("broken", [math.nan, -math.inf, math.inf])
 def test_a_trainable_token_without_a_probability_is_an_error_that_names_its_turn(
-    objective: Objective, broken: float
+    objective: PolicyLoss, broken: float
 ) -> None:
     model = llama()
     before = weights(model)
@@ -273,23 +273,23 @@ def test_a_trainable_token_without_a_probability_is_an_error_that_names_its_turn
 @pytest.mark.parametrize(
     "objective",
     [
-        Objective(),
-        Objective(ratio="sequence", aggregate="sequence_mean"),
+        PolicyLoss(),
+        PolicyLoss(ratio="sequence", aggregate="sequence_mean"),
         REINFORCE,
-        Objective(correction="truncated"),
-        Objective(correction="masked", kl=0.1, entropy=0.1),
+        PolicyLoss(correction="truncated"),
+        PolicyLoss(correction="masked", kl=0.1, entropy=0.1),
     ],
 )
 @pytest.mark.parametrize("broken", [math.nan, -math.inf])
 def test_what_is_not_finite_on_a_token_without_loss_changes_nothing(
-    objective: Objective, broken: float
+    objective: PolicyLoss, broken: float
 ) -> None:
     def found(logprob: float, advantage: float) -> torch.Tensor:
         mixed = sample(
             [1, 2],
             [5, 6, 7],
             (1.0, advantage, -1.0),
-            trainable=(1, 0, 1),
+            loss_mask=(1, 0, 1),
             logprobs=(-1.0, logprob, -1.0),
         )
         return gradient(objective, [*samples(), mixed], reference=llama(1))
@@ -305,7 +305,7 @@ def test_log_probabilities_are_computed_without_dropout() -> None:
     config = GPT2Config(**sizes, n_head=2, resid_pdrop=0.5, embd_pdrop=0.5)
     model = GPT2LMHeadModel(config).train()
     reference = GPT2LMHeadModel(config).train()
-    learner = Learner(model, objective=Objective(kl=0.1), reference=reference)
+    learner = Learner(model, objective=PolicyLoss(kl=0.1), reference=reference)
     for kind in (False, True):
         found = learner.logprobs(samples(), reference=kind)
         assert found == learner.logprobs(samples(), reference=kind)

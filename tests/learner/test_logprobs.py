@@ -34,7 +34,7 @@ from tests.helpers.builders import SIZES, llama, sample
 KEYS: dict[str, Any] = {"num_key_value_heads": 2}
 
 SAMPLES = [
-    sample([1, 2, 3, 4], [5, 6, 7], 1.0, trainable=(1, 0, 1), logprobs=(-1.0, -2.0, -3.0)),
+    sample([1, 2, 3, 4], [5, 6, 7], 1.0, loss_mask=(1, 0, 1), logprobs=(-1.0, -2.0, -3.0)),
     sample([1, 2, 3, 4], [5, 9], 1.0, temperature=0.7),
     sample([8], [9, 1, 1, 2], 1.0),
 ]
@@ -71,7 +71,7 @@ def expected(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
         logits = model(input_ids=ids).logits[0, len(turn.prompt_ids) - 1 : -1]
         for column, token in enumerate(turn.completion_ids):
             chances = torch.distributions.Categorical(logits=logits[column] / turn.temperature)
-            trained = bool(turn.trainable[column])
+            trained = bool(turn.loss_mask[column])
             values[row, column] = (
                 chances.log_prob(torch.tensor(token)) if trained else turn.logprobs[column]
             )

@@ -10,34 +10,34 @@ import torch
 from torch import Tensor
 
 from selfplay.learner.dpo import DPO
-from selfplay.learner.objective import Objective, Scores, Totals, kl_estimate
+from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss, kl_estimate
 
 PRESETS = {
-    "grpo": Objective(aggregate="sequence_mean"),
-    "dr_grpo": Objective(aggregate="constant", length=8),
-    "dapo": Objective(high=0.28, aggregate="token_mean"),
-    "reinforce": Objective(ratio="none", clip="none", aggregate="token_mean"),
-    "magrpo": Objective(ratio="none", clip="none", aggregate="sequence_sum"),
-    "rloo": Objective(ratio="none", clip="none", aggregate="sequence_sum"),
-    "gspo": Objective(ratio="sequence", low=0.1, high=0.15, aggregate="sequence_mean"),
-    "ppo": Objective(clip="dual", dual=1.4, aggregate="token_mean"),
-    "cispo": Objective(clip="cispo", low=1.0, high=0.1, aggregate="token_mean"),
-    "sft": Objective(ratio="none", clip="none", aggregate="token_mean", advantage="one"),
+    "grpo": PolicyLoss(aggregate="sequence_mean"),
+    "dr_grpo": PolicyLoss(aggregate="constant", length=8),
+    "dapo": PolicyLoss(high=0.28, aggregate="token_mean"),
+    "reinforce": PolicyLoss(ratio="none", clip="none", aggregate="token_mean"),
+    "magrpo": PolicyLoss(ratio="none", clip="none", aggregate="sequence_sum"),
+    "rloo": PolicyLoss(ratio="none", clip="none", aggregate="sequence_sum"),
+    "gspo": PolicyLoss(ratio="sequence", low=0.1, high=0.15, aggregate="sequence_mean"),
+    "ppo": PolicyLoss(clip="dual", dual=1.4, aggregate="token_mean"),
+    "cispo": PolicyLoss(clip="cispo", low=1.0, high=0.1, aggregate="token_mean"),
+    "sft": PolicyLoss(ratio="none", clip="none", aggregate="token_mean", advantage="one"),
 }
 LOGPROBS = [[-0.5, -1.0, -2.0, -9.0], [-0.1, -0.7, -1.5, -3.0]]
 OLD = [[-1.0, -1.0, -1.0, -1.0], [-0.5, -0.6, -1.6, -1.0]]
 ADVANTAGES = [[1.5] * 4, [-0.5] * 4]
 """The ratios: 1.65, 1, 0.37, - and 1.49, -, 1.11, 0.14; of the sequences 0.85 and 0.61."""
 MASK = [[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]]
-TOTALS = Totals(tokens=6, sequences=2)
+TOTALS = BatchCounts(tokens=6, sequences=2)
 
 
 def tensor(rows: list[list[float]]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def scores(**changes: Tensor | None) -> Scores:
-    plain = Scores(
+def scores(**changes: Tensor | None) -> LossInputs:
+    plain = LossInputs(
         logprobs=tensor(LOGPROBS).requires_grad_(),
         old_logprobs=tensor(OLD),
         advantages=tensor(ADVANTAGES),
@@ -47,7 +47,7 @@ def scores(**changes: Tensor | None) -> Scores:
 
 
 def by_hand(
-    objective: Objective, logprobs: list[list[float]], fixed: list[list[float]] = LOGPROBS
+    objective: PolicyLoss, logprobs: list[list[float]], fixed: list[list[float]] = LOGPROBS
 ) -> float:
     """The loss in plain Python, written from the papers' sums; `fixed` is what has no gradient."""
     sequences = []
@@ -108,13 +108,13 @@ def test_the_clip_stops_only_what_has_gone_far_enough(
     ratio: float, advantage: float, active: bool
 ) -> None:
     logprob = torch.tensor([[log(ratio)]], dtype=torch.float64, requires_grad=True)
-    given = Scores(
+    given = LossInputs(
         logprobs=logprob,
         old_logprobs=torch.zeros(1, 1, dtype=torch.float64),
         advantages=torch.full((1, 1), advantage, dtype=torch.float64),
         mask=torch.ones(1, 1, dtype=torch.float64),
     )
-    loss, sums = Objective().loss(given, Totals(tokens=1, sequences=1))
+    loss, sums = PolicyLoss().loss(given, BatchCounts(tokens=1, sequences=1))
     (gradient,) = torch.autograd.grad(loss, logprob)
     assert sums["clipped"] == active
     assert float(gradient) == pytest.approx(0.0 if active else -ratio * advantage)
@@ -133,7 +133,7 @@ def test_the_golden_aggregates() -> None:
     given = scores(logprobs=-values, mask=mask, advantages=torch.ones_like(mask))
     found = {}
     for aggregate in ("token_mean", "sequence_mean", "sequence_sum", "constant"):
-        objective = Objective(ratio="none", clip="none", aggregate=aggregate, length=8)
+        objective = PolicyLoss(ratio="none", clip="none", aggregate=aggregate, length=8)
         found[aggregate] = float(objective.loss(given, TOTALS)[0])
     wanted = {"token_mean": 5 / 3, "sequence_mean": 1.5, "sequence_sum": 5.0, "constant": 0.625}
     assert found == pytest.approx(wanted, abs=1e-12)
@@ -205,25 +205,25 @@ def test_which_samples_need_computing() -> None:
         ({"ratio": "none"}, "needs a ratio"),
         ({"ratio": "none", "clip": "cispo"}, "clip=cispo needs a ratio"),
         ({"clip": "dual", "dual": 1.1}, r"above 1 \+ high"),
-        ({"magnet_rate": 0.0}, "magnet_rate"),
+        ({"ema_rate": 0.0}, "ema_rate"),
         ({"weight_high": 0.5}, "weight_low"),
         ({"correction": "masked", "advantage": "one"}, "weighs advantages"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Objective(**settings)  # type: ignore[arg-type]
+        PolicyLoss(**settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
     "name",
-    ["low", "high", "dual", "kl", "magnet_rate", "entropy", "weight_low", "weight_high"],
+    ["low", "high", "dual", "kl", "ema_rate", "entropy", "weight_low", "weight_high"],
 )
 def test_numbers_of_an_objective_are_finite(name: str, broken: float) -> None:
     given: Any = {name: broken}
     with pytest.raises(ValueError, match=f"{name} must be a finite number, not {broken}"):
-        Objective(**given)
+        PolicyLoss(**given)
 
 
 @pytest.mark.parametrize("name", ["beta", "smoothing"])

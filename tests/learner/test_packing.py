@@ -8,7 +8,7 @@ import torch
 
 from selfplay.learner import batch as batches
 from selfplay.learner.batch import micro_batches, pad
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.learner.packing import Packer, common
 from selfplay.models.tree_attention import visible
 from selfplay.types import Sample
@@ -36,7 +36,7 @@ def test_the_gradient_is_that_of_rows(
 ) -> None:
     """Entropy bonus, ratio and clip included, however the rows are cut."""
     monkeypatch.setattr(batches, "STEM", stem)
-    objective = Objective(aggregate=aggregate, entropy=0.1)
+    objective = PolicyLoss(aggregate=aggregate, entropy=0.1)
     rows, plain = gradient(make(), "rows", made("gpt2"), objective=objective)
     packed, found = gradient(
         make(), "trie", made("gpt2"), objective=objective, max_tokens=max_tokens
@@ -64,7 +64,7 @@ def test_every_distinct_token_is_computed_once(make: Any, tokens: int) -> None:
     prefixes = set()
     for one in given:
         turn = one.turn
-        last = max(place for place, counts in enumerate(turn.trainable) if counts)
+        last = max(place for place, counts in enumerate(turn.loss_mask) if counts)
         path = turn.prompt_ids + turn.completion_ids[:last]
         prefixes |= {path[: count + 1] for count in range(len(path))}
     rows = TRIE.rows(given, max_tokens=10_000)

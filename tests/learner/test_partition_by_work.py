@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.learner.fsdp import shares
+from selfplay.learner.fsdp import partition_by_work
 from tests.helpers.builders import sample
 
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
@@ -13,14 +13,14 @@ TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 def test_every_sample_is_in_one_share(
     texts: list[tuple[list[int], list[int]]], count: int, packed: bool
 ) -> None:
-    found = shares([sample(p, c, 1.0) for p, c in texts], count, packed=packed)
+    found = partition_by_work([sample(p, c, 1.0) for p, c in texts], count, packed=packed)
     assert len(found) == count
     assert sorted(index for share in found for index in share) == list(range(len(texts)))
 
 
 def test_one_share_keeps_the_order() -> None:
     samples = [sample([9 - n], [1], 1.0) for n in range(4)]
-    assert shares(samples, 1, packed=True) == [[0, 1, 2, 3]]
+    assert partition_by_work(samples, 1, packed=True) == [[0, 1, 2, 3]]
 
 
 def test_siblings_stay_together_and_shares_are_of_equal_work() -> None:
@@ -29,14 +29,14 @@ def test_siblings_stay_together_and_shares_are_of_equal_work() -> None:
     samples = [
         sample([*groups[number], place], [1, 2, 3], 1.0) for place in range(4) for number in groups
     ]
-    found = shares(samples, 2, packed=True)
+    found = partition_by_work(samples, 2, packed=True)
     assert [{index % 4 for index in share} for share in found] == [{0, 1}, {2, 3}]
     long = sample(list(range(40)), [1, 2], 1.0)
     short = [sample([50 + n] * 10, [1, 2], 1.0) for n in range(4)]
-    assert shares([*short, long], 2, packed=False) == [[4], [0, 1, 2, 3]]
+    assert partition_by_work([*short, long], 2, packed=False) == [[4], [0, 1, 2, 3]]
 
 
 def test_there_may_be_fewer_samples_than_shares() -> None:
-    found = shares([sample([1], [2], 1.0)], 3, packed=True)
+    found = partition_by_work([sample([1], [2], 1.0)], 3, packed=True)
     assert sorted(map(len, found)) == [0, 0, 1]
-    assert shares([], 3, packed=True) == [[], [], []]
+    assert partition_by_work([], 3, packed=True) == [[], [], []]

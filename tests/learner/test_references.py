@@ -1,4 +1,4 @@
-"""What the learner keeps beside its own weights: references, magnets, pairs."""
+"""What the learner keeps beside its own weights: references, EMAs, pairs."""
 
 import io
 from dataclasses import replace
@@ -9,15 +9,15 @@ import torch
 from selfplay.errors import ConfigError
 from selfplay.learner.dpo import DPO
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.types import Sample
 from tests.helpers.builders import llama, same, sample, weights
 from tests.learner.test_learner import REINFORCE, close, gradient, logprobs, on_policy, samples
 
 
-def test_the_magnet_follows_the_policy_and_is_kept_in_a_checkpoint() -> None:
+def test_the_ema_follows_the_policy_and_is_kept_in_a_checkpoint() -> None:
     model, reference, start = llama(), llama(), weights(llama())
-    objective = Objective(kl=0.1, reference="magnet", magnet_rate=0.25)
+    objective = PolicyLoss(kl=0.1, reference="ema", ema_rate=0.25)
     learner = Learner(model, objective=objective, reference=reference, lr=0.01)
     learner.update(on_policy(model, samples()), step=1)
     for before, now, mean in zip(start, weights(model), weights(reference), strict=True):
@@ -33,9 +33,9 @@ def test_the_magnet_follows_the_policy_and_is_kept_in_a_checkpoint() -> None:
 
 def test_an_initial_reference_does_not_move() -> None:
     model, reference = llama(), llama()
-    learner = Learner(model, objective=Objective(kl=0.1), reference=reference, lr=0.01)
+    learner = Learner(model, objective=PolicyLoss(kl=0.1), reference=reference, lr=0.01)
     learner.update(on_policy(model, samples()), step=1)
-    assert same(weights(reference), weights(llama())) and "magnet" not in learner.state_dict()
+    assert same(weights(reference), weights(llama())) and "ema" not in learner.state_dict()
 
 
 def test_logprobs_are_the_models_own_in_the_order_given() -> None:
@@ -44,12 +44,12 @@ def test_logprobs_are_the_models_own_in_the_order_given() -> None:
     for found, one in zip(learner.logprobs(samples()), samples(), strict=True):
         wanted = logprobs(model, one).tolist()
         assert len(found) == len(wanted)
-        own = [t for t, chosen in enumerate(one.turn.trainable) if chosen]
+        own = [t for t, chosen in enumerate(one.turn.loss_mask) if chosen]
         assert [found[t] for t in own] == pytest.approx([wanted[t] for t in own], abs=1e-5)
 
 
 def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
-    better = sample([1, 2, 3], [5, 6, 7], 1.0, trainable=(1, 0, 1))
+    better = sample([1, 2, 3], [5, 6, 7], 1.0, loss_mask=(1, 0, 1))
     worse = sample([1, 2, 3], [4], -1.0)
     pairs = [replace(better, pair="a"), replace(worse, pair="a")]
     pairs += [
@@ -59,7 +59,7 @@ def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
     model, reference = llama(), llama(seed=1)
 
     def ratio(one: Sample) -> torch.Tensor:
-        own = torch.tensor(one.turn.trainable)
+        own = torch.tensor(one.turn.loss_mask)
         return ((logprobs(model, one) - logprobs(reference, one).detach()) * own).sum()
 
     margins = [0.5 * (ratio(pairs[i]) - ratio(pairs[i + 1])) for i in (0, 2)]
@@ -85,9 +85,9 @@ def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
 
 
 def test_a_pair_with_a_completion_that_nobody_learns_from_is_left_out_and_counted() -> None:
-    def pair(name: str, trainable: tuple[int, ...] = (1, 1)) -> list[Sample]:
+    def pair(name: str, loss_mask: tuple[int, ...] = (1, 1)) -> list[Sample]:
         better = sample([1, 2, 3], [5, 6], 1.0)
-        worse = sample([1, 2, 3], [4, 7], -1.0, trainable=trainable)
+        worse = sample([1, 2, 3], [4, 7], -1.0, loss_mask=loss_mask)
         return [replace(better, pair=name), replace(worse, pair=name)]
 
     def learned(given: list[Sample]) -> tuple[torch.Tensor, dict[str, float]]:
@@ -98,10 +98,10 @@ def test_a_pair_with_a_completion_that_nobody_learns_from_is_left_out_and_counte
         return torch.cat(found) if found else torch.zeros(0), figures
 
     whole, _ = learned(pair("a"))
-    found, figures = learned([*pair("a"), *pair("b", trainable=(0, 0))])
+    found, figures = learned([*pair("a"), *pair("b", loss_mask=(0, 0))])
     assert torch.equal(found, whole)
     assert figures["preference_left_out"] == 1 and figures["samples_without_tokens"] == 1
-    nothing, figures = learned(pair("b", trainable=(0, 0)))
+    nothing, figures = learned(pair("b", loss_mask=(0, 0)))
     assert not len(nothing) and figures["preference_left_out"] == 1
     assert figures["preference_loss"] == 0
     with pytest.raises(ValueError, match="pair 'a' has 3 samples"):

@@ -10,7 +10,7 @@ import torch
 
 from selfplay.errors import DivergedError
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Correction, Objective, correct
+from selfplay.learner.objective import Correction, PolicyLoss, correct
 from tests.helpers.builders import llama, sample
 from tests.learner.test_learner import close, gradient, on_policy, samples
 
@@ -38,7 +38,7 @@ def test_masked_weights_vanish_outside_the_band() -> None:
 
 
 def test_what_others_wrote_is_not_counted() -> None:
-    _, figures = corrected("masked", [9.0, 1.0], trainable=(0, 1))
+    _, figures = corrected("masked", [9.0, 1.0], loss_mask=(0, 1))
     assert figures == pytest.approx({"mismatch_kl": 0.0, "corrected_share": 0.0})
     assert correct([], [], mode="masked", low=0.5, high=2.0)[1]["mismatch_kl"] == 0.0
 
@@ -46,15 +46,15 @@ def test_what_others_wrote_is_not_counted() -> None:
 @pytest.mark.parametrize("mode", ["truncated", "masked"])
 def test_without_mismatch_a_correction_changes_nothing(mode: Correction) -> None:
     given = on_policy(llama(), samples())
-    plain = gradient(Objective(), given)
-    assert close(gradient(Objective(correction=mode), given), plain, 1e-5)
+    plain = gradient(PolicyLoss(), given)
+    assert close(gradient(PolicyLoss(correction=mode), given), plain, 1e-5)
 
 
 def test_the_weights_undo_a_wrong_sampler_where_they_are_within_bounds() -> None:
     """E_sampler[w f] = E_policy[f]: the gradient of a corrected sample is w times its own."""
     (given,) = on_policy(llama(), [sample([1, 2], [5], 1.0)])
     shifted = replace(given, turn=replace(given.turn, logprobs=(given.turn.logprobs[0] - 0.3,)))
-    objective = Objective(ratio="none", clip="none", correction="truncated")
+    objective = PolicyLoss(ratio="none", clip="none", correction="truncated")
     plain = gradient(replace(objective, correction="none"), [given])
     assert close(gradient(objective, [shifted]), plain * exp(0.3), 1e-5)
 
@@ -65,9 +65,9 @@ def test_the_clip_then_starts_from_the_learners_own_weights() -> None:
     off = tuple(value - 1.0 for value in given.turn.logprobs)
     stale = replace(given, turn=replace(given.turn, logprobs=off))
     model = llama()
-    assert not torch.any(gradient(Objective(), [stale], model=model))
-    found = gradient(Objective(correction="truncated"), [stale], model=llama())
-    assert close(found, 2.0 * gradient(Objective(), [given]), 1e-5)
+    assert not torch.any(gradient(PolicyLoss(), [stale], model=model))
+    found = gradient(PolicyLoss(correction="truncated"), [stale], model=llama())
+    assert close(found, 2.0 * gradient(PolicyLoss(), [given]), 1e-5)
 
 
 def test_the_mismatch_is_measured_without_a_correction_too() -> None:
@@ -79,16 +79,16 @@ def test_the_mismatch_is_measured_without_a_correction_too() -> None:
         for s, shift in zip(given, shifts, strict=True)
     ]
     computed = [(s, shift) for s, shift in zip(stale, shifts, strict=True) if s.advantage != 0.0]
-    counts = [sum(s.turn.trainable) for s, _ in computed]
+    counts = [sum(s.turn.loss_mask) for s, _ in computed]
     sums = [n * (exp(d) - 1 - d) for n, (_, d) in zip(counts, computed, strict=True)]
     wanted = sum(sums) / sum(counts)
-    for objective in (Objective(), Objective(ratio="none", clip="none")):
+    for objective in (PolicyLoss(), PolicyLoss(ratio="none", clip="none")):
         found = Learner(llama(), objective=objective, lr=0.0).update(stale, step=1)
         assert found["mismatch_kl"] == pytest.approx(wanted, rel=1e-4)
     # With a correction it is of all samples, those without a gradient too.
-    every = sum(sum(s.turn.trainable) for s in stale)
-    both = [sum(s.turn.trainable) * (exp(d) - 1 - d) for s, d in zip(stale, shifts, strict=True)]
-    found = Learner(llama(), objective=Objective(correction="truncated"), lr=0.0).update(
+    every = sum(sum(s.turn.loss_mask) for s in stale)
+    both = [sum(s.turn.loss_mask) * (exp(d) - 1 - d) for s, d in zip(stale, shifts, strict=True)]
+    found = Learner(llama(), objective=PolicyLoss(correction="truncated"), lr=0.0).update(
         stale, step=1
     )
     assert found["mismatch_kl"] == pytest.approx(sum(both) / every, rel=1e-4)
@@ -97,7 +97,9 @@ def test_the_mismatch_is_measured_without_a_correction_too() -> None:
 def test_the_mismatch_is_of_the_first_mini_batch_alone() -> None:
     """Behind it the weights have moved, and that is no mismatch."""
     given = on_policy(llama(), samples() * 4)
-    figures = Learner(llama(), objective=Objective(), lr=1e-2, mini_batches=4).update(given, step=1)
+    figures = Learner(llama(), objective=PolicyLoss(), lr=1e-2, mini_batches=4).update(
+        given, step=1
+    )
     assert abs(figures["mismatch_kl"]) < 1e-9 < 1e-4 < figures["policy_kl"]
 
 
@@ -111,7 +113,7 @@ def test_a_token_without_a_probability_has_no_weight(mode: Correction, broken: f
     fine = replace(one, turn=replace(one.turn, logprobs=(-1.0, -1.0)))
     with pytest.raises(DivergedError, match="the learner gave token 1"):
         correct([fine], [[-1.0, broken]], mode=mode, low=0.5, high=2.0)
-    masked = replace(one, turn=replace(one.turn, trainable=(1, 0)))
+    masked = replace(one, turn=replace(one.turn, loss_mask=(1, 0)))
     (found,), figures = correct([masked], [[-1.0, 0.0]], mode=mode, low=0.5, high=2.0)
     assert found.advantage == (1.0, 0.0)
     assert figures == {"mismatch_kl": 0.0, "corrected_share": 0.0}

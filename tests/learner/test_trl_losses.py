@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from selfplay.learner.dpo import DPO
-from selfplay.learner.objective import Objective, Scores, Totals
+from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss
 from selfplay.types import Sample, Turn
 
 RECORD = json.loads((Path(__file__).parent / "golden" / "trl_losses.json").read_text())
-OURS: dict[str, Objective] = {
-    "grpo": Objective(aggregate="sequence_mean"),
-    "grpo_kl": Objective(aggregate="sequence_mean", kl=0.1, estimator="k3"),
-    "dapo": Objective(high=0.28, aggregate="token_mean"),
-    "dapo_entropy": Objective(high=0.28, aggregate="token_mean", entropy=0.01),
-    "dr_grpo": Objective(aggregate="constant", length=RECORD["max_completion"]),
-    "gspo": Objective(ratio="sequence", low=0.05, high=0.06, aggregate="sequence_mean"),
+OURS: dict[str, PolicyLoss] = {
+    "grpo": PolicyLoss(aggregate="sequence_mean"),
+    "grpo_kl": PolicyLoss(aggregate="sequence_mean", kl=0.1, estimator="k3"),
+    "dapo": PolicyLoss(high=0.28, aggregate="token_mean"),
+    "dapo_entropy": PolicyLoss(high=0.28, aggregate="token_mean", entropy=0.01),
+    "dr_grpo": PolicyLoss(aggregate="constant", length=RECORD["max_completion"]),
+    "gspo": PolicyLoss(ratio="sequence", low=0.05, high=0.06, aggregate="sequence_mean"),
     # TRL bounds the ratio itself, and from above only.
-    "cispo": Objective(clip="cispo", low=1.0, high=0.2, aggregate="token_mean"),
+    "cispo": PolicyLoss(clip="cispo", low=1.0, high=0.2, aggregate="token_mean"),
 }
 
 
@@ -40,7 +40,7 @@ def test_loss_and_gradient_are_trls(name: str) -> None:
     distribution = logits.log_softmax(-1)
     ids = given("completion_ids").long()
     mask = given("completion_mask")
-    scores = Scores(
+    scores = LossInputs(
         logprobs=distribution.gather(-1, ids[..., None])[..., 0],
         old_logprobs=given("old_per_token_logps"),
         advantages=given("advantages")[:, None].expand_as(mask),
@@ -48,7 +48,7 @@ def test_loss_and_gradient_are_trls(name: str) -> None:
         reference_logprobs=given("ref_per_token_logps"),
         entropy=-(distribution.exp() * distribution).sum(-1),
     )
-    totals = Totals(tokens=int(mask.sum()), sequences=len(mask))
+    totals = BatchCounts(tokens=int(mask.sum()), sequences=len(mask))
     loss, sums = OURS[name].loss(scores, totals)
     agree(name, loss, logits)
     assert sums["clipped"] > 0  # the case reaches the bounds at all
@@ -68,13 +68,13 @@ def test_dpo_is_trls() -> None:
     objective = DPO(beta=0.5)
     prepared, figures = objective.prepare(samples, score)
     advantages = torch.tensor([s.advantage for s in prepared], dtype=torch.float64)[:, None]
-    scores = Scores(
+    scores = LossInputs(
         logprobs=chosen,
         old_logprobs=reference,
         advantages=advantages.expand_as(mask),
         mask=mask,
     )
-    loss, _ = objective.loss(scores, Totals(tokens=int(mask.sum()), sequences=4))
+    loss, _ = objective.loss(scores, BatchCounts(tokens=int(mask.sum()), sequences=4))
     wanted = RECORD["cases"]["dpo"]
     assert figures["preference_loss"] == pytest.approx(wanted["loss"], rel=1e-6)
     (gradient,) = torch.autograd.grad(loss, logits)
@@ -99,6 +99,6 @@ def pair_member(row: int, ids: Tensor, mask: Tensor) -> Sample:
         prompt_ids=(1,),
         completion_ids=tuple(ids[row].tolist()),
         logprobs=(0.0,) * length,
-        trainable=tuple(int(value) for value in mask[row]),
+        loss_mask=tuple(int(value) for value in mask[row]),
     )
     return Sample(turn=turn, advantage=1.0 if row < 2 else -1.0, pair=str(row % 2))

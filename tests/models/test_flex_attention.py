@@ -18,7 +18,7 @@ from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralFo
 from selfplay.errors import ConfigError
 from selfplay.learner import batch as batches
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.models import tree_attention
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
@@ -34,7 +34,7 @@ from tests.helpers.shared_prefixes import (
 )
 
 FLEX: Any = {"attention": "flex_attention"}
-OBJECTIVE = Objective(ratio="none", clip="none")
+OBJECTIVE = PolicyLoss(ratio="none", clip="none")
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def long() -> list[Sample]:
 @pytest.mark.parametrize("make", [siblings, conversations, branches])
 def test_the_gradient_is_that_of_rows_under_sdpa(dense: None, kind: str, make: Any) -> None:
     """Two query heads share a key."""
-    objective = Objective(entropy=0.1)
+    objective = PolicyLoss(entropy=0.1)
     rows, plain = gradient(make(), "rows", made(kind), objective=objective)
     packed, found = gradient(make(), "trie", made(kind), objective=objective, **FLEX)
     assert apart(packed, rows) < 1e-6
@@ -101,7 +101,7 @@ def test_log_probabilities_in_other_precisions(dense: None, dtype: Any, close: f
 
 def test_a_reference_attends_likewise_and_the_model_is_given_back(dense: None) -> None:
     model, reference = llama(), llama(seed=1)
-    objective = Objective(kl=0.1)
+    objective = PolicyLoss(kl=0.1)
     found = []
     for more in ({"packing": "rows"}, {"packing": "trie", **FLEX}):
         learner = Learner(model, objective=objective, reference=reference, lr=0.0, **more)

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.models import lora as adapters
 from selfplay.models.lora import Lora
 from selfplay.models.policy import Bases, Policy, load_policy
@@ -23,7 +23,7 @@ from tests.helpers.engine_requests import ask, serving
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10, 11]])
 SAMPLES = [sample([1, 2, 3], [5, 6], 1.0), sample([4], [7, 8, 9], -0.5)]
-SFT = Objective(ratio="none", clip="none", aggregate="token_mean", advantage="one")
+SFT = PolicyLoss(ratio="none", clip="none", aggregate="token_mean", advantage="one")
 
 
 def saved_model(place: Path, vocabulary: int | None = None, **sizes: int) -> Path:
@@ -80,7 +80,7 @@ def logprobs(model: Any) -> torch.Tensor:
         return model(input_ids=IDS).logits.log_softmax(-1)
 
 
-def trained(policy: Policy, objective: Objective = SFT, **settings: Any) -> Learner:
+def trained(policy: Policy, objective: PolicyLoss = SFT, **settings: Any) -> Learner:
     """After one step at a rate that moves the adapter visibly."""
     rest = {"lr": 1e-2, "weight_decay": 0.1, **settings}
     learner = Learner(policy.model, objective=objective, reference=policy.reference, **rest)
@@ -161,24 +161,24 @@ def test_the_fixed_reference_is_the_base_and_costs_nothing(folder: Path) -> None
     assert torch.equal(logprobs(policy.reference), before)
 
 
-def test_a_magnet_is_a_second_adapter_that_follows(folder: Path) -> None:
+def test_a_ema_is_a_second_adapter_that_follows(folder: Path) -> None:
     (policy,) = loaded(folder, "first")
     base, start = frozen(policy), own(policy)
     adapter = sum(tensor.nbytes for tensor in start)
     held = size(policy.model)
     policy.freeze_reference(moves=True)
-    magnet = policy.reference
-    assert magnet is not None
-    assert held < size(policy.model, magnet) <= held + 2 * adapter
-    assert torch.equal(logprobs(magnet), logprobs(policy.model))
-    learner = trained(policy, replace(SFT, kl=0.1, reference="magnet", magnet_rate=0.25))
-    followed = own(replace(policy, model=magnet))
+    ema = policy.reference
+    assert ema is not None
+    assert held < size(policy.model, ema) <= held + 2 * adapter
+    assert torch.equal(logprobs(ema), logprobs(policy.model))
+    learner = trained(policy, replace(SFT, kl=0.1, reference="ema", ema_rate=0.25))
+    followed = own(replace(policy, model=ema))
     for mean, began, now in zip(followed, start, own(policy), strict=True):
         torch.testing.assert_close(mean, began + 0.25 * (now - began))
     assert same(frozen(policy), base)
 
     state = learner.state_dict()
-    assert sum(tensor.nbytes for tensor in state["magnet"].values()) == adapter
+    assert sum(tensor.nbytes for tensor in state["ema"].values()) == adapter
     (again,) = loaded(folder, "first")
     again.freeze_reference(moves=True)
     twin = Learner(again.model, objective=learner.objective, reference=again.reference)

@@ -27,9 +27,9 @@ TURNS = (
     "population=adapters",
     "policy.lora.rank=4",
     "population.phases=[{learn: [proposer], steps: 1}, {learn: [solver], steps: 1}]",
-    "+population.special.solver.learner.lr=1e-2",
+    "+population.overrides.solver.learner.lr=1e-2",
     "objective.kl=0.1",
-    "objective.reference=magnet",
+    "objective.reference=ema",
 )
 
 
@@ -109,13 +109,13 @@ def test_killed_moved_and_without_its_cache_it_goes_on_the_same(
     assert written(moved / "struck") == written(whole)
 
 
-def test_the_magnet_is_restored_with_the_adapter(whole: Path) -> None:
+def test_the_ema_is_restored_with_the_adapter(whole: Path) -> None:
     place = whole / "checkpoints/000003"
     experiment = Experiment.resume(Run.open(whole).config(), place)
     try:
         for name, policy in experiment.policies.items():
             assert policy.reference is not None
-            saved = torch.load(place / "learners.pt", weights_only=True)[name]["magnet"]
+            saved = torch.load(place / "learners.pt", weights_only=True)[name]["ema"]
             mine = dict(policy.reference.named_parameters())
             assert saved and all("lora_" in key for key in saved)
             assert all(torch.equal(mine[key], saved[key]) for key in saved)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from selfplay.config.run_config import Settings
+from selfplay.config.run_config import RunSettings
 from selfplay.errors import ConfigError
 from selfplay.models.population import Population
 
@@ -29,7 +29,7 @@ def test_every_role_has_its_own() -> None:
 
 
 def test_a_table_says_who_has_which() -> None:
-    table = made(roles={"solver": "old"}, special={"old": {"learn": False, "model": "n"}})
+    table = made(roles={"solver": "old"}, overrides={"old": {"learn": False, "model": "n"}})
     assert table.policies(ROLES) == {"base": POLICY, "old": {"model": "n", "learn": False}}
     assert table.policy_of("solver") == "old"
     nobody = made(roles={"proposer": "p", "solver": "s"})
@@ -42,8 +42,8 @@ def test_a_table_says_who_has_which() -> None:
     ("fields", "said"),
     [
         ({"roles": {"slover": "base"}}, "no role 'slover'; did you mean 'solver'"),
-        ({"special": {"bass": {}}}, "no policy 'bass'; did you mean 'base'"),
-        ({"special": {"base": {"lern": False}}}, "special.base.lern: .*did you mean 'learn'"),
+        ({"overrides": {"bass": {}}}, "no policy 'bass'; did you mean 'base'"),
+        ({"overrides": {"base": {"lern": False}}}, "overrides.base.lern: .*did you mean 'learn'"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(fields: Any, said: str) -> None:
@@ -82,7 +82,7 @@ def test_a_phase_that_cannot_be_is_refused(phase: Any, said: str) -> None:
     population = made(
         sharing="separate",
         roles={"judge": "old"},
-        special={"old": {"learn": False}},
+        overrides={"old": {"learn": False}},
         phases=[{"learn": ["proposer"], "steps": 2}, phase],
     )
     with pytest.raises(ConfigError, match=f"population.phases.*{said}"):
@@ -92,19 +92,21 @@ def test_a_phase_that_cannot_be_is_refused(phase: Any, said: str) -> None:
 def test_somebody_has_to_learn() -> None:
     nobody = {name: {"learn": False} for name in ROLES}
     with pytest.raises(ConfigError, match="no policy learns; set learn=true"):
-        made(sharing="separate", special=nobody).policies(ROLES)
+        made(sharing="separate", overrides=nobody).policies(ROLES)
 
 
 def test_a_policy_may_learn_unlike_the_others() -> None:
     fast = {"solver": {"learner": {"lr": 1.0}}}
-    population = made(sharing="separate", special=fast)
+    population = made(sharing="separate", overrides=fast)
     assert population.policies(ROLES) == {"proposer": POLICY, "solver": POLICY}
     assert population.learner_of("solver") == {"lr": 1.0} and not population.learner_of("proposer")
-    frozen = made(sharing="separate", special={"solver": {"learner": {"lr": 1.0}, "learn": False}})
-    with pytest.raises(ConfigError, match=r"special.solver.learner: policy 'solver' is frozen"):
+    frozen = made(
+        sharing="separate", overrides={"solver": {"learner": {"lr": 1.0}, "learn": False}}
+    )
+    with pytest.raises(ConfigError, match=r"overrides.solver.learner: policy 'solver' is frozen"):
         frozen.policies(ROLES)
-    with pytest.raises(ConfigError, match=r"special.base.learner: 3 does not fit"):
-        made(special={"base": {"learner": 3}}).policies(ROLES)
+    with pytest.raises(ConfigError, match=r"overrides.base.learner: 3 does not fit"):
+        made(overrides={"base": {"learner": 3}}).policies(ROLES)
     with pytest.raises(ConfigError, match=r"population.policy.learner: unknown key"):
         Population(policy={"learner": {}}).policies(ROLES)
 
@@ -117,14 +119,17 @@ def test_a_policy_may_learn_unlike_the_others() -> None:
         {"keep_checkpoints": 0},
         {"episodes_every": -1},
         {"threads": -1},
-        {"max_failed_share": 1.5},
+        {"max_failed_fraction": 1.5},
     ],
 )
 def test_settings_of_the_run_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Settings(**{"steps": 1, **wrong})
+        RunSettings(**{"steps": 1, **wrong})
 
 
 def test_how_often_episodes_are_kept() -> None:
-    assert [Settings(steps=1, episodes_every=3).keeps_episodes(step) for step in (1, 3)] == [0, 1]
-    assert not Settings(steps=1, episodes_every=0).keeps_episodes(5)
+    assert [RunSettings(steps=1, episodes_every=3).keeps_episodes(step) for step in (1, 3)] == [
+        0,
+        1,
+    ]
+    assert not RunSettings(steps=1, episodes_every=0).keeps_episodes(5)

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from selfplay.errors import ConfigError, PromptTooLong
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.learner.packing import packer
 from selfplay.learner.value_model import TransformerCritic
 from selfplay.models.position_limits import reach
@@ -120,7 +120,7 @@ def learned(
 ) -> tuple[Learner, dict[str, float]]:
     """A learner after one update; the model has the gradient."""
     model.zero_grad()
-    objective = Objective(ratio="none", clip="none")
+    objective = PolicyLoss(ratio="none", clip="none")
     learner = Learner(model, objective=objective, lr=0.0, clip_norm=1e9, packing=packing)
     return learner, learner.update(given, step=1)
 

@@ -16,8 +16,8 @@ from transformers import (
 from selfplay.errors import ConfigError
 from selfplay.learner import batch as batches
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
-from selfplay.models.tree_attention import refuses_trees
+from selfplay.learner.objective import PolicyLoss
+from selfplay.models.tree_attention import tree_problem
 from tests.helpers.builders import llama
 from tests.helpers.shared_prefixes import SIZES, apart, conversations, gradient, made, siblings
 
@@ -31,7 +31,7 @@ def test_models_that_take_trees(
     monkeypatch.setattr(batches, "STEM", stem)
     model = made(kind)
     model.set_attn_implementation(attention)
-    assert refuses_trees(model) == ""
+    assert tree_problem(model) == ""
     rows, _ = gradient(conversations(), "rows", model)
     packed, _ = gradient(conversations(), "trie", model)
     assert apart(packed, rows) < 1e-6
@@ -53,7 +53,7 @@ REFUSED = [
 def test_models_that_do_not_fall_back_to_rows_and_say_so(
     model: PreTrainedModel, words: str
 ) -> None:
-    objective = Objective()
+    objective = PolicyLoss()
     with pytest.raises(ConfigError, match=f"packing.*{type(model).__name__} has .*{words}"):
         Learner(model, objective=objective, packing="trie")
     learner = Learner(model, objective=objective, packing="auto")
@@ -75,7 +75,7 @@ def test_a_model_that_ignores_what_a_tree_needs_is_found_out(deaf: str) -> None:
         return forward(**arguments)
 
     model.forward = careless
-    assert refuses_trees(model) == "attention that does not follow a tree's mask and positions"
+    assert tree_problem(model) == "attention that does not follow a tree's mask and positions"
 
 
 def test_a_model_that_breaks_on_a_tree_falls_back() -> None:
@@ -86,9 +86,9 @@ def test_a_model_that_breaks_on_a_tree_falls_back() -> None:
         return forward(input_ids=input_ids, use_cache=use_cache)
 
     model.forward = strict
-    assert "does not take a tree's mask (TypeError)" in refuses_trees(model)
+    assert "does not take a tree's mask (TypeError)" in tree_problem(model)
 
 
 def test_a_reference_that_takes_no_trees_keeps_the_policy_from_them() -> None:
-    learner = Learner(llama(), objective=Objective(kl=0.1), reference=REFUSED[0][0])
+    learner = Learner(llama(), objective=PolicyLoss(kl=0.1), reference=REFUSED[0][0])
     assert learner.packer.packing == "rows" and "Mistral" in learner.notes[0]

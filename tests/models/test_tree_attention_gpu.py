@@ -12,8 +12,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from selfplay.learner import batch as batches
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
-from selfplay.models.tree_attention import refuses_trees
+from selfplay.learner.objective import PolicyLoss
+from selfplay.models.tree_attention import tree_problem
 from selfplay.types import Sample
 from tests.helpers.builders import sample
 from tests.helpers.command_process import SMOKE, metrics, run
@@ -22,7 +22,7 @@ from tests.helpers.shared_prefixes import apart, words
 pytestmark = pytest.mark.gpu
 
 DEVICE = "cuda"
-OBJECTIVE = Objective(ratio="none", clip="none")
+OBJECTIVE = PolicyLoss(ratio="none", clip="none")
 CLOSE = {torch.float32: 1e-4, torch.bfloat16: 6e-2}
 """How far gradients, and nats, may be apart by rounding: 2 to the -8 per step in bfloat16."""
 
@@ -104,7 +104,7 @@ def test_every_kernel_takes_trees_there() -> None:
     for kernel in ("sdpa", "eager", "flex_attention"):
         model = made(torch.float32)
         model.set_attn_implementation(kernel)
-        assert refuses_trees(model) == ""
+        assert tree_problem(model) == ""
 
 
 @pytest.mark.parametrize("attention", ["null", "flex_attention"])

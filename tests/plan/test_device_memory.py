@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from selfplay.plan.cluster import GB, Cluster, load_cluster
+from selfplay.plan.cluster import GB, ClusterSpec, load_cluster
 from selfplay.plan.memory import Member, learning, plan_memory
-from selfplay.plan.model_shape import Outline
+from selfplay.plan.model_shape import ModelShape
 from tests.helpers.model_shapes import (
     LLAMA_8B,
     QWEN_05B,
@@ -20,11 +20,11 @@ from tests.helpers.model_shapes import (
 H100 = load_cluster("gpus_1", [])[0].device
 
 
-def cluster(devices: int, **settings: object) -> Cluster:
-    return Cluster(device=H100, devices=devices, **settings)  # type: ignore[arg-type]
+def cluster(devices: int, **settings: object) -> ClusterSpec:
+    return ClusterSpec(device=H100, devices=devices, **settings)  # type: ignore[arg-type]
 
 
-def learned(outline: Outline, devices: int, rank: int = 0, **settings: object) -> float:
+def learned(outline: ModelShape, devices: int, rank: int = 0, **settings: object) -> float:
     """GB per device in learning with micro-batches of 8,192 tokens."""
     member = Member(outline=outline, rank=rank)
     parts = learning({"base": member}, cluster(devices, **settings), micro_batch=8192)
@@ -46,7 +46,7 @@ def learned(outline: Outline, devices: int, rank: int = 0, **settings: object) -
         (QWEN_72B, 8, 175.0, 46.4),
     ],
 )
-def test_learning(outline: Outline, devices: int, full: float, adapter: float) -> None:
+def test_learning(outline: ModelShape, devices: int, full: float, adapter: float) -> None:
     assert learned(outline, devices) == pytest.approx(full, rel=0.01)
     assert learned(outline, devices, rank=32) == pytest.approx(adapter, rel=0.012)
 
@@ -81,7 +81,7 @@ def test_more_devices_never_take_more_of_each() -> None:
         assert sizes == sorted(sizes, reverse=True)
 
 
-def planned(outline: Outline, layout: Cluster, policies: int = 1, rank: int = 0) -> float:
+def planned(outline: ModelShape, layout: ClusterSpec, policies: int = 1, rank: int = 0) -> float:
     """GB left for the cache."""
     members = {str(n): Member(outline=outline, rank=rank) for n in range(policies)}
     memory = plan_memory(members, layout, micro_batch=8192, completions=0, longest=8192)

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from selfplay.errors import ConfigError
-from selfplay.plan.model_shape import Outline, of_config, read_outline
+from selfplay.plan.model_shape import ModelShape, of_config, read_outline
 from tests.helpers.model_shapes import (
     LLAMA_8B,
     QWEN_05B,
@@ -43,7 +43,7 @@ from tests.helpers.model_shapes import (
     ],
 )
 def test_public_models(
-    outline: Outline, parameters: int, matrices: float, cache: int, adapter: float
+    outline: ModelShape, parameters: int, matrices: float, cache: int, adapter: float
 ) -> None:
     assert outline.parameters == parameters
     assert outline.matrices == pytest.approx(matrices, rel=1e-3)

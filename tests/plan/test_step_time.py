@@ -5,27 +5,27 @@ from statistics import fmean
 
 import pytest
 
-from selfplay.plan.cluster import FAST, SLOW, Cluster, load_cluster
+from selfplay.plan.cluster import FAST, SLOW, ClusterSpec, load_cluster
 from selfplay.plan.memory import Member
-from selfplay.plan.model_shape import Outline
+from selfplay.plan.model_shape import ModelShape
 from selfplay.plan.prediction import Prediction
 from selfplay.plan.step_time import decode_step, learning, makespan
-from selfplay.plan.workload import Flow, Lengths, Lesson, Workload
+from selfplay.plan.workload import Flow, LengthDistribution, Lesson, Workload
 from tests.helpers.model_shapes import LLAMA_8B, QWEN_7B, QWEN_32B, QWEN_72B
 
 H100 = load_cluster("gpus_1", [])[0].device
 H20 = load_cluster("gpus_1", ["device=h20"])[0].device
 
 
-def cluster(devices: int = 1, **settings: object) -> Cluster:
-    return Cluster(**{"device": H100, "devices": devices, "sequences": 1024, **settings})  # type: ignore[arg-type]
+def cluster(devices: int = 1, **settings: object) -> ClusterSpec:
+    return ClusterSpec(**{"device": H100, "devices": devices, "sequences": 1024, **settings})  # type: ignore[arg-type]
 
 
 def workload(
     samples: int, mean: float, cap: int, *, cv: float = 1.0, prompt: float = 500, passes: int = 0
 ) -> Workload:
     """One turn per sample, in groups of 16."""
-    lengths = Lengths(average=mean, cv=cv, cap=cap)
+    lengths = LengthDistribution(average=mean, cv=cv, cap=cap)
     tokens = samples * (prompt + lengths.mean)
     flow = Flow(
         role="solver",
@@ -46,7 +46,7 @@ def workload(
     return Workload(stages=[[flow]], lessons={"base": lesson})
 
 
-def predicted(asked: Workload, outline: Outline, layout: Cluster) -> Prediction:
+def predicted(asked: Workload, outline: ModelShape, layout: ClusterSpec) -> Prediction:
     members = {"base": Member(outline=outline)}
     return Prediction(workload=asked, members=members, cluster=layout, micro_batch=16_384)
 
@@ -67,7 +67,7 @@ def test_decoding_a_7b_on_one_device() -> None:
     ],
 )
 def test_published_decoding_speeds(
-    outline: Outline, tensor: int, batch: int, context: float, published: float
+    outline: ModelShape, tensor: int, batch: int, context: float, published: float
 ) -> None:
     step = decode_step(outline, cluster(tensor, tensor=tensor))
     assert 0.65 < batch / step(batch, batch * context) / published < 1.35
@@ -81,7 +81,7 @@ def test_published_decoding_speeds(
     ],
 )
 def test_published_steps(
-    outline: Outline,
+    outline: ModelShape,
     devices: int,
     tensor: int,
     samples: int,

@@ -26,7 +26,7 @@ def by_role(asked: Workload) -> dict[str, float]:
 def test_a_tree_is_planned_as_it_is_played(go_on: GoOn, candidates: int, depth: int) -> None:
     groups = sampled(Tree(candidates=candidates, depth=depth, go_on=go_on), steps=STAGES)
     episodes = [episode for group in groups for episode in group.episodes]
-    played = [turn.stage for e in episodes for turn in e.turns[e.stem :]]
+    played = [turn.stage for e in episodes for turn in e.turns[e.shared_turns :]]
     asked = planned(
         "+experiment=tiny/sirius",  # four agents, one after the other
         "sampler=tree",

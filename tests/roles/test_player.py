@@ -47,11 +47,11 @@ def test_a_full_prompt_of_a_matrix_game() -> None:
     assert "it is rain" in informed and "sun" not in informed
     assert "rain: you cooperate, the other defect: you get 0, the other gets 5" in other
     assert "Write a message of at most 80 characters" in other
-    arena.play({"player_0": "let us cooperate", "player_1": "{{ boo }}"})
+    arena.play_stage({"player_0": "let us cooperate", "player_1": "{{ boo }}"})
     text = said(role, arena.view("player_0"))
     assert "The other said: {{ boo }}" in text and "You said: let us cooperate" in text
     assert text.endswith("Answer with one of these words: cooperate, defect.")
-    arena.play({"player_0": "cooperate", "player_1": "defect"})
+    arena.play_stage({"player_0": "cooperate", "player_1": "defect"})
     past = said(role, arena.view("player_1"))
     assert 'Round 1: you said "{{ boo }}", the other said "let us cooperate", you chose' in past
 

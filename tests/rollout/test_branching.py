@@ -14,7 +14,7 @@ from selfplay.curriculum.task_buffer import TaskBuffer
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.run.metrics import of_episodes
 from selfplay.types import (
     Action,
@@ -74,7 +74,7 @@ class Number(Role):
             raise InvalidAction("no digit")
         return text
 
-    def facts(self, text: str) -> Mapping[str, float]:
+    def metrics(self, text: str) -> Mapping[str, float]:
         return {"letters": float(len(text))}
 
 
@@ -92,7 +92,7 @@ class Asked(ScriptedEngine):
 
 def rollout(arena: Any = Duel, memory: Any = "none", **settings: Any) -> tuple[Rollout, Asked]:
     engine = Asked()
-    seat = Seat(role=Number(memory=memory), policy="p", renderer=ByteRenderer())
+    seat = AgentSpec(role=Number(memory=memory), policy="p", renderer=ByteRenderer())
     seats = {"host": seat, "guest": seat}
     return Rollout(arena=arena, seats=seats, engines={"p": engine}, **settings), engine
 
@@ -101,14 +101,20 @@ TASK = Task(id="t")
 
 
 def record(member: int = 0, memory: Any = "none") -> Episode:
-    (episode,) = rollout(memory=memory)[0].play([Job(task=TASK, seed=7, member=member)])
+    (episode,) = rollout(memory=memory)[0].run([EpisodeSpec(task=TASK, seed=7, member=member)])
     assert episode.status is Status.FINISHED and len(episode.turns) == 9
     return episode
 
 
-def fork(parent: Episode, start: int, *, member: int = 5, **fields: Any) -> Job:
-    given = {"task": TASK, "seed": 7, "parent": 2, "prefix": parent.turns[:start], **fields}
-    return Job(member=member, **given)
+def fork(parent: Episode, start: int, *, member: int = 5, **fields: Any) -> EpisodeSpec:
+    given = {
+        "task": TASK,
+        "seed": 7,
+        "branch_of": 2,
+        "prefix_turns": parent.turns[:start],
+        **fields,
+    }
+    return EpisodeSpec(member=member, **given)
 
 
 def test_turns_know_their_stage() -> None:
@@ -122,8 +128,8 @@ def test_a_branch_shares_the_stem_and_goes_on_as_if_it_had_played_it(
 ) -> None:
     parent = record(memory=memory)
     play, engine = rollout(memory=memory)
-    (branch,) = play.play([fork(parent, start, member=5)])
-    assert (branch.parent, branch.stem, branch.status) == (2, start, Status.FINISHED)
+    (branch,) = play.run([fork(parent, start, member=5)])
+    assert (branch.branch_of, branch.shared_turns, branch.status) == (2, start, Status.FINISHED)
     assert [t.completion_ids for t in branch.turns[:start]] == [
         t.completion_ids for t in parent.turns[:start]
     ]
@@ -135,21 +141,21 @@ def test_a_branch_shares_the_stem_and_goes_on_as_if_it_had_played_it(
     ]
     assert branch.turns[start:] != parent.turns[start:]
     # Replaying the whole branch with its own seeds gives nothing new: rewards, notes and all.
-    whole = replace(Job(task=TASK, seed=7), prefix=branch.turns)
-    (again,) = rollout(memory=memory)[0].play([whole])
+    whole = replace(EpisodeSpec(task=TASK, seed=7), prefix_turns=branch.turns)
+    (again,) = rollout(memory=memory)[0].run([whole])
     assert again.turns == branch.turns
     assert all(a is b for a, b in zip(again.turns, branch.turns, strict=True))
 
 
 def test_a_turn_that_came_out_as_recorded_is_the_same_object_and_an_open_one_is_paid_anew() -> None:
     parent = record()
-    (branch,) = rollout()[0].play([fork(parent, 6)])
+    (branch,) = rollout()[0].run([fork(parent, 6)])
     same = [a is b for a, b in zip(branch.turns[:6], parent.turns, strict=False)]
     host, guests = 3, (4, 5)
     assert same[:3] == [True] * 3 and all(same[place] for place in guests)
     # The host's second turn is over when it acts again: its pay is the guests' of that round.
     assert same[host]
-    (earlier,) = rollout()[0].play([fork(parent, 4)])
+    (earlier,) = rollout()[0].run([fork(parent, 4)])
     paid = sum(float(turn.action or 0) for turn in earlier.turns[4:6])
     assert earlier.turns[host].reward == paid
     assert earlier.turns[host].info == {"letters": 1.0, "at": 2, "heard": 3}
@@ -158,7 +164,7 @@ def test_a_turn_that_came_out_as_recorded_is_the_same_object_and_an_open_one_is_
 
 def test_its_metrics_and_tasks_are_of_what_came_after_the_stem() -> None:
     parent = record()
-    branches = rollout()[0].play([fork(parent, 1), fork(parent, 4)])
+    branches = rollout()[0].run([fork(parent, 1), fork(parent, 4)])
     assert parent.created and parent.metrics == {"opened": 1, "closed": 1}
     assert [b.created for b in branches] == [(), ()]
     assert [b.metrics for b in branches] == [{"closed": 1}, {"closed": 1}]
@@ -174,7 +180,7 @@ def test_its_metrics_and_tasks_are_of_what_came_after_the_stem() -> None:
 
 def test_a_curriculum_counts_a_shared_proposal_once() -> None:
     parent = record()
-    siblings = (parent, *rollout()[0].play([fork(parent, 1), fork(parent, 4)]))
+    siblings = (parent, *rollout()[0].run([fork(parent, 1), fork(parent, 4)]))
     seeds = [Task(id="seed")]
     curriculum = ProposalCurriculum(
         buffer=TaskBuffer(), seeds=seeds, types=["default"], proposals=1, solver_batch=1
@@ -186,7 +192,7 @@ def test_a_curriculum_counts_a_shared_proposal_once() -> None:
 def test_a_branch_has_seeds_of_its_own() -> None:
     parent = record()
     play, engine = rollout()
-    play.play([fork(parent, 3, member=member) for member in (3, 4)])
+    play.run([fork(parent, 3, member=member) for member in (3, 4)])
     seeds = [request.seed for request in engine.requests]
     assert len(set(seeds)) == len(seeds) == 12
 
@@ -201,12 +207,12 @@ def test_a_branch_has_seeds_of_its_own() -> None:
 )
 def test_a_record_that_does_not_fit_is_a_failed_episode(prefix: Any, words: str) -> None:
     parent = record()
-    misfit, whole = rollout()[0].play(
-        [fork(parent, 0, prefix=prefix(parent.turns)), fork(parent, 3)]
+    misfit, whole = rollout()[0].run(
+        [fork(parent, 0, prefix_turns=prefix(parent.turns)), fork(parent, 3)]
     )
     assert misfit.status is Status.FAILED and misfit.error.startswith("ReplayError: ")
     assert words in misfit.error
-    assert misfit.stem <= len(misfit.turns)
+    assert misfit.shared_turns <= len(misfit.turns)
     assert misfit.metrics == {} and misfit.created == ()
     assert whole.status is Status.FINISHED
 
@@ -217,25 +223,25 @@ def test_arenas_that_wait_for_services_replay_side_by_side() -> None:
 
     parent = record()
     jobs = [fork(parent, start, member=start) for start in (1, 3, 4, 6, 7)]
-    assert rollout(arena=Blocking)[0].play(jobs) == rollout()[0].play(jobs)
+    assert rollout(arena=Blocking)[0].run(jobs) == rollout()[0].run(jobs)
 
 
 def test_a_truncated_record_can_be_branched_from() -> None:
-    (parent,) = rollout(max_turns=5)[0].play([Job(task=TASK, seed=7)])
+    (parent,) = rollout(max_turns=5)[0].run([EpisodeSpec(task=TASK, seed=7)])
     assert parent.status is Status.TRUNCATED and len(parent.turns) == 6
-    (branch,) = rollout(max_turns=5)[0].play([fork(parent, 3)])
+    (branch,) = rollout(max_turns=5)[0].run([fork(parent, 3)])
     assert branch.status is Status.TRUNCATED and len(branch.turns) == 6
 
 
 def test_there_and_back_and_records_without_branches_still_load() -> None:
-    (branch,) = rollout()[0].play([fork(record(), 4)])
+    (branch,) = rollout()[0].run([fork(record(), 4)])
     data = json.loads(json.dumps(to_json(branch)))
     assert from_json(Episode, data) == branch
-    for key in ("parent", "stem"):
+    for key in ("branch_of", "shared_turns"):
         del data[key]
     for turn in data["turns"]:
         del turn["stage"]
     old = from_json(Episode, data)
-    assert (old.parent, old.stem) == (None, 0)
+    assert (old.branch_of, old.shared_turns) == (None, 0)
     assert {turn.stage for turn in old.turns} == {-1}
     assert isinstance(old.turns[0], Turn)

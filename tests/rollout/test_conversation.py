@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import END, START, build_tokenizer
 from selfplay.role import Memory, Role
-from selfplay.rollout.rollout import Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, Rollout
 from selfplay.types import Episode, StopReason
 from tests.helpers.engine_requests import serving
 from tests.rollout.test_rollout import Talk, job
@@ -27,14 +27,14 @@ DROPS_WHAT_WAS_SAID = (
 
 def talk(model: PreTrainedModel, seam: ChatRenderer, memory: Memory, **settings: Any) -> Episode:
     role = Role(template="round {{ text }}", system="be brief", memory=memory)
-    seat = Seat(role=role, policy="p", renderer=seam, **settings)
+    seat = AgentSpec(role=role, policy="p", renderer=seam, **settings)
     playing = Rollout(
         arena=Talk,
         seats={"a": seat, "b": seat},
         engines={"p": serving({"p": model}, {"p": seam.end_ids})},
     )
-    (episode,) = playing.play([job(seed=5, rounds=4)])
-    (again,) = playing.play([job(seed=5, rounds=4)])
+    (episode,) = playing.run([job(seed=5, rounds=4)])
+    (again,) = playing.run([job(seed=5, rounds=4)])
     assert episode == again
     return episode
 

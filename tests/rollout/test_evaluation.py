@@ -11,7 +11,7 @@ import pytest
 from selfplay.arena import Arena
 from selfplay.rng import derive
 from selfplay.rollout.evaluation import Evaluation
-from selfplay.rollout.rollout import Job
+from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.train import evaluate
 from selfplay.types import Episode, Status, Task
 from tests.helpers.builders import episode, turn
@@ -29,7 +29,7 @@ def measured(value: float | None, number: int = 0, **fields: Any) -> Episode:
     return episode(turn("solver_0"), task=TASKS[number], metrics=metrics, **fields)
 
 
-def lottery(jobs: Sequence[Job]) -> list[Episode]:
+def lottery(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
     """Episodes whose metric is drawn from the seed and the member alone."""
     return [
         episode(task=job.task, metrics={"rate": Random(derive(job.seed, job.member)).random()})
@@ -38,7 +38,7 @@ def lottery(jobs: Sequence[Job]) -> list[Episode]:
 
 
 def test_means_over_all_and_by_type() -> None:
-    figures = made().figures([measured(1.0), measured(0.0), measured(0.5, 1)])
+    figures = made().summarize([measured(1.0), measured(0.0), measured(0.5, 1)])
     assert figures == {
         "accuracy": 0.5,
         "hard/accuracy": 0.5,
@@ -50,15 +50,15 @@ def test_means_over_all_and_by_type() -> None:
 def test_nothing_gets_better_by_failing() -> None:
     failed = measured(None, status=Status.FAILED)
     cut = measured(None, status=Status.TRUNCATED)
-    figures = made().figures([measured(1.0), failed, cut, measured(1.0, status=Status.TRUNCATED)])
+    figures = made().summarize([measured(1.0), failed, cut, measured(1.0, status=Status.TRUNCATED)])
     assert figures["accuracy"] == 0.5 and figures["failed_episodes"] == 1
-    assert made().figures([failed])["accuracy"] == 0
+    assert made().summarize([failed])["accuracy"] == 0
 
 
 def test_an_episode_without_the_metric_is_not_judged_by_it() -> None:
     """A refused proposal has no solve rate."""
-    assert made().figures([measured(1.0), measured(None)])["accuracy"] == 1
-    assert "accuracy" not in made().figures([measured(None)])
+    assert made().summarize([measured(1.0), measured(None)])["accuracy"] == 1
+    assert "accuracy" not in made().summarize([measured(None)])
 
 
 def test_a_metric_that_no_finished_episode_has_is_named() -> None:
@@ -79,7 +79,7 @@ def test_the_first_evaluation_says_so_once() -> None:
     experiment: Any = SimpleNamespace(
         evaluations={"held_out": (made(metrics={"accuracy": "raet"}), lottery)},
         players=SimpleNamespace(counts=dict),
-        batches=SimpleNamespace(at_rest=nullcontext),
+        batches=SimpleNamespace(paused=nullcontext),
         seed=0,
     )
     for when in ("before", "now", "after"):
@@ -92,9 +92,9 @@ def test_the_share_of_distinct_creations() -> None:
     def created(*names: str) -> Episode:
         return measured(1.0, created=tuple(Task(id=name) for name in names))
 
-    figures = made().figures([created("x"), created("x", "y"), created(), created("x")])
+    figures = made().summarize([created("x"), created("x", "y"), created(), created("x")])
     assert figures["distinct_created"] == 0.5
-    assert "distinct_created" not in made().figures([created()])
+    assert "distinct_created" not in made().summarize([created()])
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:
@@ -122,7 +122,7 @@ def test_a_match_against_nobody_is_refused() -> None:
         roles = {"solver": 1}
 
     with pytest.raises(ValueError, match=r"a match needs two seats, and there is \['solver_0'\]"):
-        made(arena=One, seatings=["random"])
+        made(arena=One, opponents=["random"])
     with pytest.raises(ValueError, match="two seats"):
-        made(arena=lambda: Arena({"solver": 2}), seatings=["x"], seats=["solver_0", "solver_0"])
+        made(arena=lambda: Arena({"solver": 2}), opponents=["x"], seats=["solver_0", "solver_0"])
     made(arena=One, seats=["solver_0"])

@@ -9,7 +9,7 @@ import pytest
 from selfplay.arena import Arena
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.matches import result
-from selfplay.rollout.rollout import Job
+from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.types import Episode, Status, Task
 from tests.helpers.builders import episode, turn
 
@@ -44,16 +44,16 @@ def evaluation(**changes: Any) -> Evaluation:
         "tasks": [Task(id="t"), Task(id="u")],
         "metrics": {},
         "samples": 2,
-        "seatings": ["weak", "strong"],
+        "opponents": ["weak", "strong"],
         "seats": SEATS,
     }
     return Evaluation(**{**settings, **changes})
 
 
 def test_every_opponent_in_every_other_seat_with_the_same_seeds() -> None:
-    asked: list[Job] = []
+    asked: list[EpisodeSpec] = []
 
-    def play(jobs: Sequence[Job]) -> list[Episode]:
+    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
         asked.extend(jobs)
         return [game(0, 0) for _ in jobs]
 
@@ -64,11 +64,11 @@ def test_every_opponent_in_every_other_seat_with_the_same_seeds() -> None:
         {"player_1": "strong"},
         {"player_0": "strong"},
     ]
-    assert [job.seating for job in asked] == [seating for seating in seatings for _ in range(4)]
+    assert [job.policy_map for job in asked] == [seating for seating in seatings for _ in range(4)]
     draws = [(job.task.id, job.seed, job.member) for job in asked]
     assert draws[:4] == draws[4:8] == draws[8:12] == draws[12:] and len(set(draws)) == 4
-    plain: list[Job] = []
-    evaluation(seatings=[]).run("x", lambda jobs: plain.extend(jobs) or [game(0, 0)] * 4, seed=3)  # type: ignore[func-returns-value]
+    plain: list[EpisodeSpec] = []
+    evaluation(opponents=[]).run("x", lambda jobs: plain.extend(jobs) or [game(0, 0)] * 4, seed=3)  # type: ignore[func-returns-value]
     assert draws[:4] == [(job.task.id, job.seed, job.member) for job in plain]
 
 
@@ -86,9 +86,9 @@ def test_shares_and_returns_by_hand() -> None:
         ("player_0", "strong"): [game(1, -1)] * 4,
     }
 
-    def play(jobs: Sequence[Job]) -> list[Episode]:
+    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
         left = {key: list(episodes) for key, episodes in results.items()}
-        return [left[next(iter(job.seating.items()))].pop(0) for job in jobs]
+        return [left[next(iter(job.policy_map.items()))].pop(0) for job in jobs]
 
     figures, episodes = evaluation().run("x", play, seed=0)
     assert len(episodes) == 16
@@ -119,7 +119,7 @@ def test_shares_and_returns_by_hand() -> None:
 
 
 def test_games_that_all_fail_are_lost_and_have_no_return() -> None:
-    figures, _ = evaluation(seatings=["weak"]).run(
+    figures, _ = evaluation(opponents=["weak"]).run(
         "x", lambda jobs: [game(3, 3, status=Status.FAILED) for _ in jobs], seed=0
     )
     assert figures["versus/weak/lost"] == figures["versus/weak/player_0/lost"] == 1
@@ -132,14 +132,14 @@ def test_seats_that_the_arena_has_not_are_refused() -> None:
 
 
 def test_all_agents_change_places_where_none_are_named() -> None:
-    asked: list[Job] = []
+    asked: list[EpisodeSpec] = []
 
-    def play(jobs: Sequence[Job]) -> list[Episode]:
+    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
         asked.extend(jobs)
         return [game(Random(job.seed).random(), 0) for job in jobs]
 
-    evaluation(seats=(), seatings=["weak"], tasks=[Task(id="t")], samples=1).run("x", play, seed=0)
-    assert [sorted(job.seating) for job in asked] == [
+    evaluation(seats=(), opponents=["weak"], tasks=[Task(id="t")], samples=1).run("x", play, seed=0)
+    assert [sorted(job.policy_map) for job in asked] == [
         ["judge_0", "player_1"],
         ["judge_0", "player_0"],
         ["player_0", "player_1"],

@@ -10,10 +10,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from selfplay.config import compose
 from selfplay.config.instantiate import build
-from selfplay.config.run_config import Settings, set_up_torch
+from selfplay.config.run_config import RunSettings, set_up_torch
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import validate
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.models.population import Population
 from selfplay.rollout import policies as members
 from tests.helpers.builders import same, save_tiny, weights
@@ -22,7 +22,7 @@ ROLES = ["proposer", "solver"]
 SIZES = {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 16}
 ADAPTERS = "population=adapters"
 PHASES = "[{learn: [proposer], steps: 5}, {learn: [solver], steps: 20}]"
-REINFORCE = Objective(ratio="none", clip="none", aggregate="token_mean")
+REINFORCE = PolicyLoss(ratio="none", clip="none", aggregate="token_mean")
 
 
 def read(*overrides: str) -> None:
@@ -49,9 +49,9 @@ def loaded(population: Population, **settings: Any) -> Any:
         [ADAPTERS],
         [ADAPTERS, "policy.lora.targets=[q_proj,v_proj]"],
         ["population=shared", "policy.lora={rank: 8}"],
-        [ADAPTERS, "+population.special.solver.lora=null"],
-        [ADAPTERS, "+population.special.solver.learner.lr=1e-5"],
-        [ADAPTERS, "+population.special.solver.learn=false"],
+        [ADAPTERS, "+population.overrides.solver.lora=null"],
+        [ADAPTERS, "+population.overrides.solver.learner.lr=1e-5"],
+        [ADAPTERS, "+population.overrides.solver.learn=false"],
         [
             ADAPTERS,
             "population.phases=[{learn: [proposer], steps: 5}, {learn: [solver], steps: 2}]",
@@ -80,9 +80,9 @@ def test_answers_that_leave_no_room_for_a_prompt_are_refused(folder: Path) -> No
     }
     population = made(folder, roles={"proposer": "script"}, opponents={"script": build(script)})
     answers = {"proposer": ("sampling.proposer.max_tokens", 900), "solver": ("there", 60)}
-    members.refuse_crowded(population, answers, warmstart={}, longest=61)
+    members.check_context_length(population, answers, warmstart={}, longest=61)
     with pytest.raises(ConfigError, match=r"^there: 60 .* in engine\.max_length=60; lower the one"):
-        members.refuse_crowded(population, answers, warmstart={}, longest=60)
+        members.check_context_length(population, answers, warmstart={}, longest=60)
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,28 @@ def test_answers_that_leave_no_room_for_a_prompt_are_refused(folder: Path) -> No
         (["policy.lora=16"], "policy.lora: 16 does not fit"),
         (["policy.lora.targets=[q]"], "policy.lora.targets: Qwen3ForCausalLM has no .* 'q'"),
         (["policy.lora.targets=[lm_head]"], "has no linear layer 'lm_head'"),
-        (["+population.special.solver.lora.rank=0"], "special.solver.lora: rank is at least 1"),
-        (["+population.special.solvr.lora=null"], "no policy 'solvr'; did you mean 'solver'"),
-        (["+population.special.solver.learner.lrr=1"], "special.solver.learner.lrr: unknown key"),
-        (["+population.special.solver.learner.lr=fast"], "special.solver.learner.lr: 'fast' does"),
-        (["+population.special.solver.learner.lr=-1"], "special.solver.learner.lr: -1 does not"),
-        (["+population.special.solver.learner.seed=1"], "special.solver.learner.seed: unknown key"),
+        (["+population.overrides.solver.lora.rank=0"], "overrides.solver.lora: rank is at least 1"),
+        (["+population.overrides.solvr.lora=null"], "no policy 'solvr'; did you mean 'solver'"),
+        (
+            ["+population.overrides.solver.learner.lrr=1"],
+            "overrides.solver.learner.lrr: unknown key",
+        ),
+        (
+            ["+population.overrides.solver.learner.lr=fast"],
+            "overrides.solver.learner.lr: 'fast' does",
+        ),
+        (
+            ["+population.overrides.solver.learner.lr=-1"],
+            "overrides.solver.learner.lr: -1 does not",
+        ),
+        (
+            ["+population.overrides.solver.learner.seed=1"],
+            "overrides.solver.learner.seed: unknown key",
+        ),
         (["learner.attention=flex_attention"], "^learner.attention: flex_attention has no backw"),
         (
-            ["+population.special.solver.learner.attention=flash_attention_2"],
-            "special.solver.learner.attention: flash_attention_2 has no code for a CPU",
+            ["+population.overrides.solver.learner.attention=flash_attention_2"],
+            "overrides.solver.learner.attention: flash_attention_2 has no code for a CPU",
         ),
         (["learner.attention=flash"], "learner.attention: 'flash' does not fit"),
         (["policy.learn=false"], "no policy learns"),
@@ -113,7 +125,7 @@ def test_answers_that_leave_no_room_for_a_prompt_are_refused(folder: Path) -> No
         (["population.phases=[{learn: [solver], steps: 1}]"], "'proposer' learns in none of them"),
         (
             [
-                "+population.special.solver.learn=false",
+                "+population.overrides.solver.learn=false",
                 "population.phases=[{learn: [solver], steps: 1}]",
             ],
             "policy 'solver' is frozen",
@@ -154,12 +166,12 @@ def test_reading_a_config_draws_no_random_numbers() -> None:
 
 def test_adapters_share_a_base_and_whole_models_share_nothing(folder: Path) -> None:
     special = {"solver": {"lora": {"rank": 1}}}
-    both = loaded(made(folder, policy={"lora": {"rank": 2}}, special=special))
+    both = loaded(made(folder, policy={"lora": {"rank": 2}}, overrides=special))
     assert both["proposer"].base is both["solver"].base is not None
     assert both["proposer"].base.kept is None, "whoever named the model keeps it"
     assert same(
         weights(both["solver"].model),
-        weights(loaded(made(folder, special=special))["solver"].model),
+        weights(loaded(made(folder, overrides=special))["solver"].model),
     ), "a policy's adapter does not depend on the others"
     apart = loaded(made(folder))
     assert apart["proposer"].base is apart["solver"].base is None
@@ -169,7 +181,7 @@ def test_adapters_share_a_base_and_whole_models_share_nothing(folder: Path) -> N
 
 
 def test_a_policy_learns_with_its_own_settings(folder: Path) -> None:
-    population = made(folder, special={"solver": {"learner": {"lr": 0.5, "betas": [0.5, 0.6]}}})
+    population = made(folder, overrides={"solver": {"learner": {"lr": 0.5, "betas": [0.5, 0.6]}}})
     built = members.learners(
         population,
         loaded(population),
@@ -184,7 +196,7 @@ def test_a_policy_learns_with_its_own_settings(folder: Path) -> None:
 
 
 def test_a_frozen_policy_has_no_learner(folder: Path) -> None:
-    population = made(folder, special={"solver": {"learn": False}})
+    population = made(folder, overrides={"solver": {"learn": False}})
     policies = loaded(population)
     built = members.learners(population, policies, settings={}, objective=REINFORCE, seed=0)
     assert list(built) == ["proposer"] and not policies["solver"].learn
@@ -195,9 +207,9 @@ def test_a_deterministic_run_tells_cublas(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(name, "kept")
     monkeypatch.delenv(name)
     try:
-        set_up_torch(Settings(steps=1, deterministic=False), seed=0)
+        set_up_torch(RunSettings(steps=1, deterministic=False), seed=0)
         assert name not in os.environ
-        set_up_torch(Settings(steps=1), seed=0)
+        set_up_torch(RunSettings(steps=1), seed=0)
         assert os.environ[name] == ":4096:8"
     finally:
         torch.use_deterministic_algorithms(False)

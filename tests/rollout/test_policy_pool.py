@@ -13,8 +13,8 @@ from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.evaluation import Evaluation
-from selfplay.rollout.policy_pool import Seating
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.policy_pool import PolicyPool
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.run.metrics import of_episodes
 from selfplay.types import Action, Episode, Message, Observation, Task
 from tests.helpers.builders import episode, turn
@@ -57,7 +57,7 @@ def rollout(
     learning: Sequence[str] | None = ("base", "rival"), arena: type[Arena] = Guess, **role: Any
 ) -> Rollout:
     engine = ScriptedEngine({"base": constant("a"), "rival": constant("b"), "old": constant("bb")})
-    seat = Seat(role=Role(**role), policy="base", renderer=Words(1), max_tokens=1)
+    seat = AgentSpec(role=Role(**role), policy="base", renderer=Words(1), max_tokens=1)
     return Rollout(
         arena=arena,
         seats={"player": seat},
@@ -67,32 +67,32 @@ def rollout(
     )
 
 
-def job(**fields: Any) -> Job:
-    return Job(task=Task(id="t"), seed=0, **fields)
+def job(**fields: Any) -> EpisodeSpec:
+    return EpisodeSpec(task=Task(id="t"), seed=0, **fields)
 
 
 def test_a_seated_policy_keeps_the_roles_limits_and_takes_its_own_seam_and_engine() -> None:
-    (played,) = rollout(system="be quick").play([job(seating={"player_1": "old"})])
+    (played,) = rollout(system="be quick").run([job(policy_map={"player_1": "old"})])
     assert [t.policy for t in played.turns] == ["base", "old"] * 2
     assert [t.text for t in played.turns] == ["a", "b"] * 2, "one token each, as the seat says"
     assert [t.prompt_ids[0] for t in played.turns] == [1, 3] * 2
     assert all(t.messages[0]["content"] == "be quick" for t in played.turns)
-    assert [t.learn for t in played.turns] == [True, False] * 2
+    assert [t.trainable for t in played.turns] == [True, False] * 2
 
 
 def test_in_anothers_match_a_policy_does_not_learn() -> None:
     seating = {"player_0": "base", "player_1": "rival"}
-    both, one = rollout().play([job(seating=seating), job(seating=seating, learner="rival")])
-    assert [t.learn for t in both.turns] == [True] * 4
-    assert [t.learn for t in one.turns] == [False, True] * 2
-    (frozen,) = rollout(learning=()).play([job()])
-    assert not any(t.learn for t in frozen.turns)
-    (free,) = rollout(learning=None).play([job(seating=seating)])
-    assert all(t.learn for t in free.turns)
+    both, one = rollout().run([job(policy_map=seating), job(policy_map=seating, learner="rival")])
+    assert [t.trainable for t in both.turns] == [True] * 4
+    assert [t.trainable for t in one.turns] == [False, True] * 2
+    (frozen,) = rollout(learning=()).run([job()])
+    assert not any(t.trainable for t in frozen.turns)
+    (free,) = rollout(learning=None).run([job(policy_map=seating)])
+    assert all(t.trainable for t in free.turns)
 
 
 def test_conversations_of_seated_agents_keep_to_their_own_seam() -> None:
-    (played,) = rollout(memory="conversation").play([job(seating={"player_1": "old"})])
+    (played,) = rollout(memory="conversation").run([job(policy_map={"player_1": "old"})])
     first, second = [t for t in played.turns if t.agent == "player_1"]
     assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
 
@@ -112,36 +112,36 @@ class Alternating(Guess):
 def test_a_match_is_refused_where_a_seat_takes_no_part() -> None:
     playing = rollout(arena=Alternating)
     seats, everybody = ("player_0", "player_1"), {"player_0": "old", "player_1": "old"}
-    (played,) = playing.play([job(seats=seats)])
+    (played,) = playing.run([job(seats=seats)])
     assert len(played.turns) == 4
-    alone = replace(job(seating=everybody), task=Task(id="alone"))
-    (played,) = playing.play([alone])
+    alone = replace(job(policy_map=everybody), task=Task(id="alone"))
+    (played,) = playing.run([alone])
     assert len(played.turns) == 2, "who is seated without need does no harm"
     with pytest.raises(ConfigError, match=r"^task alone: player_1 cannot be seated, .* mixture"):
-        playing.play([replace(alone, seats=seats)])
-    versus = Evaluation(arena=Alternating, tasks=[alone.task], metrics={}, seatings=["old"])
+        playing.run([replace(alone, seats=seats)])
+    versus = Evaluation(arena=Alternating, tasks=[alone.task], metrics={}, opponents=["old"])
     with pytest.raises(ConfigError, match="an evaluation of one part names its seats"):
-        versus.run("x", playing.play, seed=0)
+        versus.run("x", playing.run, seed=0)
 
 
 def test_policies_come_and_go_between_two_calls() -> None:
     playing = rollout()
     with pytest.raises(ConfigError, match=r"no policy 'new' for 'player_1' to be played by"):
-        playing.play([job(seating={"player_1": "new"})])
+        playing.run([job(policy_map={"player_1": "new"})])
     engines: Any = playing.engines
     engines["new"] = ScriptedEngine({"new": constant("a")})
     renderers: Any = playing.renderers
     renderers["new"] = ByteRenderer()
-    (played,) = playing.play([job(seating={"player_1": "new"})])
+    (played,) = playing.run([job(policy_map={"player_1": "new"})])
     assert played.turns[1].policy == "new"
     with pytest.raises(
         ConfigError, match=r"no agent 'player_3' to be seated; did you mean 'player"
     ):
-        playing.play([job(seating={"player_3": "base"})])
+        playing.run([job(policy_map={"player_3": "base"})])
 
 
 def test_seating_is_seen_by_rollouts_that_were_made_before() -> None:
-    seating = Seating(
+    seating = PolicyPool(
         roles={"player": Role()},
         policy_of=lambda role: "base",
         sampling={"default": {"max_tokens": 1, "temperature": 1.0}},
@@ -150,14 +150,14 @@ def test_seating_is_seen_by_rollouts_that_were_made_before() -> None:
     seating.add("base", ScriptedEngine({"base": constant("a")}), ByteRenderer(), learn=True)
     playing = seating.rollout(Guess, temperature=0.0)
     seating.add("random", Scripted(script=f"{__name__}.says_bb"))
-    (played,) = playing.play([job(seating={"player_0": "random"})])
-    assert [(t.policy, t.text, t.learn) for t in played.turns[:2]] == [
+    (played,) = playing.run([job(policy_map={"player_0": "random"})])
+    assert [(t.policy, t.text, t.trainable) for t in played.turns[:2]] == [
         ("random", "bb", False),  # a script's words are not cut at the tokens of a model
         ("base", "a", True),
     ]
     seating.remove("random")
     with pytest.raises(ConfigError, match="no policy 'random'"):
-        playing.play([job(seating={"player_0": "random"})])
+        playing.run([job(policy_map={"player_0": "random"})])
 
 
 def says_bb(agent: str, observation: Observation, rng: Random) -> str:
@@ -182,7 +182,7 @@ def test_a_script_that_is_not_there_or_fails_is_one_line() -> None:
     engines: Any = seating.engines
     engines["old"] = Scripted(script=f"{__name__}.fails")
     with pytest.raises(ConfigError, match=rf"opponent 'old': {__name__}.fails failed: KeyError"):
-        seating.play([job(seating={"player_1": "old"})])
+        seating.run([job(policy_map={"player_1": "old"})])
 
 
 @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ def test_a_script_may_have_settings_of_its_own() -> None:
 
 def test_figures_of_a_role_are_its_own_policys() -> None:
     def match(own: float, other: float) -> Episode:
-        turns = turn("player_0", own), turn("player_1", other, policy="old", learn=False)
-        return episode(*turns, seating={"player_1": "old"})
+        turns = turn("player_0", own), turn("player_1", other, policy="old", trainable=False)
+        return episode(*turns, policy_map={"player_1": "old"})
 
     alone = episode(turn("player_0", 5.0), turn("player_1", 7.0))
     exploited = episode(
         turn("player_0", -9.0),
         turn("player_1", 9.0, policy="rival"),
-        seating={"player_0": "base", "player_1": "rival"},
+        policy_map={"player_0": "base", "player_1": "rival"},
     )
     met = [match(1.0, -1.0), match(0.5, -0.5)]
     figures = of_episodes([alone, exploited, *met])

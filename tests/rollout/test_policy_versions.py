@@ -12,7 +12,7 @@ from selfplay.arena import Arena
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.run import metrics
 from selfplay.types import (
     Completion,
@@ -166,9 +166,9 @@ class Mixed:
 
 
 def test_a_turn_and_its_record_keep_the_versions() -> None:
-    seat = Seat(role=Role(), policy="p", renderer=ByteRenderer())
+    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     rollout = Rollout(arena=Once, seats={"a": seat}, engines={"p": Mixed()})
-    (played,) = rollout.play([Job(task=Task(id="t"), seed=0)])
+    (played,) = rollout.run([EpisodeSpec(task=Task(id="t"), seed=0)])
     (said,) = played.turns
     assert (said.version, said.versions, said.logprobs) == (3, ((3, 1), (4, 2)), (-1.0, -2.0, -3.0))
     again = from_json(Episode, json.loads(json.dumps(to_json(played))))
@@ -189,10 +189,10 @@ def test_staleness_is_counted_in_tokens_that_the_policy_chose() -> None:
         1.0,
         version=4,
         versions=((4, 2), (6, 3)),
-        trainable=(1, 0, 1, 1, 0),
+        loss_mask=(1, 0, 1, 1, 0),
     )
     found = metrics.of_age([fresh, mixed], version=7)
     # 2 tokens of age 0, 1 of age 3, 2 of age 1
     assert found == {"staleness_mean": (3 + 2) / 5, "staleness_max": 3.0}
     assert metrics.of_age([], version=7) == {}
-    assert metrics.of_age([sample([1], [5], 1.0, trainable=(0,))], version=7) == {}
+    assert metrics.of_age([sample([1], [5], 1.0, loss_mask=(0,))], version=7) == {}

@@ -9,15 +9,15 @@ import pytest
 from transformers import PreTrainedModel
 
 from selfplay.arena import Arena
-from selfplay.config.run_config import Settings
+from selfplay.config.run_config import RunSettings
 from selfplay.engines.scripted import ScriptedEngine, constant
 from selfplay.errors import CollapsedError, ConfigError, PromptTooLong
 from selfplay.models.renderer import ChatRenderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.run.metrics import commonest_error, of_episodes
 from selfplay.run.progress import Progress
-from selfplay.train import guard
+from selfplay.train import check_health
 from selfplay.types import Action, Completion, Observation, Request, Status, Task
 from tests.helpers.engine_requests import serving
 
@@ -64,13 +64,14 @@ class Short(ScriptedEngine):
 
 
 def rollout(engine: Any, renderer: ChatRenderer) -> Rollout:
-    seat = Seat(role=Role(), policy="p", renderer=renderer, max_tokens=4)
+    seat = AgentSpec(role=Role(), policy="p", renderer=renderer, max_tokens=4)
     return Rollout(arena=Growing, seats={"a": seat, "b": seat}, engines={"p": engine})
 
 
-def jobs(*lengths: int) -> list[Job]:
+def jobs(*lengths: int) -> list[EpisodeSpec]:
     return [
-        Job(task=Task(id=f"{n}", payload={"long": long}), seed=n) for n, long in enumerate(lengths)
+        EpisodeSpec(task=Task(id=f"{n}", payload={"long": long}), seed=n)
+        for n, long in enumerate(lengths)
     ]
 
 
@@ -78,7 +79,7 @@ def test_its_episode_fails_and_the_others_play_on(renderer: ChatRenderer) -> Non
     engine = Short()
     playing = rollout(engine, renderer)
     for _ in range(2):  # what the failed episode's other agent had asked is not left in flight
-        episodes = playing.play(jobs(1, 900, 1))
+        episodes = playing.run(jobs(1, 900, 1))
         assert [e.status for e in episodes] == [Status.FINISHED, Status.FAILED, Status.FINISHED]
         assert episodes[1].error.startswith("PromptTooLong: prompt of ")
         assert len(episodes[1].turns) == 2 and engine.held == 0
@@ -86,13 +87,13 @@ def test_its_episode_fails_and_the_others_play_on(renderer: ChatRenderer) -> Non
 
 def test_a_failed_episode_at_the_end_waits_for_what_is_in_flight(renderer: ChatRenderer) -> None:
     engine = Short()
-    (episode,) = rollout(engine, renderer).play(jobs(900))
+    (episode,) = rollout(engine, renderer).run(jobs(900))
     assert episode.status is Status.FAILED and engine.held == 0
 
 
 def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRenderer) -> None:
     engine = serving({"p": model}, {"p": list(renderer.end_ids)})
-    short, long = rollout(engine, renderer).play(jobs(1, 2000))
+    short, long = rollout(engine, renderer).run(jobs(1, 2000))
     assert short.status is Status.FINISHED and long.status is Status.FAILED
     assert "exceeds the model's 256" in long.error
     engine.publish("p", {}, 1)  # refused while requests are in flight
@@ -102,14 +103,14 @@ def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRende
 
 
 def test_failures_are_counted_by_name_and_stop_the_run_in_the_end(renderer: ChatRenderer) -> None:
-    episodes = rollout(Short(), renderer).play(jobs(1, 900, 900, 1))
+    episodes = rollout(Short(), renderer).run(jobs(1, 900, 900, 1))
     figures, error = of_episodes(episodes), commonest_error(episodes)
     assert commonest_error(episodes[:1]) == ""
     assert figures["episodes/failed"] == figures["episodes/failed/PromptTooLong"] == 2
 
     def guarded(share: float) -> None:
-        experiment: Any = SimpleNamespace(settings=Settings(steps=1, max_failed_share=share))
-        guard(experiment, figures, 1, Progress(1, "run", live=False), error=error)
+        experiment: Any = SimpleNamespace(settings=RunSettings(steps=1, max_failed_fraction=share))
+        check_health(experiment, figures, 1, Progress(1, "run", live=False), error=error)
 
     guarded(0.5)
     with pytest.raises(CollapsedError, match="50% of the episodes failed") as caught:

@@ -13,7 +13,7 @@ from selfplay.engines.scripted import ScriptedEngine, constant
 from selfplay.errors import ConfigError, StalledError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role, TaggedRole
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Action, Completion, Message, Observation, Request, Status, Task, to_json
 
 
@@ -54,17 +54,17 @@ class Talk(Arena):
 
 
 def rollout(engine: Any | None = None, role: Role | None = None, **settings: Any) -> Rollout:
-    seat = Seat(role=role or Role(), policy="p", renderer=ByteRenderer())
+    seat = AgentSpec(role=role or Role(), policy="p", renderer=ByteRenderer())
     engine = engine or ScriptedEngine({"p": constant("hi")})
     return Rollout(arena=Talk, seats={"a": seat, "b": seat}, engines={"p": engine}, **settings)
 
 
-def job(seed: int = 0, **payload: Any) -> Job:
-    return Job(task=Task(id="t", payload=payload), seed=seed)
+def job(seed: int = 0, **payload: Any) -> EpisodeSpec:
+    return EpisodeSpec(task=Task(id="t", payload=payload), seed=seed)
 
 
 def test_rewards_belong_to_the_turn_before_them() -> None:
-    (episode,) = rollout().play([job(rounds=2, early=True)])
+    (episode,) = rollout().run([job(rounds=2, early=True)])
     assert [(t.agent, round(t.reward, 9)) for t in episode.turns] == [
         ("a_0", 1.0),
         ("b_0", 0.6),
@@ -97,14 +97,14 @@ class Backwards:
 
 def test_turns_stand_in_the_arenas_order_whoever_finished_first() -> None:
     jobs = [job(seed, rounds=2) for seed in range(5)]
-    assert rollout(Backwards()).play(jobs) == rollout().play(jobs)
+    assert rollout(Backwards()).run(jobs) == rollout().run(jobs)
 
 
 @pytest.mark.parametrize(
     ("where", "words"), [("begin", "no table"), ("advance", "oops"), ("view", "blind")]
 )
 def test_a_broken_arena_is_a_failed_episode_and_harms_no_other(where: str, words: str) -> None:
-    broken, whole = rollout().play([job(fails=where), job()])
+    broken, whole = rollout().run([job(fails=where), job()])
     assert broken.status is Status.FAILED and words in broken.error
     assert broken.error.isprintable() and "Error: " in broken.error
     assert broken.metrics == {} and broken.created == ()
@@ -121,7 +121,7 @@ class Careless(Role):
     def parse(self, text: str) -> Action:
         return str(json.loads(text)) if self.method == "parse" and text == "bad" else text
 
-    def facts(self, text: str) -> Mapping[str, float]:
+    def metrics(self, text: str) -> Mapping[str, float]:
         return {"length": 1 / (self.method != "facts" or text != "bad")}
 
     def prompt(self, observation: Observation) -> list[Message]:
@@ -147,29 +147,29 @@ def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error
     def words(agent: str, observation: Observation, rng: random.Random) -> str:
         return "bad" if observation.fields["bad"] else "good"
 
-    seat = Seat(role=Careless(method), policy="p", renderer=ByteRenderer())
+    seat = AgentSpec(role=Careless(method), policy="p", renderer=ByteRenderer())
     engines = {"p": ScriptedEngine({"p": words})}
     played = Rollout(arena=Seen, seats={"a": seat, "b": seat}, engines=engines)
-    jobs = [Job(task=Task(id=name), seed=0) for name in ("bad", "good", "bad", "good")]
-    episodes = played.play(jobs)
+    jobs = [EpisodeSpec(task=Task(id=name), seed=0) for name in ("bad", "good", "bad", "good")]
+    episodes = played.run(jobs)
     assert [e.status for e in episodes] == [Status.FAILED, Status.FINISHED] * 2
     assert episodes[0].error.startswith(error) and episodes[0].error.isprintable()
     assert [turn.agent for turn in episodes[0].turns] == ["a_0"]
 
 
 def test_an_endless_episode_is_truncated() -> None:
-    (episode,) = rollout(max_turns=10).play([job(rounds=1000)])
+    (episode,) = rollout(max_turns=10).run([job(rounds=1000)])
     assert episode.status is Status.TRUNCATED and 10 <= len(episode.turns) < 13
 
 
 def test_an_action_that_does_not_parse_is_none_with_its_reason() -> None:
-    (episode,) = rollout(role=TaggedRole()).play([job()])
+    (episode,) = rollout(role=TaggedRole()).run([job()])
     assert {(t.action, t.info["invalid"]) for t in episode.turns} == {(None, "no_action")}
 
 
 def test_few_live_episodes_give_the_same_as_many() -> None:
     jobs = [job(seed, rounds=2) for seed in range(7)]
-    assert rollout(max_live=1).play(jobs) == rollout(max_live=100).play(jobs)
+    assert rollout(max_live=1).run(jobs) == rollout(max_live=100).run(jobs)
 
 
 def test_requests_have_seeds_of_their_own() -> None:
@@ -180,8 +180,8 @@ def test_requests_have_seeds_of_their_own() -> None:
             seeds.append(request.seed)
             super().add(request)
 
-    members = [Job(task=Task(id="t"), seed=1, member=m) for m in range(3)]
-    rollout(Spy({"p": constant("x")})).play(members)
+    members = [EpisodeSpec(task=Task(id="t"), seed=1, member=m) for m in range(3)]
+    rollout(Spy({"p": constant("x")})).run(members)
     assert len(set(seeds)) == len(seeds) == 9
 
 
@@ -189,7 +189,7 @@ def test_a_role_without_a_seat_is_refused() -> None:
     lonely = rollout()
     del lonely.seats["b"]
     with pytest.raises(ConfigError, match="no seat for role 'b'"):
-        lonely.play([job()])
+        lonely.run([job()])
 
 
 class Silent(Backwards):
@@ -201,7 +201,7 @@ class Silent(Backwards):
 
 def test_an_engine_that_loses_requests_is_named_and_does_not_hang() -> None:
     with pytest.raises(StalledError, match=r"^rollout: no answer to 1 request.* 50 engine"):
-        rollout(Silent(), patience=50).play([job()])
+        rollout(Silent(), patience=50).run([job()])
 
 
 class Twice(ScriptedEngine):
@@ -213,7 +213,7 @@ class Twice(ScriptedEngine):
 
 def test_an_answer_that_nobody_waits_for_is_named() -> None:
     with pytest.raises(RuntimeError, match=r"request \d+, not in flight"):
-        rollout(Twice({"p": constant("hi")})).play([job()])
+        rollout(Twice({"p": constant("hi")})).run([job()])
 
 
 class Wild(ScriptedEngine):
@@ -224,7 +224,7 @@ class Wild(ScriptedEngine):
 
 
 def test_whatever_an_engine_says_can_be_recorded() -> None:
-    (episode,) = rollout(Wild({"p": constant("")})).play([job()])
+    (episode,) = rollout(Wild({"p": constant("")})).run([job()])
     assert {turn.action for turn in episode.turns} == {"\ufffd \x00"}
     json.dumps(to_json(episode), ensure_ascii=False).encode()
 
@@ -240,9 +240,9 @@ def test_the_limit_on_live_episodes_is_kept() -> None:
 
     playing = rollout(max_live=3)
     playing.arena = Counted
-    episodes = playing.play([job(seed, rounds=1 + seed % 3) for seed in range(20)])
+    episodes = playing.run([job(seed, rounds=1 + seed % 3) for seed in range(20)])
     assert {episode.status for episode in episodes} == {Status.FINISHED} and len(live) == 20
 
 
 def test_nothing_to_play_is_nothing() -> None:
-    assert rollout().play([]) == []
+    assert rollout().run([]) == []

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.engines.transformers import TransformersEngine
-from selfplay.rollout.setup import Players
+from selfplay.rollout.setup import RolloutSetup
 from tests.helpers.builders import save_tiny
 from tests.helpers.fault_injection import settings
 
@@ -24,7 +24,7 @@ class Counting(TransformersEngine):
 
 
 def test_what_loading_counted_is_nobodys(tmp_path: Path) -> None:
-    players = Players(settings(save_tiny(tmp_path / "model"), tmp_path / "mark"))
+    players = RolloutSetup(settings(save_tiny(tmp_path / "model"), tmp_path / "mark"))
     engine = Counting()
     players.load(engine)
     assert loads(players) == 0
@@ -33,5 +33,5 @@ def test_what_loading_counted_is_nobodys(tmp_path: Path) -> None:
     players.close()
 
 
-def loads(players: Players) -> float:
+def loads(players: RolloutSetup) -> float:
     return sum(value for name, value in players.counts().items() if name.endswith("/loads"))

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from selfplay.errors import DivergedError, RunError
 from selfplay.learner import Sharded, checkpoint
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import PolicyLoss
 from selfplay.learner.value_model import TransformerCritic
 from selfplay.models.lora import Lora, adapted
 from selfplay.models.policy import Policy
@@ -253,7 +253,7 @@ def saved(folder: Path, step: int, learners: Mapping[str, Any], **policies: Any)
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
 def test_weights_that_are_not_finite_are_not_saved(broken: float, tmp_path: Path) -> None:
     model, fixed = llama(), llama().requires_grad_(False)
-    learners = {"player": Learner(model, objective=Objective())}
+    learners = {"player": Learner(model, objective=PolicyLoss())}
     saved(tmp_path, 1, learners, player=model, fixed=fixed)
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[2, 3] = broken

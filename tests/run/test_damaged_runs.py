@@ -19,8 +19,8 @@ from selfplay.errors import RunError
 from selfplay.run.records import episodes_of, read_metrics
 from selfplay.run.report.run_report import write_report
 from selfplay.types import to_json
-from selfplay.viewer.catalog import Catalogue
-from selfplay.viewer.index import Filter, Index
+from selfplay.viewer.catalog import RunCatalogue
+from selfplay.viewer.index import EpisodeFilter, EpisodeIndex
 from selfplay.viewer.server import application
 from tests.helpers.damaged_run import (
     DAMAGES,
@@ -54,7 +54,7 @@ def runs(whole: Path, tmp_path: Path) -> Path:
 
 
 def client(runs: Path, cache: Path) -> TestClient:
-    app = application(Catalogue([runs]), cache=cache)
+    app = application(RunCatalogue([runs]), cache=cache)
     return TestClient(app, base_url="http://127.0.0.1")
 
 
@@ -151,16 +151,16 @@ BROKEN: dict[str, Any] = {
     "infinite member": line(member=float("inf")),
     "negative member": line(member=-1),
     "member of 30 digits": line(member=10**30),
-    "negative id": line(turn={"completion_ids": [-1], "logprobs": [0.0], "trainable": [1]}),
+    "negative id": line(turn={"completion_ids": [-1], "logprobs": [0.0], "loss_mask": [1]}),
     "huge id": line(turn={"prompt_ids": [2**40]}),
     "more ids than logprobs": line(turn={"logprobs": [0.0] * 99}),
-    "more ids than trainable": line(turn={"trainable": [1] * 99}),
+    "more ids than trainable": line(turn={"loss_mask": [1] * 99}),
     "more advantages than turns": line(advantages=[0.5] * 3),
     "more advantages than tokens": line(advantages=[0.5, [0.5] * 99]),
-    "itself as parent": line(episode={"parent": 1}),
-    "a later parent": line(episode={"parent": 7}),
-    "a negative parent": line(episode={"parent": -1}),
-    "a stem beyond its turns": line(episode={"parent": 0, "stem": 3}),
+    "itself as parent": line(episode={"branch_of": 1}),
+    "a later parent": line(episode={"branch_of": 7}),
+    "a negative parent": line(episode={"branch_of": -1}),
+    "a stem beyond its turns": line(episode={"branch_of": 0, "shared_turns": 3}),
     "a message that is text": line(turn={"messages": ["hello"]}),
     "a message with a number": line(turn={"messages": [{"role": "user", "content": 3}]}),
     "a message with a list of text": line(turn={"messages": [{"role": "user", "content": ["a"]}]}),
@@ -190,10 +190,10 @@ def test_a_broken_episode_is_named_by_the_reader_and_counted_by_the_viewer(
 
 def test_a_parent_that_is_missing_is_named(runs: Path) -> None:
     file = runs / "made" / "episodes" / "000001.jsonl"
-    file.write_text(json.dumps(line(episode={"parent": 0, "stem": 1})) + "\n")
+    file.write_text(json.dumps(line(episode={"branch_of": 0, "shared_turns": 1})) + "\n")
     with pytest.raises(RunError, match=r"its parent, member 0 of group 'g', does not come before"):
         list(episodes_of(runs / "made", 1))
-    both = [line(member=0), line(episode={"parent": 0, "stem": 1})]
+    both = [line(member=0), line(episode={"branch_of": 0, "shared_turns": 1})]
     file.write_text("".join(json.dumps(each) + "\n" for each in both))
     assert len(list(episodes_of(runs / "made", 1))) == 2
 
@@ -285,9 +285,9 @@ def test_an_index_of_what_agents_said_is_its_users_alone(runs: Path, tmp_path: P
     cache = tmp_path / "cache" / "viewer"
     old = os.umask(0)
     try:
-        index = Index(runs / "made", cache)
+        index = EpisodeIndex(runs / "made", cache)
         index.update(60)
-        index.find(Filter(), 0)
+        index.find(EpisodeFilter(), 0)
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in cache.iterdir()}
     finally:
         os.umask(old)
@@ -298,10 +298,10 @@ def test_an_index_of_what_agents_said_is_its_users_alone(runs: Path, tmp_path: P
 
 def test_an_index_that_others_may_read_is_closed_to_them(runs: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    Index(runs / "made", cache).close()
+    EpisodeIndex(runs / "made", cache).close()
     (file,) = cache.glob("*.sqlite")
     for path in (cache, file):
         path.chmod(0o755)
-    Index(runs / "made", cache).close()
+    EpisodeIndex(runs / "made", cache).close()
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

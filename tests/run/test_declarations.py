@@ -18,8 +18,8 @@ from selfplay.errors import RunError
 from selfplay.run.declarations import (
     FILE,
     OWN,
-    Declared,
-    Measured,
+    ArenaMetrics,
+    RunMetrics,
     measured_by,
     read_declared,
     reported,
@@ -84,14 +84,14 @@ def test_the_chief_metric_is_one_that_is_declared(module: str) -> None:
 
 
 def test_a_metric_that_nobody_declared_is_a_plain_number() -> None:
-    empty = Declared()
+    empty = RunMetrics()
     for key in ("arena/solve_rate", "evaluation/e/accuracy", "role/a/note", "lonely", "", "a/b"):
         assert empty.of(key) == Metric()
 
 
 def test_units_are_declared_and_not_guessed_from_names() -> None:
     count = Metric(unit="count", better="higher")
-    declared = Declared(arena=Measured(metrics={"solved": count, "solve_rate": GOOD}))
+    declared = RunMetrics(arena=ArenaMetrics(metrics={"solved": count, "solve_rate": GOOD}))
     assert declared.of("arena/solved") == declared.of("arena/deduction/solved") == count
     assert declared.of("arena/a/b/solve_rate") == GOOD
     assert declared.of("curriculum/solved").unit == "count"
@@ -99,24 +99,26 @@ def test_units_are_declared_and_not_guessed_from_names() -> None:
 
 
 def test_a_verdict_is_good_or_bad_as_declared() -> None:
-    declared = Declared(arena=Measured(metrics={"verdict/*": BAD, "verdict/held_out": Metric()}))
+    declared = RunMetrics(
+        arena=ArenaMetrics(metrics={"verdict/*": BAD, "verdict/held_out": Metric()})
+    )
     assert declared.verdict("solver", "correct") == "good"
     assert declared.verdict("solver", "wrong") == "bad"
     assert declared.verdict("proposer", "output_limit") == "bad"
     assert declared.verdict("proposer", "held_out") == ""
-    assert Declared().verdict("manager", "noop") == ""
-    assert Declared().of("role/manager/verdict/noop").unit == "fraction"
+    assert RunMetrics().verdict("manager", "noop") == ""
+    assert RunMetrics().of("role/manager/verdict/noop").unit == "fraction"
 
 
 def test_a_note_named_like_a_metric_of_the_library_does_not_replace_it() -> None:
-    declared = Declared(arena=Measured(metrics={"reward": BAD, "f1": GOOD}))
+    declared = RunMetrics(arena=ArenaMetrics(metrics={"reward": BAD, "f1": GOOD}))
     assert declared.of("role/solver/reward").unit == "reward"
     assert declared.of("role/solver/f1") == GOOD
 
 
 def test_a_mixture_passes_on_what_its_parts_declare() -> None:
     mixture = Mixture(parts={"kuhn": Kuhn(), "board": TicTacToe()})
-    declared = Declared(arena=measured_by(mixture))
+    declared = RunMetrics(arena=measured_by(mixture))
     assert declared.of("arena/kuhn/deal/illegal") == BAD  # of hands
     assert declared.of("arena/board/game/illegal").unit == "count"  # of moves
     assert declared.of("arena/illegal") == Metric()  # of both together: a mean of two units
@@ -130,7 +132,7 @@ def test_a_mixture_passes_on_what_its_parts_declare() -> None:
 
 def test_the_parts_of_a_mixture_judge_their_own_verdicts() -> None:
     parts = {"a/verdict/*": BAD, "b/verdict/*": GOOD}
-    declared = Declared(arena=Measured(metrics=parts))
+    declared = RunMetrics(arena=ArenaMetrics(metrics=parts))
     assert declared.verdict("a_solver", "x") == "bad"
     assert declared.verdict("b_solver", "x") == "good"
 
@@ -149,13 +151,13 @@ def test_against_opponents_the_returns_come_first() -> None:
 
 
 def test_declarations_are_kept_in_the_run_folder(tmp_path: Path) -> None:
-    declared = Declared(
+    declared = RunMetrics(
         arena=measured_by(Kuhn()),
         evaluations={"hands": reported(measured_by(Kuhn()), {"payoff": "player_0_payoff"})},
     )
     write_declared(tmp_path, declared)
     assert read_declared(tmp_path) == declared
-    assert read_declared(tmp_path / "none") == Declared()
+    assert read_declared(tmp_path / "none") == RunMetrics()
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_the_patterns_of_the_library_are_each_reached() -> None:
 def test_charts_are_in_per_cent_where_the_metric_is_a_fraction() -> None:
     rows = {1: {"arena/solved": 7.298, "arena/solve_rate": 0.5}}
     metrics = {"solved": Metric(unit="count"), "solve_rate": GOOD}
-    (section,) = arrange(rows, Declared(arena=Measured(metrics=metrics)))
+    (section,) = arrange(rows, RunMetrics(arena=ArenaMetrics(metrics=metrics)))
     shown = {chart.title: (chart.share, chart.series[0].latest) for chart in section.charts}
     assert shown["Solved"] == (False, "7.30")
     assert shown["Solve rate by task type"] == (True, "50.0%")

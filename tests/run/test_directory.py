@@ -40,14 +40,14 @@ def test_a_new_run_has_its_config_and_is_not_made_twice(tmp_path: Path, run: Run
 
 
 def test_looking_whether_a_run_can_be_made_leaves_nothing(tmp_path: Path) -> None:
-    Run.refuse_existing(tmp_path / "a/b/c")
+    Run.check_new(tmp_path / "a/b/c")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_place_where_nothing_can_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot write to .*file/run: Not a directory"):
-        Run.refuse_existing(tmp_path / "file/run")
+        Run.check_new(tmp_path / "file/run")
 
 
 def test_a_run_that_could_not_be_made_leaves_its_name_free(
@@ -74,8 +74,8 @@ def test_a_run_that_another_process_made_meanwhile_is_refused_and_whole(
         if len(looks) > 1:
             refuse(folder)
 
-    refuse = Run.refuse_existing
-    monkeypatch.setattr(Run, "refuse_existing", once)
+    refuse = Run.check_new
+    monkeypatch.setattr(Run, "check_new", once)
     with pytest.raises(RunError, match="exists and is never overwritten"):
         Run.create(run.folder, {"seed": 1})
     assert Run.open(run.folder).config() == CONFIG and recorded(run.folder) == [0, 1, 2, 3]
@@ -153,9 +153,9 @@ def test_steps_that_the_record_has_lost_are_told(run: Run) -> None:
 
 def test_a_record_without_checkpoints_is_not_forgotten(run: Run) -> None:
     with pytest.raises(RunError, match="a record up to step 3 and no checkpoint"):
-        run.refuse_lost()
+        run.check_complete()
     run.rewind(0)
-    run.refuse_lost()
+    run.check_complete()
 
 
 def test_what_a_kill_left_while_a_run_was_made_is_swept(tmp_path: Path) -> None:

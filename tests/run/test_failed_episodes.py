@@ -12,7 +12,7 @@ from selfplay import train
 from selfplay.arena import Arena
 from selfplay.cli.train import _print_summary
 from selfplay.rollout.evaluation import Evaluation
-from selfplay.run.declarations import Declared
+from selfplay.run.declarations import RunMetrics
 from selfplay.run.directory import Run
 from selfplay.run.metrics import of_episodes, of_troubles, told
 from selfplay.run.records import read_metrics, read_summary, recorded_steps
@@ -81,16 +81,16 @@ def test_the_loop_records_what_its_evaluations_played(
     experiment: Any = SimpleNamespace(
         evaluations={"held_out": (evaluation, lambda jobs: [TOO_LONG for _ in jobs])},
         players=SimpleNamespace(counts=dict),
-        batches=SimpleNamespace(at_rest=nullcontext),
+        batches=SimpleNamespace(paused=nullcontext),
         curriculum=SimpleNamespace(ready=lambda: True),
         outcomes=SimpleNamespace(complete=dict),
         watch=SimpleNamespace(observe=lambda step, figures: {}),
-        service_figures=dict,
+        service_metrics=dict,
         settings=SimpleNamespace(steps=9),
         seed=0,
     )
     run = Run.create(tmp_path / "run", {})
-    train.begin(experiment, run, silent)
+    train.initialize(experiment, run, silent)
     (line,) = _lines(run.folder / "failed/000000.jsonl")
     assert (line["group"], line["member"]) == ("evaluation/held_out", 0)
     assert line["episode"]["error"] == TOO_LONG.error
@@ -131,9 +131,9 @@ def test_a_run_without_troubles_says_nothing(capsys: pytest.CaptureFixture[str])
     assert of_troubles([{"service/executor/ok": 9.0, **of_episodes([FINE])}]) == {}
     assert told({}) == ""
     ended = {"experiment": "x", "steps": 1, "seconds": 1.0, "evaluations": {}, "troubles": {}}
-    _print_summary(ended, Declared())
+    _print_summary(ended, RunMetrics())
     assert len(capsys.readouterr().out.strip().splitlines()) == 1
-    _print_summary({**ended, "troubles": of_troubles(ROWS)}, Declared())
+    _print_summary({**ended, "troubles": of_troubles(ROWS)}, RunMetrics())
     assert capsys.readouterr().out.splitlines()[-1] == told(of_troubles(ROWS))
 
 

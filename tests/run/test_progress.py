@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from selfplay.run.declarations import Declared, Measured
+from selfplay.run.declarations import ArenaMetrics, RunMetrics
 from selfplay.run.progress import Progress
 from selfplay.types import Metric
 
 ACCURACY = Metric(unit="fraction", better="higher")
-DECLARED = Declared(
-    evaluations={"held_out": Measured(metrics={"accuracy": ACCURACY}, chief=("accuracy",))}
+DECLARED = RunMetrics(
+    evaluations={"held_out": ArenaMetrics(metrics={"accuracy": ACCURACY}, chief=("accuracy",))}
 )
 
 
@@ -218,7 +218,7 @@ def test_a_value_of_an_older_step_names_its_step() -> None:
 def test_the_panel_begins_with_the_chief_metric_and_colours_by_direction() -> None:
     fault = Metric(unit="fraction", better="lower")
     chief = ("versus/minimax/return",)
-    declared = Declared(evaluations={"e": Measured(metrics={"illegal": fault}, chief=chief)})
+    declared = RunMetrics(evaluations={"e": ArenaMetrics(metrics={"illegal": fault}, chief=chief)})
     console = terminal()
     with Progress(1, "zero", console) as progress:
         progress.declared = declared

@@ -15,7 +15,7 @@ import pytest
 from selfplay.cli.main import main
 from selfplay.errors import ConfigError, RunError
 from selfplay.run import sweep
-from selfplay.run.declarations import Declared, Measured, write_declared
+from selfplay.run.declarations import ArenaMetrics, RunMetrics, write_declared
 from selfplay.run.report import sweep_report
 from selfplay.run.sweep import plan
 from selfplay.types import Metric
@@ -57,7 +57,7 @@ def test_what_is_no_sweep_is_refused(overrides: list[str], said: str) -> None:
 
 
 ACCURACY = Metric(unit="fraction", better="higher")
-DECLARED = Declared(evaluations={"e": Measured(metrics={"accuracy": ACCURACY})})
+DECLARED = RunMetrics(evaluations={"e": ArenaMetrics(metrics={"accuracy": ACCURACY})})
 
 
 class Runs:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from selfplay.errors import RunError
-from selfplay.run.untrusted import is_confined, open_regular, refuse_outside, write_text_confined
+from selfplay.run.untrusted import check_inside, is_confined, open_regular, write_text_confined
 
 
 @pytest.fixture
@@ -127,6 +127,6 @@ def test_nothing_is_written_over_a_pipe_or_a_folder(run: Path) -> None:
     (run / "folder").mkdir()
     for name in ("pipe", "folder"):
         with pytest.raises(RunError, match="not a regular file"):
-            refuse_outside(run, run / name)
+            check_inside(run, run / name)
     with pytest.raises(RunError, match="leads out of"):
-        refuse_outside(run, run)
+        check_inside(run, run)

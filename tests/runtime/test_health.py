@@ -15,12 +15,12 @@ import pytest
 from selfplay.config import compose
 from selfplay.config.instantiate import build
 from selfplay.errors import RunError
-from selfplay.learner.objective import Objective
-from selfplay.rollout.setup import Players
+from selfplay.learner.objective import PolicyLoss
+from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime import health
-from selfplay.runtime.cluster import Cluster
-from selfplay.runtime.health import Places, Pulse, shortage
-from selfplay.runtime.learner_workers import Ranks
+from selfplay.runtime.cluster import RayCluster
+from selfplay.runtime.health import PlacementCheck, RayHealthCheck, shortage
+from selfplay.runtime.learner_workers import LearnerWorkerGroup
 from selfplay.runtime.ray import RayRuntime
 from tests.helpers.builders import save_tiny
 from tests.helpers.command_process import LONGEST
@@ -87,21 +87,21 @@ def test_every_wait_ends_when_ray_dies_or_is_stopped(
     monkeypatch.setitem(health.SILENCE, "gcs_server", 3.0)
     monkeypatch.setattr(health, "STOPPED", 10.0)
     model = save_tiny(tmp_path / "model", **SIZES)
-    players = Players(settings(model, tmp_path / "mark"))
+    players = RolloutSetup(settings(model, tmp_path / "mark"))
     runtime = RayRuntime(workers=1, worker_cpus=0.5, timeout=600)
     players.load(runtime.engine(players.config, players))
-    runtime.trainers(players, Objective())
+    runtime.trainers(players, PolicyLoss())
     sleeps = tmp_path / "sleeps"
     sleeps.touch()
     asked = jobs(1, trouble="hang", mark=str(sleeps))
-    waits = [Waiting(lambda: runtime.play(players)(asked))]
+    waits = [Waiting(lambda: runtime.rollout_fn(players)(asked))]
     while sleeps.exists():
         assert waits[0].is_alive(), waits[0].error
         time.sleep(0.1)
 
-    beside, crowded = (Cluster(address=None, cpus=1, timeout=600) for _ in range(2))
+    beside, crowded = (RayCluster(address=None, cpus=1, timeout=600) for _ in range(2))
     beside.reserve([{"CPU": 0.5}])
-    ranks = Ranks(
+    ranks = LearnerWorkerGroup(
         beside, first=0, count=1, gpu=False, precision="float32", timeout=600, max_restarts=3
     )
     learning = compose.load(["+experiment=tiny/smoke", f"policy.model={model}"])
@@ -163,7 +163,9 @@ def test_lost_places_are_waited_for_as_long_as_they_may_come(
 ) -> None:
     now, state, nodes = 100.0, "CREATED", [node(1), node(1)]
     monkeypatch.setattr(health.time, "monotonic", lambda: now)
-    places = Places([{"CPU": 1.0}] * 2, state=lambda: state, nodes=lambda: nodes, timeout=600)
+    places = PlacementCheck(
+        [{"CPU": 1.0}] * 2, state=lambda: state, nodes=lambda: nodes, timeout=600
+    )
     places.look()
     state, nodes = "RESCHEDULING", [node(1), node(1, alive=False)]
     now = 900.0  # when it was lost nobody knows: nobody looked
@@ -193,7 +195,7 @@ class Process:
 
 
 @pytest.fixture
-def rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Process, Process, Pulse]]:
+def rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Process, Process, RayHealthCheck]]:
     """A raylet, a head, and who looks at them."""
     raylet, head = Process(), Process()
     stopped = {each.port: each for each in (raylet, head)}
@@ -202,13 +204,13 @@ def rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Process, Process, Pu
     here = {"NodeID": "here", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": raylet.port}
     nodes = [{"NodeID": "there"}, here]
     fake = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: nodes)
-    yield raylet, head, Pulse(fake)
+    yield raylet, head, RayHealthCheck(fake)
     raylet.listener.close()
     head.listener.close()
 
 
 def test_a_head_that_is_away_for_a_moment_is_not_dead(
-    rays: tuple[Process, Process, Pulse], monkeypatch: pytest.MonkeyPatch
+    rays: tuple[Process, Process, RayHealthCheck], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raylet, head, found = rays
     assert not found.due() and found.look()
@@ -228,7 +230,7 @@ def test_a_head_that_is_away_for_a_moment_is_not_dead(
 
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
 def test_what_takes_connections_and_answers_nothing_is_named(
-    name: str, rays: tuple[Process, Process, Pulse], monkeypatch: pytest.MonkeyPatch
+    name: str, rays: tuple[Process, Process, RayHealthCheck], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raylet, head, found = rays
     silent = raylet if name == "raylet" else head
@@ -264,7 +266,7 @@ def test_a_head_that_is_away_is_waited_for_before_it_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = iter([False, False, True])
-    cluster: Any = Cluster.__new__(Cluster)
+    cluster: Any = RayCluster.__new__(RayCluster)
     cluster._pulse = SimpleNamespace(due=lambda: False, look=lambda: next(looks))
     cluster._places = SimpleNamespace(look=lambda: None)
     monkeypatch.setattr("selfplay.runtime.cluster.TICK", 0.0)

@@ -16,8 +16,8 @@ from selfplay.errors import ConfigError, DivergedError, LearnersLost, RunError
 from selfplay.learner import sharded_checkpoint
 from selfplay.learner.learner import Learner
 from selfplay.rollout import policies as members
-from selfplay.runtime.cluster import Cluster
-from selfplay.runtime.learner_workers import RankedLearner, Ranks
+from selfplay.runtime.cluster import RayCluster
+from selfplay.runtime.learner_workers import DistributedLearner, LearnerWorkerGroup
 from tests.helpers.builders import same, sample, save_tiny, weights
 
 pytest.importorskip("ray")
@@ -29,7 +29,7 @@ class Home:
     """What a driver has: a cluster, the policies of a config, and ranks where a test asks."""
 
     def __init__(self, folder: Path) -> None:
-        self.cluster = Cluster(address=None, cpus=2, timeout=300)
+        self.cluster = RayCluster(address=None, cpus=2, timeout=300)
         self.cluster.reserve([{"CPU": 1.0}] * 2)
         self.config = compose.load(
             [
@@ -59,8 +59,10 @@ class Home:
         )
         return found["base"]
 
-    def ranks(self, count: int, *, timeout: float = 300, max_restarts: int = 1) -> Ranks:
-        return Ranks(
+    def ranks(
+        self, count: int, *, timeout: float = 300, max_restarts: int = 1
+    ) -> LearnerWorkerGroup:
+        return LearnerWorkerGroup(
             self.cluster,
             first=0,
             count=count,
@@ -70,10 +72,10 @@ class Home:
             max_restarts=max_restarts,
         )
 
-    def trainer(self, ranks: Ranks) -> RankedLearner:
+    def trainer(self, ranks: LearnerWorkerGroup) -> DistributedLearner:
         return ranks.trainers(self.players(), self.objective)["base"]
 
-    def strike(self, ranks: Ranks, rank: int, number: int) -> None:
+    def strike(self, ranks: LearnerWorkerGroup, rank: int, number: int) -> None:
         """Send a signal to the process of a rank."""
         call = ranks._actors[rank].__ray_call__.options(concurrency_group="listen")
         os.kill(self.cluster.ray.get(call.remote(lambda _: os.getpid())), number)
@@ -180,7 +182,7 @@ def test_on_a_gpu_ranks_learn_what_one_learner_learns(home: Home, precision: Any
     count = min(2, torch.cuda.device_count())
     cluster = home.cluster
     cluster.reserve([{"CPU": 1.0, "GPU": 1.0}] * count)
-    ranks = Ranks(
+    ranks = LearnerWorkerGroup(
         cluster,
         first=0,
         count=count,

@@ -16,16 +16,16 @@ from selfplay.experiment.experiment import validate
 from selfplay.models.lora import Lora, adapted, frozen_copy
 from selfplay.runtime.cluster import reachable
 from selfplay.runtime.ray import RayRuntime
-from selfplay.runtime.rollout_worker import AttentiveEngine, EngineDied, Inbox
+from selfplay.runtime.rollout_worker import EngineDied, UpdatableEngine, UpdateQueue
 from selfplay.runtime.rollout_workers import RemoteEngine, cut
 from selfplay.runtime.weight_sync import (
+    AddPolicy,
     Change,
-    Load,
-    Present,
-    Publish,
-    Release,
-    Serve,
-    Withdraw,
+    LoadState,
+    OffloadPolicy,
+    RemovePolicy,
+    SyncState,
+    UpdateWeights,
     pack,
     unpack,
 )
@@ -84,7 +84,7 @@ def test_only_what_learns_is_sent() -> None:
     assert told.changes == []
     for name, model in (("whole", whole), ("frozen", frozen), ("adapter", adapter)):
         told.engine.publish(name, model.state_dict(), 3)
-    sent = [set(c.weights or ()) for c in told.changes if isinstance(c, Publish)]
+    sent = [set(c.weights or ()) for c in told.changes if isinstance(c, UpdateWeights)]
     assert sent[0] == {name for name, _ in whole.named_parameters()}
     assert sent[1] == set()
     assert sent[2] and all("lora_" in name for name in sent[2])
@@ -92,39 +92,39 @@ def test_only_what_learns_is_sent() -> None:
     told.engine.serve("adapter@3", frozen_copy(adapter), [2])
     told.engine.publish("adapter@3", {}, 3)
     serve, first, second = told.changes
-    assert serve == Serve(policy="adapter@3", player="adapter")
-    assert isinstance(first, Publish) and set(first.weights) == sent[2]
-    assert second == Publish(policy="adapter@3", weights=None, version=3)
+    assert serve == AddPolicy(policy="adapter@3", player="adapter")
+    assert isinstance(first, UpdateWeights) and set(first.weights) == sent[2]
+    assert second == UpdateWeights(policy="adapter@3", weights=None, version=3)
     told.engine.withdraw("adapter@3")
-    assert told.changes[-1] == Withdraw(policy="adapter@3")
+    assert told.changes[-1] == RemovePolicy(policy="adapter@3")
     with pytest.raises(RuntimeError, match="served by workers"):
         told.engine.add(Request(id=0, policy="whole", prompt_ids=(1,), seed=0, max_tokens=1))
 
 
 def test_a_new_worker_is_told_what_all_changes_came_to() -> None:
-    present = Present()
+    present = SyncState()
     old, new = pack(llama().state_dict(), ["lm_head.weight"]), pack({}, [])
     changes: list[Change] = [
-        Load(service="buffer", state=b"one"),
-        Publish(policy="base", weights=old, version=1),
-        Serve(policy="base@1", player="base"),
-        Publish(policy="base@1", weights=old, version=0),
-        Publish(policy="base@1", weights=None, version=1),
-        Serve(policy="base@2", player="base"),
-        Publish(policy="base@2", weights=old, version=2),
-        Release(policy="base@1"),
-        Withdraw(policy="base@2"),
-        Load(service="buffer", state=b"two"),
-        Publish(policy="base", weights=new, version=2),
+        LoadState(service="buffer", state=b"one"),
+        UpdateWeights(policy="base", weights=old, version=1),
+        AddPolicy(policy="base@1", player="base"),
+        UpdateWeights(policy="base@1", weights=old, version=0),
+        UpdateWeights(policy="base@1", weights=None, version=1),
+        AddPolicy(policy="base@2", player="base"),
+        UpdateWeights(policy="base@2", weights=old, version=2),
+        OffloadPolicy(policy="base@1"),
+        RemovePolicy(policy="base@2"),
+        LoadState(service="buffer", state=b"two"),
+        UpdateWeights(policy="base", weights=new, version=2),
     ]
     for change in changes:
         present.book(change)
     assert present.number == 11
     assert present.changes() == [
-        Load(service="buffer", state=b"two"),
-        Serve(policy="base@1", player="base"),
-        Publish(policy="base", weights=new, version=2),
-        Publish(policy="base@1", weights=old, version=1),
+        LoadState(service="buffer", state=b"two"),
+        AddPolicy(policy="base@1", player="base"),
+        UpdateWeights(policy="base", weights=new, version=2),
+        UpdateWeights(policy="base@1", weights=old, version=1),
     ]
 
 
@@ -149,18 +149,18 @@ class Recording:
 
 
 def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> None:
-    inbox, followed = Inbox(), list[Change]()
-    engine = AttentiveEngine(Recording(), inbox, followed.append, partial=True)  # type: ignore[arg-type]
-    first = Publish(policy="base", weights=None, version=1)
-    leaves, back = Withdraw(policy="base@1"), Serve(policy="base@1", player="base")
-    last = Load(service="buffer", state=b"")
+    inbox, followed = UpdateQueue(), list[Change]()
+    engine = UpdatableEngine(Recording(), inbox, followed.append, partial=True)  # type: ignore[arg-type]
+    first = UpdateWeights(policy="base", weights=None, version=1)
+    leaves, back = RemovePolicy(policy="base@1"), AddPolicy(policy="base@1", player="base")
+    last = LoadState(service="buffer", state=b"")
     inbox.begin(4, [first, leaves, back, last])
     inbox.wait(4, timeout=0.1)
     engine.step()
     assert followed == [first, last] and engine.steps == 1
     engine.catch_up()
     assert followed == [first, last, leaves, back]
-    whole = AttentiveEngine(Recording(), inbox, followed.append)  # type: ignore[arg-type]
+    whole = UpdatableEngine(Recording(), inbox, followed.append)  # type: ignore[arg-type]
     inbox.put(5, first)
     whole.step()
     assert len(followed) == 4
@@ -175,9 +175,9 @@ def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> No
 
 
 def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -> None:
-    inbox = Inbox()
-    old = Publish(policy="base", weights=None, version=5)
-    new = Publish(policy="base", weights=None, version=6)
+    inbox = UpdateQueue()
+    old = UpdateWeights(policy="base", weights=None, version=5)
+    new = UpdateWeights(policy="base", weights=None, version=6)
     inbox.put(6, new)
     inbox.begin(5, [old])
     inbox.wait(6, timeout=0.1)
@@ -189,7 +189,7 @@ def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -
     [
         ({"workers": 0}, "workers is at least 1, not 0"),
         ({"chunks": 0}, "chunks is at least 1, not 0"),
-        ({"max_lag": -1}, "max_lag is at least 0, not -1"),
+        ({"max_staleness": -1}, "max_staleness is at least 0, not -1"),
         ({"worker_gpus": -0.5}, "worker_gpus is at least 0, not -0.5"),
         ({"timeout": 0}, "timeout is a number of seconds, not 0"),
         ({"timeout": math.nan}, "timeout is a number of seconds, not nan"),

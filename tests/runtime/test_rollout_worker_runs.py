@@ -125,7 +125,7 @@ def test_a_league_on_workers_is_the_league_of_one_process(tmp_path: Path) -> Non
         assert "WARNING" not in words and "ray" not in words.replace("array", "").lower()
     assert_alike(tmp_path / "runs/there", tmp_path / "runs/here")
     record = (tmp_path / "runs/there/episodes/000003.jsonl").read_text().splitlines()
-    seatings = [json.loads(line)["episode"]["seating"] for line in record]
+    seatings = [json.loads(line)["episode"]["policy_map"] for line in record]
     assert any(name.startswith("base@") for each in seatings for name in each.values())
 
 

@@ -13,9 +13,9 @@ import torch
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.learner.checkpoint import MANIFEST
-from selfplay.learner.objective import Objective
-from selfplay.rollout.episode_runner import Job
-from selfplay.rollout.setup import Players
+from selfplay.learner.objective import PolicyLoss
+from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.ray import RayRuntime, newest
 from selfplay.types import Completion, Episode, Request, StopReason, Task, Turn
 from tests.helpers.builders import save_tiny
@@ -35,12 +35,12 @@ class Room:
     def __init__(self, folder: Path) -> None:
         self.mark = folder / "mark"
         config = settings(save_tiny(folder / "model", **SIZES), self.mark, lora=LORA)
-        self.players = Players(config)
+        self.players = RolloutSetup(config)
         self.runtime = RayRuntime(workers=2, worker_cpus=0.5, timeout=300)
         self.engine: Any = self.runtime.engine(config, self.players)
         self.players.load(self.engine)
-        self.runtime.trainers(self.players, Objective())
-        self.play = self.runtime.play(self.players)
+        self.runtime.trainers(self.players, PolicyLoss())
+        self.play = self.runtime.rollout_fn(self.players)
         self.workers = self.runtime._workers
         self.policy = self.players.policies["thinker"]
 
@@ -83,10 +83,10 @@ def processes(episodes: list[Episode]) -> list[float]:
 def thought(room: Room, seating: dict[str, str] | None = None, groups: int = 4) -> list[Turn]:
     """Turns of the policy, or of a snapshot of it, from both workers."""
     asked = [
-        Job(
+        EpisodeSpec(
             task=Task(id=f"think {number}", payload={"agents": ["thinker_0"]}),
             seed=number,
-            seating=seating or {},
+            policy_map=seating or {},
         )
         for number in range(groups)
     ]
@@ -171,7 +171,7 @@ def test_our_errors_arrive_as_they_were_and_the_others_play_on(room: Room) -> No
     assert type(raised.value) is ConfigError
     assert str(raised.value) == "the arena: a setting that only play finds wrong; change it"
     with pytest.raises(ConfigError, match="no agent 'talker_0' to be seated"):
-        room.play([Job(task=Task(id="t"), seed=0, seating={"talker_0": "thinker"})])
+        room.play([EpisodeSpec(task=Task(id="t"), seed=0, policy_map={"talker_0": "thinker"})])
     assert len(room.play(jobs(2))) == 4
     assert room.runtime.counts()["runtime/worker_deaths"] == 0
 
@@ -209,7 +209,7 @@ def test_new_weights_arrive_whole_and_snapshots_keep_theirs(room: Room) -> None:
     turns = thought(room)
     assert difference(turns, model) < 1e-5 and {turn.version for turn in turns} == {4}
 
-    snapshots = Snapshots(room.players.policies, room.players.seating, room.engine)
+    snapshots = Snapshots(room.players.policies, room.players.policy_pool, room.engine)
     snapshots.add(Snapshot(player="thinker", updates=4))
     copy = snapshots._copies["thinker@4"].model
     room.change(0.7)
@@ -227,7 +227,7 @@ def test_new_weights_arrive_whole_and_snapshots_keep_theirs(room: Room) -> None:
     assert difference(thought(room, past), copy) < 1e-5
     snapshots.remove("thinker@4")
     with pytest.raises(ConfigError, match="no policy 'thinker@4'"):
-        room.play([Job(task=Task(id="t"), seed=0, seating={"speaker_0": "thinker@4"})])
+        room.play([EpisodeSpec(task=Task(id="t"), seed=0, policy_map={"speaker_0": "thinker@4"})])
     buffer = room.players.world.services["buffer"]
     assert {episode.metrics["known"] for episode in room.play(jobs(4))} == {float(buffer.size)}
 
@@ -240,7 +240,9 @@ def test_weights_reach_workers_that_play(room: Room) -> None:
     task = Task(id="long", payload=payload)
     room.publish(6)
     found: list[Episode] = []
-    thread = threading.Thread(target=lambda: found.extend(room.play([Job(task=task, seed=0)])))
+    thread = threading.Thread(
+        target=lambda: found.extend(room.play([EpisodeSpec(task=task, seed=0)]))
+    )
     thread.start()
     while mark.exists():  # until the first round is played
         assert thread.is_alive()

@@ -9,8 +9,13 @@ import pytest
 from selfplay.config.compose import load
 from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError
-from selfplay.runtime.rollout_worker import Brief, LostWorker, Worker, refuse_absent
-from selfplay.runtime.rollout_workers import Workers
+from selfplay.runtime.rollout_worker import (
+    LostWorker,
+    RolloutWorker,
+    WorkerConfig,
+    check_model_files,
+)
+from selfplay.runtime.rollout_workers import RolloutWorkers
 from tests.helpers.builders import save_tiny
 from tests.helpers.command_process import SMOKE
 from tests.helpers.fault_injection import settings
@@ -25,18 +30,20 @@ def test_a_worker_makes_no_warm_start_of_its_own(
     config = load([SMOKE])
     population = build(config["population"], where="population")
     with pytest.raises(ConfigError, match=rf"^the warm start is not in {tmp_path}.*SELFPLAY_CACHE"):
-        refuse_absent(config, population)
+        check_model_files(config, population)
     population.policy["model"] = "somewhere"
-    refuse_absent(config, population)
+    check_model_files(config, population)
 
 
 def test_a_worker_without_the_model_names_file_and_machine(tmp_path: Path) -> None:
     config = settings(tmp_path / "absent", tmp_path / "mark")
-    worker = Worker()
-    brief = Brief(config=config, threads=1, saved=None, max_lag=0, timeout=1, host="elsewhere")
+    worker = RolloutWorker()
+    brief = WorkerConfig(
+        config=config, threads=1, saved=None, max_staleness=0, timeout=1, host="elsewhere"
+    )
     worker.begin(brief)
     with pytest.raises(ConfigError, match=rf"^worker on \S+: .*no model in .*{tmp_path}/absent"):
-        worker.play([], None, 0)
+        worker.run([], None, 0)
     worker.close()
 
 
@@ -46,13 +53,15 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Pat
 
     saved = tmp_path / "checkpoints/000004"
     config = settings(save_tiny(tmp_path / "model"), tmp_path / "mark")
-    brief = Brief(config=config, threads=1, saved=saved, max_lag=0, timeout=1, host="elsewhere")
+    brief = WorkerConfig(
+        config=config, threads=1, saved=saved, max_staleness=0, timeout=1, host="elsewhere"
+    )
     faults = []
     for _ in range(2):
-        worker = Worker()
+        worker = RolloutWorker()
         worker.begin(brief)
         with pytest.raises(Exception, match="000004") as raised:
-            worker.play([], None, 0)
+            worker.run([], None, 0)
         faults.append(raised.value)
         worker.close()
         saved.parent.mkdir(exist_ok=True)
@@ -63,7 +72,7 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Pat
         raise RayTaskError("play", "", gone)
 
     cluster: Any = SimpleNamespace(ray=SimpleNamespace(get=answer, exceptions=ray.exceptions))
-    workers = Workers(cluster, count=1, chunks=1, timeout=1, max_restarts=1)
+    workers = RolloutWorkers(cluster, count=1, chunks=1, timeout=1, max_restarts=1)
     (member,) = workers._members
     member.chunk = 0
     assert workers._take(member, {}, None) == f"checkpoint {saved} went while it was read"
@@ -85,7 +94,7 @@ def test_a_worker_whose_machine_goes_is_lost_and_not_its_run(
         raise error
 
     monkeypatch.setattr(ray, "get", get)
-    worker = Worker()
+    worker = RolloutWorker()
     worker._timeout = 1
     with pytest.raises(told):
         worker._get("weights")

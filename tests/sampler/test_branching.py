@@ -11,7 +11,7 @@ from selfplay.credit.arpo import ARPO
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.sampler.tree import Branch
 from selfplay.types import Action, Completion, Episode, Group, Observation, Status, Task
 from tests.sampler.test_independent_and_dynamic import Listed
@@ -77,17 +77,17 @@ def sampled(
     steps: int = 4,
     seed: int = 0,
 ) -> list[Group]:
-    seat = Seat(role=Role(), policy="p", renderer=ByteRenderer())
+    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     engine = Words(words, nats)
     rollout = Rollout(arena=lambda: Walk(steps), seats={"walker": seat}, engines={"p": engine})
     curriculum = Listed()
-    groups: list[Group] = sampler.sample(curriculum, rollout.play, step=3, seed=seed)
+    groups: list[Group] = sampler.sample(curriculum, rollout.run, step=3, seed=seed)
     assert curriculum.told == [(3, [group.id for group in groups])]
     return groups
 
 
 def forks(group: Group) -> list[tuple[int | None, int]]:
-    return [(episode.parent, episode.stem) for episode in group.episodes]
+    return [(episode.branch_of, episode.shared_turns) for episode in group.episodes]
 
 
 def test_a_group_has_its_size_and_branches_share_their_stems() -> None:
@@ -98,13 +98,13 @@ def test_a_group_has_its_size_and_branches_share_their_stems() -> None:
         assert len(group.episodes) == 8
         assert forks(group)[:3] == [(None, 0)] * 3
         for episode in group.episodes[3:]:
-            assert episode.parent is not None and 1 <= episode.stem <= 3
-            parent = group.episodes[episode.parent]
-            assert episode.turns[: episode.stem] == parent.turns[: episode.stem]
+            assert episode.branch_of is not None and 1 <= episode.shared_turns <= 3
+            parent = group.episodes[episode.branch_of]
+            assert episode.turns[: episode.shared_turns] == parent.turns[: episode.shared_turns]
         assert len(set(forks(group)[3:])) == 5  # no fork twice
         assert len({e.seed for e in group.episodes}) == 1
     assert sampler.played() == groups
-    stems = [episode.stem for group in groups for episode in group.episodes]
+    stems = [episode.shared_turns for group in groups for episode in group.episodes]
     assert sampler.metrics() == {"branches": 10.0, "shared_turns": sum(stems) / 64}
 
 
@@ -149,13 +149,13 @@ def test_only_the_first_tokens_are_read() -> None:
                 for done in found
             ]
 
-    seat = Seat(role=Role(), policy="p", renderer=ByteRenderer())
+    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     rollout = Rollout(arena=Walk, seats={"walker": seat}, engines={"p": Late(["a", "bbbb"])})
     one = Branch(group_size=4, initial=3, where="surprisal", tokens=1)
-    groups = one.sample(Listed(), rollout.play, step=1, seed=0)
+    groups = one.sample(Listed(), rollout.run, step=1, seed=0)
     assert one.metrics()["branches"] == 0 and len(groups[0].episodes) == 4
     more = Branch(group_size=4, initial=3, where="surprisal", tokens=2)
-    more.sample(Listed(), rollout.play, step=1, seed=0)
+    more.sample(Listed(), rollout.run, step=1, seed=0)
     assert more.metrics()["branches"] == 2
 
 
@@ -170,7 +170,7 @@ def test_without_a_second_stage_all_begin_anew() -> None:
 def test_a_broken_episode_is_not_branched_from() -> None:
     groups = sampled(Branch(group_size=6, initial=3), words=["a", "break"], seed=4)
     assert Status.FAILED in {e.status for group in groups for e in group.episodes[:3]}
-    assert any(e.parent is not None for group in groups for e in group.episodes)
+    assert any(e.branch_of is not None for group in groups for e in group.episodes)
     for group in groups:
         for parent, _ in forks(group):
             assert parent is None or group.episodes[parent].error == ""
@@ -179,7 +179,7 @@ def test_a_broken_episode_is_not_branched_from() -> None:
 def test_a_tree_credit_learns_every_played_turn_once() -> None:
     groups = sampled(Branch(group_size=6, initial=2))
     samples = ARPO().assign(groups)
-    played = [e.turns[e.stem :] for group in groups for e in group.episodes]
+    played = [e.turns[e.shared_turns :] for group in groups for e in group.episodes]
     assert [sample.turn for sample in samples] == [turn for turns in played for turn in turns]
 
 
@@ -201,7 +201,7 @@ def test_nothing_to_play_is_nothing() -> None:
         def tasks(self, step: int, attempt: int = 0) -> list[Task]:
             return []
 
-    def play(jobs: Sequence[Job]) -> list[Episode]:
+    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
         assert not jobs
         return []
 

@@ -25,16 +25,16 @@ def test_a_tree_is_played_credited_and_recorded(tmp_path: Path) -> None:
     figures, records = trained(
         tmp_path, "sampler=tree", "sampler.candidates=2", "credit=agent_turn"
     )
-    branches = [one["episode"] for one in records if one["episode"]["parent"] is not None]
+    branches = [one["episode"] for one in records if one["episode"]["branch_of"] is not None]
     assert figures["sampler/branches"] == len(branches) > 0
     assert figures["episodes/failed"] == figures["curriculum/same_step_duplicates"] == 0
     # Proposals were branched from when valid; a branch solves the proposal of its parent.
     for branch in branches:
-        assert branch["stem"] == 1 and branch["created"] == []
+        assert branch["shared_turns"] == 1 and branch["created"] == []
         assert "valid_proposal" not in branch["metrics"] and branch["metrics"]["attempts"] == 2
-    played = sum(len(one["episode"]["turns"]) - one["episode"]["stem"] for one in records)
+    played = sum(len(one["episode"]["turns"]) - one["episode"]["shared_turns"] for one in records)
     assert figures["policy/base/samples"] == played
-    own = [a for one in records for a in one["advantages"][one["episode"]["stem"] :]]
+    own = [a for one in records for a in one["advantages"][one["episode"]["shared_turns"] :]]
     assert len(own) == played and None not in own and any(own)
 
 
@@ -56,7 +56,7 @@ def test_a_kept_group_has_signal_as_its_credit_compares(tmp_path: Path) -> None:
     _, records = trained(
         tmp_path,
         "credit=rloo",
-        "credit.within=agent",
+        "credit.group_by=agent",
         "sampler=dynamic",
         "sampler.group_size=2",
         "sampler.rounds=2",

@@ -9,7 +9,7 @@ from selfplay.config.instantiate import build
 from selfplay.credit.dr_grpo import DrGRPO
 from selfplay.curriculum import Curriculum
 from selfplay.errors import CollapsedError
-from selfplay.rollout.rollout import Job
+from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.sampler.dynamic import Dynamic, has_signal
 from selfplay.sampler.independent import Independent
 from selfplay.types import Episode, Group, Status, Task
@@ -42,10 +42,12 @@ class Listed(Curriculum):
         raise NotImplementedError
 
 
-def playing(reward: Callable[[Job], float], jobs: list[Job]) -> Callable[..., list[Episode]]:
+def playing(
+    reward: Callable[[EpisodeSpec], float], jobs: list[EpisodeSpec]
+) -> Callable[..., list[Episode]]:
     """A play that pays by job and notes the jobs."""
 
-    def play(asked: Sequence[Job]) -> list[Episode]:
+    def play(asked: Sequence[EpisodeSpec]) -> list[Episode]:
         jobs.extend(asked)
         return [
             episode(turn("solver_0", reward(job)), task=job.task, seed=job.seed) for job in asked
@@ -55,7 +57,7 @@ def playing(reward: Callable[[Job], float], jobs: list[Job]) -> Callable[..., li
 
 
 def test_siblings_share_task_and_seed_and_differ_in_member() -> None:
-    jobs: list[Job] = []
+    jobs: list[EpisodeSpec] = []
     curriculum, sampler = Listed(), Independent(group_size=3)
     groups = sampler.sample(curriculum, playing(lambda job: job.member, jobs), step=4, seed=9)
     assert [one.id for one in groups] == ["4.0.0", "4.0.1"]
@@ -72,7 +74,7 @@ def test_siblings_share_task_and_seed_and_differ_in_member() -> None:
 def test_seeds_depend_on_run_and_step_alone() -> None:
     drawn = []
     for step, seed in ((1, 0), (1, 0), (2, 0), (1, 1)):
-        jobs: list[Job] = []
+        jobs: list[EpisodeSpec] = []
         Independent().sample(Listed(), playing(lambda job: 0, jobs), step=step, seed=seed)
         drawn.append([job.seed for job in jobs])
     assert drawn[0] == drawn[1]
@@ -80,9 +82,9 @@ def test_seeds_depend_on_run_and_step_alone() -> None:
 
 
 def test_groups_without_signal_are_dropped_and_refilled() -> None:
-    jobs: list[Job] = []
+    jobs: list[EpisodeSpec] = []
 
-    def reward(job: Job) -> float:  # only the tasks numbered 1 tell siblings apart
+    def reward(job: EpisodeSpec) -> float:  # only the tasks numbered 1 tell siblings apart
         return float(job.member) if job.task.id.endswith("1") else 1.0
 
     curriculum, sampler = Listed(), Dynamic(group_size=2, rounds=5)
@@ -95,7 +97,7 @@ def test_groups_without_signal_are_dropped_and_refilled() -> None:
 
 
 def test_no_more_groups_than_the_step_has_tasks() -> None:
-    def reward(job: Job) -> float:
+    def reward(job: EpisodeSpec) -> float:
         return float(job.member) if job.task.id != "1-0-0" else 0.0
 
     groups = Dynamic(group_size=2).sample(Listed(), playing(reward, []), step=1, seed=0)
@@ -103,7 +105,7 @@ def test_no_more_groups_than_the_step_has_tasks() -> None:
 
 
 def test_refills_are_bounded_and_the_step_goes_on_with_what_there_is() -> None:
-    def reward(job: Job) -> float:
+    def reward(job: EpisodeSpec) -> float:
         return float(job.member) if job.task.id == "1-1-0" else 0.0
 
     sampler = Dynamic(group_size=2, rounds=3)
@@ -142,28 +144,30 @@ def test_a_signal_is_one_within_what_the_credit_compares() -> None:
     seats = episode(turn("solver_0", 1.0), turn("solver_1", 0.0))
     twice = group(seats, seats)
     assert has_signal(twice) and not has_signal(twice, "agent")
-    assert advantages(DrGRPO(within="agent").assign([twice])) == [0, 0, 0, 0]
+    assert advantages(DrGRPO(group_by="agent").assign([twice])) == [0, 0, 0, 0]
     # Siblings that began from other prompts are not compared within a prompt.
     apart = [episode(turn("solver_0", float(n), prompt_ids=(n,))) for n in range(2)]
     assert has_signal(group(*apart)) and not has_signal(group(*apart), "prompt")
-    assert advantages(DrGRPO(within="prompt").assign([group(*apart)])) == [0, 0]
+    assert advantages(DrGRPO(group_by="prompt").assign([group(*apart)])) == [0, 0]
 
 
 def test_a_config_leaves_to_the_credit_what_it_does_not_say() -> None:
     node = {"_target_": "selfplay.sampler.dynamic.Dynamic"}
-    assert build(node, provided={"within": "agent"}).within == "agent"
-    assert build({**node, "within": "prompt"}, provided={"within": "agent"}).within == "prompt"
+    assert build(node, provided={"group_by": "agent"}).group_by == "agent"
+    assert (
+        build({**node, "group_by": "prompt"}, provided={"group_by": "agent"}).group_by == "prompt"
+    )
     assert build(node).within == "role"
 
 
 def test_a_group_without_signal_for_the_credit_is_dropped() -> None:
-    def play(jobs: Sequence[Job]) -> list[Episode]:
+    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
         return [episode(turn("solver_0", 1.0), turn("solver_1", 0.0), task=j.task) for j in jobs]
 
     groups = Dynamic(group_size=2, rounds=1).sample(Listed(), play, step=1, seed=0)
     assert len(groups) == 2
     with pytest.raises(CollapsedError, match="different rewards within one agent"):
-        Dynamic(group_size=2, rounds=1, within="agent").sample(Listed(), play, step=1, seed=0)
+        Dynamic(group_size=2, rounds=1, group_by="agent").sample(Listed(), play, step=1, seed=0)
 
 
 def test_sizes_below_one_are_refused() -> None:

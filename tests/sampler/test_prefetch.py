@@ -63,9 +63,9 @@ def test_the_batches_are_those_that_would_be_sampled_on_the_spot(kind: Any, lag:
         found = learn(source, Player(), range(1, STEPS + 1))
     for one, other in zip(found, wanted, strict=True):
         assert (one.step, one.groups, one.played) == (other.step, other.groups, other.played)
-        figures = dict(one.figures)
+        figures = dict(one.metrics)
         assert figures.pop("seconds/sampling") >= 0
-        assert figures == other.figures
+        assert figures == other.metrics
 
 
 def test_a_checkpoint_has_the_curriculum_as_it_was_behind_its_step() -> None:
@@ -103,9 +103,12 @@ def test_what_goes_on_from_a_checkpoint_samples_what_was_not_learned_from_again(
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        (["objective=reinforce"], "max_lag=2 makes them older; set objective.correction=truncated"),
+        (
+            ["objective=reinforce"],
+            "max_staleness=2 makes them older; set objective.correction=truncated",
+        ),
         (["objective=magrpo"], "set objective.correction=truncated"),
-        (["objective=grpo", "league=uniform"], "runtime.max_lag: 2 with a league"),
+        (["objective=grpo", "league=uniform"], "runtime.max_staleness: 2 with a league"),
         (["objective=reinforce", "objective.correction=masked"], None),
         (["objective=grpo"], None),
         (["objective=dpo"], None),

@@ -77,7 +77,7 @@ def test_nothing_is_done_between_games_while_somebody_asks_for_rest() -> None:
         source.take(1)
         assert entered.wait(LONG)
         told = source.batches.curriculum.state_dict()
-        with source.at_rest():
+        with source.paused():
             release.set()
             time.sleep(0.05)
             assert source.batches.curriculum.state_dict() == told

@@ -24,7 +24,13 @@ from selfplay.types import Group
 from tests.helpers.command_process import LONGEST, metrics, shared_cache
 
 STEPS, LAG, SEED = 6, 2, 0
-RULE = {"figure": "curriculum/health", "direction": "falls", "by": 0.5, "window": 2, "patience": 2}
+RULE = {
+    "metric": "curriculum/health",
+    "direction": "decrease",
+    "threshold": 0.5,
+    "window": 2,
+    "patience": 2,
+}
 
 
 class Frail(FixedTasks):
@@ -52,7 +58,10 @@ def settings(*changes: str, lag: int = LAG) -> dict[str, Any]:
     composed = compose.load(
         ["+experiment=tiny/kuhn", f"run.steps={STEPS}", *tiny, *often, *changes]
     )
-    composed["runtime"] = {"_target_": "tests.helpers.concurrent_runtime.Beside", "max_lag": lag}
+    composed["runtime"] = {
+        "_target_": "tests.helpers.concurrent_runtime.Beside",
+        "max_staleness": lag,
+    }
     return composed
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from selfplay.rollout.rollout import Job
+from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.sampler.resample import Resample
 from selfplay.types import Episode, Group, Status
 from tests.helpers.builders import episode, turn
@@ -16,7 +16,7 @@ from tests.sampler.test_independent_and_dynamic import Listed
 def sampled(sampler: Resample, make: Callable[[int], Episode], *, seed: int = 0) -> list[Group]:
     """Groups of what `make` gives for the members."""
 
-    def play(jobs: Sequence[Job]) -> list[Episode]:
+    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
         return [make(job.member) for job in jobs]
 
     curriculum = Listed()

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from selfplay.credit.at_grpo import AgentTurn
+from selfplay.credit.at_grpo import ATGRPO
 from selfplay.sampler.tree import Tree
 from selfplay.types import Episode, Group
 from tests.sampler.test_branching import forks, sampled
@@ -22,9 +22,9 @@ def test_all_candidates_continued_make_a_full_tree() -> None:
         assert Counter(forks(group)[3:9]) == {(parent, 1): 2 for parent in range(3)}
         assert Counter(forks(group)[9:]) == {(parent, 2): 2 for parent in range(9)}
         for episode in group.episodes[3:]:
-            assert episode.parent is not None
-            parent = group.episodes[episode.parent]
-            assert episode.turns[: episode.stem] == parent.turns[: episode.stem]
+            assert episode.branch_of is not None
+            parent = group.episodes[episode.branch_of]
+            assert episode.turns[: episode.shared_turns] == parent.turns[: episode.shared_turns]
     assert sampler.metrics()["leaves"] == 27 and sampler.metrics()["branches"] == 48
 
 
@@ -34,7 +34,7 @@ def continued(group: Group, *, candidates: int) -> list[tuple[list[int], int]]:
     found: list[tuple[list[int], int]] = []
     while size < len(group.episodes):
         new = list(range(size, size + candidates - 1))
-        (parent,) = {group.episodes[index].parent for index in new}
+        (parent,) = {group.episodes[index].branch_of for index in new}
         assert parent is not None and parent in front
         found.append((front, parent))
         front, size = [parent, *new], size + candidates - 1
@@ -65,21 +65,23 @@ def test_what_ended_is_not_continued() -> None:
     groups = sampled(Tree(candidates=4, depth=4), words=["a", "stop"], seed=1)
     for group in groups:
         for episode in group.episodes:
-            if episode.parent is not None:
-                assert group.episodes[episode.parent].turns[episode.stem - 1].text != "stop"
+            if episode.branch_of is not None:
+                assert (
+                    group.episodes[episode.branch_of].turns[episode.shared_turns - 1].text != "stop"
+                )
     ended = sampled(Tree(candidates=3, depth=3, go_on="best"), words=["stop"])
     assert [forks(group) for group in ended] == [[(None, 0)] * 3] * 2
 
 
 def test_a_broken_candidate_is_not_continued() -> None:
     groups = sampled(Tree(candidates=6, depth=2), words=["a", "bb", "break"], seed=2)
-    parents = [(g, e.parent) for g in groups for e in g.episodes if e.parent is not None]
+    parents = [(g, e.branch_of) for g in groups for e in g.episodes if e.branch_of is not None]
     assert parents and all(not group.episodes[parent].error for group, parent in parents)
 
 
 def test_every_node_has_as_many_candidates_to_compare() -> None:
     groups = sampled(Tree(candidates=3, depth=4), steps=4)
-    samples = AgentTurn().assign(groups)
+    samples = ATGRPO().assign(groups)
     stages = Counter(sample.turn.stage for sample in samples)
     assert stages == {0: 2 * 3, 1: 2 * 9, 2: 2 * 27, 3: 2 * 81}
 

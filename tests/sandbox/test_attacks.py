@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from selfplay.sandbox import Call, Executor, Reason
+from selfplay.sandbox import Call, Executor, FailureReason
 from tests.helpers.sandbox_attacks import attack, isolated
 
 OWN_FILE = str(Path(__file__).resolve())
@@ -103,7 +103,7 @@ FORBIDDEN = {
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_acting_on_the_system_is_forbidden(executor: Executor, name: str) -> None:
     outcome = attack(executor, FORBIDDEN[name])
-    assert outcome.reason is Reason.FORBIDDEN, outcome
+    assert outcome.reason is FailureReason.FORBIDDEN, outcome
 
 
 LIBC = """
@@ -136,7 +136,7 @@ def f():
     ],
 )
 def test_system_calls_behind_pythons_back_are_forbidden(executor: Executor, call: str) -> None:
-    assert attack(executor, LIBC.format(call)).reason is Reason.FORBIDDEN
+    assert attack(executor, LIBC.format(call)).reason is FailureReason.FORBIDDEN
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="machine code of x86-64")
@@ -159,7 +159,7 @@ def test_machine_code_is_held_by_the_kernel(executor: Executor, code: bytes) -> 
         return ctypes.CFUNCTYPE(ctypes.c_long)(address)()
     """
     # A kernel without the 32-bit entry ends it with SIGSEGV.
-    assert attack(executor, body).reason in (Reason.FORBIDDEN, Reason.KILLED)
+    assert attack(executor, body).reason in (FailureReason.FORBIDDEN, FailureReason.KILLED)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_machine_code_is_held_by_the_kernel(executor: Executor, code: bytes) -> 
 )
 def test_files_are_out_of_reach(executor: Executor, path: str) -> None:
     outcome = attack(executor, f"return open({path!r}, 'rb').read(99)")
-    assert outcome.reason is Reason.FORBIDDEN, outcome
+    assert outcome.reason is FailureReason.FORBIDDEN, outcome
 
 
 def test_the_library_is_all_there_is(executor: Executor) -> None:

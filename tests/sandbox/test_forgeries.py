@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from selfplay.sandbox import Call, Executor, Reason
+from selfplay.sandbox import Call, Executor, FailureReason
 from tests.helpers.sandbox_attacks import attack, isolated
 
 
@@ -94,7 +94,11 @@ def test_outcome(executor: Executor, name: str) -> None:
 )
 def test_recursion_without_a_limit(executor: Executor, body: str) -> None:
     body = "import sys\nsys.setrecursionlimit(10**9)\n" + body
-    assert attack(executor, body).reason in (Reason.MEMORY, Reason.KILLED, Reason.TIMEOUT)
+    assert attack(executor, body).reason in (
+        FailureReason.MEMORY,
+        FailureReason.KILLED,
+        FailureReason.TIMEOUT,
+    )
 
 
 FRAME = (
@@ -149,7 +153,7 @@ def test_a_forged_result_is_at_most_a_result(executor: Executor, name: str) -> N
 
 
 def test_reading_the_result_pipe_gives_nothing(executor: Executor) -> None:
-    assert attack(executor, "import os\nreturn os.read(3, 9)").reason is Reason.FORBIDDEN
+    assert attack(executor, "import os\nreturn os.read(3, 9)").reason is FailureReason.FORBIDDEN
 
 
 REACHING = {
@@ -267,13 +271,13 @@ def test_program_texts(executor: Executor, program: str, reasons: set[str]) -> N
 )
 def test_argument_texts(executor: Executor, arguments: str) -> None:
     outcome = executor.run([Call(program="def f(*a): return 1", arguments=arguments)])[0]
-    assert outcome.reason is Reason.BAD_ARGUMENTS, outcome
+    assert outcome.reason is FailureReason.BAD_ARGUMENTS, outcome
 
 
 @pytest.mark.parametrize("arguments", ["9" * 10**6, "9" * 5_000, "'" + "x" * 10**6 + "'"])
 def test_long_argument_texts(executor: Executor, arguments: str) -> None:
     outcome = executor.run([Call(program="def f(*a): return 1", arguments=arguments)])[0]
-    assert outcome.reason is Reason.INPUT_LIMIT, outcome
+    assert outcome.reason is FailureReason.INPUT_LIMIT, outcome
 
 
 def test_hostile_entry_names(executor: Executor) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from selfplay.sandbox import Call, Executor, Reason
+from selfplay.sandbox import Call, Executor, FailureReason
 from tests.helpers.sandbox_attacks import attack, isolated
 
 
@@ -45,7 +45,7 @@ MEMORY = {
 
 @pytest.mark.parametrize("name", MEMORY)
 def test_memory_is_capped(patient: Executor, name: str) -> None:
-    assert attack(patient, MEMORY[name]).reason is Reason.MEMORY
+    assert attack(patient, MEMORY[name]).reason is FailureReason.MEMORY
 
 
 LOOPS = {
@@ -93,7 +93,9 @@ LOOPS = {
 @pytest.mark.parametrize("name", LOOPS)
 def test_processor_time_is_capped(executor: Executor, name: str) -> None:
     outcome = attack(executor, LOOPS[name])
-    assert outcome.reason is Reason.TIMEOUT and outcome.detail == "more than 0.4 s of CPU time"
+    assert (
+        outcome.reason is FailureReason.TIMEOUT and outcome.detail == "more than 0.4 s of CPU time"
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_wall_time_is_capped(body: str) -> None:
         assert any(outcome.value == "None" for (outcome,) in quick)
         program = "def f():\n" + textwrap.indent(body, "    ")
         outcome = impatient.run([Call(program=program, arguments="")])[0]
-        assert outcome.reason is Reason.STALLED
+        assert outcome.reason is FailureReason.STALLED
         assert outcome.detail == "longer than 0.3 s of wall-clock time"
 
 
@@ -169,10 +171,10 @@ def test_a_program_that_ran_out_of_time_is_not_run_again(executor: Executor) -> 
 def test_a_loop_costs_its_cpu_time_once(executor: Executor) -> None:
     """A run that used up its CPU time decides alone, and its verdict is remembered."""
     call = Call(program="def f():\n    while 1: pass\n    return 'once'", arguments="")
-    assert executor.run([call], runs=2)[0].reason is Reason.TIMEOUT
+    assert executor.run([call], runs=2)[0].reason is FailureReason.TIMEOUT
     assert executor._dispatcher is not None
     row = executor._dispatcher.run([(call, "")], 2)[0]
-    assert [outcome.reason for outcome in row] == [Reason.TIMEOUT]
+    assert [outcome.reason for outcome in row] == [FailureReason.TIMEOUT]
     executor.drain_counts()
     executor.run([call], runs=2)
     assert executor.drain_counts() == {"timeout": 1, "cached": 1}

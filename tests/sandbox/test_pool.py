@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from selfplay.errors import ConfigError
-from selfplay.sandbox import Call, Executor, Outcome, Reason
+from selfplay.sandbox import Call, Executor, FailureReason, Outcome
 from tests.helpers.sandbox_attacks import isolated, run
 
 
@@ -45,7 +45,7 @@ def executor() -> Iterator[Executor]:
 def test_values(executor: Executor, program: str, arguments: str, value: Any) -> None:
     outcome = run(executor, program, arguments, runs=2)
     expected = value or "([1], {'k': (2,)}, {3}, None, b'x', 0.0)"
-    assert outcome == Outcome(reason=Reason.OK, value=expected, detail="")
+    assert outcome == Outcome(reason=FailureReason.OK, value=expected, detail="")
     assert outcome.ok
 
 
@@ -84,7 +84,7 @@ def test_what_differs_between_fresh_processes_is_nondeterministic(
     executor: Executor, body: str
 ) -> None:
     outcome = run(executor, f"def f():\n    {body}", runs=2)
-    assert outcome.reason is Reason.NONDETERMINISTIC
+    assert outcome.reason is FailureReason.NONDETERMINISTIC
     assert outcome.value is None and " in another" in outcome.detail
 
 
@@ -125,7 +125,7 @@ def test_equal_calls_run_once_and_circumstance_is_not_remembered() -> None:
     slow = Call(program="import time\ndef f(): time.sleep(9)", arguments="")
     with Executor(workers=1, wall_seconds=0.3, cache_size=2) as pool:
         for _ in range(2):
-            assert pool.run([slow])[0].reason is Reason.STALLED
+            assert pool.run([slow])[0].reason is FailureReason.STALLED
         assert pool.drain_counts() == {"stalled": 2}
 
 
@@ -178,8 +178,8 @@ def test_output_and_memory_are_the_executors_to_set() -> None:
     program = "def f(n): return 'x' * n"
     with Executor(workers=1, output_characters=10, memory_mb=80) as pool:
         assert run(pool, program, "8").ok
-        assert run(pool, program, "9").reason is Reason.OUTPUT_LIMIT
-        assert run(pool, program, str(80 << 20)).reason is Reason.MEMORY
+        assert run(pool, program, "9").reason is FailureReason.OUTPUT_LIMIT
+        assert run(pool, program, str(80 << 20)).reason is FailureReason.MEMORY
     with Executor(workers=1, output_characters=1_500_000) as pool:
         assert len(run(pool, program, "999998").value or "") == 1_000_000
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from selfplay.sandbox import Call, Executor, Outcome, Reason
+from selfplay.sandbox import Call, Executor, FailureReason, Outcome
 from selfplay.sandbox import dispatcher as dispatcher_module
 from selfplay.sandbox import process as worker_module
 from tests.helpers.repository import ROOT
@@ -113,21 +113,21 @@ def test_a_run_whose_process_is_lost_twice_is_killed() -> None:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
         caller.join(60)
-        assert outcomes[0].reason is Reason.KILLED, outcomes
+        assert outcomes[0].reason is FailureReason.KILLED, outcomes
         assert [o.value for o in outcomes[1:]] == [str(n) for n in range(6)]
         assert not seen & set(_hosts(pool))
 
 
 def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[int] = []
-    left = worker_module.Worker.seconds_left.fget  # type: ignore[attr-defined]
+    left = worker_module.SandboxProcess.seconds_left.fget  # type: ignore[attr-defined]
 
-    def sooner(worker: worker_module.Worker[Any]) -> float:
+    def sooner(worker: worker_module.SandboxProcess[Any]) -> float:
         """Only those that are stopped are replaced soon: the others have a busy machine's time."""
         seconds: float = left(worker)
         return seconds - 29.5 if worker._process.pid in stopped else seconds
 
-    monkeypatch.setattr(worker_module.Worker, "seconds_left", property(sooner))
+    monkeypatch.setattr(worker_module.SandboxProcess, "seconds_left", property(sooner))
     with Executor(workers=1, wall_seconds=20.0) as pool:
         run(pool, "def f(): return 1")
         stopped += _hosts(pool)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from selfplay.sandbox import Call, Executor, Reason
+from selfplay.sandbox import Call, Executor, FailureReason
 from selfplay.sandbox.dispatcher import HASH_SEEDS
 from tests.helpers.sandbox_attacks import isolated, run
 
@@ -64,7 +64,7 @@ DIFFERENT = [
 @pytest.mark.parametrize("body", DIFFERENT)
 def test_clocks_and_chance_differ_between_the_lanes(executor: Executor, body: str) -> None:
     outcome = run(executor, f"def f():\n    {body}", runs=2)
-    assert outcome.reason is Reason.NONDETERMINISTIC, outcome
+    assert outcome.reason is FailureReason.NONDETERMINISTIC, outcome
 
 
 @pytest.mark.parametrize("body", DIFFERENT[:2] + DIFFERENT[-10:])
@@ -106,7 +106,7 @@ def test_names_of_the_process_are_the_same_in_every_run(executor: Executor, body
     ],
 )
 def test_how_busy_the_machine_is_is_not_told(executor: Executor, body: str) -> None:
-    assert run(executor, f"def f():\n    {body}", runs=2).reason is Reason.FORBIDDEN
+    assert run(executor, f"def f():\n    {body}", runs=2).reason is FailureReason.FORBIDDEN
 
 
 @pytest.mark.parametrize(
@@ -194,4 +194,4 @@ def test_a_single_run_has_the_same_hash_seed_wherever_its_call_stands() -> None:
         assert [outcome.value for outcome in pool.run(calls)] == alone
         # Both hash seeds are in use.
         assert len({str(value)[:4] for value in alone}) == len(HASH_SEEDS)
-        assert {o.reason for o in pool.run(calls, runs=2)} == {Reason.NONDETERMINISTIC}
+        assert {o.reason for o in pool.run(calls, runs=2)} == {FailureReason.NONDETERMINISTIC}

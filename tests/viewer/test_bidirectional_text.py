@@ -8,7 +8,7 @@ from urllib.parse import quote
 from starlette.testclient import TestClient
 
 from selfplay.run.report.run_report import write_report
-from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.server import application
 from tests.helpers.damaged_run import BIDI, PAGES, whole_run
 
@@ -49,7 +49,7 @@ def test_no_page_shows_a_character_that_reorders_text(tmp_path: Path) -> None:
     (run / "metrics.jsonl").write_text(json.dumps({"step": 1, **row}) + "\n")
     (run / "config.yaml").write_text(f"name: a{BIDI}\n")
     (run / "games" / "one.jsonl").rename(run / "games" / f"one{BIDI}.jsonl")
-    app = application(Catalogue([tmp_path / "runs"]), cache=tmp_path / "cache")
+    app = application(RunCatalogue([tmp_path / "runs"]), cache=tmp_path / "cache")
     asked = [
         page.replace("/made", f"/{quote(name)}")
         .replace("run=made", f"run={quote(name)}")

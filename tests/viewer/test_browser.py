@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.server import application
 from tests.helpers.recorded_run import HOSTILE
 from tests.helpers.viewer_run import episode, five_episodes, served, write
@@ -61,7 +61,7 @@ def left_open(served: Any, made: Path) -> str:
 def test_a_page_that_is_left_open_shows_the_next_step(made: Path, tmp_path: Path) -> None:
     metrics = made / "metrics.jsonl"
     metrics.write_text('{"step": 1, "role/solver/reward": 0.5}\n')
-    inner = application(Catalogue([made]), cache=tmp_path / "cache")
+    inner = application(RunCatalogue([made]), cache=tmp_path / "cache")
     asked: list[str] = []
 
     async def growing(scope: Any, receive: Any, send: Any) -> None:
@@ -79,8 +79,8 @@ def test_a_page_that_is_left_open_shows_the_next_step(made: Path, tmp_path: Path
 
 def test_a_page_whose_server_knows_it_no_more_says_so(made: Path, tmp_path: Path) -> None:
     """Another server has come to its port, with another token."""
-    inner = application(Catalogue([made]), cache=tmp_path / "cache")
-    stranger = application(Catalogue([made]), cache=tmp_path / "cache", token="another")
+    inner = application(RunCatalogue([made]), cache=tmp_path / "cache")
+    stranger = application(RunCatalogue([made]), cache=tmp_path / "cache", token="another")
     pages: list[str] = []
 
     async def changing(scope: Any, receive: Any, send: Any) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.server import application
 from tests.helpers.viewer_run import five_episodes
 
@@ -16,7 +16,7 @@ def test_two_servers_of_one_host_do_not_log_each_other_out(tmp_path: Path) -> No
     cookies: dict[str, str] = {}
     for _ in range(2):
         for token in ("one", "two"):
-            server = application(Catalogue([made]), cache=tmp_path, token=token)
+            server = application(RunCatalogue([made]), cache=tmp_path, token=token)
             with TestClient(server, base_url="http://10.0.0.7", cookies=cookies) as client:
                 address = "/" if token in cookies.values() else f"/?token={token}"
                 assert client.get(address).status_code == 200
@@ -26,7 +26,7 @@ def test_two_servers_of_one_host_do_not_log_each_other_out(tmp_path: Path) -> No
 
 def test_a_run_that_recorded_no_episode_says_what_records_them(tmp_path: Path) -> None:
     made = five_episodes(tmp_path / "made")
-    server = application(Catalogue([made]), cache=tmp_path)
+    server = application(RunCatalogue([made]), cache=tmp_path)
     with TestClient(server, base_url="http://127.0.0.1") as client:
         assert "run.episodes_every" not in client.get("/run/made/episodes?text=nowhere").text
         shutil.rmtree(made / "episodes")
@@ -38,4 +38,4 @@ def test_a_run_that_is_only_being_made_is_not_shown(tmp_path: Path) -> None:
     partial = tmp_path / ".new.7.partial"
     partial.mkdir()
     (partial / "config.yaml").write_text("seed: 0\n")
-    assert [each.name for each in Catalogue([tmp_path]).runs()] == ["made"]
+    assert [each.name for each in RunCatalogue([tmp_path]).runs()] == ["made"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from selfplay.errors import RunError
-from selfplay.viewer.catalog import Catalogue
-from selfplay.viewer.index import Filter, Index
+from selfplay.viewer.catalog import RunCatalogue
+from selfplay.viewer.index import EpisodeFilter, EpisodeIndex
 from tests.helpers.viewer_run import episode, five_episodes, write
 
 
@@ -22,30 +22,30 @@ def made(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
-        (Filter(), [(2, 1), (2, 2), (2, 3), (1, 1), (1, 2)]),
-        (Filter(role="judge"), [(2, 1)]),
-        (Filter(outcome="paid"), [(2, 2), (1, 1)]),
-        (Filter(role="solver", outcome="unpaid"), [(2, 3), (1, 2)]),
-        (Filter(invalid=True), [(2, 2)]),
-        (Filter(status="failed"), [(2, 3)]),
-        (Filter(step=1), [(1, 1), (1, 2)]),
-        (Filter(text="alpha"), [(2, 1), (1, 1)]),
-        (Filter(text="alpha beta"), [(1, 1)]),
-        (Filter(text="omega"), [(2, 3)]),
-        (Filter(text='" OR alpha NEAR('), []),
+        (EpisodeFilter(), [(2, 1), (2, 2), (2, 3), (1, 1), (1, 2)]),
+        (EpisodeFilter(role="judge"), [(2, 1)]),
+        (EpisodeFilter(outcome="paid"), [(2, 2), (1, 1)]),
+        (EpisodeFilter(role="solver", outcome="unpaid"), [(2, 3), (1, 2)]),
+        (EpisodeFilter(invalid=True), [(2, 2)]),
+        (EpisodeFilter(status="failed"), [(2, 3)]),
+        (EpisodeFilter(step=1), [(1, 1), (1, 2)]),
+        (EpisodeFilter(text="alpha"), [(2, 1), (1, 1)]),
+        (EpisodeFilter(text="alpha beta"), [(1, 1)]),
+        (EpisodeFilter(text="omega"), [(2, 3)]),
+        (EpisodeFilter(text='" OR alpha NEAR('), []),
     ],
 )
 def test_a_filter_finds_just_what_it_names(
-    made: Path, tmp_path: Path, asked: Filter, found: list[tuple[int, int]]
+    made: Path, tmp_path: Path, asked: EpisodeFilter, found: list[tuple[int, int]]
 ) -> None:
-    index = Index(made, tmp_path / "cache")
+    index = EpisodeIndex(made, tmp_path / "cache")
     assert index.update(60.0) == 0
     rows, total = index.find(asked, 0)
     assert [(row.step, row.line) for row in rows] == found and total == len(found)
 
 
 def test_an_episode_is_read_from_its_place_alone(made: Path, tmp_path: Path) -> None:
-    index = Index(made, tmp_path / "cache")
+    index = EpisodeIndex(made, tmp_path / "cache")
     index.update(60.0)
     assert index.read(1, 2).episode.turns[0].text == "gamma"
     path = made / "episodes/000001.jsonl"
@@ -60,36 +60,36 @@ def test_a_folder_that_may_not_be_read_does_not_look_empty(
     def locked(folder: Path) -> None:
         raise PermissionError(13, "Permission denied", str(folder))
 
-    index = Index(made, tmp_path / "cache")
+    index = EpisodeIndex(made, tmp_path / "cache")
     monkeypatch.setattr(Path, "iterdir", locked)  # a superuser reads what is locked
     with pytest.raises(RunError, match=r"episodes: cannot be read \(Permission denied\)"):
         index.update(60.0)
     monkeypatch.setattr(os, "access", lambda place, mode: False)
     with pytest.raises(RunError, match=r"cannot be read \(Permission denied\)"):
-        Catalogue([made.parent / "cache"])
+        RunCatalogue([made.parent / "cache"])
 
 
 def test_a_step_that_is_recorded_again_or_taken_back_is_read_again(
     made: Path, tmp_path: Path
 ) -> None:
-    Index(made, tmp_path / "cache").update(60.0)
+    EpisodeIndex(made, tmp_path / "cache").update(60.0)
     (made / "episodes/000001.jsonl").unlink()
     write(made, 2, [episode("epsilon", 2.0)])
-    again = Index(made, tmp_path / "cache")
+    again = EpisodeIndex(made, tmp_path / "cache")
     again.update(60.0)
-    rows, total = again.find(Filter(), 0)
+    rows, total = again.find(EpisodeFilter(), 0)
     assert total == 1 and rows[0].rewards == {"solver_0": 2.0}
-    assert again.find(Filter(text="alpha"), 0)[1] == 0
-    assert again.find(Filter(text="epsilon"), 0)[1] == 1
+    assert again.find(EpisodeFilter(text="alpha"), 0)[1] == 0
+    assert again.find(EpisodeFilter(text="epsilon"), 0)[1] == 1
 
 
 def test_what_there_is_no_time_for_is_told_and_read_later(made: Path, tmp_path: Path) -> None:
-    index = Index(made, tmp_path / "cache")
-    assert index.update(0.0) == 1 and index.find(Filter(), 0)[1] == 3  # the newest first
+    index = EpisodeIndex(made, tmp_path / "cache")
+    assert index.update(0.0) == 1 and index.find(EpisodeFilter(), 0)[1] == 3  # the newest first
     index.update_behind()
     assert index._reader is not None
     index._reader.join(20)
-    assert index.find(Filter(), 0)[1] == 5 and index.update(0.0) == 0
+    assert index.find(EpisodeFilter(), 0)[1] == 5 and index.update(0.0) == 0
 
 
 def test_a_line_that_is_no_episode_is_listed_and_a_last_half_line_is_not(
@@ -97,10 +97,10 @@ def test_a_line_that_is_no_episode_is_listed_and_a_last_half_line_is_not(
 ) -> None:
     with (made / "episodes/000002.jsonl").open("a") as file:
         file.write('{"group": 1}\n{"episode": {"arena"')
-    index = Index(made, tmp_path / "cache")
+    index = EpisodeIndex(made, tmp_path / "cache")
     index.update(60.0)
-    assert index.find(Filter(), 0)[1] == 6
-    (row,) = index.find(Filter(status="unreadable"), 0)[0]
+    assert index.find(EpisodeFilter(), 0)[1] == 6
+    (row,) = index.find(EpisodeFilter(status="unreadable"), 0)[0]
     with pytest.raises(RunError, match="line 4: not a recorded episode"):
         index.read(row.step, row.line)
 
@@ -112,7 +112,7 @@ def test_another_viewer_that_makes_the_index_is_waited_for(made: Path, tmp_path:
     )
     first.execute("BEGIN IMMEDIATE")
     threading.Timer(0.2, first.rollback).start()
-    assert Index(made, tmp_path).update(60.0) == 0
+    assert EpisodeIndex(made, tmp_path).update(60.0) == 0
 
 
 def test_several_viewers_may_index_one_run_at_once(made: Path, tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_several_viewers_may_index_one_run_at_once(made: Path, tmp_path: Path) -
 
     def opened() -> None:
         try:
-            index = Index(made, tmp_path / "cache")
+            index = EpisodeIndex(made, tmp_path / "cache")
             index.update(60.0)
-            assert index.find(Filter(), 0)[1] == 5
+            assert index.find(EpisodeFilter(), 0)[1] == 5
         except BaseException as error:
             faults.append(error)
 
@@ -139,7 +139,7 @@ def test_runs_of_one_name_and_of_a_sweep_are_told_apart(tmp_path: Path) -> None:
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "config.yaml").write_text("seed: 0\n")
     (tmp_path / "a/sweep/sweep.json").write_text("{}")
-    catalogue = Catalogue([tmp_path / "a", tmp_path / "b"])
+    catalogue = RunCatalogue([tmp_path / "a", tmp_path / "b"])
     assert sorted(run.name for run in catalogue.runs()) == ["one", "same", "same~2"]
     named = {run.name: run.folder for run in catalogue.runs()}
     newest = tmp_path / "a/sweep/same/config.yaml"

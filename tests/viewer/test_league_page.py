@@ -8,8 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from selfplay.errors import RunError
-from selfplay.viewer.catalog import Catalogue
-from selfplay.viewer.run_pages import Cell, standings
+from selfplay.viewer.catalog import RunCatalogue
+from selfplay.viewer.run_pages import StandingsCell, standings
 from selfplay.viewer.server import application
 
 SEATS = ["player_0", "player_1"]
@@ -31,14 +31,14 @@ def state(**more: Any) -> dict[str, Any]:
     }
 
 
-def cell(run: Path) -> Cell:
+def cell(run: Path) -> StandingsCell:
     found = standings(run)[0].cells[1]
     assert found is not None
     return found
 
 
 def page(run: Path, cache: Path) -> str:
-    app = application(Catalogue([run]), cache=cache)
+    app = application(RunCatalogue([run]), cache=cache)
     with TestClient(app, base_url="http://127.0.0.1") as client:
         return client.get(f"/run/{run.name}/league").text
 

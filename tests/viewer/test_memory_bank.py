@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from arenas.memory.arena import MANAGER, Memory, raw_env
 from selfplay.types import Episode, Task
-from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.memory_bank import time_line
 from selfplay.viewer.server import application
 from tests.helpers.builders import episode as made
@@ -45,10 +45,10 @@ def played() -> tuple[Episode, Memory]:
     arena.begin(task, seed=0)
     turns = []
     for action in SAID:
-        arena.play({MANAGER: action})
+        arena.play_stage({MANAGER: action})
         turns.append(turn(MANAGER, action=action, info=dict(arena.notes[MANAGER])))
     answer = json.dumps({"answer": "six", "memories": ["0", "0", "77"]})
-    arena.play({"answer_agent_0": answer})
+    arena.play_stage({"answer_agent_0": answer})
     notes = dict(arena.notes["answer_agent_0"])
     turns.append(turn("answer_agent_0", action=answer, info=notes))
     return made(*turns, task=task), arena
@@ -118,7 +118,7 @@ def test_the_page_of_an_episode_has_it(tmp_path: Path) -> None:
     other = made(*episode.turns, task=Task(id="t", payload=hostile))
     write(run, 3, [episode, other])
     with TestClient(
-        application(Catalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
+        application(RunCatalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
     ) as client:
         page = client.get("/run/made/episodes/3/1").text
         assert "The memory bank" in page and "refused, unknown_id" in page

@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 
 from selfplay.experiment.human_play import table
-from selfplay.viewer.play_pages import PlayPages, Sitting, application
+from selfplay.viewer.play_pages import PlayPages, PlaySession, application
 from tests.helpers.browser import Browser, Tab, browser
 from tests.helpers.recorded_run import HOSTILE, make_run
 from tests.helpers.viewer_run import episode, served, write
@@ -33,7 +33,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @contextmanager
 def seated() -> Iterator[tuple[str, Callable[[], None]]]:
     """The address of a table of tic-tac-toe, and what stops its server."""
-    sitting = Sitting(seed=0)
+    sitting = PlaySession(seed=0)
     with (
         table("tic_tac_toe", ask=sitting.ask, script="arenas.games.tic_tac_toe.minimax") as place,
         socket.create_server(("127.0.0.1", 0)) as listener,

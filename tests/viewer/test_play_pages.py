@@ -15,8 +15,8 @@ from selfplay.experiment.human_play import YOU, table
 from selfplay.run.records import decode, record_of
 from selfplay.types import Observation
 from selfplay.viewer import play_pages
-from selfplay.viewer.catalog import Catalogue
-from selfplay.viewer.play_pages import PlayPages, Sitting, application
+from selfplay.viewer.catalog import RunCatalogue
+from selfplay.viewer.play_pages import PlayPages, PlaySession, application
 from selfplay.viewer.server import application as viewer
 from selfplay.viewer.web import LONGEST_FORM
 from tests.helpers.command_process import one_line, run
@@ -56,7 +56,7 @@ class Visitor:
 
 @contextmanager
 def visiting(target: str, script: str = MINIMAX, **settings: str) -> Iterator[Visitor]:
-    sitting = Sitting(seed=0)
+    sitting = PlaySession(seed=0)
     with table(target, ask=sitting.ask, script=script) as place:
         pages = PlayPages(place, sitting, title="A game", agent="")
         with TestClient(application(pages, **settings), base_url=LOCAL) as client:
@@ -103,7 +103,7 @@ def test_a_game_is_played_from_the_page_saved_and_shown_by_the_viewer(
     assert [t.policy for t in record.episode.turns if t.agent == "player_0"] == [YOU] * (turn - 1)
     assert visitor.client.get("/record").text.count('class="who"') == len(record.episode.turns)
     (tmp_path / "games/broken.jsonl").write_text("{}\n")
-    catalogue = Catalogue([Path("games")])
+    catalogue = RunCatalogue([Path("games")])
     with TestClient(viewer(catalogue, cache=tmp_path / "cache"), base_url=LOCAL) as client:
         assert "games of a person <b>2</b>" in client.get("/").text
         listed = client.get("/run/games").text

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from selfplay.errors import RunError
-from selfplay.experiment.human_play import Table
+from selfplay.experiment.human_play import PlaySetup
 from selfplay.types import Episode
-from selfplay.viewer.play_pages import Sitting
+from selfplay.viewer.play_pages import PlaySession
 from tests.helpers.builders import episode
 
 
@@ -41,8 +41,8 @@ def test_a_game_that_the_server_ended_in_is_neither_saved_nor_a_fault(
     fault: Exception | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved: list[int] = []
-    sitting, place = Sitting(seed=0), Gated(lambda: saved.append(1), fault=fault)
-    sitting.begin(cast(Table, place), "player_0", 1)
+    sitting, place = PlaySession(seed=0), Gated(lambda: saved.append(1), fault=fault)
+    sitting.begin(cast(PlaySetup, place), "player_0", 1)
     told: list[bool] = []
     closing = threading.Thread(target=lambda: told.append(sitting.close()))
     closing.start()
@@ -63,8 +63,8 @@ def test_nobody_is_told_to_have_left_a_game_that_is_being_saved() -> None:
         leaving.join(0.1)
         phases.append(sitting.seen.phase)
 
-    sitting, place = Sitting(seed=0), Gated(saving)
-    sitting.begin(cast(Table, place), "player_0", 1)
+    sitting, place = PlaySession(seed=0), Gated(saving)
+    sitting.begin(cast(PlaySetup, place), "player_0", 1)
     place.gate.set()
     sitting.settle(20)
     assert phases == ["others"] and sitting.seen.path == Path("saved")

@@ -20,9 +20,9 @@ from starlette.testclient import TestClient
 from selfplay.errors import ConfigError, RunError
 from selfplay.models.tiny import build_tokenizer
 from selfplay.types import Status, Task
-from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.index import PAGE
-from selfplay.viewer.server import SHARE, SOONEST, Pace, application
+from selfplay.viewer.server import SHARE, SOONEST, PollLimiter, application
 from selfplay.viewer.task_pages import tasks_of
 from selfplay.viewer.web import listen
 from tests.helpers.recorded_run import HOSTILE, make_run
@@ -46,7 +46,7 @@ def made(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(runs: Path, tmp_path: Path) -> Iterator[TestClient]:
-    catalogue = Catalogue([runs])
+    catalogue = RunCatalogue([runs])
     with TestClient(application(catalogue, cache=tmp_path), base_url=LOCAL) as made:
         yield made
 
@@ -59,7 +59,7 @@ def shown(client: TestClient, address: str, code: int = 200) -> str:
 
 def test_pages_of_a_list_are_cut_and_linked(made: Path, tmp_path: Path) -> None:
     write(made, 3, [episode(f"text{n}", n) for n in range(2 * PAGE)])
-    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         first, last = (shown(client, f"/run/made/episodes?page={n}") for n in (0, 2))
     assert first.count("/run/made/episodes/3/") == PAGE and 'href="?page=2"' in first
     assert last.count("/run/made/episodes/") - last.count("/episodes?") >= 5
@@ -79,7 +79,7 @@ def test_every_run_has_its_line_and_its_pages(client: TestClient) -> None:
 
 
 def test_an_episode_its_tokens_and_its_group_are_shown(made: Path, tmp_path: Path) -> None:
-    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         words = shown(client, "/run/made/episodes/1/1")
         assert "alpha beta" in words and "advantage <b>0.500</b>" in words
         tokens = shown(client, "/run/made/episodes/1/1?colour=advantage")
@@ -114,7 +114,7 @@ def test_the_league_and_the_tasks_of_the_newest_checkpoint_are_shown(
     }
     (made / "checkpoints/000004").mkdir(parents=True)
     (made / "checkpoints/000004/state.json").write_text(json.dumps(state))
-    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         league = shown(client, "/run/made/league")
         rates = re.findall(r'<td class="(\S+)">(\d+)\n', league)
         assert rates == [("beats-3", "88"), ("beaten-3", "12")]
@@ -133,7 +133,7 @@ def test_the_league_and_the_tasks_of_the_newest_checkpoint_are_shown(
 def test_hostile_words_are_shown_and_never_run(made: Path, tmp_path: Path) -> None:
     huge = replace(episode("a" * 1_000_000, 0.0), task=Task(id=HOSTILE, type=HOSTILE))
     write(made, 4, [huge, episode(HOSTILE, 0.0)], group=HOSTILE)
-    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         pages = [
             shown(client, "/run/made/episodes"),
             shown(client, "/run/made/episodes/4/1"),
@@ -155,7 +155,7 @@ def test_failed_episodes_are_counted_and_listed_with_their_errors(
     folder = made / "failed"
     metrics = {"step": 2, "episodes/failed": 3, "evaluation/held_out/failed_episodes": 1}
     (made / "metrics.jsonl").write_text(json.dumps(metrics) + "\n")
-    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         page = shown(client, "/run/made")
         assert "3 episodes failed" in page and "1 episode of evaluations failed" in page
         assert 'href="/run/made/failed"' in page
@@ -204,7 +204,7 @@ def test_another_sites_name_for_this_machine_is_refused(client: TestClient) -> N
 
 
 def test_with_a_token_nothing_is_shown_without_it(runs: Path, tmp_path: Path) -> None:
-    made = application(Catalogue([runs]), cache=tmp_path, token="secret")
+    made = application(RunCatalogue([runs]), cache=tmp_path, token="secret")
     with TestClient(made, base_url="http://10.0.0.7") as client:
         for address in ("/", "/run/zero", "/viewer.js", "/?token=wrong"):
             assert client.get(address).status_code == 403, address
@@ -215,7 +215,7 @@ def test_with_a_token_nothing_is_shown_without_it(runs: Path, tmp_path: Path) ->
 
 def test_a_page_is_made_again_only_if_it_would_be_another(made: Path, tmp_path: Path) -> None:
     (made / "metrics.jsonl").write_text('{"step": 1, "role/solver/reward": 0.5}\n')
-    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         first = client.get("/run/made")
         tag = {"If-None-Match": first.headers["ETag"]}
         assert float(first.headers["X-Look-Again"]) >= 5
@@ -227,7 +227,7 @@ def test_a_page_is_made_again_only_if_it_would_be_another(made: Path, tmp_path: 
 
 
 def test_open_pages_share_what_they_may_cost() -> None:
-    pace = Pace()
+    pace = PollLimiter()
     assert pace.wait(0.0, 100.0) == SOONEST
     assert pace.wait(0.1, 100.0) == pytest.approx(0.1 * SHARE)
     assert pace.wait(0.1, 100.0) == pytest.approx(0.2 * SHARE)  # a second tab
@@ -242,7 +242,7 @@ def test_open_pages_share_what_they_may_cost() -> None:
 
 
 def test_a_run_is_live_while_somebody_holds_its_lock(made: Path, tmp_path: Path) -> None:
-    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         assert (
             "stopped" in shown(client, "/run/made")
             and "data-live" not in client.get("/run/made").text
@@ -256,7 +256,7 @@ def test_a_run_is_live_while_somebody_holds_its_lock(made: Path, tmp_path: Path)
 
 def test_a_broken_record_is_told_on_the_list(made: Path, tmp_path: Path) -> None:
     (made / "metrics.jsonl").write_text("nonsense\n")
-    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         assert "metrics.jsonl, line 1: not valid JSON" in shown(client, "/")
         assert "not valid JSON" in shown(client, "/run/made", 404)
 
@@ -276,7 +276,7 @@ def test_a_broken_record_is_told_on_the_list(made: Path, tmp_path: Path) -> None
 def test_one_odd_run_spoils_no_page_of_another(runs: Path, tmp_path: Path, damage: Any) -> None:
     made = five_episodes(tmp_path / "runs/\u65e5\u672c")
     damage(made)
-    catalogue = Catalogue([tmp_path / "runs", runs])
+    catalogue = RunCatalogue([tmp_path / "runs", runs])
     cache = tmp_path / "cache"
     with TestClient(application(catalogue, cache=cache), base_url=LOCAL) as client:
         assert "\u65e5\u672c" in shown(client, "/")
@@ -286,13 +286,13 @@ def test_one_odd_run_spoils_no_page_of_another(runs: Path, tmp_path: Path, damag
 
 
 def test_a_damaged_index_is_told_and_no_crash(made: Path, tmp_path: Path) -> None:
-    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         shown(client, "/run/made/episodes")
     for path in tmp_path.glob("*.sqlite-*"):
         path.unlink()
     (path,) = tmp_path.glob("*.sqlite")
     path.write_bytes(b"no database at all" * 100)
-    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         assert "not a database" in shown(client, "/run/made/episodes", 404)
 
 
@@ -300,14 +300,14 @@ def test_another_seats_words_are_read_with_no_other_policys_tokenizer(
     made: Path, tmp_path: Path
 ) -> None:
     build_tokenizer(["def f("]).save_pretrained(made / "checkpoints/000001/policies/base")
-    with TestClient(application(Catalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
+    with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         page = shown(client, "/run/made/episodes/1/1?colour=likelihood")
     # The turn is of a policy named "shared": its ids are shown as numbers.
     assert "\u27e80\u27e9" in page and "\u27e81\u27e9" in page
 
 
 def test_a_place_that_comes_later_is_shown_when_it_is_there(made: Path, tmp_path: Path) -> None:
-    catalogue = Catalogue([made], later=[tmp_path / "games"])
+    catalogue = RunCatalogue([made], later=[tmp_path / "games"])
     assert [run.name for run in catalogue.runs()] == ["made"]
     (tmp_path / "games").mkdir()
     (tmp_path / "games/first.jsonl").write_text("{}\n")
@@ -321,9 +321,9 @@ def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_line(tmp_path: P
     ):
         listen("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(RunError, match="is no folder"):
-        Catalogue([tmp_path / "nothing"])
+        RunCatalogue([tmp_path / "nothing"])
     with pytest.raises(RunError, match="no run folder and has none in it"):
-        Catalogue([tmp_path])
+        RunCatalogue([tmp_path])
 
 
 def test_the_command_serves_and_loads_no_torch(made: Path) -> None:

@@ -12,7 +12,7 @@ from selfplay.curriculum.ladder import Ladder
 from selfplay.curriculum.mixture import MixtureCurriculum
 from selfplay.errors import RunError
 from selfplay.types import Group, Task
-from selfplay.viewer.catalog import Catalogue
+from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.server import application
 from selfplay.viewer.task_pages import tasks_of
 from tests.helpers.builders import episode, group, turn
@@ -55,7 +55,7 @@ def test_a_ladder_is_shown_with_its_depths_states_and_lineage(tmp_path: Path) ->
     assert [entry.key for entry in tasks.children("root")] == ["middling", "easy"]
     assert tasks.children("easy") == [] and tasks.ancestors("nobody") == []
     with TestClient(
-        application(Catalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
+        application(RunCatalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
     ) as client:
         page = client.get("/run/made/tasks?task=middling").text
         assert "What was made from it" in page and "<svg" not in page
@@ -78,7 +78,7 @@ def test_the_parts_of_a_mixture_have_a_list_each(tmp_path: Path) -> None:
     run = saved(five_episodes(tmp_path / "made"), state)
     assert set(tasks_of(run)) == {"climb", "asked"}
     with TestClient(
-        application(Catalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
+        application(RunCatalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
     ) as client:
         assert "part=asked" in client.get("/run/made/tasks").text
         page = client.get("/run/made/tasks?part=asked&task=4").text

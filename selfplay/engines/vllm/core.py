@@ -75,12 +75,12 @@ LIKELIEST = 20
 """Tokens whose log-probabilities vLLM gives at most, if not told otherwise."""
 CPU_CACHE = 1.0
 """GiB of a key-value cache on a CPU, unless told."""
-_LIVE: "set[Host]" = set()
+_LIVE: "set[EngineCore]" = set()
 """Those of this process: they share its process groups."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class CoreSettings:
     """What an engine of vLLM is made with; see `VLLMEngine`."""
 
     max_rows: int
@@ -94,11 +94,11 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Host:
+class EngineCore:
     """The model of one vLLM engine, and the requests in it."""
 
     def __init__(
-        self, model: PreTrainedModel, settings: Settings, *, rank: int | None, where: str
+        self, model: PreTrainedModel, settings: CoreSettings, *, rank: int | None, where: str
     ) -> None:
         """Args:
         model: Whose shape, precision and device it has; its weights are not taken yet.

@@ -12,8 +12,8 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines.vllm.compat import import_vllm, require_vllm
-from selfplay.engines.vllm.core import OURS, RANKS, Host, Settings
-from selfplay.engines.vllm.policies import Tenant, Tenants, place_of, rank_of
+from selfplay.engines.vllm.core import OURS, RANKS, CoreSettings, EngineCore
+from selfplay.engines.vllm.policies import ServedPolicies, ServedPolicy, place_of, rank_of
 from selfplay.errors import ConfigError, PromptTooLong, RunError, nearest
 from selfplay.types import Completion, Request, StopReason
 
@@ -88,7 +88,7 @@ class VLLMEngine:
         for name in options or {}:
             if name not in known:
                 raise ConfigError(f"engine.options.{name}: vLLM has none; {nearest(name, known)}")
-        self._settings = Settings(
+        self._settings = CoreSettings(
             max_rows=max_rows,
             prefill_tokens=prefill_tokens,
             max_length=max_length,
@@ -102,8 +102,8 @@ class VLLMEngine:
         self._rank, self._tolerance = rank, tolerance
         self.partial = False
         """Whether completions in flight go on under new weights."""
-        self._places: dict[Hashable, Tenants] = {}
-        self._tenants: dict[str, tuple[Tenant, Tenants]] = {}
+        self._places: dict[Hashable, ServedPolicies] = {}
+        self._tenants: dict[str, tuple[ServedPolicy, ServedPolicies]] = {}
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
         """Serve one more policy from now on, with its model's present weights.
@@ -117,8 +117,8 @@ class VLLMEngine:
             room = None if rank is None else max(rank, self._rank or 1)
             if room is not None and room > RANKS[-1]:
                 raise ConfigError(f"{where}: vLLM serves adapters up to rank {RANKS[-1]}")
-            host = Host(model, self._settings, rank=room, where=where)
-            self._places[place] = Tenants(host, room)
+            host = EngineCore(model, self._settings, rank=room, where=where)
+            self._places[place] = ServedPolicies(host, room)
         tenants = self._places[place]
         if rank is not None and rank > (tenants.rank or 0):
             raise ConfigError(
@@ -128,7 +128,7 @@ class VLLMEngine:
         tolerance = self._tolerance
         if tolerance is None:
             tolerance = TOLERANCE.get(model.dtype, ROUGH)
-        tenant = Tenant(policy, model, end_ids, tolerance=tolerance)
+        tenant = ServedPolicy(policy, model, end_ids, tolerance=tolerance)
         try:
             tenants.enter(tenant)
         except RunError as error:
@@ -238,7 +238,7 @@ class VLLMEngine:
         self._places.clear()
         self._tenants.clear()
 
-    def _found(self, policy: str) -> tuple[Tenant, Tenants]:
+    def _found(self, policy: str) -> tuple[ServedPolicy, ServedPolicies]:
         if policy not in self._tenants:
             hint = nearest(policy, self._tenants)
             raise ConfigError(f"the engine serves no policy {policy!r}; {hint}")
@@ -251,7 +251,7 @@ class VLLMEngine:
                 tenants.host.close()
 
 
-def _completion(tenant: Tenant, request: Request, output: Any) -> Completion:
+def _completion(tenant: ServedPolicy, request: Request, output: Any) -> Completion:
     """What the policy said; raises RunError where vLLM gave up."""
     said = output.outputs[0]
     if said.finish_reason not in ("stop", "length"):

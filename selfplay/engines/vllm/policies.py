@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines.vllm import core, weight_check
-from selfplay.engines.vllm.core import Host
+from selfplay.engines.vllm.core import EngineCore
 from selfplay.errors import RunError
 from selfplay.models.lora import save_adapter
 from selfplay.types import Request, Versions
@@ -19,7 +19,7 @@ from selfplay.types import Request, Versions
 _NUMBERS = count(1)
 
 
-class Tenant:
+class ServedPolicy:
     """One policy, and its requests that are not in vLLM yet."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Tenant:
         self.loads: list[tuple[int, int]] = []
         """Number and version of each load of weights that something in flight may have seen."""
         self.number, self.salt, self.adapter = next(_NUMBERS), "", None
-        self.proof = weight_check.Proof(tolerance)
+        self.proof = weight_check.WeightCheck(tolerance)
         self.folder = core.folder()
         self.waiting: deque[tuple[int, Request]] = deque()
         self.flying = 0
@@ -59,21 +59,21 @@ class Tenant:
         return tuple(found)
 
 
-class Tenants:
+class ServedPolicies:
     """Policies that share an engine: adapters side by side, whole weights one after the other."""
 
-    def __init__(self, host: Host, rank: int | None) -> None:
+    def __init__(self, host: EngineCore, rank: int | None) -> None:
         """`rank`: the largest adapter that there is room for, where it is a base with adapters."""
         self.host, self.rank = host, rank
-        self.all: list[Tenant] = []
-        self._active: Tenant | None = None
+        self.all: list[ServedPolicy] = []
+        self._active: ServedPolicy | None = None
         self._turn = 0
         """Number of the last request of the turn that it has."""
-        self._proof: weight_check.Proof | None = None
-        self._running: dict[str, tuple[Tenant, int, Request]] = {}
+        self._proof: weight_check.WeightCheck | None = None
+        self._running: dict[str, tuple[ServedPolicy, int, Request]] = {}
         self._counts: Counter[str] = Counter()
 
-    def enter(self, tenant: Tenant) -> None:
+    def enter(self, tenant: ServedPolicy) -> None:
         """Serve one more, once its weights have arrived; raises RunError where they do not.
 
         While another's requests are in flight, whole weights wait for their turn.
@@ -84,7 +84,7 @@ class Tenants:
             self._load(tenant)
         self.all.append(tenant)
 
-    def leave(self, tenant: Tenant) -> None:
+    def leave(self, tenant: ServedPolicy) -> None:
         """Serve one less."""
         self.all.remove(tenant)
         if self._active is tenant:
@@ -98,7 +98,7 @@ class Tenants:
         if self.host.rest():
             self._active = None
 
-    def step(self) -> list[tuple[Tenant, Request, Any]]:
+    def step(self) -> list[tuple[ServedPolicy, Request, Any]]:
         """One token for everything that runs; who asked what, and what vLLM says, where done."""
         self._admit()
         done = []
@@ -138,7 +138,7 @@ class Tenants:
                 self._load(tenant)
             self._begin(tenant, *tenant.waiting.popleft())
 
-    def _next(self) -> Tenant | None:
+    def _next(self) -> ServedPolicy | None:
         """Whose request is the next: the oldest of all adapters, or of the policy whose turn it is.
 
         A turn lasts for what waited when another policy began to wait, so that each one's comes.
@@ -156,7 +156,7 @@ class Tenants:
         mine = active is not None and active.waiting and active.waiting[0][0] <= self._turn
         return active if mine else None
 
-    def _begin(self, tenant: Tenant, number: int, request: Request) -> None:
+    def _begin(self, tenant: ServedPolicy, number: int, request: Request) -> None:
         import vllm
 
         sampling = vllm.SamplingParams(
@@ -174,7 +174,7 @@ class Tenants:
         self._running[name] = (tenant, number, request)
         tenant.flying += 1
 
-    def _take_back(self, tenant: Tenant) -> None:
+    def _take_back(self, tenant: ServedPolicy) -> None:
         """Let those of a policy that have no token yet wait again, in front and in their order."""
         mine = [name for name, (whose, _, _) in self._running.items() if whose is tenant]
         for name in reversed(self.host.take_back(mine)):
@@ -182,7 +182,7 @@ class Tenants:
             tenant.waiting.appendleft((number, request))
             tenant.flying -= 1
 
-    def _load(self, tenant: Tenant) -> None:
+    def _load(self, tenant: ServedPolicy) -> None:
         """Let vLLM sample with a policy's weights; raises RunError where they do not arrive."""
         host, model = self.host, tenant.model
         host.wake()
@@ -208,7 +208,7 @@ class Tenants:
         said = host.next_logprobs(asked, salt=f"proof {number}", adapter=tenant.adapter)
         try:
             error = before.check(said, weight_check.logprobs(model, asked))
-        except weight_check.NotArrived as reason:
+        except weight_check.WeightMismatch as reason:
             raise RunError(
                 f"policy {tenant.policy!r}: version {tenant.version} did not reach vLLM: {reason}"
             ) from None

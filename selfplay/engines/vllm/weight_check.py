@@ -19,11 +19,11 @@ PROMPTS = 8
 """How many there are, each the beginning of the next."""
 
 
-class NotArrived(Exception):
+class WeightMismatch(Exception):
     """The engine's log-probabilities are not those of the weights; the message is the reason."""
 
 
-class Proof:
+class WeightCheck:
     """Compares what an engine says of fixed prompts' next tokens with what the model itself says.
 
     Two tests. The mean absolute difference stays within a tolerance. And where the model moved by
@@ -53,12 +53,12 @@ class Proof:
         error = float((engine - own).abs().mean())
         moved = 0.0 if self._was is None else float((own - self._was[rows, tokens]).abs().mean())
         if not error <= self.tolerance:  # nor where it is no number
-            raise NotArrived(
+            raise WeightMismatch(
                 f"its log-probabilities differ from the model's by {error:.2g} on average, where "
                 f"the tolerance is {self.tolerance:g}"
             )
         if moved > CLEARLY * self.usual and error > moved / 2:
-            raise NotArrived(
+            raise WeightMismatch(
                 f"the model moved by {moved:.2g} nats on average, its log-probabilities are "
                 f"{error:.2g} from it"
             )

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, PercentFormatter
 
-from selfplay.run.declarations import Declared
+from selfplay.run.declarations import RunMetrics
 from selfplay.run.formatting import as_of, figure, words
 
 MOST_POINTS = 800
@@ -42,7 +42,7 @@ def running_mean(
     return means
 
 
-def thinned(values: Sequence[float]) -> list[int]:
+def downsample(values: Sequence[float]) -> list[int]:
     """Places of about `MOST_POINTS` values that look as all of them do.
 
     Of a longer curve the lowest and the highest of each stretch, and the last.
@@ -138,7 +138,7 @@ class Section:
 
 
 def arrange(
-    rows: Mapping[int, Mapping[str, float]], declared: Declared | None = None
+    rows: Mapping[int, Mapping[str, float]], declared: RunMetrics | None = None
 ) -> list[Section]:
     """All metrics of `rows` (step to metrics), as charts grouped by prefix.
 
@@ -153,7 +153,9 @@ def arrange(
     for key in sorted(curves):
         section, chart, label = place(key)
         found.setdefault(section, {}).setdefault(chart, {})[label] = key
-    reading = _Reading(curves=curves, newest=max(rows, default=0), declared=declared or Declared())
+    reading = _Reading(
+        curves=curves, newest=max(rows, default=0), declared=declared or RunMetrics()
+    )
     return [
         Section(
             title=section_title(section),
@@ -205,7 +207,7 @@ class _Reading:
 
     curves: Mapping[str, Sequence[tuple[int, float]]]
     newest: int
-    declared: Declared
+    declared: RunMetrics
 
     def chart(self, name: str, keys: Mapping[str, str]) -> Chart:
         """The chart of some curves: label to metric."""
@@ -280,7 +282,7 @@ def _plot(axes: Axes, series: Series, number: int) -> None:
     # Text would be read as mathematics or as a private label, so labels live in the page instead.
     look = {"color": SERIES[number], "solid_capstyle": "round"}
     values = [value if math.isfinite(value) else math.nan for value in series.values]
-    window, places = smoothing(len(values)), thinned(values)
+    window, places = smoothing(len(values)), downsample(values)
     steps, shown = [series.steps[n] for n in places], [values[n] for n in places]
     if window > 1:
         axes.plot(steps, shown, linewidth=0.7, alpha=0.35, **look)  # type: ignore[arg-type]

@@ -75,7 +75,7 @@ def _shown(character: str) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("selfplay"),
+        loader=PackageLoader("selfplay.run.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -15,7 +15,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from selfplay.errors import RunError
-from selfplay.run.declarations import Declared, read_declared
+from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.directory import ROLLED_BACK, spans
 from selfplay.run.formatting import change, direction, figure, words
 from selfplay.run.records import Summary, read_metrics, read_summary
@@ -70,7 +70,7 @@ MOST_CHARTS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class MetricChange:
     """One line of the evaluation table."""
 
     metric: str
@@ -92,7 +92,7 @@ class Compared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class ReportTable:
     """The table of one evaluation."""
 
     name: str
@@ -101,7 +101,7 @@ class Table:
     """Step of the values before training."""
     last: int | None
     """Step of the values after training; None if the evaluation ran once."""
-    lines: list[Compared]
+    lines: list[MetricChange]
     """Its metrics."""
 
 
@@ -146,8 +146,8 @@ def write_report(run: Path) -> Path:
 
 
 def compare(
-    name: str, figures: Mapping[str, Mapping[str, float | None] | None], declared: Declared
-) -> list[Compared]:
+    name: str, figures: Mapping[str, Mapping[str, float | None] | None], declared: RunMetrics
+) -> list[MetricChange]:
     """The rows of the table of evaluation `name`: the chief metrics first, then metrics of the
     whole evaluation, then metrics of its parts."""
     before, after = figures.get("before") or {}, figures.get("after") or {}
@@ -162,7 +162,7 @@ def compare(
         read = declared.of(f"evaluation/{name}/{metric}")
         difference = change(read, first, last)
         lines.append(
-            Compared(
+            MetricChange(
                 metric=words(metric),
                 before=figure(read, first),
                 after=figure(read, last),
@@ -184,13 +184,15 @@ def _counted(name: str) -> bool:
 
 
 def _tables(
-    rows: Mapping[int, Mapping[str, float]], summary: Summary | None, declared: Declared
-) -> list[Table]:
+    rows: Mapping[int, Mapping[str, float]], summary: Summary | None, declared: RunMetrics
+) -> list[ReportTable]:
     """The evaluations before and after training; without a summary, the first and the latest in
     the record."""
     if summary and summary.evaluations:
         return [
-            Table(name=name, first=0, last=summary.steps, lines=compare(name, figures, declared))
+            ReportTable(
+                name=name, first=0, last=summary.steps, lines=compare(name, figures, declared)
+            )
             for name, figures in summary.evaluations.items()
         ]
     found: dict[str, dict[int, dict[str, float | None]]] = {}
@@ -206,7 +208,7 @@ def _tables(
         ends = {"before": at[first], "after": at[last] if last > first else None}
         lines = compare(name, ends, declared)
         tables.append(
-            Table(name=name, first=first, last=last if last > first else None, lines=lines)
+            ReportTable(name=name, first=first, last=last if last > first else None, lines=lines)
         )
     return tables
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from selfplay.errors import RunError
 from selfplay.run import sweep
-from selfplay.run.declarations import Declared, read_declared
+from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.formatting import figure, words
 from selfplay.run.records import Summary, read_metrics, read_summary
 from selfplay.run.report.charts import SERIES, bare, svg
@@ -27,7 +27,7 @@ LAST_STEPS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class AblationRow:
     """What the runs of one combination came to."""
 
     choices: Mapping[str, str]
@@ -51,7 +51,7 @@ class Line:
         return f"{middle} \u00b1 {figure(read, stdev(found))}" if len(found) > 1 else middle
 
 
-def lines(folder: Path) -> list[Line]:
+def lines(folder: Path) -> list[AblationRow]:
     """The table of a sweep folder; RunError if it is none or no run of it has ended."""
     together: dict[tuple[tuple[str, str], ...], list[sweep.Point]] = {}
     for point in sweep.read(folder).points:
@@ -72,7 +72,7 @@ def lines(folder: Path) -> list[Line]:
                 values.setdefault(metric, []).append(value)
                 read.setdefault(metric, _read(metric, declared))
         found.append(
-            Line(
+            AblationRow(
                 choices=dict(key),
                 runs=ended,
                 missing=len(members) - ended,
@@ -85,12 +85,12 @@ def lines(folder: Path) -> list[Line]:
     return found
 
 
-def metrics(table: Sequence[Line]) -> list[str]:
+def metrics(table: Sequence[AblationRow]) -> list[str]:
     """The columns, in the order of their first appearance."""
     return list(dict.fromkeys(metric for line in table for metric in line.values))
 
 
-def readings(table: Sequence[Line]) -> dict[str, Metric]:
+def readings(table: Sequence[AblationRow]) -> dict[str, Metric]:
     """Unit and direction of every column, from the first line that has the column."""
     found: dict[str, Metric] = {}
     for line in table:
@@ -98,7 +98,7 @@ def readings(table: Sequence[Line]) -> dict[str, Metric]:
     return found
 
 
-def text(table: Sequence[Line]) -> str:
+def text(table: Sequence[AblationRow]) -> str:
     """The table for a terminal."""
     rows = [[*table[0].choices, "runs", *map(words, metrics(table))]]
     for line in table:
@@ -134,12 +134,12 @@ def write_ablation(folder: Path) -> Path:
     return write_page(folder / "report.html", page, root=folder)
 
 
-def _read(metric: str, declared: Declared) -> Metric:
+def _read(metric: str, declared: RunMetrics) -> Metric:
     """Return the unit and the direction of a column's metric."""
     return declared.of(metric if metric.startswith("role/") else f"evaluation/{metric}")
 
 
-def _outcome(run: Path, summary: Summary, declared: Declared) -> dict[str, float]:
+def _outcome(run: Path, summary: Summary, declared: RunMetrics) -> dict[str, float]:
     """The evaluations' metrics after training, the chief metrics of each first; without an
     evaluation, the rewards of the last steps."""
     found = {

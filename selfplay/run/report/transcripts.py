@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from selfplay.run.declarations import Declared
+from selfplay.run.declarations import RunMetrics
 from selfplay.run.formatting import number
 from selfplay.run.records import Advantage, Recorded, episodes_of, file_of, recorded_steps
 from selfplay.types import Episode, Message, Status, StopReason, Turn
@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class TurnTranscript:
     """One turn, ready to be read."""
 
     turn: Turn
@@ -71,7 +71,7 @@ class Shown:
 
 
 @dataclass(kw_only=True)
-class Choice(Recorded):
+class ChosenEpisode(Recorded):
     """An episode chosen for the report."""
 
     file: str
@@ -81,10 +81,10 @@ class Choice(Recorded):
     marked: set[int] = field(default_factory=set)
     """Indices of the turns it was chosen for."""
 
-    declared: Declared = field(default_factory=Declared)
+    declared: RunMetrics = field(default_factory=RunMetrics)
     """Declarations of the run, which say which verdicts are good and which are bad."""
 
-    def turns(self) -> list[Shown]:
+    def turns(self) -> list[TurnTranscript]:
         """The turns to show, in time order."""
         # Fewer advantages than turns: some roles do not learn, and which is whose is not on record.
         whole = len(self.advantages) == len(self.episode.turns)
@@ -96,7 +96,7 @@ class Choice(Recorded):
         ]
 
 
-def choose(run: Path, declared: Declared | None = None) -> list[Choice]:
+def choose(run: Path, declared: RunMetrics | None = None) -> list[ChosenEpisode]:
     """Episodes of the first, middle and last recorded step; empty if none was recorded.
 
     Of each step: for every role the first turn on file that was paid and the first that was not,
@@ -104,15 +104,15 @@ def choose(run: Path, declared: Declared | None = None) -> list[Choice]:
     """
     steps = recorded_steps(run)
     chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
-    return [choice for step in chosen for choice in _of_step(run, step, declared or Declared())]
+    return [choice for step in chosen for choice in _of_step(run, step, declared or RunMetrics())]
 
 
-def _of_step(run: Path, step: int, declared: Declared) -> list[Choice]:
-    choices: dict[int, Choice] = {}
+def _of_step(run: Path, step: int, declared: RunMetrics) -> list[ChosenEpisode]:
+    choices: dict[int, ChosenEpisode] = {}
     seen: set[tuple[str, bool]] = set()
     for record in episodes_of(run, step):
         file = file_of(run, step).relative_to(run).as_posix()
-        choice = Choice(**vars(record), file=file, declared=declared)
+        choice = ChosenEpisode(**vars(record), file=file, declared=declared)
         for kind, index, reason in _kinds(record.episode):
             if kind not in seen:
                 seen.add(kind)
@@ -137,7 +137,9 @@ def _kinds(episode: Episode) -> Iterator[tuple[tuple[str, bool], int | None, str
         yield (turn.role, paid), index, f"the first {what} ({turn.agent})"
 
 
-def show(turn: Turn, advantage: Advantage, marked: bool, declared: Declared | None = None) -> Shown:
+def show(
+    turn: Turn, advantage: Advantage, marked: bool, declared: RunMetrics | None = None
+) -> TurnTranscript:
     """Prepare a turn for display; `declared` says which verdicts are good and which are bad."""
     verdict = str(turn.info.get("verdict", ""))
     parts = split(turn.text)
@@ -145,7 +147,7 @@ def show(turn: Turn, advantage: Advantage, marked: bool, declared: Declared | No
     if any(part.kind == "answer" and part.text.strip() == action.strip() for part in parts):
         action = ""
     reason = turn.info.get("invalid")
-    return Shown(
+    return TurnTranscript(
         turn=turn,
         prompt=tuple((str(m.get("role", "?")), shorten(content(m))) for m in turn.messages),
         parts=tuple(
@@ -154,7 +156,7 @@ def show(turn: Turn, advantage: Advantage, marked: bool, declared: Declared | No
         action="" if action.strip() == turn.text.strip() else shorten(action),
         invalid="" if turn.action is not None and not reason else str(reason or "no reason noted"),
         verdict=verdict,
-        judged=(declared or Declared()).verdict(turn.role, verdict) if verdict else "",
+        judged=(declared or RunMetrics()).verdict(turn.role, verdict) if verdict else "",
         facts=tuple(
             (name, _fact(fact))
             for name, fact in turn.info.items()

@@ -30,7 +30,7 @@ import numpy as np
 from selfplay.errors import ConfigError
 from selfplay.run.directory import Run
 from selfplay.study.players import Reference
-from selfplay.study.plots import Curves, Dots, undrawn
+from selfplay.study.plots import CurvePlot, DotPlot, undrawn
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Direction, Estimate, over_runs
 
@@ -74,7 +74,7 @@ Values = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredRun:
     """What a study found of one run."""
 
     reference: Reference
@@ -103,7 +103,7 @@ class Measured:
 
 def measure_all(
     sets: Mapping[str, Sequence[Reference]], study: Callable[[Reference], Result]
-) -> dict[str, list[Measured]]:
+) -> dict[str, list[MeasuredRun]]:
     """Make the study of every run of every set."""
     seeds = {
         reference.run: int(Run.open(reference.run).config()["seed"])
@@ -112,7 +112,7 @@ def measure_all(
     }
     return {
         name: [
-            Measured(reference=each, seed=seeds[each.run], result=study(each))
+            MeasuredRun(reference=each, seed=seeds[each.run], result=study(each))
             for each in references
         ]
         for name, references in sets.items()
@@ -120,7 +120,7 @@ def measure_all(
 
 
 def study(
-    measure: str, sets: Mapping[str, Sequence[Measured]], *, only: Sequence[str] = ()
+    measure: str, sets: Mapping[str, Sequence[MeasuredRun]], *, only: Sequence[str] = ()
 ) -> Result:
     """Compare what was found; figures that not every set has are left out, and named.
 
@@ -144,7 +144,7 @@ def study(
         for name, runs in values.items()
         for known in [_known(runs, figure)]
     ]
-    drawings: list[Dots | Curves] = [
+    drawings: list[DotPlot | CurvePlot] = [
         *_dots(figures, values),
         *(each for each in curves if each.title in chosen),
     ]
@@ -208,7 +208,7 @@ def _known(runs: Sequence[Values], figure: str) -> list[float]:
     return [value for value in found if np.isfinite(value)]
 
 
-def _seeds(sets: Mapping[str, Sequence[Measured]], *names: str) -> list[int]:
+def _seeds(sets: Mapping[str, Sequence[MeasuredRun]], *names: str) -> list[int]:
     """The seeds that all of these sets have, where each has them once."""
     seeds = [[each.seed for each in sets[name]] for name in names]
     return [seed for seed in seeds[0] if all(each.count(seed) == 1 for each in seeds)]
@@ -217,7 +217,7 @@ def _seeds(sets: Mapping[str, Sequence[Measured]], *names: str) -> list[int]:
 def _differences(
     errs: Mapping[str, Direction],
     figures: Sequence[str],
-    sets: Mapping[str, Sequence[Measured]],
+    sets: Mapping[str, Sequence[MeasuredRun]],
     pairs: Sequence[tuple[str, str]],
 ) -> list[Estimate]:
     found = []
@@ -239,7 +239,7 @@ def _differences(
     return found
 
 
-def _each_run(figures: Sequence[str], sets: Mapping[str, Sequence[Measured]]) -> Table:
+def _each_run(figures: Sequence[str], sets: Mapping[str, Sequence[MeasuredRun]]) -> Table:
     most = max(len(found) for found in sets.values())
     rows: list[list[Cell]] = []
     for figure in figures:
@@ -252,7 +252,7 @@ def _each_run(figures: Sequence[str], sets: Mapping[str, Sequence[Measured]]) ->
     return Table(title="Each run", columns=["figure", "set", *heads], rows=rows)
 
 
-def _dots(figures: Sequence[str], values: Mapping[str, Sequence[Values]]) -> list[Dots]:
+def _dots(figures: Sequence[str], values: Mapping[str, Sequence[Values]]) -> list[DotPlot]:
     """Figures of one order of magnitude on one axis, those within [-1, 1] together."""
     groups: dict[int, list[str]] = {}
     for figure in figures:
@@ -260,7 +260,7 @@ def _dots(figures: Sequence[str], values: Mapping[str, Sequence[Values]]) -> lis
         if known:
             groups.setdefault(max(math.ceil(math.log10(max(*known, 1.0))), 0), []).append(figure)
     return [
-        Dots(
+        DotPlot(
             title="Each run a dot, a bar at the mean",
             rows=group,
             sets={
@@ -273,11 +273,11 @@ def _dots(figures: Sequence[str], values: Mapping[str, Sequence[Values]]) -> lis
     ]
 
 
-def _curves(sets: Mapping[str, Sequence[Measured]]) -> list[Curves]:
+def _curves(sets: Mapping[str, Sequence[MeasuredRun]]) -> list[CurvePlot]:
     """Curves that all runs have: their means over the runs of each set, from lowest to highest."""
     drawn = {
         name: [
-            {each.title: each for each in one.result.drawings if isinstance(each, Curves)}
+            {each.title: each for each in one.result.drawings if isinstance(each, CurvePlot)}
             for one in found
         ]
         for name, found in sets.items()
@@ -290,7 +290,7 @@ def _curves(sets: Mapping[str, Sequence[Measured]]) -> list[Curves]:
     ]
 
 
-def _merged(sets: Mapping[str, Sequence[Curves]]) -> Curves:
+def _merged(sets: Mapping[str, Sequence[CurvePlot]]) -> CurvePlot:
     first = next(iter(sets.values()))[0]
     places = sorted({at for curves in sets.values() for curve in curves for at in curve.x})
     series: dict[str, Sequence[float]] = {}
@@ -306,7 +306,7 @@ def _merged(sets: Mapping[str, Sequence[Curves]]) -> Curves:
                 for of in (np.nanmean, np.nanmin, np.nanmax)
             )
             series[label], bands[label] = mean, (low, high)
-    return Curves(
+    return CurvePlot(
         title=first.title,
         x=places,
         series=series,
@@ -316,6 +316,6 @@ def _merged(sets: Mapping[str, Sequence[Curves]]) -> Curves:
     )
 
 
-def _at(places: Sequence[float], curve: Curves, kind: str) -> list[float]:
+def _at(places: Sequence[float], curve: CurvePlot, kind: str) -> list[float]:
     known = dict(zip(curve.x, curve.series.get(kind, [np.nan] * len(curve.x)), strict=True))
     return [known.get(place, np.nan) for place in places]

@@ -38,12 +38,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from selfplay.arena import Arena
-from selfplay.credit.replay import Replayer, actions_of
+from selfplay.credit.replay import MoveReplayer, actions_of
 from selfplay.errors import ConfigError, nearest
-from selfplay.rollout.rollout import Job, Seat
-from selfplay.study.matches import RETURN, Games
-from selfplay.study.players import Player
-from selfplay.study.plots import Intervals
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec
+from selfplay.study.matches import RETURN, StudyMatches
+from selfplay.study.players import StudyPlayer
+from selfplay.study.plots import IntervalPlot
 from selfplay.study.policy_probs import log_odds
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Estimate
@@ -58,7 +58,7 @@ def views(arena: Arena, episode: Episode) -> Iterator[tuple[str, Observation]]:
         stages.setdefault(turn.stage, {})[turn.agent] = turn.action
     for _, actions in sorted(stages.items()):
         yield from ((agent, arena.view(agent)) for agent in actions)
-        arena.play(actions)
+        arena.play_stage(actions)
 
 
 LONGEST = 1000
@@ -85,7 +85,7 @@ class Judged:
 
 
 def study(
-    games: Games, players: Sequence[Player], *, default: str, role: str | None = None
+    games: StudyMatches, players: Sequence[StudyPlayer], *, default: str, role: str | None = None
 ) -> Result:
     """Judge the actions of `role` (all roles where None). The first player is "trained"."""
     if len(players) != 2:
@@ -96,7 +96,7 @@ def study(
             raise ConfigError(f"--role {name}: no such role; {nearest(name, games.seats)}")
         _refuse_unread(games.seats[name], default)
     trained, untrained = players
-    own = [games.play(player.seats(games.agents)) for player in players]
+    own = [games.run(player.seats(games.agents)) for player in players]
     _refuse_illegal(games, own[0], roles, default)
     apart = [mattered(games, episodes, roles, default) for episodes in own]
     slipped, single = slips(games, own[0], trained, untrained, roles, default)
@@ -125,7 +125,7 @@ def study(
             )
         ],
         drawings=[
-            Intervals(
+            IntervalPlot(
                 title="Agreement, with 95 % intervals",
                 estimates=estimates,
                 null=0.5,
@@ -136,7 +136,7 @@ def study(
     )
 
 
-def _with_chances(games: Games, players: Sequence[Player]) -> list[str]:
+def _with_chances(games: StudyMatches, players: Sequence[StudyPlayer]) -> list[str]:
     """Return the roles with a model on both sides: a script has no probabilities to read.
 
     Raises ConfigError if there is no such role.
@@ -162,10 +162,10 @@ def _with_chances(games: Games, players: Sequence[Player]) -> list[str]:
 
 
 def mattered(
-    games: Games, episodes: Sequence[Episode], roles: Sequence[str], default: str
+    games: StudyMatches, episodes: Sequence[Episode], roles: Sequence[str], default: str
 ) -> list[Judged]:
     """The actions whose replacement by the default changes what the team is paid in a replay."""
-    replayer = Replayer(games.arena, limit=LONGEST, default=default)
+    replayer = MoveReplayer(games.arena, limit=LONGEST, default=default)
     found = []
     for number, episode in enumerate(episodes):
         if episode.status is Status.FAILED:
@@ -187,10 +187,10 @@ def mattered(
 
 
 def slips(
-    games: Games,
+    games: StudyMatches,
     episodes: Sequence[Episode],
-    host: Player,
-    guest: Player,
+    host: StudyPlayer,
+    guest: StudyPlayer,
     roles: Sequence[str],
     default: str,
 ) -> tuple[list[Episode], list[Judged]]:
@@ -209,13 +209,16 @@ def slips(
         if turn.role in roles
     ]
 
-    def begun(episode: Episode, stages: int, **seating: str) -> Job:
+    def begun(episode: Episode, stages: int, **seating: str) -> EpisodeSpec:
         prefix = tuple(turn for turn in episode.turns if turn.stage < stages)
-        return Job(
-            task=episode.task, seed=episode.seed, prefix=prefix, seating={**hosts, **seating}
+        return EpisodeSpec(
+            task=episode.task,
+            seed=episode.seed,
+            prefix_turns=prefix,
+            policy_map={**hosts, **seating},
         )
 
-    moved = rollout.play(
+    moved = rollout.run(
         [begun(e, turn.stage, **{turn.agent: guests[turn.agent]}) for e, turn in places]
     )
     found = [
@@ -227,17 +230,17 @@ def slips(
     without = [
         replace(
             job,
-            prefix=tuple(
+            prefix_turns=tuple(
                 replace(t, action=default, text=default)
                 if (t.agent, t.stage) == (turn.agent, turn.stage)
                 else t
-                for t in job.prefix
+                for t in job.prefix_turns
             ),
         )
         for job, (_, turn) in zip(jobs, found, strict=True)
     ]
-    played = games.count(rollout.play(jobs))
-    worth = games.scores(played, RETURN) - games.scores(games.count(rollout.play(without)), RETURN)
+    played = games.count(rollout.run(jobs))
+    worth = games.scores(played, RETURN) - games.scores(games.count(rollout.run(without)), RETURN)
     return played, [
         Judged(episode=number, turn=turn, worth=w)
         for number, ((_, turn), w) in enumerate(zip(found, worth.tolist(), strict=True))
@@ -245,14 +248,14 @@ def slips(
     ]
 
 
-def _team(replayer: Replayer, episode: Episode, moves: dict[str, list[str | None]]) -> float:
+def _team(replayer: MoveReplayer, episode: Episode, moves: dict[str, list[str | None]]) -> float:
     """The mean of what all agents are paid; NaN where the arena broke."""
     paid = replayer.paid(episode, moves)
     return math.nan if not paid else sum(paid.values()) / len(paid)
 
 
 def scored(
-    games: Games, players: Sequence[Player], found: Sequence[Judged], default: str
+    games: StudyMatches, players: Sequence[StudyPlayer], found: Sequence[Judged], default: str
 ) -> list[Judged]:
     """The same with the preference that the first player has and the second had not."""
     turns = [each.turn for each in found]
@@ -263,7 +266,7 @@ def scored(
 
 
 def _estimates(
-    games: Games, label: str, episodes: Sequence[Episode], found: Sequence[Judged]
+    games: StudyMatches, label: str, episodes: Sequence[Episode], found: Sequence[Judged]
 ) -> list[Estimate]:
     """Agreement over all actions that mattered, and over those that did harm."""
     draws = games.draws(episodes)
@@ -303,7 +306,7 @@ def _rows(label: str, found: Sequence[Judged]) -> list[list[Cell]]:
     return rows
 
 
-def _refuse_unread(seat: Seat, default: str) -> None:
+def _refuse_unread(seat: AgentSpec, default: str) -> None:
     name = type(seat.role).__name__
     if seat.role.memory != "none":
         raise ConfigError(
@@ -321,7 +324,7 @@ def _refuse_unread(seat: Seat, default: str) -> None:
 
 
 def _refuse_illegal(
-    games: Games, episodes: Sequence[Episode], roles: Sequence[str], default: str
+    games: StudyMatches, episodes: Sequence[Episode], roles: Sequence[str], default: str
 ) -> None:
     """Raise ConfigError where every view lists its legal moves and the default is never one."""
     known: set[str] = set()

@@ -24,9 +24,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from selfplay.errors import ConfigError
-from selfplay.study.matches import Games
-from selfplay.study.players import Player
-from selfplay.study.plots import Intervals, Matrix
+from selfplay.study.matches import StudyMatches
+from selfplay.study.players import StudyPlayer
+from selfplay.study.plots import IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, mean, weighted
 from selfplay.study.stats.pairs import differences, over_pairs, span_of
@@ -40,7 +40,9 @@ Cells = Mapping[tuple[int, int], np.ndarray]
 """(player, partner) to [N] scores of the episodes."""
 
 
-def study(games: Games, players: Sequence[Player], *, independent: bool = True) -> Result:
+def study(
+    games: StudyMatches, players: Sequence[StudyPlayer], *, independent: bool = True
+) -> Result:
     """Play all ordered pairs. `independent` says whether the players are of different runs."""
     if len(players) < 2:
         raise ConfigError(
@@ -51,7 +53,7 @@ def study(games: Games, players: Sequence[Player], *, independent: bool = True) 
         raise ConfigError(
             f"crossplay: {games.arena().name} has one seat; name runs of a game of two or more"
         )
-    cells, draws = play(games, players)
+    cells, draws = run_pairs(games, players)
     labels = [player.label for player in players]
     means = matrix(cells, len(players))
     estimates = estimate(cells, means, draws, independent=independent)
@@ -79,13 +81,13 @@ def study(games: Games, players: Sequence[Player], *, independent: bool = True) 
             by_pair(cells, draws, labels, title="Gap of each pair of players, for these policies"),
         ],
         drawings=[
-            Matrix(
+            MatrixPlot(
                 title=f"{games.metrics[0]} of rows with columns",
                 rows=labels,
                 columns=labels,
                 values=means.tolist(),
             ),
-            Intervals(
+            IntervalPlot(
                 title="With 95 % intervals",
                 estimates=estimates,
             ),
@@ -95,7 +97,7 @@ def study(games: Games, players: Sequence[Player], *, independent: bool = True) 
     )
 
 
-def play(games: Games, players: Sequence[Player]) -> tuple[Cells, Draws]:
+def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cells, Draws]:
     """The scores of all ordered pairs, and how their intervals are made.
 
     Raises ConfigError where a side never moves, whose player changes nothing.
@@ -113,7 +115,7 @@ def play(games: Games, players: Sequence[Player]) -> tuple[Cells, Draws]:
                     **player.seats([agent for agents in sides for agent in agents]),
                     **partner.seats(replaced),
                 }
-                episodes = games.play(seating)
+                episodes = games.run(seating)
                 draws = draws or games.draws(episodes)
                 found.append(games.scores(episodes))
             cells[i, j] = np.mean(found, axis=0)

@@ -37,7 +37,7 @@ from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.run.directory import Run
 from selfplay.run.records import episodes_of, read_metrics, recorded_steps
 from selfplay.study.measures.reward_hacking import PROPOSED
-from selfplay.study.plots import Curves
+from selfplay.study.plots import CurvePlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.text import (
     ARCHIVE,
@@ -107,7 +107,7 @@ def study(
         ],
         tables=[_ends(role, found) for role, found in rows.items()],
         drawings=[
-            Curves(title=name, x=steps, series={name: values}, bands={}),
+            CurvePlot(title=name, x=steps, series={name: values}, bands={}),
             *_curves(rows),
         ],
         params={
@@ -171,7 +171,7 @@ def by_role(
     for step, episodes in steps:
         for episode in episodes:
             if episode.status is not Status.FAILED:
-                for turn in episode.turns[episode.stem :]:
+                for turn in episode.turns[episode.shared_turns :]:
                     turns.setdefault(turn.role, {}).setdefault(step, []).append(turn)
                 if PROPOSED in episode.metrics:
                     proposers |= {turn.role for turn in episode.turns[:1]}
@@ -226,7 +226,7 @@ def _ends(role: str, rows: Mapping[int, Mapping[str, float]]) -> Table:
     )
 
 
-def _curves(rows: Rows) -> list[Curves]:
+def _curves(rows: Rows) -> list[CurvePlot]:
     steps = sorted({step for found in rows.values() for step in found})
     drawings = []
     for kind, title in KINDS.items():
@@ -236,5 +236,5 @@ def _curves(rows: Rows) -> list[Curves]:
             if any(math.isfinite(row[kind]) for row in found.values())
         }
         if series:
-            drawings.append(Curves(title=title, x=steps, series=series, bands={}))
+            drawings.append(CurvePlot(title=title, x=steps, series=series, bands={}))
     return drawings

@@ -37,12 +37,12 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.rng import derive
-from selfplay.rollout.episode_runner import Job
-from selfplay.study.communication import Words, heard_by, intact, through
-from selfplay.study.matches import Games
-from selfplay.study.measures.message_ablation import examples, refuse_wordless
-from selfplay.study.players import Player
-from selfplay.study.plots import Intervals
+from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.study.communication import HeardMessage, heard_by, intact, through
+from selfplay.study.matches import StudyMatches
+from selfplay.study.measures.message_ablation import check_speaks, examples
+from selfplay.study.players import StudyPlayer
+from selfplay.study.plots import IntervalPlot
 from selfplay.study.policy_probs import read
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Estimate, divide, mean
@@ -62,22 +62,22 @@ Chances: TypeAlias = Callable[[str, Observation], Mapping[str, float]]
 """(agent, what it sees) to the chance of each legal move."""
 
 
-def study(games: Games, player: Player, *, chances: Chances | None = None) -> Result:
+def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None = None) -> Result:
     """Play, and ask what would have been done on hearing something else.
 
     `chances` reads the listeners; they are read off their models where None.
     """
     seating = player.seats(games.agents)
-    record: list[Words] = []
-    episodes = games.play(seating, arena=through(games.arena, intact, record))
-    refuse_wordless(games, record, "influence")
+    record: list[HeardMessage] = []
+    episodes = games.run(seating, arena=through(games.arena, intact, record))
+    check_speaks(games, record, "influence")
     unread = set() if chances else {a for a, name in seating.items() if name not in games.models}
     read_by = chances or exactly(games, seating)
     found = _Counterfactuals(games, seating, episodes, record, read_by, unread=unread)
     # The tasks are fixed: a resample without a state would also lack the words for it.
     draws = games.draws(episodes, given=True)
     begins = min(words.stage for words in record)
-    first: dict[str, list[Words]] = {}
+    first: dict[str, list[HeardMessage]] = {}
     for words in record:
         if words.stage == begins:
             first.setdefault(words.speaker, []).append(words)
@@ -133,7 +133,7 @@ def study(games: Games, player: Player, *, chances: Chances | None = None) -> Re
         estimates=estimates,
         tables=[examples(record)],
         drawings=[
-            Intervals(
+            IntervalPlot(
                 title="With 95 % intervals; 0 is no influence",
                 estimates=estimates,
                 null=0.0,
@@ -176,12 +176,12 @@ def _entropy(chances: np.ndarray) -> np.ndarray:
         return np.asarray(-np.where(chances == 0, 0.0, chances * np.log(chances)).sum(-1))
 
 
-def signalling(name: str, words: Sequence[Words]) -> Estimate:
+def signalling(name: str, words: Sequence[HeardMessage]) -> Estimate:
     """Mutual information of what was said and what its speaker saw."""
     return mutual_information(name, [w.seen for w in words], [w.text for w in words])
 
 
-def exactly(games: Games, seating: Mapping[str, str]) -> Chances:
+def exactly(games: StudyMatches, seating: Mapping[str, str]) -> Chances:
     """Reads the listeners' models; raises ConfigError for what cannot be read."""
 
     def chances(agent: str, observation: Observation) -> Mapping[str, float]:
@@ -210,10 +210,10 @@ class _Counterfactuals:
 
     def __init__(
         self,
-        games: Games,
+        games: StudyMatches,
         seating: Mapping[str, str],
         episodes: Sequence[Episode],
-        record: Sequence[Words],
+        record: Sequence[HeardMessage],
         chances: Chances,
         *,
         unread: Container[str] = (),
@@ -234,7 +234,7 @@ class _Counterfactuals:
         self.deaf = sorted({listener for _, listener in places if listener in unread})
         self._cache: dict[tuple[str, str], dict[str, float]] = {}
 
-    def _next(self, words: Words) -> list[str]:
+    def _next(self, words: HeardMessage) -> list[str]:
         stages = self.stages[words.seed]
         return list(stages[words.stage + 1]) if words.stage + 1 < len(stages) else []
 
@@ -298,12 +298,12 @@ class _Counterfactuals:
             found[words.seed].append(value)
         return np.array([mean(np.array(each)) if each else np.nan for each in found.values()])
 
-    def _table(self, words: Words, listener: str, texts: Iterable[str]) -> np.ndarray:
+    def _table(self, words: HeardMessage, listener: str, texts: Iterable[str]) -> np.ndarray:
         """[M, A] the listener's probabilities if it hears each of these texts instead."""
         rows = [self._chances(words, listener, text) for text in texts]
         return np.array([[row[action] for action in rows[0]] for row in rows])
 
-    def _chances(self, words: Words, listener: str, text: str) -> Mapping[str, float]:
+    def _chances(self, words: HeardMessage, listener: str, text: str) -> Mapping[str, float]:
         episode = self.episodes[words.seed]
         stages = self.stages[words.seed][: words.stage + 1]
         ear = heard_by(self.games.arena, listener, words, text, task=episode.task, stages=stages)
@@ -324,16 +324,16 @@ class _Counterfactuals:
                 prefix = tuple(turn for turn in episode.turns if turn.stage < stage)
                 turns = max(turns, len(prefix) + len(self.stages[seed][stage]))
                 jobs += [
-                    Job(
+                    EpisodeSpec(
                         task=episode.task,
                         seed=seed,
                         member=derive("again", number),
-                        prefix=tuple(replace(turn, reward=0.0) for turn in prefix),
-                        seating=self.seating,
+                        prefix_turns=tuple(replace(turn, reward=0.0) for turn in prefix),
+                        policy_map=self.seating,
                     )
                     for number in range(REDRAWS)
                 ]
-            for episode in self.games.rollout(max_turns=turns).play(jobs):
+            for episode in self.games.rollout(max_turns=turns).run(jobs):
                 for turn in episode.turns:
                     if turn.stage == stage:
                         key = (episode.seed, stage, turn.agent)

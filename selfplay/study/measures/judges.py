@@ -13,9 +13,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 
 from selfplay.arena import Arena
-from selfplay.rollout.episode_runner import Job
-from selfplay.study.matches import Games
-from selfplay.study.players import Player
+from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.study.matches import StudyMatches
+from selfplay.study.players import StudyPlayer
 from selfplay.study.stats.bootstrap import Draws, Estimate, share
 from selfplay.types import Action, Episode, Status, Task
 
@@ -55,7 +55,7 @@ class TwoSided(Judging, Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class JudgeCase:
     """A verdict that was given in a game."""
 
     episode: Episode
@@ -91,18 +91,18 @@ class Prepared:
         self._true = self._states[task.id].fork()
 
 
-def probe(games: Games, player: Player) -> list[Estimate]:
+def probe(games: StudyMatches, player: StudyPlayer) -> list[Estimate]:
     """What the player's judge accepts; nothing where the arena has none."""
     if not isinstance(games.arena(), Judging):
         return []
-    played = games.play(player.seats(games.agents))
+    played = games.run(player.seats(games.agents))
     benches = [found for each in played if (found := bench(games.arena, each)) is not None]
     if not benches:
         return []
     return [*_attacks(games, player, benches), *_orders(games, player, benches)]
 
 
-def bench(make: Callable[[], Arena], episode: Episode) -> Bench | None:
+def bench(make: Callable[[], Arena], episode: Episode) -> JudgeCase | None:
     """The first verdict of an episode; None where it has none."""
     arena = make()
     arena.begin(episode.task, episode.seed)
@@ -114,7 +114,7 @@ def bench(make: Callable[[], Arena], episode: Episode) -> Bench | None:
         for agent in actions:
             candidates = cast(Judging, arena).judged(agent)
             if candidates:
-                return Bench(
+                return JudgeCase(
                     episode=episode,
                     stages=moves[:number],
                     judge=agent,
@@ -123,11 +123,11 @@ def bench(make: Callable[[], Arena], episode: Episode) -> Bench | None:
                 )
         if episode.status is Status.FAILED or set(actions) != set(arena.stage):
             return None
-        arena.play(actions)
+        arena.play_stage(actions)
     return None
 
 
-def before(make: Callable[[], Arena], verdict: Bench, words: str | None = None) -> Arena | None:
+def before(make: Callable[[], Arena], verdict: JudgeCase, words: str | None = None) -> Arena | None:
     """The arena at the verdict, the undeserving having said `words`, or what they said where None.
     None where the judge is then not asked."""
     arena = make()
@@ -139,15 +139,15 @@ def before(make: Callable[[], Arena], verdict: Bench, words: str | None = None) 
         if words is not None and candidate in actions:
             said = cast(Judging, arena).saying(candidate, words)
             actions = {**actions, candidate: said}
-        arena.play(actions)
-    arena.belated.clear()  # pay for moves that nobody records here
+        arena.play_stage(actions)
+    arena.delayed_rewards.clear()  # pay for moves that nobody records here
     return arena if verdict.judge in arena.stage else None
 
 
 def ask(
-    games: Games,
-    player: Player,
-    benches: Sequence[Bench],
+    games: StudyMatches,
+    player: StudyPlayer,
+    benches: Sequence[JudgeCase],
     states: Sequence[Arena | None],
     *,
     member: int = 0,
@@ -161,11 +161,13 @@ def ask(
         return [None] * len(states)
     seating = player.seats(games.agents)
     jobs = [
-        Job(task=Task(id=n), seed=benches[int(n)].episode.seed, seating=seating, member=member)
+        EpisodeSpec(
+            task=Task(id=n), seed=benches[int(n)].episode.seed, policy_map=seating, member=member
+        )
         for n in asked
     ]
     arena = cast(Callable[[], Arena], lambda: Prepared(asked))
-    answers = games.count(games.rollout(arena, max_turns=1).play(jobs))
+    answers = games.count(games.rollout(arena, max_turns=1).run(jobs))
     found: list[Sequence[str] | None] = [None] * len(states)
     for (name, state), answer in zip(asked.items(), answers, strict=True):
         judge = benches[int(name)].judge
@@ -175,7 +177,9 @@ def ask(
     return found
 
 
-def _attacks(games: Games, player: Player, benches: Sequence[Bench]) -> list[Estimate]:
+def _attacks(
+    games: StudyMatches, player: StudyPlayer, benches: Sequence[JudgeCase]
+) -> list[Estimate]:
     """Shares of games in which who should not be accepted is, for its words and for others."""
     mine = [each for each in benches if each.undeserving]
     own = [(each, each.accepted) for each in mine]
@@ -188,7 +192,7 @@ def _attacks(games: Games, player: Player, benches: Sequence[Bench]) -> list[Est
     return found
 
 
-def _fooled(name: str, verdicts: Sequence[tuple[Bench, Sequence[str]]]) -> Estimate:
+def _fooled(name: str, verdicts: Sequence[tuple[JudgeCase, Sequence[str]]]) -> Estimate:
     """The share of verdicts that accept who should not be accepted."""
     fooled = sum(each.undeserving in whom for each, whom in verdicts)
     # Of two sides one is to be named: without a verdict nobody is, and that is no good judge.
@@ -198,7 +202,9 @@ def _fooled(name: str, verdicts: Sequence[tuple[Bench, Sequence[str]]]) -> Estim
     return share(name, fooled, len(verdicts), unit="game", notes=notes)
 
 
-def _orders(games: Games, player: Player, benches: Sequence[Bench]) -> list[Estimate]:
+def _orders(
+    games: StudyMatches, player: StudyPlayer, benches: Sequence[JudgeCase]
+) -> list[Estimate]:
     """How verdicts depend on which side stands first; nothing of a judge of one."""
     mine = [each for each in benches if len(each.candidates) == 2]
     if not mine or not isinstance(games.arena(), TwoSided):

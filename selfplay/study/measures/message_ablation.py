@@ -23,10 +23,10 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.rng import derive
-from selfplay.study.communication import Alter, Instead, Words, intact, silent, through
-from selfplay.study.matches import Games
-from selfplay.study.players import Player
-from selfplay.study.plots import Intervals
+from selfplay.study.communication import Alter, HeardMessage, MessageSwap, intact, silent, through
+from selfplay.study.matches import StudyMatches
+from selfplay.study.players import StudyPlayer
+from selfplay.study.plots import IntervalPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws
 from selfplay.study.stats.pairs import differences, span_of
@@ -42,23 +42,23 @@ MOST_UNMATCHED = 0.05
 """Fraction of words without a counterpart above which a note says so."""
 
 
-def study(games: Games, player: Player) -> Result:
+def study(games: StudyMatches, player: StudyPlayer) -> Result:
     """Play intact, then with each ablation."""
     seating = player.seats(games.agents)
-    record: list[Words] = []
-    episodes = games.play(seating, arena=through(games.arena, intact, record))
-    refuse_wordless(games, record, "ablate")
+    record: list[HeardMessage] = []
+    episodes = games.run(seating, arena=through(games.arena, intact, record))
+    check_speaks(games, record, "ablate")
     draws, whole = games.draws(episodes), games.scores(episodes)
     rows: list[list[Cell]] = []
     estimates = []
     notes = [*games.notes]
     unmatched: dict[str, float] = {}
     for name, alter in ablations(episodes, record, seed=games.seed).items():
-        ablated = games.play(seating, arena=through(games.arena, alter))
+        ablated = games.run(seating, arena=through(games.arena, alter))
         notes += broken(name, ablated)
         values = games.scores(ablated)
         meaning = MEANING[name]
-        if isinstance(alter, Instead):
+        if isinstance(alter, MessageSwap):
             meaning += f"; {100 * alter.unmatched:.3g} % of words found none and were silence"
             unmatched[name] = alter.unmatched
         bounds = differences(span_of([whole, values]))
@@ -95,7 +95,7 @@ def study(games: Games, player: Player) -> Result:
             examples(record),
         ],
         drawings=[
-            Intervals(
+            IntervalPlot(
                 title=f"Lost of {games.metrics[0]}, with 95 % intervals",
                 estimates=estimates,
                 null=0.0,
@@ -106,14 +106,16 @@ def study(games: Games, player: Player) -> Result:
     )
 
 
-def ablations(episodes: list[Episode], record: list[Words], *, seed: int) -> dict[str, Alter]:
+def ablations(
+    episodes: list[Episode], record: list[HeardMessage], *, seed: int
+) -> dict[str, Alter]:
     """What is heard in place of the words of each of these episodes."""
     tasks = {episode.seed: episode.task.id for episode in episodes}
     found: dict[str, Alter] = {"drop": silent}
     if len(tasks) > 1:
-        found["shuffle"] = Instead(record, derangement(list(tasks), seed=seed))
+        found["shuffle"] = MessageSwap(record, derangement(list(tasks), seed=seed))
     if len(set(tasks.values())) > 1:
-        found["replace"] = Instead(record, strangers(tasks, seed=seed))
+        found["replace"] = MessageSwap(record, strangers(tasks, seed=seed))
     return found
 
 
@@ -134,7 +136,7 @@ def strangers(tasks: dict[int, str], *, seed: int) -> dict[int, int]:
     return {each: others[task][rng.integers(len(others[task]))] for each, task in tasks.items()}
 
 
-def refuse_wordless(games: Games, record: list[Words], measure: str) -> None:
+def check_speaks(games: StudyMatches, record: list[HeardMessage], measure: str) -> None:
     """Raise ConfigError where nobody has said anything to anybody."""
     if not record:
         raise ConfigError(
@@ -151,7 +153,7 @@ def broken(name: str, episodes: list[Episode]) -> list[str]:
     return [f"{name}: {len(errors)} of {len(episodes)} episodes failed ({errors[0]})"]
 
 
-def examples(record: list[Words], most: int = 12) -> Table:
+def examples(record: list[HeardMessage], most: int = 12) -> Table:
     """The commonest words, with what their speakers saw."""
     counts: dict[tuple[str, str, str], int] = {}
     for words in record:

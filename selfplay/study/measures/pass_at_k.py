@@ -17,10 +17,10 @@ extrapolated. majority@k is the mean over all C(n, k) subsets, counted exactly. 
 again for the interval, all samples of one together.
 
 **Limits.** Votes need answers that mean the same where they are the same text, and only then: the
-arena says which are (`Arena.ballot`), and other tasks have no majority@k, such as those whose
-answers are programs. A sample that holds no answer has no vote; where none votes nobody is right.
-Cover@tau is of n samples, and of more of them another figure. "Not found in n samples" is not
-"cannot": with none of n right the chance may be as high as 1 - 0.05^(1/n). With few possible
+arena says which are (`Arena.canonical_answer`), and other tasks have no majority@k, such as those
+whose answers are programs. A sample that holds no answer has no vote; where none votes nobody is
+right. Cover@tau is of n samples, and of more of them another figure. "Not found in n samples" is
+not "cannot": with none of n right the chance may be as high as 1 - 0.05^(1/n). With few possible
 answers guessing alone makes pass@k rise. The same temperature is not the same diversity for both. A
 verifier that errs makes large k look good.
 
@@ -36,16 +36,16 @@ from typing import TypeAlias
 import numpy as np
 
 from selfplay.errors import ConfigError, nearest
-from selfplay.study.matches import Games
-from selfplay.study.players import Player
-from selfplay.study.plots import Curves
+from selfplay.study.matches import StudyMatches
+from selfplay.study.players import StudyPlayer
+from selfplay.study.plots import CurvePlot
 from selfplay.study.result import Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, benjamini_hochberg
 from selfplay.types import Episode, Status, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ballots:
+class AnswerVotes:
     """What the samples of a task answered. Those that held no answer are in neither list."""
 
     right: Sequence[int]
@@ -54,7 +54,7 @@ class Ballots:
     """The same of wrong ones."""
 
 
-def ballots(answers: Sequence[tuple[str | None, bool]]) -> Ballots | None:
+def ballots(answers: Sequence[tuple[str | None, bool]]) -> AnswerVotes | None:
     """The votes of a task's samples, (answer, right) each; "" is no answer.
 
     None where votes are no figure: an answer that cannot be compared (None), or rightness that is
@@ -64,12 +64,12 @@ def ballots(answers: Sequence[tuple[str | None, bool]]) -> Ballots | None:
     wrong = Counter(text for text, good in answers if not good)
     if None in right or None in wrong or "" in right or set(right) & set(wrong):
         return None
-    return Ballots(
+    return AnswerVotes(
         right=list(right.values()), wrong=[count for text, count in wrong.items() if text]
     )
 
 
-def majority_at_k(voted: Ballots, samples: int, k: int) -> float:
+def majority_at_k(voted: AnswerVotes, samples: int, k: int) -> float:
     """The chance that k of the samples, drawn without replacement, elect a right answer.
 
     The answer of the most wins, of several with equally many one at random. Samples without an
@@ -137,7 +137,7 @@ Lines: TypeAlias = Mapping[str, Sequence[Estimate]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
+class AttemptCounts:
     """What samples of each task came to."""
 
     tasks: Sequence[str]
@@ -146,12 +146,17 @@ class Counts:
     """[T] n."""
     right: np.ndarray
     """[T] c."""
-    voted: Sequence[Ballots | None] = ()
+    voted: Sequence[AnswerVotes | None] = ()
     """[T] what the samples answered; None where answers cannot be compared as text."""
 
 
 def study(
-    games: Games, trained: Player, base: Player, *, samples: int, role: str | None = None
+    games: StudyMatches,
+    trained: StudyPlayer,
+    base: StudyPlayer,
+    *,
+    samples: int,
+    role: str | None = None,
 ) -> Result:
     """Sample every task of the games by both players."""
     if not games.tasks:
@@ -166,10 +171,10 @@ def study(
             "one; name one that samples, with --evaluation"
         )
     if role is None:  # what cannot be counted is refused before all of it is played
-        counts(games, games.rollout().play(games.jobs(trained.seats(games.agents), count=1)))
+        counts(games, games.rollout().run(games.jobs(trained.seats(games.agents), count=1)))
     games.episodes = len(games.tasks) * samples
     found = {
-        player.label: counts(games, games.play(player.seats(games.agents)), role=role)
+        player.label: counts(games, games.run(player.seats(games.agents)), role=role)
         for player in (trained, base)
     }
     after, before = found[trained.label], found[base.label]
@@ -184,7 +189,9 @@ def study(
     ks = [2**power for power in range(most.bit_length()) if 2**power <= most]
     draws = Draws(tasks=after.tasks, seed=games.seed)
 
-    def curves(name: str, values: Callable[[Counts, float], np.ndarray], at: Places) -> Lines:
+    def curves(
+        name: str, values: Callable[[AttemptCounts, float], np.ndarray], at: Places
+    ) -> Lines:
         return {
             label: [draws.mean(f"{name}{x:g}, {label}", values(each, x)) for x in at]
             for label, each in found.items()
@@ -228,7 +235,7 @@ def study(
             ),
         ],
         drawings=[
-            Curves(
+            CurvePlot(
                 title=f"{title}, with 95 % intervals",
                 x=ks,
                 series={label: [e.value for e in each] for label, each in lines.items()},
@@ -270,7 +277,9 @@ def _incomparable(comparable: Sequence[bool]) -> list[str]:
     return [f"{of} majority@k of {left} tasks, whose answers cannot be compared as text"]
 
 
-def counts(games: Games, episodes: Sequence[Episode], *, role: str | None = None) -> Counts:
+def counts(
+    games: StudyMatches, episodes: Sequence[Episode], *, role: str | None = None
+) -> AttemptCounts:
     """How many samples of each task were right: episodes, or first answers of a role's agents.
 
     A later answer knows the first, and what others said of it: it is no sample of its own.
@@ -282,7 +291,7 @@ def counts(games: Games, episodes: Sequence[Episode], *, role: str | None = None
     arena = games.arena()
 
     def said(episode: Episode, turn: Turn) -> str | None:
-        return arena.ballot(episode.task, turn.agent, turn.action)
+        return arena.canonical_answer(episode.task, turn.agent, turn.action)
 
     scores = games.scores(episodes) if role is None else np.zeros(len(episodes))
     if role is None and not set(scores[np.isfinite(scores)].tolist()) <= {0.0, 1.0}:
@@ -305,7 +314,7 @@ def counts(games: Games, episodes: Sequence[Episode], *, role: str | None = None
             end = max((turn.stage for turn in episode.turns), default=0)
             last = [turn for turn in episode.turns if turn.stage == end]
             found.append((said(episode, last[0]) if len(last) == 1 else None, score == 1.0))
-    return Counts(
+    return AttemptCounts(
         tasks=list(samples),
         samples=np.array([len(each) for each in samples.values()]),
         right=np.array([sum(good for _, good in each) for each in samples.values()]),
@@ -322,19 +331,19 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
     return 1.0 - math.prod(1.0 - k / i for i in range(samples - right + 1, samples + 1))
 
 
-def per_task(counted: Counts, k: float) -> np.ndarray:
+def per_task(counted: AttemptCounts, k: float) -> np.ndarray:
     """[T] pass@k."""
     pairs = zip(counted.samples.tolist(), counted.right.tolist(), strict=True)
     return np.array([pass_at_k(n, c, int(k)) for n, c in pairs])
 
 
-def votes(counted: Counts, k: int, comparable: Sequence[bool]) -> np.ndarray:
+def votes(counted: AttemptCounts, k: int, comparable: Sequence[bool]) -> np.ndarray:
     """[T] majority@k; NaN of tasks that are not comparable."""
     rows = zip(counted.voted, counted.samples.tolist(), comparable, strict=True)
     return np.array([majority_at_k(v, n, k) if v and ok else math.nan for v, n, ok in rows])
 
 
-def cover(counted: Counts, tau: float) -> np.ndarray:
+def cover(counted: AttemptCounts, tau: float) -> np.ndarray:
     """[T] 1 where at least this share of the samples is right."""
     return (counted.right >= tau * counted.samples - 1e-9).astype(float)
 
@@ -349,7 +358,7 @@ def first_crossing(trained: Sequence[float], base: Sequence[float]) -> int | Non
     return None
 
 
-def discovered(one: Counts, other: Counts) -> int:
+def discovered(one: AttemptCounts, other: AttemptCounts) -> int:
     """Tasks that `other` never solved and that `one` solves, by Fisher's test and q-values."""
     rows = zip(one.right, one.samples, other.right, other.samples, strict=True)
     found = [tuple(map(int, row)) for row in rows]

@@ -26,10 +26,10 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.run.formatting import number
-from selfplay.study.matches import RETURN, Games
+from selfplay.study.matches import RETURN, StudyMatches
 from selfplay.study.measures.matchups import ALPHAS, Matchups, Pays, shape
-from selfplay.study.players import Player
-from selfplay.study.plots import Curves, Drawing, Intervals, Matrix, undrawn
+from selfplay.study.players import StudyPlayer
+from selfplay.study.plots import CurvePlot, Drawing, IntervalPlot, MatrixPlot, undrawn
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate
 from selfplay.study.stats.empirical_game import (
@@ -49,7 +49,7 @@ MOST_CYCLES = 20
 """Cycles that are listed."""
 
 
-def study(games: Games, players: Sequence[Player]) -> Result:
+def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     """Play every ordered pair, and look at the matrix."""
     sides = games.sides()
     if len(sides) != 2:
@@ -69,7 +69,7 @@ def study(games: Games, players: Sequence[Player]) -> Result:
     if games.episodes < 2:
         raise ConfigError("payoffs: of one game nothing tells what is noise; at least 2 are needed")
     solvers()  # a missing package is told of before anything is played
-    pays, draws, notes = play(games, players)
+    pays, draws, notes = run_pairs(games, players)
     found = Matchups.of(pays, draws, labels)
     shares = np.array([alpha_rank(found.whole, alpha=alpha) for alpha in found.alphas()])
     ranks = [found.ranked(place) for place in range(len(players))]
@@ -78,7 +78,7 @@ def study(games: Games, players: Sequence[Player]) -> Result:
     inside, unsolved = _inside(found.drawn[:NASH_RESAMPLES])
     notes += _unsolved(mixture, unsolved)
     order = sorted(range(len(players)), key=lambda n: (-round(ranks[n].value, 6), -gains[n].value))
-    sweep = Curves(
+    sweep = CurvePlot(
         title="Alpha-rank by the strength of selection",
         x=ALPHAS.tolist(),
         series={found.labels[n]: shares[:, n].tolist() for n in order},
@@ -112,7 +112,7 @@ def study(games: Games, players: Sequence[Player]) -> Result:
     )
 
 
-def play(games: Games, players: Sequence[Player]) -> tuple[Pays, Draws, list[str]]:
+def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Pays, Draws, list[str]]:
     """What everybody gains on everybody in each game, how intervals are made, and what to know.
 
     Raises ConfigError where a side never moves, or where the sides are a team.
@@ -123,7 +123,7 @@ def play(games: Games, players: Sequence[Player]) -> tuple[Pays, Draws, list[str
         for j, opponent in enumerate(players):
             if i == j:
                 continue
-            episodes = games.play({**player.seats(ones), **opponent.seats(others)})
+            episodes = games.run({**player.seats(ones), **opponent.seats(others)})
             draws = draws or games.draws(episodes)
             one, other = (games.scores(episodes, f"{RETURN}/{side}") for side in (first, second))
             pays[i, j] = (one - other) / 2
@@ -271,18 +271,18 @@ def _drawings(
         if not np.isnan(each.value)
     ]
     return [
-        Matrix(
+        MatrixPlot(
             title="What the rows gain on the columns",
             rows=labels,
             columns=labels,
             values=found.whole[np.ix_(order, order)].tolist(),
         ),
-        Intervals(
+        IntervalPlot(
             title="Gain on the others, with 95 % intervals",
             estimates=[gains[n] for n in order],
             null=0.0,
         ),
-        Intervals(
+        IntervalPlot(
             title="Who is left: Nash mixture, and alpha-rank with 95 % intervals",
             estimates=shown,
         ),

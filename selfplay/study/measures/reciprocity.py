@@ -30,10 +30,10 @@ from itertools import pairwise
 import numpy as np
 
 from selfplay.errors import ConfigError
-from selfplay.rollout.episode_runner import Job
-from selfplay.study.matches import Games
-from selfplay.study.players import Player
-from selfplay.study.plots import Curves, Intervals
+from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.study.matches import StudyMatches
+from selfplay.study.players import StudyPlayer
+from selfplay.study.plots import CurvePlot, IntervalPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate
 from selfplay.types import Episode
@@ -87,13 +87,13 @@ class Rounds:
     """[rounds] the stage of each."""
 
 
-def study(games: Games, player: Player, *, cooperate: str = "cooperate") -> Result:
+def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "cooperate") -> Result:
     """Play, count, and probe in the middle of the game."""
     agents = games.agents
     _refuse_remembering(games)
-    episodes = games.play(player.seats(agents))
+    episodes = games.run(player.seats(agents))
     played = [rounds_of(games, episode, cooperate) for episode in episodes]
-    length = refuse_single(games, played, cooperate)
+    length = check_repeated(games, played, cooperate)
     draws = games.draws(episodes)
     moves = [each.moves for each in played]
     probe = [forced(games, player, episodes, played, cooperate, who=who) for who in (0, 1)]
@@ -144,12 +144,12 @@ def study(games: Games, player: Player, *, cooperate: str = "cooperate") -> Resu
             ),
         ],
         drawings=[
-            Intervals(
+            IntervalPlot(
                 title="With 95 % intervals",
                 estimates=effects,
                 null=0.0,
             ),
-            Curves(
+            CurvePlot(
                 title="Cooperation by round",
                 x=list(range(1, length + 1)),
                 series={"cooperation": by_round},
@@ -162,7 +162,7 @@ def study(games: Games, player: Player, *, cooperate: str = "cooperate") -> Resu
     )
 
 
-def rounds_of(games: Games, episode: Episode, cooperate: str) -> Rounds:
+def rounds_of(games: StudyMatches, episode: Episode, cooperate: str) -> Rounds:
     """The rounds of an episode: stages in which both move and nobody speaks."""
     agents, arena = games.agents, games.arena()
     arena.begin(episode.task, episode.seed)
@@ -171,7 +171,7 @@ def rounds_of(games: Games, episode: Episode, cooperate: str) -> Rounds:
     for turn in episode.turns:
         by_stage.setdefault(turn.stage, {})[turn.agent] = turn.action
     for stage, actions in sorted(by_stage.items()):
-        if set(actions) == set(agents) and not arena.speaking():
+        if set(actions) == set(agents) and not arena.messengers():
             legal = [arena.view(agent).fields.get("legal") or () for agent in agents]
             rows.append(
                 [
@@ -180,11 +180,11 @@ def rounds_of(games: Games, episode: Episode, cooperate: str) -> Rounds:
                 ]
             )
             stages.append(stage)
-        arena.play(actions)
+        arena.play_stage(actions)
     return Rounds(moves=np.array(rows).reshape(len(rows), len(agents)), stages=tuple(stages))
 
 
-def _refuse_remembering(games: Games) -> None:
+def _refuse_remembering(games: StudyMatches) -> None:
     for seat in games.seats.values():
         if seat.role.memory != "none":
             raise ConfigError(
@@ -194,7 +194,7 @@ def _refuse_remembering(games: Games) -> None:
             )
 
 
-def refuse_single(games: Games, played: Sequence[Rounds], cooperate: str) -> int:
+def check_repeated(games: StudyMatches, played: Sequence[Rounds], cooperate: str) -> int:
     """The length of the longest game; ConfigError unless two play one with this move repeatedly."""
     name, serve = games.arena().name, "such as arena=prisoners_dilemma arena.rounds=5"
     if len(games.agents) != 2:
@@ -217,12 +217,12 @@ def refuse_single(games: Games, played: Sequence[Rounds], cooperate: str) -> int
     return length
 
 
-def _legal(games: Games) -> list[str]:
+def _legal(games: StudyMatches) -> list[str]:
     job = games.jobs({}, count=1)[0]
     arena = games.arena()
     arena.begin(job.task, job.seed)
-    while arena.speaking():
-        arena.play(dict.fromkeys(arena.stage, ""))
+    while arena.messengers():
+        arena.play_stage(dict.fromkeys(arena.stage, ""))
     return [move for agent in arena.stage for move in arena.view(agent).fields.get("legal") or ()]
 
 
@@ -310,8 +310,8 @@ def retaliation(probes: Sequence[np.ndarray], draws: Draws, *, of: str = "") -> 
 
 
 def forced(
-    games: Games,
-    player: Player,
+    games: StudyMatches,
+    player: StudyPlayer,
     episodes: Sequence[Episode],
     played: Sequence[Rounds],
     cooperate: str,
@@ -321,7 +321,7 @@ def forced(
     """[N, LATER] how much more player 1 - `who` cooperates after `who` was made to, than after it
     was made to defect, in the round in the middle of each game."""
     found = np.full((len(episodes), LATER), np.nan)
-    jobs: list[Job] = []
+    jobs: list[EpisodeSpec] = []
     places: list[tuple[int, int]] = []
     agent = games.agents[who]
     defect = [move for move in _legal(games) if move != cooperate][:1]
@@ -338,9 +338,13 @@ def forced(
                 if turn.stage <= rounds.stages[middle]
             )
             seating = player.seats(games.agents)
-            jobs.append(Job(task=episode.task, seed=episode.seed, prefix=prefix, seating=seating))
+            jobs.append(
+                EpisodeSpec(
+                    task=episode.task, seed=episode.seed, prefix_turns=prefix, policy_map=seating
+                )
+            )
             places.append((number, middle))
-    answered = games.count(games.rollout().play(jobs))
+    answered = games.count(games.rollout().run(jobs))
     for at in range(0, len(jobs), 2):
         number, middle = places[at]
         pair = [rounds_of(games, answered[at + i], cooperate).moves for i in (0, 1)]

@@ -35,11 +35,11 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.study.communication import intact, silent, through
-from selfplay.study.matches import Games
-from selfplay.study.measures.cross_play import Cells, by_pair, estimate, matrix, play
+from selfplay.study.matches import StudyMatches
+from selfplay.study.measures.cross_play import Cells, by_pair, estimate, matrix, run_pairs
 from selfplay.study.measures.judges import probe
-from selfplay.study.players import Player
-from selfplay.study.plots import Drawing, Intervals, Matrix
+from selfplay.study.players import StudyPlayer
+from selfplay.study.plots import Drawing, IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, divide, share, weighted
 from selfplay.study.stats.text import words
@@ -51,7 +51,7 @@ KINDS = ("kept right", "right to wrong", "wrong to right", "kept wrong", "outvot
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deliberation:
+class DeliberationRates:
     """A player's answers before and after it heard the others."""
 
     estimates: Sequence[Estimate]
@@ -60,17 +60,17 @@ class Deliberation:
     """The player and the counts of `KINDS`."""
 
 
-def deliberate(games: Games, player: Player) -> Deliberation | None:
+def deliberate(games: StudyMatches, player: StudyPlayer) -> DeliberationRates | None:
     """Play with and without hearing; None where nobody answers twice."""
     seating = player.seats(games.agents)
-    heard = games.play(seating, arena=through(games.arena, intact))
+    heard = games.run(seating, arena=through(games.arena, intact))
     counted = counts(heard)
     if not counted[:, :4].any():
         return None
-    alone = counts(games.play(seating, arena=through(games.arena, silent)))
+    alone = counts(games.run(seating, arena=through(games.arena, silent)))
     draws = games.draws(heard)
     totals = counted.sum(0).astype(int).tolist()
-    return Deliberation(
+    return DeliberationRates(
         estimates=rates(player.label, counted, alone, draws), row=[player.label, *totals]
     )
 
@@ -136,8 +136,8 @@ SOLVED = "proposed_solve_rate"
 
 
 def study(
-    games: Games,
-    players: Sequence[Player],
+    games: StudyMatches,
+    players: Sequence[StudyPlayer],
     recorded: Sequence[tuple[int, Sequence[Episode]]],
     *,
     independent: bool = False,
@@ -149,13 +149,13 @@ def study(
     drawings: list[Drawing] = []
     name = games.arena().name
     if independent and len(games.arena().roles) > 1:
-        cells, draws = play(games, players)
+        cells, draws = run_pairs(games, players)
         means = matrix(cells, len(players))
         labels = [player.label for player in players]
         gap = [e for e in estimate(cells, means, draws) if e.name.startswith("gap")]
         estimates += [_renamed(each) for each in gap]
         title = f"{games.metrics[0]}: rows propose, columns solve"
-        drawings.append(Matrix(title=title, rows=labels, columns=labels, values=means.tolist()))
+        drawings.append(MatrixPlot(title=title, rows=labels, columns=labels, values=means.tolist()))
         tables.append(by_pair(cells, draws, labels, title="Collusion of each pair of runs"))
         tables.append(_by_proposer(cells, draws, labels))
     if speaks(games):
@@ -178,7 +178,7 @@ def study(
             "runs of a game of two roles"
         )
     drawings.append(
-        Intervals(
+        IntervalPlot(
             title="With 95 % intervals",
             estimates=estimates,
         )
@@ -197,12 +197,12 @@ def study(
     )
 
 
-def speaks(games: Games) -> bool:
+def speaks(games: StudyMatches) -> bool:
     """Whether the first stage of the games is words."""
     (job,) = games.jobs({}, count=1)
     arena = games.arena()
     arena.begin(job.task, job.seed)
-    return bool(arena.speaking())
+    return bool(arena.messengers())
 
 
 def proposals(recorded: Sequence[tuple[int, Sequence[Episode]]]) -> list[Estimate]:

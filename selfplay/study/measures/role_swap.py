@@ -31,9 +31,9 @@ from typing import Any
 import numpy as np
 
 from selfplay.errors import ConfigError
-from selfplay.study.matches import RETURN, Games
-from selfplay.study.players import Player
-from selfplay.study.plots import Drawing, Intervals, Matrix
+from selfplay.study.matches import RETURN, StudyMatches
+from selfplay.study.players import StudyPlayer
+from selfplay.study.plots import Drawing, IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, mean
 
@@ -44,7 +44,7 @@ Assignment = tuple[int, ...]
 """For each side the number of the player that takes it."""
 
 
-def study(games: Games, players: Sequence[Player]) -> Result:
+def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     """Play every assignment of the players to the sides. The first player is "trained"."""
     sides = games.sides()
     if len(sides) < 2:
@@ -59,7 +59,7 @@ def study(games: Games, players: Sequence[Player]) -> Result:
             "assignments; name fewer players"
         )
     played = {
-        cell: games.play(
+        cell: games.run(
             {
                 agent: policy
                 for player, agents in zip(cell, sides.values(), strict=True)
@@ -226,7 +226,7 @@ def _drawings(
     found: list[Drawing] = []
     if len(sides) == 2:
         found.append(
-            Matrix(
+            MatrixPlot(
                 title=f"{metric}: rows are {sides[0]}, columns {sides[1]}",
                 rows=labels,
                 columns=labels,
@@ -235,7 +235,7 @@ def _drawings(
         )
     gains = contrasts(scores, draws, sides=sides, labels=labels)
     found.append(
-        Intervals(
+        IntervalPlot(
             title=f"Gains in {metric}, with 95 % intervals",
             estimates=gains,
             null=0.0,

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from selfplay.errors import ConfigError
 from selfplay.study.matches import games_of
 from selfplay.study.players import Reference
-from selfplay.study.plots import Intervals, Matrix
+from selfplay.study.plots import IntervalPlot, MatrixPlot
 from selfplay.study.result import Result, Table
 from selfplay.study.stats.bootstrap import Estimate
 
@@ -50,8 +50,8 @@ def study(
             names.append(f"{labels[column]}: {games.metrics[0]}")
             notes += [note for note in games.notes if note not in notes]
             for row, (player, start) in enumerate(zip(players, before, strict=True)):
-                after = games.play(player.seats(games.agents))
-                gain = games.scores(after) - games.scores(games.play(start.seats(games.agents)))
+                after = games.run(player.seats(games.agents))
+                gain = games.scores(after) - games.scores(games.run(start.seats(games.agents)))
                 found = games.draws(after).mean(f"{labels[row]} in {names[-1]}", gain, null=0.0)
                 estimates.append(found)
                 values[row][column] = found.value
@@ -70,13 +70,13 @@ def study(
             )
         ],
         drawings=[
-            Matrix(
+            MatrixPlot(
                 title="Gain: rows were trained, columns are played",
                 rows=labels,
                 columns=names,
                 values=values,
             ),
-            Intervals(
+            IntervalPlot(
                 title="With 95 % intervals",
                 estimates=estimates,
                 null=0.0,

@@ -47,12 +47,12 @@ def proposal(*inputs: str, program: str = DOUBLE, **more: str) -> str:
 
 
 def propose(arena: AbsoluteZero, action: str | None) -> str:
-    arena.play({"proposer_0": action})
+    arena.play_stage({"proposer_0": action})
     return str(arena.notes["proposer_0"]["verdict"])
 
 
 def attempt(arena: AbsoluteZero, *answers: str | None) -> list[float]:
-    arena.play(dict(zip(arena.solvers, answers, strict=True)))
+    arena.play_stage(dict(zip(arena.solvers, answers, strict=True)))
     return [arena.paid[agent] for agent in arena.solvers]
 
 
@@ -334,12 +334,16 @@ def test_what_votes_count_of_an_answer(executor: Executor) -> None:
     """Literals in any writing; nothing where equal answers need not look alike."""
     arena = AbsoluteZero(executor=executor)
     kinds = {kind: Task(id=kind, type=kind, payload={"mode": "solve"}) for kind in TYPES}
-    output = {arena.ballot(kinds["deduction"], "solver_0", t) for t in ("[1,'a']", '[1, "a"]')}
-    given = [arena.ballot(kinds["abduction"], "solver_0", t) for t in ("1,2", "1, 2", "(1, 2)")]
+    output = {
+        arena.canonical_answer(kinds["deduction"], "solver_0", t) for t in ("[1,'a']", '[1, "a"]')
+    }
+    given = [
+        arena.canonical_answer(kinds["abduction"], "solver_0", t) for t in ("1,2", "1, 2", "(1, 2)")
+    ]
     assert len(output) == 1 and "" not in output and given[0] == given[1] != given[2]
     for text in (None, "print(1)", "the answer is 3", "(" * 9999):
-        assert arena.ballot(kinds["deduction"], "solver_0", text) == ""
-        assert arena.ballot(kinds["abduction"], "solver_0", text) == ""
-    assert arena.ballot(kinds["induction"], "solver_0", "def f(a): return a") is None
+        assert arena.canonical_answer(kinds["deduction"], "solver_0", text) == ""
+        assert arena.canonical_answer(kinds["abduction"], "solver_0", text) == ""
+    assert arena.canonical_answer(kinds["induction"], "solver_0", "def f(a): return a") is None
     proposing = Task(id="p", type="deduction", payload={"mode": "propose"})
-    assert arena.ballot(proposing, "solver_0", "1") is None
+    assert arena.canonical_answer(proposing, "solver_0", "1") is None

@@ -12,8 +12,8 @@ from arenas.absolute_zero.program_checks import fault, normal_form
 from arenas.absolute_zero.tiny_python import (
     OPERATIONS,
     Domain,
-    Line,
     Program,
+    ProgramLine,
     held_out,
     problem,
     proposals,
@@ -52,7 +52,7 @@ def test_running_and_undoing_an_operation() -> None:
     rng, domain = Random(1), Domain()
     for operation in OPERATIONS:
         for _ in range(50):
-            line = Line(
+            line = ProgramLine(
                 operation=operation, letter=rng.choice("abc") if operation.takes_letter else ""
             )
             value = Program(lines=(line,)).trace(domain.word(rng))[0]
@@ -74,8 +74,8 @@ def test_every_demonstrated_solution_is_judged_correct(
         arena.begin(solve_task(kind, {k: content[k] for k in ("program", "inputs", "message")}), 0)
         assert arena.problem["outputs"] == content["outputs"]  # our trace is what Python does
         text = solution(kind, program, words[0], worked=worked)
-        assert bool(solver.facts(text)["worked"]) == worked
-        arena.play({"solver_0": solver.parse(text)})
+        assert bool(solver.metrics(text)["worked"]) == worked
+        arena.play_stage({"solver_0": solver.parse(text)})
         right += arena.paid["solver_0"] == 1.0
     # Induction too: whether a letter is lost depends on the lines alone, not on the input.
     assert right == 25
@@ -93,7 +93,7 @@ def test_every_demonstrated_proposal_is_valid(executor: Executor) -> None:
         arena.task = type(task)(
             id="t", type=kind, payload={"mode": "propose", "given": given, "known": 0}
         )
-        arena.play({"proposer_0": proposer.parse(shown.completion)})
+        arena.play_stage({"proposer_0": proposer.parse(shown.completion)})
         assert arena.notes["proposer_0"]["verdict"] == "valid"
         seen += 1
     assert seen == 40

@@ -6,7 +6,7 @@ import pytest
 
 from arenas.collaboration.code_reward import Grade, Test, grade
 from arenas.collaboration.problems import FOLDS, STEPS, is_held_out, problems
-from selfplay.sandbox import Call, Executor, Outcome, Reason
+from selfplay.sandbox import Call, Executor, FailureReason, Outcome
 
 TESTS = [Test(arguments=str([n, n + 1]), expected=str(2 * n + 1)) for n in range(4)]
 AUX = "def aux(xs):\n    return sum(xs)"
@@ -173,8 +173,8 @@ class Slow(Executor):
         self, calls: Sequence[Call], *, runs: int = 1, timeouts: int | None = None
     ) -> list[Outcome]:
         self.calls += len(calls)
-        late = [Outcome(reason=Reason.TIMEOUT) for _ in calls]
-        return [Outcome(reason=Reason.OK, value="1"), *late[1:]] if self.calls == 3 else late
+        late = [Outcome(reason=FailureReason.TIMEOUT) for _ in calls]
+        return [Outcome(reason=FailureReason.OK, value="1"), *late[1:]] if self.calls == 3 else late
 
 
 def test_after_three_timeouts_no_test_is_run() -> None:

@@ -40,7 +40,7 @@ def begun(executor: Executor, **settings: Any) -> Collaboration:
 
 
 def write(arena: Collaboration, helper: str | None, main: str | None) -> dict[str, float]:
-    return arena.play({HELPER: helper, MAIN: main})
+    return arena.play_stage({HELPER: helper, MAIN: main})
 
 
 def test_pettingzoo_conformance(executor: Executor) -> None:

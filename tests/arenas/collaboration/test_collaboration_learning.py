@@ -47,7 +47,7 @@ def met(**runs: Path) -> list[str]:
     """The overrides that take each role's policy from the newest checkpoint of a run."""
     newest = {role: max((run / "checkpoints").glob("0*")) for role, run in runs.items()}
     return [
-        f"+population.special.{role}.model={place}/policies/{role}"
+        f"+population.overrides.{role}.model={place}/policies/{role}"
         for role, place in newest.items()
     ] + ["run.steps=0"]
 
@@ -91,8 +91,8 @@ def test_a_team_trained_together_beats_two_agents_trained_alone() -> None:
             return trained("tiny/collaboration", f"{name}-{seed}", *settings)
 
         together.append(last(run("together"))[RETURN])
-        helper = run("helper", "+population.special.main.learn=false")
-        main_agent = run("main", "+population.special.helper.learn=false")
+        helper = run("helper", "+population.overrides.main.learn=false")
+        main_agent = run("main", "+population.overrides.helper.learn=false")
         both = run("met", *met(helper=helper, main=main_agent))
         alone.append(last(both)[RETURN])
     assert min(together) > max(alone)

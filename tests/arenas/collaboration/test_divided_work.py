@@ -88,7 +88,7 @@ def test_what_is_shown_is_what_the_arena_shows(executor: Executor) -> None:
         arena.begin(task, seed=0)
         agent = f"{demonstration.role}_0"
         if fields["turn"] == 2:
-            arena.play({HELPER: fields["helper"], MAIN: fields["main"]})
+            arena.play_stage({HELPER: fields["helper"], MAIN: fields["main"]})
             if arena.finished or arena.view(agent).fields["feedback"][0]["outcome"] != "raised":
                 continue  # one of the few that do fit, or that fail in another way
             assert arena.view(agent).fields["helper"] == fields["helper"]

@@ -13,11 +13,11 @@ from pettingzoo.test import api_test, seed_test
 from arenas.collaboration.pipeline import GENERATOR, REFINER, VERIFIER, Pipeline, env, raw_env
 from roles.debater import Debater
 from roles.player import Player
-from selfplay.credit.preference_pairs import Preference
+from selfplay.credit.preference_pairs import PreferencePairs
 from selfplay.curriculum.fixed import FixedTasks
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
-from selfplay.rollout.rollout import Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, Rollout
 from selfplay.sampler.tree import Tree
 from selfplay.types import Observation, Task
 
@@ -36,7 +36,7 @@ def argued(answer: str, argument: str = "") -> str:
 
 def run(arena: Pipeline, *actions: str | None) -> None:
     for action in actions:
-        arena.play({arena.stage[0]: action})
+        arena.play_stage({arena.stage[0]: action})
 
 
 def test_pettingzoo_conformance() -> None:
@@ -127,8 +127,8 @@ def test_a_tree_of_pipelines_makes_pairs_for_each_role() -> None:
         score = right[where[1], where[2]][number]
         return f"<answer>{'5' if score else 'wrong'}</answer>"
 
-    def seat(role: Any) -> Seat:
-        return Seat(role=role, policy="p", renderer=ByteRenderer())
+    def seat(role: Any) -> AgentSpec:
+        return AgentSpec(role=role, policy="p", renderer=ByteRenderer())
 
     rollout = Rollout(
         arena=raw_env,
@@ -140,9 +140,9 @@ def test_a_tree_of_pipelines_makes_pairs_for_each_role() -> None:
         engines={"p": ScriptedEngine({"p": words})},
     )
     sampler = Tree(candidates=2, depth=3)
-    (group,) = sampler.sample(FixedTasks(tasks=[TASK], batch=1), rollout.play, step=1, seed=0)
+    (group,) = sampler.sample(FixedTasks(tasks=[TASK], batch=1), rollout.run, step=1, seed=0)
     assert len(group.episodes) == 8 and not any(episode.error for episode in group.episodes)
-    samples = Preference(pairs="all").assign([group])
+    samples = PreferencePairs(pairs="all").assign([group])
     pairs: dict[str, list[Any]] = {}
     for sample in samples:
         pairs.setdefault(sample.pair, []).append(sample)

@@ -62,10 +62,10 @@ def test_what_is_shown_is_what_the_arena_shows() -> None:
         arena.begin(Task(id="t", payload={"question": fields["question"], "answer": "0"}), seed=0)
         agent = GENERATOR
         if each.role != "generator":
-            arena.play({GENERATOR: role.parse(f"<answer>{fields['answer']}</answer>")})
+            arena.play_stage({GENERATOR: role.parse(f"<answer>{fields['answer']}</answer>")})
             agent = VERIFIER
         if each.role == "refiner":
-            arena.play({VERIFIER: fields["critique"]})
+            arena.play_stage({VERIFIER: fields["critique"]})
             agent = REFINER
         assert arena.view(agent) == each.observation
     with pytest.raises(ValueError, match="shares"):

@@ -15,10 +15,10 @@ from roles.advised import Advised
 from roles.debater import Debater
 from roles.player import Player
 from selfplay.credit.attempts import decisive
-from selfplay.credit.rejection_sampling import Experience
+from selfplay.credit.rejection_sampling import RejectionSampling
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Episode, Observation, Status, Task
 from tests.helpers.builders import episode, group, turn
 
@@ -36,7 +36,7 @@ def begun(**settings: Any) -> Repair:
 def play(arena: Repair, *moves: str | None) -> None:
     for move in moves:
         (agent,) = arena.stage
-        arena.play({agent: move})
+        arena.play_stage({agent: move})
 
 
 def argued(answer: str) -> str:
@@ -144,8 +144,8 @@ def repaired() -> Episode:
             return f"<answer>{5 if 'advice' in seen.fields else 4}</answer>"
         return f"<answer>{seen.fields['answer']}</answer>"
 
-    def seat(role: Any) -> Seat:
-        return Seat(role=role, policy="p", renderer=ByteRenderer())
+    def seat(role: Any) -> AgentSpec:
+        return AgentSpec(role=role, policy="p", renderer=ByteRenderer())
 
     seats = {
         "generator": seat(Advised(role=Debater(game="generator"))),
@@ -154,7 +154,7 @@ def repaired() -> Episode:
         "mentor": seat(Player(game="mentor")),
     }
     rollout = Rollout(arena=raw_env, seats=seats, engines={"p": ScriptedEngine({"p": words})})
-    (found,) = rollout.play([Job(task=TASK, seed=0)])
+    (found,) = rollout.run([EpisodeSpec(task=TASK, seed=0)])
     return found
 
 
@@ -194,7 +194,7 @@ def good(name: str, text: str = "", accuracy: float = 1.0, **fields: Any) -> Any
 
 
 def test_the_library_keeps_what_went_well_and_is_bounded() -> None:
-    experience = Experience(capacity=3, per_task=2, batch=99)
+    experience = RejectionSampling(capacity=3, per_task=2, batch=99)
     wrong = good("wrong", accuracy=0.5)
     cut = good("cut", status=Status.TRUNCATED)
     assert experience.assign([wrong, cut, group(episode(turn("a_0")))]) == []
@@ -209,9 +209,9 @@ def test_the_library_keeps_what_went_well_and_is_bounded() -> None:
 
 
 def test_the_library_survives_json_and_draws_on_identically() -> None:
-    experience = Experience(batch=2)
+    experience = RejectionSampling(batch=2)
     experience.assign([good(f"t{n}") for n in range(9)])
-    twin = Experience(batch=2)
+    twin = RejectionSampling(batch=2)
     twin.load_state_dict(json.loads(json.dumps(experience.state_dict())))
     for step in range(3):
         new = [good(f"new{step}")]
@@ -220,9 +220,9 @@ def test_the_library_survives_json_and_draws_on_identically() -> None:
     with pytest.raises(ValueError, match="keeps trajectories"):
         twin.load_state_dict({"averages": []})
     with pytest.raises(ValueError, match="at least 1"):
-        Experience(batch=0)
+        RejectionSampling(batch=0)
 
 
 def test_opponents_turns_are_not_imitated() -> None:
     both = episode(turn("a_0"), turn("b_0", learn=False), metrics={"accuracy": 1.0})
-    assert [s.turn.agent for s in Experience().assign([group(both)])] == ["a_0"]
+    assert [s.turn.agent for s in RejectionSampling().assign([group(both)])] == ["a_0"]

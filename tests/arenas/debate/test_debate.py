@@ -15,7 +15,7 @@ from roles.debater import Debater
 from roles.judge import Judge
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import InvalidAction, Observation, Task
 
 TASK = Task(id="t", payload={"question": "2 + 3", "answer": "5"})
@@ -32,7 +32,7 @@ def move(answer: str | None, argument: str = "") -> str | None:
 
 
 def say(arena: Debate, *answers: str | None) -> None:
-    arena.play(dict(zip(arena.stage, map(move, answers), strict=True)))
+    arena.play_stage(dict(zip(arena.stage, map(move, answers), strict=True)))
 
 
 def paid(arena: Debate) -> list[float]:
@@ -77,13 +77,13 @@ def test_records_book_every_answers_worth_on_its_own_turn() -> None:
     def words(agent: str, seen: Observation, rng: Random) -> str:
         return f"so <answer>{next(script)}</answer>"
 
-    seat = Seat(role=Debater(), policy="p", renderer=ByteRenderer())
+    seat = AgentSpec(role=Debater(), policy="p", renderer=ByteRenderer())
     rollout = Rollout(
         arena=lambda: raw_env(debaters=2, rounds=2),
         seats={"debater": seat},
         engines={"p": ScriptedEngine({"p": words})},
     )
-    (episode,) = rollout.play([Job(task=TASK, seed=0)])
+    (episode,) = rollout.run([EpisodeSpec(task=TASK, seed=0)])
     assert not episode.error
     rewards = [(turn.agent, round(turn.reward, 12)) for turn in episode.turns]
     # The second round is worth 1 to both; before it, (1 + 0.3) / 1.3 and (0 + 0.3) / 1.3.
@@ -96,9 +96,9 @@ def test_records_book_every_answers_worth_on_its_own_turn() -> None:
     assert [turn.info["verdict"] for turn in episode.turns] == ["correct", "wrong"] + [
         "correct"
     ] * 2
-    branch = Job(task=TASK, seed=0, member=1, prefix=episode.turns[:2], parent=0)
+    branch = EpisodeSpec(task=TASK, seed=0, member=1, prefix_turns=episode.turns[:2], branch_of=0)
     script = iter(["4", "4"])
-    (other,) = rollout.play([branch])
+    (other,) = rollout.run([branch])
     assert [round(turn.reward, 12) for turn in other.turns] == [round(1 / 1.3, 12), 0.0, 0.0, 0.0]
 
 
@@ -173,7 +173,7 @@ def test_a_debater_sees_the_last_round_of_the_others() -> None:
     arena = begun(debaters=3, rounds=3, argument_length=5)
     assert arena.view("debater_1").fields["others"] == []
     say_all = {"debater_0": move("5", "because"), "debater_1": move("4"), "debater_2": None}
-    arena.play(say_all)
+    arena.play_stage(say_all)
     fields = arena.view("debater_1").fields
     assert fields["own"] == {"answer": "4", "argument": ""}
     assert fields["others"] == [{"answer": "5", "argument": "becau"}] and fields["round"] == 2
@@ -186,7 +186,7 @@ def test_a_judge_is_paid_for_a_right_verdict() -> None:
         arena = begun(debaters=3, rounds=1, aggregate="judge")
         say(arena, "4", "4", "5")
         assert arena.stage == (JUDGE,) and len(arena.view(JUDGE).fields["others"]) == 3
-        arena.play({JUDGE: verdict})
+        arena.play_stage({JUDGE: verdict})
         assert arena.finished and arena.paid[JUDGE] == reward
         assert arena.metrics["accuracy"] == reward and arena.metrics["verdict"] == 1.0
         assert arena.metrics["last_majority"] == 0.0
@@ -197,7 +197,7 @@ def test_a_judge_is_paid_for_a_right_verdict() -> None:
 def test_a_judge_without_a_verdict(verdict: str | None, rule: Any, accuracy: float) -> None:
     arena = begun(debaters=3, rounds=1, aggregate="judge", no_verdict=rule)
     say(arena, "5", "5", "4")
-    arena.play({JUDGE: verdict})
+    arena.play_stage({JUDGE: verdict})
     assert arena.notes[JUDGE] == {"verdict": "none"} and arena.paid[JUDGE] == -1.0
     assert arena.metrics["accuracy"] == accuracy and arena.metrics["verdict"] == 0.0
 
@@ -221,7 +221,7 @@ def test_forks_pickles_and_replays() -> None:
     loaded.verifier = arena.verifier
     for each in (arena, twin, loaded):
         say(each, "4", "5")
-        each.play({JUDGE: "5"})
+        each.play_stage({JUDGE: "5"})
     assert arena.paid == twin.paid == loaded.paid and arena.metrics == loaded.metrics
     before, metrics = dict(arena.paid), dict(arena.metrics)
     arena.replay(list(arena.history))
@@ -244,12 +244,12 @@ def test_hostile_text_raises_nothing() -> None:
         json.dumps({"answer": "1e999999999", "argument": 7}),
         json.dumps({"answer": "9" * 200_000 + "\ud800"}),
     ]
-    arena.play(dict(zip(arena.debaters, actions, strict=True)))
+    arena.play_stage(dict(zip(arena.debaters, actions, strict=True)))
     verdicts = [arena.notes[agent]["verdict"] for agent in arena.debaters]
     assert verdicts == ["malformed", "wrong", "malformed", "malformed", "wrong"]
     json.dumps(arena.view("debater_0").fields, ensure_ascii=False).encode()
-    arena.play(dict(zip(arena.debaters, actions[::-1], strict=True)))
-    arena.play({JUDGE: noise})
+    arena.play_stage(dict(zip(arena.debaters, actions[::-1], strict=True)))
+    arena.play_stage({JUDGE: noise})
     assert arena.finished and arena.metrics["accuracy"] == 0.0
 
 
@@ -272,12 +272,16 @@ def test_the_roles_show_what_was_said(style: str) -> None:
     (message,) = role.prompt(arena.view("debater_0"))
     assert "2 + 3" in message["content"]
     words = "MY ARGUMENT\n<answer> 41 </answer>"
-    arena.play({"debater_0": role.parse(words), "debater_1": role.parse("<answer>17</answer>")})
+    arena.play_stage(
+        {"debater_0": role.parse(words), "debater_1": role.parse("<answer>17</answer>")}
+    )
     (message,) = role.prompt(arena.view("debater_1"))
     assert "17" in message["content"] and "41" in message["content"]
     assert "MY ARGUMENT" in message["content"], "a debate is about the arguments"
     judged = begun(debaters=2, rounds=1, aggregate="judge")
-    judged.play({"debater_0": role.parse(words), "debater_1": role.parse("<answer>17</answer>")})
+    judged.play_stage(
+        {"debater_0": role.parse(words), "debater_1": role.parse("<answer>17</answer>")}
+    )
     (message,) = judge.prompt(judged.view(JUDGE))
     assert all(word in message["content"] for word in ("2 + 3", "41", "17", "MY ARGUMENT"))
 

@@ -24,7 +24,7 @@ def begun(seed: int = 0, **settings: Any) -> JudgedDebate:
 
 def argue(arena: JudgedDebate, *rows: tuple[str | None, str | None]) -> None:
     for row in rows:
-        arena.play(dict(zip(arena.sides, row, strict=True)))
+        arena.play_stage(dict(zip(arena.sides, row, strict=True)))
 
 
 def sides(arena: JudgedDebate) -> list[float]:
@@ -45,7 +45,7 @@ def test_pettingzoo_conformance() -> None:
 def test_what_one_side_wins_the_other_loses(named: str, seed: int) -> None:
     arena = begun(seed, stake=2.0)
     argue(arena, ("x", "y"), ("x", "y"))
-    arena.play({JUDGE: named})
+    arena.play_stage({JUDGE: named})
     winner = SIDES.index(named.strip(" .").upper())
     assert sides(arena) == [2.0 if winner == place else -2.0 for place in (0, 1)]
     right = arena.answers[winner] == "5"
@@ -68,7 +68,7 @@ def test_who_defends_what_is_drawn_and_told_to_nobody() -> None:
 def test_a_judge_without_a_verdict_is_a_named_outcome(verdict: str | None) -> None:
     arena = begun(malformed=-0.5)
     argue(arena, ("x", "y"), ("x", "y"))
-    arena.play({JUDGE: verdict})
+    arena.play_stage({JUDGE: verdict})
     assert arena.notes[JUDGE]["verdict"] == "none" and sides(arena) == [0.0, 0.0]
     assert arena.paid[JUDGE] == -0.5
     assert arena.metrics["verdict"] == arena.metrics["accuracy"] == 0.0
@@ -79,7 +79,7 @@ def test_a_coin_may_decide_where_the_judge_does_not() -> None:
     for seed in range(20):
         arena = begun(seed, no_verdict="coin")
         argue(arena, ("x", "y"), ("x", "y"))
-        arena.play({JUDGE: None})
+        arena.play_stage({JUDGE: None})
         assert sum(sides(arena)) == 0.0 and arena.paid[JUDGE] == -1.0
         winners.add(sides(arena)[0])
     assert winners == {1.0, -1.0}
@@ -90,7 +90,7 @@ def test_silence_costs_what_the_other_side_gets() -> None:
     argue(arena, ("x", None), ("  ", None))
     # debater_1 was silent twice, debater_0 once: 0.5 - 0.25.
     assert sides(arena) == [0.25, -0.25] and arena.notes["debater_1"]["verdict"] == "silent"
-    arena.play({JUDGE: "B"})
+    arena.play_stage({JUDGE: "B"})
     assert sides(arena) == [-0.75, 0.75] and arena.metrics["silent"] == 0.75
 
 
@@ -103,7 +103,7 @@ def test_forks_pickles_replays_and_hostile_text() -> None:
     for each in (arena, twin, loaded):
         assert isinstance(each, JudgedDebate)
         argue(each, ("x", noise))
-        each.play({JUDGE: noise})
+        each.play_stage({JUDGE: noise})
     assert arena.paid == twin.paid == loaded.paid
     paid = dict(arena.paid)
     arena.replay(list(arena.history))

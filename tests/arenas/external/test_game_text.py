@@ -42,7 +42,7 @@ def test_every_move_has_a_name_and_no_view_is_a_list_of_numbers(name: str) -> No
             moves = arena._allowed(arena.stage[0], arena.wrapped.observe(arena.stage[0]))
             assert seen.fields["legal"] and not any(m.isdigit() for m in seen.fields["legal"])
             assert len(moves.actions) == len(set(moves.actions.values()))
-            arena.play({arena.stage[0]: rng.choice(seen.fields["legal"])})
+            arena.play_stage({arena.stage[0]: rng.choice(seen.fields["legal"])})
         assert not arena.metrics["illegal"]
 
 
@@ -51,7 +51,7 @@ def test_chess_is_a_board_and_moves_in_algebraic_notation() -> None:
     for move in ("e4", "d5", "exd5", "Nf6", "Bb5+"):
         seen = arena.view(arena.stage[0])
         assert set(seen.fields["legal"]) == {board.san(each) for each in board.legal_moves}
-        arena.play({arena.stage[0]: move})
+        arena.play_stage({arena.stage[0]: move})
         board.push_san(move)
     seen = arena.view("player_1")
     assert seen.fields["board"] == (
@@ -70,7 +70,7 @@ def test_promotions_and_castling_have_names() -> None:
     game = "h4 g5 hxg5 h6 gxh6 Nf6 Nf3 Bg7 hxg7 Nh5 g3 Nf6 Bg2 Nh5 O-O Nf6 gxh8=N"
     for move in game.split():
         assert move in arena.view(arena.stage[0]).fields["legal"]
-        arena.play({arena.stage[0]: move})
+        arena.play_stage({arena.stage[0]: move})
     assert "Last move: gxh8=N." in arena.view(arena.stage[0]).text
 
 
@@ -82,10 +82,10 @@ def test_poker_is_cards_and_chips() -> None:
         "Chips in the pot: 3 (you 1, player_1 2)\nChips that you have left: 99"
     )
     assert first.fields["legal"] == ["fold", "call", "raise pot", "all in"]
-    arena.play({"player_0": "call"})
+    arena.play_stage({"player_0": "call"})
     legal = arena.view("player_1").fields["legal"]
     assert legal == ["fold", "check", "raise half pot", "raise pot", "all in"]
-    arena.play({"player_1": "check"})
+    arena.play_stage({"player_1": "check"})
     later = arena.view("player_0").fields["board"]
     assert "Cards on the table: queen of diamonds, 9 of diamonds, 8 of diamonds" in later
     limit = begun("classic/texas_holdem-v4")

@@ -94,11 +94,11 @@ def played(arena: WrappedGame, mover: Mover) -> list[dict[str, float]]:
             assert isinstance(fork, WrappedGame)
             copies.append(fork)
         made.append(mover(arena, rng))
-        arena.play(made[-1])
+        arena.play_stage(made[-1])
         paid.append(dict(arena.paid))
     for copied in copies:
         for moves in made[COPIED_AT:]:
-            copied.play(moves)
+            copied.play_stage(moves)
         assert copied.paid == arena.paid and copied.finished == arena.finished
         assert copied.place() == arena.place()
     return paid

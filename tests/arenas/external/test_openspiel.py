@@ -51,7 +51,7 @@ def test_openspiels_words_are_shown() -> None:
         action_names="arenas.external.openspiel.name_move",
     )
     arena.begin(GAME, seed=0)
-    arena.play({"player_0": "x(1,1)"})
+    arena.play_stage({"player_0": "x(1,1)"})
     seen = arena.view("player_1")
     assert seen.fields["board"] == "...\n.x.\n..."
     assert "o(0,0)" in seen.fields["legal"] and "o(1,1)" not in seen.fields["legal"]

@@ -73,11 +73,11 @@ def test_a_parallel_env_is_asked_as_a_whole() -> None:
     arena.begin(GAME, seed=0)
     assert arena.stage == ("buyer_0", "buyer_1", "guest_0")
     assert arena.view("guest_0").text == "0\nlegal moves: 1, 2, 3"
-    arena.play({"buyer_0": "1", "buyer_1": "2", "guest_0": "3"})
-    arena.play({"buyer_0": "2", "buyer_1": "2", "guest_0": "1"})
+    arena.play_stage({"buyer_0": "1", "buyer_1": "2", "guest_0": "3"})
+    arena.play_stage({"buyer_0": "2", "buyer_1": "2", "guest_0": "1"})
     assert arena.stage == ("buyer_0", "buyer_1")
     assert arena.view("guest_0").text == "out of the game"
-    arena.play({"buyer_0": "3", "buyer_1": "1"})
+    arena.play_stage({"buyer_0": "3", "buyer_1": "1"})
     assert arena.finished
     # the highest bid is worth 1, every bid costs a tenth
     assert arena.paid == pytest.approx({"buyer_0": 1.4, "buyer_1": 0.5, "guest_0": 0.6})
@@ -86,13 +86,13 @@ def test_a_parallel_env_is_asked_as_a_whole() -> None:
 def test_an_illegal_move_of_several_is_asked_again_alone() -> None:
     arena = PettingZoo(env=Bids, illegal="retry", retries=1, others_reward=0.5)
     arena.begin(GAME, seed=0)
-    arena.play({"player_0": "1", "player_1": "seven", "player_2": None})
+    arena.play_stage({"player_0": "1", "player_1": "seven", "player_2": None})
     assert arena.stage == ("player_1", "player_2")
     assert "not legal: seven" in arena.view("player_1").text
     twin = arena.fork()
-    arena.play({"player_1": "2", "player_2": "3"})
+    arena.play_stage({"player_1": "2", "player_2": "3"})
     assert arena.stage == ("player_0", "player_1", "player_2") and arena.paid["player_2"] == 0.7
-    twin.play({"player_1": "0", "player_2": "3"})
+    twin.play_stage({"player_1": "0", "player_2": "3"})
     assert twin.finished and twin.paid == {"player_0": 0.5, "player_1": -1.0, "player_2": 0.5}
     assert twin.metrics["illegal"] == 3 and twin.metrics["forfeit"] == 1
 
@@ -101,8 +101,8 @@ def test_an_illegal_move_of_several_is_asked_again_alone() -> None:
 def test_who_says_no_legal_move_loses(text: str) -> None:
     arena = PettingZoo(env=TWO_GAMES[0], illegal_reward=-2.0, others_reward=0.5)
     arena.begin(GAME, seed=1)
-    arena.play({"player_0": "4"})
-    arena.play({"player_1": text})
+    arena.play_stage({"player_0": "4"})
+    arena.play_stage({"player_1": text})
     assert arena.finished and arena.paid == {"player_0": 0.5, "player_1": -2.0}
     assert arena.notes["player_1"] == {"verdict": "illegal"}
     assert arena.metrics["illegal"] == arena.metrics["forfeit"] == 1
@@ -111,16 +111,16 @@ def test_who_says_no_legal_move_loses(text: str) -> None:
 def test_a_square_that_is_taken_is_no_legal_move() -> None:
     arena = PettingZoo(env=TWO_GAMES[0], illegal="retry", retries=2)
     arena.begin(GAME, seed=1)
-    arena.play({"player_0": "4"})
+    arena.play_stage({"player_0": "4"})
     for _ in range(2):
-        arena.play({"player_1": "4"})
+        arena.play_stage({"player_1": "4"})
         assert arena.stage == ("player_1",) and not arena.finished
         assert arena.view("player_1").fields["refused"] == "4"
-    arena.play({"player_1": "0"})
+    arena.play_stage({"player_1": "0"})
     assert arena.view("player_1").fields["refused"] == "" and arena.stage == ("player_0",)
     for _ in range(3):
         assert not arena.finished
-        arena.play({"player_0": "4"})
+        arena.play_stage({"player_0": "4"})
     assert arena.finished and arena.paid["player_0"] == -1
 
 
@@ -129,7 +129,7 @@ def test_a_drawn_move_depends_on_the_seed_alone() -> None:
     for seed in [0, 0, *range(1, 30)]:
         arena = PettingZoo(env=TWO_GAMES[0], illegal="random_legal")
         arena.begin(GAME, seed=seed)
-        arena.play({"player_0": "nonsense"})
+        arena.play_stage({"player_0": "nonsense"})
         boards.add(arena.view("player_1").text)
         assert len(boards) == 1 or seed
     assert 5 < len(boards) <= 9
@@ -143,7 +143,7 @@ def test_forks_pickles_and_replays_go_their_own_way(made: Any) -> None:
 
     def turn(played: PettingZoo) -> None:
         legal = {agent: played.view(agent).fields["legal"] for agent in played.stage}
-        played.play({agent: rng.choice(moves) for agent, moves in legal.items()})
+        played.play_stage({agent: rng.choice(moves) for agent, moves in legal.items()})
 
     turn(arena)
     copies = [arena.fork(), arena.fork()]
@@ -174,7 +174,7 @@ def test_what_an_env_keeps_over_a_reset_does_not_reach_the_next_episode() -> Non
         fork, copied = arena.fork(), pickle.loads(pickle.dumps(arena))
         for each in (arena, fork, copied):
             while not each.finished:
-                each.play({each.stage[0]: "1"})
+                each.play_stage({each.stage[0]: "1"})
         paid.append(dict(arena.paid))
         assert paid[0] == arena.paid == fork.paid == copied.paid
 
@@ -196,7 +196,7 @@ def test_the_env_of_a_new_arena_is_made_once() -> None:
 def test_a_constructor_that_draws_is_copied_right() -> None:
     arena = PettingZoo(env=Drawn)
     arena.begin(GAME, seed=0)
-    arena.play({"player_0": "1"})
+    arena.play_stage({"player_0": "1"})
     assert arena.view("player_1") == pickle.loads(pickle.dumps(arena)).view("player_1")
 
 
@@ -207,7 +207,7 @@ def test_a_fork_of_knights_archers_zombies_is_its_parent_after_a_second_begin() 
     for seed in (0, 1):
         arena.begin(GAME, seed=seed)
         for _ in range(30):
-            arena.play({agent: str(rng.randrange(6)) for agent in arena.stage})
+            arena.play_stage({agent: str(rng.randrange(6)) for agent in arena.stage})
         fork = arena.fork()
         seen = [[each.view(agent).text for agent in each.stage] for each in (arena, fork)]
         assert seen[0] == seen[1] and arena.paid == fork.paid
@@ -215,7 +215,7 @@ def test_a_fork_of_knights_archers_zombies_is_its_parent_after_a_second_begin() 
 
 def test_games_do_not_share_the_global_generators() -> None:
     def run(arena: PettingZoo) -> None:
-        arena.play({arena.stage[0]: "1"})
+        arena.play_stage({arena.stage[0]: "1"})
 
     alone = PettingZoo(env=lambda: Countdown(dice=True))
     alone.begin(GAME, seed=7)

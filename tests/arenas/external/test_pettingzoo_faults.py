@@ -13,7 +13,7 @@ from selfplay.engines.scripted import ScriptedEngine
 from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Episode, Status, Task
 from tests.helpers import pettingzoo_envs
 from tests.helpers.pettingzoo_envs import Countdown
@@ -41,10 +41,12 @@ CONTRACT = [
 
 def play(arenas: list[PettingZoo]) -> list[Episode]:
     upcoming = iter(arenas)
-    seats = {"player": Seat(role=Role(), policy="p", renderer=ByteRenderer())}
+    seats = {"player": AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())}
     engines = {"p": ScriptedEngine({"p": random_legal})}
     rollout = Rollout(arena=lambda: next(upcoming), seats=seats, engines=engines)
-    return rollout.play([Job(task=Task(id="game"), seed=seed) for seed in range(len(arenas))])
+    return rollout.run(
+        [EpisodeSpec(task=Task(id="game"), seed=seed) for seed in range(len(arenas))]
+    )
 
 
 @pytest.mark.parametrize(("env", "reason"), CONTRACT)

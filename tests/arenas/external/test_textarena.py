@@ -21,7 +21,7 @@ from selfplay.experiment.experiment import validate
 from selfplay.models.renderer import ByteRenderer, ChatRenderer
 from selfplay.models.tiny import build_model
 from selfplay.role import Role
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Observation, Status
 from tests.helpers.engine_requests import serving
 from tests.helpers.wrapped_games import GAME, play
@@ -107,7 +107,7 @@ def test_textarena_and_openspiel_pay_the_same_for_the_same_moves() -> None:
             legal = arena.view(agent).fields["legal"]
             assert [int(text[1:-1]) for text in legal] == state.legal_actions()
             move = rng.choice(legal)
-            arena.play({agent: move})
+            arena.play_stage({agent: move})
             state.apply_action(int(move[1:-1]))
         assert state.is_terminal() and list(state.returns()) == [*map(arena.paid.get, arena.paid)]
         outcomes.add(tuple(state.returns()))
@@ -126,28 +126,28 @@ def test_pettingzoo_conformance(rule: Any) -> None:
 def test_illegal_moves_are_counted_and_judged_by_the_rule() -> None:
     strict = TextArena(env="TicTacToe-v0", illegal="lose")
     strict.begin(GAME, seed=0)
-    strict.play({"player_0": "[9]"})
+    strict.play_stage({"player_0": "[9]"})
     assert strict.finished and strict.paid == {"player_0": -1.0, "player_1": 1.0}
     assert strict.metrics["illegal"] == strict.metrics["forfeit"] == 1
 
     patient = TextArena(env="TicTacToe-v0", retries=2)
     patient.begin(GAME, seed=0)
     for _ in range(2):
-        patient.play({"player_0": "nonsense"})
+        patient.play_stage({"player_0": "nonsense"})
         assert patient.stage == ("player_0",) and patient.notes["player_0"]["verdict"] == "illegal"
     assert "attempted an invalid move" in patient.view("player_0").text
-    patient.play({"player_0": "[4]"})
+    patient.play_stage({"player_0": "[4]"})
     assert patient.stage == ("player_1",) and not patient.notes
     for text in ("[4]", "[4]", None):
         assert not patient.finished
-        patient.play({"player_1": text})
+        patient.play_stage({"player_1": text})
     assert patient.finished and patient.paid["player_0"] == 1 and patient.metrics["illegal"] == 5
 
     settings: Any = {"illegal": "random_legal", "legal_moves": free_squares}
     lenient = TextArena(env="TicTacToe-v0", **settings)
     lenient.begin(GAME, seed=0)
     while not lenient.finished:
-        lenient.play({lenient.stage[0]: "nonsense"})
+        lenient.play_stage({lenient.stage[0]: "nonsense"})
     assert lenient.metrics["illegal"] == lenient.metrics["moves"] >= 5
     assert lenient.metrics["illegal_fraction"] == 1.0
     assert lenient.metrics["forfeit"] == 0 and sum(lenient.paid.values()) == 0
@@ -162,7 +162,7 @@ def test_no_text_is_worse_than_illegal(text: str) -> None:
         arena.begin(GAME, seed=0)
         for _ in range(6):
             if not arena.finished:
-                arena.play(dict.fromkeys(arena.stage, text))
+                arena.play_stage(dict.fromkeys(arena.stage, text))
 
 
 @pytest.mark.parametrize("name", ["KuhnPoker-v0-short", "LiarsDice-v0", "PublicGoodsGame-v0"])
@@ -174,7 +174,7 @@ def test_forks_pickles_and_replays_go_their_own_way(name: str) -> None:
 
     def turn(played: TextArena) -> None:
         (agent,) = played.stage
-        played.play({agent: say(agent, played.view(agent), rng)})
+        played.play_stage({agent: say(agent, played.view(agent), rng)})
 
     turn(arena)
     before = arena.place()
@@ -233,10 +233,10 @@ def broken(step: Callable[[Any, str], Any], *, rewards: Any = None) -> str:
         return game
 
     arena.make_game = make_broken  # type: ignore[method-assign]
-    seat = Seat(role=Role(), policy="p", renderer=ByteRenderer())
+    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     engines = {"p": ScriptedEngine({"p": talker("TicTacToe-v0")})}
     rollout = Rollout(arena=lambda: arena, seats={"player": seat}, engines=engines)
-    (episode,) = rollout.play([Job(task=GAME, seed=0)])
+    (episode,) = rollout.run([EpisodeSpec(task=GAME, seed=0)])
     assert episode.status is Status.FAILED
     return episode.error
 

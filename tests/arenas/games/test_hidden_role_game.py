@@ -14,7 +14,7 @@ from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer, ChatRenderer
 from selfplay.models.warmstart import WarmStart
 from selfplay.role import Role
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Observation, Status, Task
 from tests.helpers.engine_requests import serving
 from tests.helpers.hidden_role_game import Spy
@@ -27,13 +27,13 @@ def begun(seed: int = 0, **settings: Any) -> Spy:
 
 
 def talk(arena: Spy, words: str = "hm") -> None:
-    arena.play(dict.fromkeys(arena.stage, words))
+    arena.play_stage(dict.fromkeys(arena.stage, words))
 
 
 def vote(arena: Spy, whom: str) -> None:
     """All vote for `whom`, who votes for another player."""
     other = next(agent for agent in arena.stage if agent != whom)
-    arena.play({agent: other if agent == whom else whom for agent in arena.stage})
+    arena.play_stage({agent: other if agent == whom else whom for agent in arena.stage})
 
 
 @pytest.mark.parametrize("players", [3, 5])
@@ -72,16 +72,16 @@ def test_a_tie_leaves_all_in_and_the_last_day_is_the_spys() -> None:
     arena = begun(days=1)
     talk(arena)
     names = list(arena.stage)
-    arena.play({agent: names[(place + 1) % 5] for place, agent in enumerate(names)})
+    arena.play_stage({agent: names[(place + 1) % 5] for place, agent in enumerate(names)})
     assert arena.finished and arena.paid[arena.spy] == 1 and arena.metrics["caught"] == 0
 
 
 @pytest.mark.parametrize("text", [None, "", "player_9", "\ud800", "x" * 100_000])
 def test_any_text_may_come(text: str | None) -> None:
     arena = begun(days=1)
-    arena.play(dict.fromkeys(arena.stage, text))
+    arena.play_stage(dict.fromkeys(arena.stage, text))
     assert len(arena.view("player_0").text) < 1000
-    arena.play(dict.fromkeys(arena.stage, text))
+    arena.play_stage(dict.fromkeys(arena.stage, text))
     assert arena.finished and arena.metrics["illegal_votes"] == 1
 
 
@@ -103,9 +103,9 @@ def says(agent: str, observation: Observation, rng: Any) -> str:
 
 def test_scripted_players_play_to_the_end() -> None:
     engines = {"script": ScriptedEngine({"script": says})}
-    seats = {"player": Seat(role=Role(), policy="script", renderer=ByteRenderer())}
+    seats = {"player": AgentSpec(role=Role(), policy="script", renderer=ByteRenderer())}
     rollout = Rollout(arena=Spy, seats=seats, engines=engines)
-    episodes = rollout.play([Job(task=Task(id="game"), seed=seed) for seed in range(20)])
+    episodes = rollout.run([EpisodeSpec(task=Task(id="game"), seed=seed) for seed in range(20)])
     assert {episode.status for episode in episodes} == {Status.FINISHED}
     assert {episode.metrics["caught"] for episode in episodes} == {0.0, 1.0}
     assert all(episode.metrics["illegal_votes"] == 0 for episode in episodes)
@@ -127,9 +127,11 @@ def test_a_warm_start_of_random_play_votes_legally() -> None:
     found = re.fullmatch(r"warm start: (\d+)% of \d+ sampled answers are legal moves", lines[-1])
     assert found is not None and int(found[1]) >= 90, lines[-1]
     renderer = ChatRenderer(tokenizer)
-    seat = Seat(role=Role(), policy="p", renderer=renderer, max_tokens=8)
+    seat = AgentSpec(role=Role(), policy="p", renderer=renderer, max_tokens=8)
     engines = {"p": serving({"p": model}, {"p": renderer.end_ids})}
     rollout = Rollout(arena=Spy, seats={"player": seat}, engines=engines)
-    episodes = rollout.play([Job(task=Task(id="game"), seed=seed) for seed in range(1000, 1020)])
+    episodes = rollout.run(
+        [EpisodeSpec(task=Task(id="game"), seed=seed) for seed in range(1000, 1020)]
+    )
     assert {episode.status for episode in episodes} == {Status.FINISHED}
     assert fmean(episode.metrics["illegal_votes"] for episode in episodes) < 0.1

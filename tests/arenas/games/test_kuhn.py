@@ -30,7 +30,7 @@ def begun(cards: str = "KQ", **settings: str) -> Kuhn:
 
 def play(arena: Kuhn, *moves: str | None) -> list[float]:
     for move in moves:
-        arena.play({arena.stage[0]: move})
+        arena.play_stage({arena.stage[0]: move})
     return [arena.paid[agent] for agent in arena.possible_agents]
 
 

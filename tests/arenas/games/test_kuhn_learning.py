@@ -34,14 +34,14 @@ def last(run: Path) -> float:
     return found.exploitability
 
 
-def test_self_play_with_a_magnet_ends_near_the_equilibrium_of_kuhn_poker() -> None:
+def test_self_play_with_a_ema_ends_near_the_equilibrium_of_kuhn_poker() -> None:
     runs = [trained("tiny/kuhn", seed) for seed in SEEDS]
     before = [study(run, step=0)[0].exploitability for run in runs]
     assert before == pytest.approx([11 / 24] * len(SEEDS), abs=0.03)
     assert mean(last(run) for run in runs) <= 0.05
 
 
-def test_without_the_magnet_it_does_not() -> None:
+def test_without_the_ema_it_does_not() -> None:
     assert mean(last(trained("tiny/kuhn", seed, "objective.kl=0")) for seed in SEEDS) >= 0.1
 
 
@@ -51,6 +51,6 @@ def test_joint_credit_finds_the_code_where_each_for_itself_stays_at_home() -> No
         return [list(read_metrics(r / "metrics.jsonl").values())[-1][RETURN] for r in runs]
 
     joint = team()
-    alone = team("credit=dr_grpo", "credit.within=agent")
+    alone = team("credit=dr_grpo", "credit.group_by=agent")
     assert min(joint) >= 0.95 * 4.0
     assert max(alone) <= 0.84 * min(joint)

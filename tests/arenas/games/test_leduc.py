@@ -15,7 +15,7 @@ from arenas.games.leduc import Leduc, deals, env, raw_env
 from roles.player import Player
 from selfplay.arena import Arena
 from selfplay.study.measures.exploitability import exploitability, known_game
-from selfplay.study.policy_probs import Choice
+from selfplay.study.policy_probs import ActionDistribution
 from selfplay.types import Task
 from tests.helpers.game_tree import Line, lines, nash_conv, situations, value
 
@@ -42,7 +42,7 @@ def begun(cards: str, **settings: Any) -> Leduc:
 
 def play(arena: Leduc, *moves: str | None) -> list[float]:
     for move in moves:
-        arena.play({arena.stage[0]: move})
+        arena.play_stage({arena.stage[0]: move})
     return [arena.paid[agent] for agent in arena.possible_agents]
 
 
@@ -125,7 +125,10 @@ def test_exploitability_agrees_with_openspiels(arena: Arena, hands: list[Task]) 
         assert set(table) == {(each.agent, each.observation.text) for each in sets}
         found = exploitability(
             game,
-            [Choice(where=s, mass=dict(table[s.agent, s.observation.text])) for s in sets],
+            [
+                ActionDistribution(where=s, mass=dict(table[s.agent, s.observation.text]))
+                for s in sets
+            ],
         )
 
         def strategy(
@@ -143,7 +146,9 @@ def test_exploitability_agrees_with_openspiels(arena: Arena, hands: list[Task]) 
 
 def test_uniform_play() -> None:
     game, sets = known_game(Leduc())
-    uniform = [Choice(where=each, mass=dict.fromkeys(each.actions, 1.0)) for each in sets]
+    uniform = [
+        ActionDistribution(where=each, mass=dict.fromkeys(each.actions, 1.0)) for each in sets
+    ]
     found = exploitability(game, uniform)
     assert found.nash_conv == pytest.approx(4.747222222, abs=1e-9)
     assert found.values == pytest.approx((-0.078125, 0.078125), abs=1e-12)

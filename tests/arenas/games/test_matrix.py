@@ -24,7 +24,7 @@ def begun(task: Task | None = None, **settings: Any) -> Matrix:
 
 
 def play(arena: Matrix, first: str | None, second: str | None) -> list[float]:
-    arena.play(dict(zip(arena.possible_agents, (first, second), strict=True)))
+    arena.play_stage(dict(zip(arena.possible_agents, (first, second), strict=True)))
     return [arena.paid[agent] for agent in arena.possible_agents]
 
 
@@ -92,7 +92,7 @@ def test_messages_go_to_the_other_before_each_round() -> None:
 def test_one_speaker_speaks_alone() -> None:
     arena = begun(speakers=[1])
     assert arena.stage == ("player_1",)
-    arena.play({"player_1": "trust me"})
+    arena.play_stage({"player_1": "trust me"})
     assert arena.stage == ("player_0", "player_1")
     assert arena.view("player_0").fields["heard"] == "trust me"
 
@@ -189,7 +189,7 @@ def test_in_the_signal_game_home_is_safe_and_meeting_is_better_for_both() -> Non
             for partner in arena.moves[1]:
                 arena.begin(tasks([state])[0], seed=0)
                 assert arena.stage == ("scout_0",)
-                arena.play({"scout_0": "x"})
+                arena.play_stage({"scout_0": "x"})
                 pays[state, scout, partner] = play(arena, scout, partner)
     for state, wrong in (("north", "south"), ("south", "north")):
         assert pays[state, "hunt", state] == [4, 4]

@@ -24,7 +24,7 @@ def begun(**settings: Any) -> Negotiation:
 
 def play(arena: Negotiation, *moves: str | None) -> list[float]:
     for move in moves:
-        arena.play({arena.stage[0]: move})
+        arena.play_stage({arena.stage[0]: move})
     return [arena.paid[agent] for agent in arena.possible_agents]
 
 

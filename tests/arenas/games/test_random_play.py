@@ -19,7 +19,7 @@ from selfplay.errors import ConfigError
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.warmstart import WarmStart
 from selfplay.role import Role
-from selfplay.rollout.rollout import Seat
+from selfplay.rollout.rollout import AgentSpec
 from selfplay.study.measures.exploitability import exploitability, known_game
 from selfplay.study.policy_probs import read
 from selfplay.types import Action, Demonstration, Observation, Task
@@ -193,7 +193,7 @@ def test_the_warm_start_is_nearly_uniform_and_tells_hands_apart() -> None:
     )
     model, tokenizer = start.train()
     renderer = ChatRenderer(tokenizer)
-    seat = Seat(role=role, policy="base", renderer=renderer, max_tokens=2)
+    seat = AgentSpec(role=role, policy="base", renderer=renderer, max_tokens=2)
     game, sets = known_game(Kuhn())
     choices = read(sets, seats={"player": seat}, models={"base": model})
     assert exploitability(game, choices).exploitability == pytest.approx(11 / 24, abs=0.02)

@@ -17,7 +17,7 @@ from selfplay.engines.scripted import ScriptedEngine
 from selfplay.experiment.experiment import validate
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Observation, Status, Task
 
 GAMES = [
@@ -37,7 +37,7 @@ def begun(board: str = "", **settings: Any) -> TicTacToe:
 
 def play(arena: TicTacToe, *moves: str | None) -> list[float]:
     for move in moves:
-        arena.play({arena.stage[0]: move})
+        arena.play_stage({arena.stage[0]: move})
     return [arena.paid[agent] for agent in arena.possible_agents]
 
 
@@ -110,13 +110,13 @@ def test_a_perfect_player_is_never_beaten() -> None:
 def games(first: Any, second: Any, count: int) -> list[float]:
     """What the first is paid in each of these games."""
     seat: dict[str, Any] = {"role": Role(), "renderer": ByteRenderer()}
-    seats = {name: Seat(policy=name, **seat) for name in ("x", "o")}
+    seats = {name: AgentSpec(policy=name, **seat) for name in ("x", "o")}
     rollout = Rollout(
         arena=lambda: TicTacToe(players=("x", "o")),
         seats=seats,
         engines={"x": ScriptedEngine({"x": first}), "o": ScriptedEngine({"o": second})},
     )
-    episodes = rollout.play([Job(task=Task(id="game"), seed=seed) for seed in range(count)])
+    episodes = rollout.run([EpisodeSpec(task=Task(id="game"), seed=seed) for seed in range(count)])
     assert all(episode.status is Status.FINISHED for episode in episodes)
     assert all(episode.metrics["illegal"] == 0 for episode in episodes)
     return [episode.metrics["x_0_payoff"] for episode in episodes]

@@ -48,7 +48,7 @@ def test_what_a_player_sees_is_one_of_the_situations_that_are_shown() -> None:
         for agent in arena.stage:
             prompt = role.prompt(arena.view(agent))[-1]["content"]
             assert prompt in pieces
-        arena.play({agent: rng.choice(arena.moves[0]) for agent in arena.stage})
+        arena.play_stage({agent: rng.choice(arena.moves[0]) for agent in arena.stage})
 
 
 def test_errors_are_a_share() -> None:

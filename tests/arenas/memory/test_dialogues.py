@@ -153,8 +153,8 @@ def test_a_task_for_every_turn_that_a_question_rests_on(tmp_path: Path) -> None:
     assert asked == [[("Where?", [0])], [("When?", [1, 2])], [("When?", [0, 1])]]
     arena = raw_env()
     arena.begin(found[2], seed=0)
-    arena.play({MANAGER: '{"event": "ADD"}'})
-    arena.play({"answer_agent_0": '{"answer": "2023", "memories": []}'})
+    arena.play_stage({MANAGER: '{"event": "ADD"}'})
+    arena.play_stage({"answer_agent_0": '{"answer": "2023", "memories": []}'})
     assert arena.paid[MANAGER] == 1.0 and arena.metrics["evidence_shown"] == 1.0
 
 

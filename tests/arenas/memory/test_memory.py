@@ -34,14 +34,14 @@ def begun(facts: list[dict[str, str]], questions: list[dict[str, Any]], **settin
 def manage(arena: Memory, *actions: str | None) -> list[str]:
     verdicts = []
     for action in actions:
-        arena.play({MANAGER: action})
+        arena.play_stage({MANAGER: action})
         verdicts.append(str(arena.notes[MANAGER]["verdict"]))
     return verdicts
 
 
 def answer(arena: Memory, *texts: str | None) -> None:
     actions = [None if t is None else json.dumps({"answer": t, "memories": []}) for t in texts]
-    arena.play(dict(zip(arena.stage, actions, strict=True)))
+    arena.play_stage(dict(zip(arena.stage, actions, strict=True)))
 
 
 def shown(arena: Memory, agent: str) -> list[str]:
@@ -163,7 +163,7 @@ def test_answers_name_the_memories_they_rest_on() -> None:
     arena = begun(said("one", "two"), asked(("Q?", "a")))
     manage(arena, ADD, ADD)
     action = json.dumps({"answer": "a", "memories": ["1", "8", "9"]})
-    arena.play({"answer_agent_0": action})
+    arena.play_stage({"answer_agent_0": action})
     notes = arena.notes["answer_agent_0"]
     assert (notes["memories_selected"], notes["memories_unknown"]) == (1, 2)
     assert notes["verdict"] == "correct" and arena.paid["answer_agent_0"] == 1.0
@@ -186,7 +186,7 @@ def test_answers_name_the_memories_they_rest_on() -> None:
 def test_what_is_no_answer_is_malformed(action: str | None) -> None:
     arena = begun(said("x"), asked(("Q?", "Rome")), malformed_answer=-1.0)
     manage(arena, NOOP)
-    arena.play({"answer_agent_0": action})
+    arena.play_stage({"answer_agent_0": action})
     assert arena.notes["answer_agent_0"]["verdict"] == "malformed"
     assert arena.paid == {**arena.paid, "answer_agent_0": -1.0, MANAGER: 0.0}
 
@@ -253,7 +253,7 @@ def test_hostile_text_changes_nothing_and_raises_nothing(length: int) -> None:
     arena = begun(said(noise[:3000], "x", "x"), asked(("Q?", "a"), (noise[:500], "b")))
     text = json.dumps({"event": "ADD", "text": noise[:900] + "\ud800"})
     assert manage(arena, noise, text, ADD)[:2] == ["not_json", "add"]
-    arena.play(
+    arena.play_stage(
         {
             "answer_agent_0": noise,
             "answer_agent_1": json.dumps({"answer": noise[:50_000], "memories": [noise[:9]]}),

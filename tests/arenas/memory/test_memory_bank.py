@@ -11,7 +11,7 @@ from arenas.memory.arena import raw_env
 from arenas.memory.bank import (
     Fact,
     MemoryBank,
-    Operation,
+    MemoryOperation,
     OperationError,
     read_answer,
     read_operations,
@@ -31,8 +31,8 @@ def test_the_papers_form_and_single_operations_are_read() -> None:
     text = """{"memory": [
         {"id": "0", "text": "same", "event": "NONE"},
         {"id": "1", "text": " new ", "event": "UPDATE", "old_memory": "old"}]}"""
-    assert read_operations(text) == [Operation(event="UPDATE", id="1", text="new")]
-    assert read_operations('{"event": "ADD"}') == [Operation(event="ADD")]
+    assert read_operations(text) == [MemoryOperation(event="UPDATE", id="1", text="new")]
+    assert read_operations('{"event": "ADD"}') == [MemoryOperation(event="ADD")]
     assert read_operations('[{"event": "NOOP"}]') == read_operations('{"memory": []}') == []
 
 
@@ -42,9 +42,9 @@ def test_a_bank_is_what_its_journal_says() -> None:
     for number in range(60):
         names = [*bank.entries, "77"]
         operations = [
-            Operation(event="ADD")
+            MemoryOperation(event="ADD")
             if rng.random() < 0.5
-            else Operation(event=rng.choice(["UPDATE", "DELETE"]), id=rng.choice(names))
+            else MemoryOperation(event=rng.choice(["UPDATE", "DELETE"]), id=rng.choice(names))
             for _ in range(rng.randrange(3))
         ]
         try:
@@ -59,16 +59,16 @@ def test_a_bank_is_what_its_journal_says() -> None:
             assert bank.fork(length).entries == entries
     twin = bank.fork()
     assert twin == bank and json.loads(json.dumps(bank.journal)) == bank.journal
-    twin.apply([Operation(event="DELETE", id=next(iter(twin.entries)))], fact(99))
+    twin.apply([MemoryOperation(event="DELETE", id=next(iter(twin.entries)))], fact(99))
     assert len(bank.journal) == len(twin.journal) - 1 and bank.entries != twin.entries
 
 
 def test_an_entry_keeps_its_id_its_old_texts_and_its_sources() -> None:
     bank = MemoryBank()
-    bank.apply([Operation(event="ADD")], fact(4, "Rome", time="May"))
-    bank.apply([Operation(event="UPDATE", id="4", text="Oslo")], fact(7, time="June"))
+    bank.apply([MemoryOperation(event="ADD")], fact(4, "Rome", time="May"))
+    bank.apply([MemoryOperation(event="UPDATE", id="4", text="Oslo")], fact(7, time="June"))
     assert bank.entries["4"].sources == (4, 7), "its own text may keep what the entry said"
-    bank.apply([Operation(event="UPDATE", id="4")], fact(9, "Lima"))
+    bank.apply([MemoryOperation(event="UPDATE", id="4")], fact(9, "Lima"))
     (entry,) = bank.entries.values()
     assert (entry.id, entry.text, entry.time) == ("4", "Lima", "June")
     assert entry.old == ("Rome", "Oslo") and entry.sources == (9,), "the bare fact keeps nothing"
@@ -77,9 +77,9 @@ def test_an_entry_keeps_its_id_its_old_texts_and_its_sources() -> None:
 
 def test_ids_do_not_depend_on_what_else_was_added() -> None:
     full, less = MemoryBank(), MemoryBank()
-    full.apply([Operation(event="ADD"), Operation(event="ADD", text="b")], fact(0))
+    full.apply([MemoryOperation(event="ADD"), MemoryOperation(event="ADD", text="b")], fact(0))
     for bank in (full, less):
-        bank.apply([Operation(event="ADD")], fact(1))
+        bank.apply([MemoryOperation(event="ADD")], fact(1))
     assert list(full.entries) == ["0", "0.1", "1"] and list(less.entries) == ["1"]
 
 
@@ -145,13 +145,13 @@ def test_the_roles_show_what_they_need(style: str) -> None:
     (message,) = manager.prompt(arena.view("memory_manager_0"))
     assert "FACT ONE" in message["content"] and "FACT TWO" not in message["content"]
     assert "QUESTION" not in message["content"] and "GOLD" not in message["content"]
-    arena.play({"memory_manager_0": manager.parse(' {"event": "ADD"} ')})
-    arena.play({"memory_manager_0": manager.parse('{"memory": []}')})
+    arena.play_stage({"memory_manager_0": manager.parse(' {"event": "ADD"} ')})
+    arena.play_stage({"memory_manager_0": manager.parse('{"memory": []}')})
     (message,) = agent.prompt(arena.view("answer_agent_0"))
     assert "[0]" in message["content"] and "FACT ONE" in message["content"]
     assert "QUESTION" in message["content"] and "FACT TWO" not in message["content"]
     assert "GOLD" not in message["content"]
-    arena.play({"answer_agent_0": agent.parse("**Memories:** [0] [5]\n**Answer:** gold")})
+    arena.play_stage({"answer_agent_0": agent.parse("**Memories:** [0] [5]\n**Answer:** gold")})
     assert arena.paid == {"memory_manager_0": 1.0, "answer_agent_0": 1.0}
     assert arena.notes["answer_agent_0"]["memories_unknown"] == 1
 

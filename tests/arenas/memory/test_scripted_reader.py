@@ -9,7 +9,7 @@ from selfplay.credit.counterfactual import Counterfactual
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.rewards import mean
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Group, Observation, Task
 from tests.arenas.memory.test_memory import ADD, NOOP, asked, begun, manage, said
 
@@ -62,16 +62,16 @@ def test_counterfactual_credit_of_an_operation_is_what_it_was_worth() -> None:
     def arena() -> Memory:
         return raw_env(reader=TinyReader())
 
-    seat = Seat(role=MemoryManager(), policy="p", renderer=ByteRenderer())
+    seat = AgentSpec(role=MemoryManager(), policy="p", renderer=ByteRenderer())
     engine = ScriptedEngine({"p": words})
     rollout = Rollout(arena=arena, seats={"memory_manager": seat}, engines={"p": engine})
-    (episode,) = rollout.play([Job(task=task, seed=0)])
+    (episode,) = rollout.run([EpisodeSpec(task=task, seed=0)])
     credit = Counterfactual(arena=arena, default='{"event": "NOOP"}', returns="own")
     samples = credit.assign([Group(id="1.0.0", episodes=(episode,))])
     # In the end the bank says nothing of a city: half of the answers are right. Without the DELETE
     # both would be; the others changed nothing that was left.
     assert [sample.advantage for sample in samples] == [0.0, 0.0, 0.0, -0.5]
     script = iter([ADD, '{"event": "UPDATE", "id": "0"}', ADD, NOOP])
-    (episode,) = rollout.play([Job(task=task, seed=0)])
+    (episode,) = rollout.run([EpisodeSpec(task=task, seed=0)])
     samples = credit.assign([Group(id="1.0.0", episodes=(episode,))])
     assert [sample.advantage for sample in samples] == [0.5, 0.5, 0.0, 0.0]

@@ -27,7 +27,7 @@ def begun(task: Task = ASK, **settings: Any) -> JudgedQuestions:
 
 
 def play(arena: JudgedQuestions, *moves: str | None) -> None:
-    arena.play(dict(zip(arena.stage, moves, strict=True)))
+    arena.play_stage(dict(zip(arena.stage, moves, strict=True)))
 
 
 def argued(answer: str) -> str:

@@ -44,11 +44,11 @@ def argued(answer: str) -> str:
 
 def answer(arena: Questions, *answers: str | None) -> None:
     said = [None if a is None else argued(a) for a in answers]
-    arena.play(dict(zip(arena.stage, said, strict=True)))
+    arena.play_stage(dict(zip(arena.stage, said, strict=True)))
 
 
 def asked(arena: Questions, *answers: str | None) -> Questions:
-    arena.play({PROPOSER: "3 + 4"})
+    arena.play_stage({PROPOSER: "3 + 4"})
     answer(arena, *answers)
     return arena
 
@@ -128,7 +128,7 @@ def test_a_verifier_judges_what_a_model_asked() -> None:
     assert arena.created[0].payload == {"mode": "solve", "question": "3 + 4"}
     for question, reason in (("what is 3", "no_sum"), ("1" + " + 1" * 8, "too_many_terms")):
         arena = begun(label="verifier", verifier=Calculator(), invalid=-1.0)
-        arena.play({PROPOSER: question})
+        arena.play_stage({PROPOSER: question})
         assert arena.finished and arena.notes[PROPOSER]["verdict"] == reason
         assert arena.paid[PROPOSER] == -1.0 and arena.metrics["valid_proposal"] == 0.0
 
@@ -155,19 +155,19 @@ def test_what_is_no_question_of_its_own(question: str | None, reason: str) -> No
     payload["references"] = [{"question": "2 + 2"}]
     held_out = names_of([Task(id="x", payload={"question": "9 + 9"})])
     arena = begun(Task(id="a", payload=payload), forbidden=held_out)
-    arena.play({PROPOSER: question})
+    arena.play_stage({PROPOSER: question})
     assert arena.finished and arena.notes[PROPOSER]["verdict"] == reason
 
 
 def test_forks_pickles_replays_and_hostile_text() -> None:
     arena = begun(question_length=1_000_000)
-    arena.play({PROPOSER: NOISE})
+    arena.play_stage({PROPOSER: NOISE})
     twin, loaded = arena.fork(), pickle.loads(pickle.dumps(arena))
     loaded.verifier = arena.verifier
     for each in (arena, twin, loaded):
         assert isinstance(each, Questions)
         moves = [NOISE, "[" * 90_000, json.dumps({"answer": "\ud800"}), argued("7")]
-        each.play(dict(zip(each.stage, moves, strict=True)))
+        each.play_stage(dict(zip(each.stage, moves, strict=True)))
     assert arena.paid == twin.paid == loaded.paid
     paid = dict(arena.paid)
     arena.replay(list(arena.history))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import CodeGenConfig, CodeGenForCausalLM, PreTrainedModel
 
-from selfplay.engines.vllm.core import Host
+from selfplay.engines.vllm.core import EngineCore
 from selfplay.engines.vllm.engine import VLLMEngine
 from selfplay.errors import ConfigError, PromptTooLong
 from selfplay.types import Request, StopReason
@@ -146,7 +146,7 @@ def test_a_second_engine_that_is_to_sleep_is_refused(
 ) -> None:
     settings = replace(engine._settings, sleep=True)
     with pytest.raises(ConfigError, match=r"'p': .* a second engine .* set engine\.sleep=false"):
-        Host(model, settings, rank=None, where="policy 'p'")
+        EngineCore(model, settings, rank=None, where="policy 'p'")
 
 
 def test_an_architecture_that_vllm_does_not_know_is_one_line_without_all_that_it_knows() -> None:

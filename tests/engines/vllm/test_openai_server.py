@@ -21,7 +21,7 @@ from selfplay.engines.messages import MessageRenderer
 from selfplay.engines.openai import OpenAIEngine
 from selfplay.errors import RunError
 from selfplay.models.renderer import ChatRenderer
-from selfplay.rollout.rollout import Job, Rollout, Seat
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Completion, Message, Request, Status, StopReason, Task
 from tests.helpers.builders import save_tiny
 
@@ -158,9 +158,11 @@ def test_a_model_that_it_does_not_have_ends_the_run_in_one_line(url: str) -> Non
 
 def test_it_plays(url: str) -> None:
     remote = engine(url)
-    seat = Seat(role=Player(game="kuhn"), policy="remote", renderer=remote.renderer, max_tokens=8)
+    seat = AgentSpec(
+        role=Player(game="kuhn"), policy="remote", renderer=remote.renderer, max_tokens=8
+    )
     rollout = Rollout(arena=Kuhn, seats={"player": seat}, engines={"remote": remote})
-    played = rollout.play([Job(task=Task(id="hand"), seed=seed) for seed in range(4)])
+    played = rollout.run([EpisodeSpec(task=Task(id="hand"), seed=seed) for seed in range(4)])
     remote.close()
     assert all(each.status is Status.FINISHED and not each.error for each in played)
     assert all(turn.completion_ids for each in played for turn in each.turns)

@@ -42,7 +42,7 @@ def test_a_killed_worker_leaves_nothing_behind_and_is_replaced(tmp_path: Path) -
     import psutil
 
     place = tmp_path / "runs/hurt"
-    ahead = ("runtime.max_lag=1", "objective.correction=truncated", "run.name=hurt")
+    ahead = ("runtime.max_staleness=1", "objective.correction=truncated", "run.name=hurt")
     # Up to step 4 it may be sampled by then; what is sampled after that, somebody else samples.
     command = Command(*VLLM, *ALONE, *ahead, "run.steps=6", cwd=tmp_path, hold=3)
     wait(step(place, 1))

@@ -31,7 +31,7 @@ GAME = (
     *("services=none", "arena=tic_tac_toe", "arena.illegal=random_legal"),
     *("roles=tic_tac_toe", "roles.player.style=terse", "curriculum=games", "curriculum.batch=4"),
     *("evaluations=none", "warmstart=random_play", "warmstart.steps=5", "credit=dr_grpo"),
-    *("credit.within=agent", "objective=magrpo", "sampler.group_size=2", "run.threads=1"),
+    *("credit.group_by=agent", "objective=magrpo", "sampler.group_size=2", "run.threads=1"),
     *("run.checkpoint_every=1", "run.steps=4", "sampling.default.max_tokens=2", "learner.lr=1e-2"),
     "objective.entropy=0.01",  # a gradient at every step, whatever was paid
     *("warmstart.model.hidden=64", "warmstart.model.heads=2"),  # vLLM knows no heads of 16
@@ -56,7 +56,7 @@ def test_a_league_plays_its_snapshots_with_vllm(
     found = [figures[k] for figures in steps for k in figures if k.endswith("/mismatch_kl")]
     assert found and max(found) < 1e-7
     records = (tmp_path / "runs" / "v" / "episodes" / "000004.jsonl").read_text().splitlines()
-    met = {name for line in records for name in json.loads(line)["episode"]["seating"].values()}
+    met = {name for line in records for name in json.loads(line)["episode"]["policy_map"].values()}
     assert any("@" in name for name in met), "nobody met a snapshot"
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from selfplay.engines.vllm import compat, weight_check
 from selfplay.engines.vllm.compat import require_vllm
 from selfplay.engines.vllm.engine import VLLMEngine
-from selfplay.engines.vllm.weight_check import NotArrived, Proof
+from selfplay.engines.vllm.weight_check import WeightCheck, WeightMismatch
 from selfplay.errors import ConfigError
 
 OLD = torch.tensor([[-1.0, -2.0, -9.0], [-3.0, -0.5, -9.0]])
@@ -24,7 +24,7 @@ def said(nats: torch.Tensor) -> list[dict[int, float]]:
 
 
 def test_weights_that_arrived_pass_and_the_difference_is_told() -> None:
-    checked = Proof(1e-3)
+    checked = WeightCheck(1e-3)
     assert checked.check(said(OLD + 1e-6), OLD) == pytest.approx(1e-6, rel=0.1)
     new = OLD + 1e-5
     assert checked.check(said(new - 1e-6), new) == pytest.approx(1e-6, rel=0.1)
@@ -32,29 +32,29 @@ def test_weights_that_arrived_pass_and_the_difference_is_told() -> None:
 
 @pytest.mark.parametrize("moved", [1e-5, 1e-3, 1.0])
 def test_an_update_that_is_lost_is_found_however_small(moved: float) -> None:
-    checked = Proof(1e-3)
+    checked = WeightCheck(1e-3)
     checked.check(said(OLD + 1e-6), OLD)
-    with pytest.raises(NotArrived, match="tolerance" if moved > 2e-3 else "moved by|tolerance"):
+    with pytest.raises(WeightMismatch, match="tolerance" if moved > 2e-3 else "moved by|tolerance"):
         checked.check(said(OLD + 1e-6), OLD + moved)
 
 
 def test_half_an_update_is_not_one() -> None:
-    checked = Proof(1e-3)
+    checked = WeightCheck(1e-3)
     checked.check(said(OLD + 1e-6), OLD)
-    with pytest.raises(NotArrived, match="moved by"):
+    with pytest.raises(WeightMismatch, match="moved by"):
         checked.check(said(OLD + 0.4e-4), OLD + 1e-4)
 
 
 def test_movements_below_the_rounding_tell_nothing() -> None:
-    checked = Proof(1e-3)
+    checked = WeightCheck(1e-3)
     checked.check(said(OLD + 1e-6), OLD)
     checked.check(said(OLD + 1e-6), OLD + 2e-6)
 
 
 @pytest.mark.parametrize("strange", [float("nan"), float("inf")])
 def test_no_numbers_are_no_proof(strange: float) -> None:
-    with pytest.raises(NotArrived):
-        Proof(1e-3).check(said(OLD + strange), OLD)
+    with pytest.raises(WeightMismatch):
+        WeightCheck(1e-3).check(said(OLD + strange), OLD)
 
 
 def test_the_models_own_log_probabilities(model: PreTrainedModel) -> None:

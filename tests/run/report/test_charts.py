@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from selfplay.run.declarations import Declared, Measured
+from selfplay.run.declarations import ArenaMetrics, RunMetrics
 from selfplay.run.report.charts import (
     MOST_POINTS,
     MOST_SERIES,
     Chart,
     Series,
     arrange,
+    downsample,
     draw,
     running_mean,
-    thinned,
 )
-from selfplay.study.plots import Intervals, Matrix, inline, save
+from selfplay.study.plots import IntervalPlot, MatrixPlot, inline, save
 from selfplay.study.stats.bootstrap import Estimate
 from selfplay.types import Metric
 
@@ -41,8 +41,8 @@ def test_curves_are_grouped_by_prefix_and_last_segment() -> None:
             **{f"policy/p{i}/loss": 0.1 for i in range(MOST_SERIES + 2)},
         }
     }
-    fraction = Measured(metrics={"accuracy": Metric(unit="fraction")})
-    declared = Declared(evaluations={"held": fraction})
+    fraction = ArenaMetrics(metrics={"accuracy": Metric(unit="fraction")})
+    declared = RunMetrics(evaluations={"held": fraction})
     charts = {chart.title: chart for section in arrange(rows, declared) for chart in section.charts}
     labels = {title: [series.label for series in chart.series] for title, chart in charts.items()}
     assert labels["Reward per role"] == ["a", "b"]
@@ -77,9 +77,9 @@ def test_running_mean_by_hand() -> None:
     "name", ["<script>x</script>", "$\\frac{1$", "\x00\x1b", "\ud800", "\u202e", ""]
 )
 def test_a_picture_of_any_names_is_drawn(name: str, tmp_path: Path) -> None:
-    matrix = Matrix(title=name, rows=[name], columns=[name, "b"], values=[[1.0, nan]])
+    matrix = MatrixPlot(title=name, rows=[name], columns=[name, "b"], values=[[1.0, nan]])
     gain = Estimate(name=name, value=1.0, low=0.5, high=2.0)
-    for drawing in (matrix, Intervals(title=name, estimates=[gain], null=0.0)):
+    for drawing in (matrix, IntervalPlot(title=name, estimates=[gain], null=0.0)):
         drawn = inline(drawing)
         assert "<script" not in drawn and "\u202e" not in drawn
         assert [path.suffix for path in save([drawing], tmp_path, "m")] == [".svg", ".png"]
@@ -88,10 +88,10 @@ def test_a_picture_of_any_names_is_drawn(name: str, tmp_path: Path) -> None:
 def test_a_long_curve_is_drawn_from_its_extremes() -> None:
     values = [float(n % 97) for n in range(100_000)]
     values[50_001], values[70_000], values[3] = 1e6, -1e6, math.nan
-    places = thinned(values)
+    places = downsample(values)
     assert len(places) <= MOST_POINTS + 1 and places == sorted(set(places))
     assert {50_001, 70_000, 99_999} <= set(places) and 3 not in places
-    assert thinned(values[:9]) == list(range(9)) and thinned([math.nan] * 9_000) == [8_999]
+    assert downsample(values[:9]) == list(range(9)) and downsample([math.nan] * 9_000) == [8_999]
     steps = tuple(range(100_000))
     curve = Series(label="all", steps=steps, values=tuple(values), latest="1")
     assert len(draw(Chart(title="", series=(curve,), omitted=0, share=False))) < 100_000

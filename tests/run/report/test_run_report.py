@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from selfplay.errors import RunError
-from selfplay.run.declarations import Declared, Measured
+from selfplay.run.declarations import ArenaMetrics, RunMetrics
 from selfplay.run.records import Summary, read_metrics
 from selfplay.run.report.html import visible
 from selfplay.run.report.run_report import _with_ends, compare, write_report
@@ -219,8 +219,8 @@ ACCURACY = Metric(unit="fraction", better="higher")
 FAULT = Metric(unit="fraction", better="lower")
 
 
-def declared(chief: tuple[str, ...] = (), **metrics: Metric) -> Declared:
-    return Declared(evaluations={"e": Measured(metrics=metrics, chief=chief)})
+def declared(chief: tuple[str, ...] = (), **metrics: Metric) -> RunMetrics:
+    return RunMetrics(evaluations={"e": ArenaMetrics(metrics=metrics, chief=chief)})
 
 
 def test_comparison_puts_the_whole_first_and_signs_its_changes() -> None:
@@ -230,7 +230,7 @@ def test_comparison_puts_the_whole_first_and_signs_its_changes() -> None:
         ("accuracy", "-5.0", "down"),
         ("b, accuracy", "-", "same"),
     ]
-    assert compare("e", {"before": None, "after": None}, Declared()) == []
+    assert compare("e", {"before": None, "after": None}, RunMetrics()) == []
 
 
 def test_comparison_begins_with_what_was_asked_for_and_knows_faults() -> None:
@@ -257,7 +257,7 @@ def test_the_headline_is_the_chief_metric_and_not_the_first() -> None:
 
 def test_won_drawn_and_lost_have_one_unit() -> None:
     figures = {f"versus/random/{name}": 0.25 for name in ("won", "drawn", "lost", "return")}
-    lines = compare("e", {"before": {}, "after": figures}, Declared())
+    lines = compare("e", {"before": {}, "after": figures}, RunMetrics())
     assert [line.after for line in lines] == ["25.0%", "25.0%", "25.0%", "0.250"]
 
 

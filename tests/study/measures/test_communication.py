@@ -12,7 +12,7 @@ from arenas.games.matrix import Matrix, raw_env
 from selfplay.arena import Arena
 from selfplay.engines.scripted import Script, constant
 from selfplay.errors import ConfigError
-from selfplay.study.matches import Games
+from selfplay.study.matches import StudyMatches
 from selfplay.study.measures import influence, message_ablation
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Estimate
@@ -24,7 +24,7 @@ ENTROPY = -0.1 * log(0.1) - 0.9 * log(0.9)
 CODE = dict(zip(STATES, "wxyz", strict=True))
 
 
-def team(script: Script, **settings: Any) -> Games:
+def team(script: Script, **settings: Any) -> StudyMatches:
     return games(lewis(), {"team": script}, tasks=lewis_tasks(), **{"episodes": 160, **settings})
 
 
@@ -36,7 +36,7 @@ def covers(estimate: Estimate, truth: float) -> bool:
     return estimate.low - 1e-9 <= truth <= estimate.high + 1e-9
 
 
-def ablated(made: Games) -> dict[str, Estimate]:
+def ablated(made: StudyMatches) -> dict[str, Estimate]:
     return by_name(message_ablation.study(made, player("team", made.arena)))
 
 
@@ -113,12 +113,12 @@ class Order(Arena):
     def acting(self) -> Sequence[str]:
         return [self.order[self.done]] if self.done < len(self.order) else self.possible_agents
 
-    def speaking(self) -> Sequence[str]:
+    def messengers(self) -> Sequence[str]:
         return self.acting() if self.done < len(self.order) else []
 
     def view(self, agent: str) -> Observation:
         other = next(each for each in self.possible_agents if each != agent)
-        fields = {"heard": self.heard.get(other, "nothing"), "speaks": bool(self.speaking())}
+        fields = {"heard": self.heard.get(other, "nothing"), "speaks": bool(self.messengers())}
         return Observation(text="", fields=fields)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from selfplay.errors import ConfigError
-from selfplay.study.measures.compare import Measured, parse_sets, study
+from selfplay.study.measures.compare import MeasuredRun, parse_sets, study
 from selfplay.study.players import Reference
-from selfplay.study.plots import Curves, Dots, inline
+from selfplay.study.plots import CurvePlot, DotPlot, inline
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Direction, Estimate
 
@@ -18,9 +18,9 @@ T = 4.302653  # Student's 97.5 % point with two degrees of freedom
 
 def measured(
     run: str, seed: int, curve: dict[int, float] | None = None, **figures: float
-) -> Measured:
+) -> MeasuredRun:
     at = curve or {}
-    drawing = Curves(title="by round", x=list(at), series={"c": list(at.values())}, bands={})
+    drawing = CurvePlot(title="by round", x=list(at), series={"c": list(at.values())}, bands={})
     result = Result(
         measure="m",
         title=f"Kindness of {run}@9 in game",
@@ -28,7 +28,7 @@ def measured(
         estimates=[Estimate(name=name, value=value) for name, value in figures.items()],
         drawings=[drawing],
     )
-    return Measured(reference=Reference(run=Path(run)), seed=seed, result=result)
+    return MeasuredRun(reference=Reference(run=Path(run)), seed=seed, result=result)
 
 
 def by_name(result: Result) -> dict[str, Estimate]:
@@ -59,7 +59,7 @@ def test_means_over_runs_and_differences_by_seed() -> None:
 def test_which_way_figures_err_is_told_of_their_means_and_differences() -> None:
     """A mean of lower bounds is one; a difference of two of them bounds nothing."""
 
-    def of(run: str, seed: int, value: float, direction: Direction) -> Measured:
+    def of(run: str, seed: int, value: float, direction: Direction) -> MeasuredRun:
         made = measured(run, seed)
         (each,) = [Estimate(name="x", value=value, direction=direction)]
         return replace(made, result=replace(made.result, estimates=[each]))
@@ -103,7 +103,7 @@ def test_a_runs_own_name_is_no_part_of_a_figures() -> None:
             definition="",
             estimates=[Estimate(name=figure, value=0.0) for figure in figures],
         )
-        return list(Measured(reference=reference, seed=0, result=made).values())
+        return list(MeasuredRun(reference=reference, seed=0, result=made).values())
 
     figures = ("hall-0@60: gain", "hall-0@start: gain", "gap")
     assert names(Reference(run=Path("runs/hall-0")), *figures) == ["gain", "@start: gain", "gap"]
@@ -115,8 +115,8 @@ def test_curves_are_means_with_the_lowest_and_the_highest_run() -> None:
     runs = [measured("a", 0, {1: 0.0, 2: 0.4}, x=5.0), measured("b", 1, {1: 1.0, 3: 0.2}, x=7.0)]
     result = study("m", {"all": runs})
     dots, curves = result.drawings
-    assert isinstance(dots, Dots) and dots.rows == ["x"] and dots.sets == {"all": [[5.0, 7.0]]}
-    assert isinstance(curves, Curves) and curves.x == [1, 2, 3]
+    assert isinstance(dots, DotPlot) and dots.rows == ["x"] and dots.sets == {"all": [[5.0, 7.0]]}
+    assert isinstance(curves, CurvePlot) and curves.x == [1, 2, 3]
     assert curves.series == {"all": [0.5, 0.4, 0.2]}
     assert curves.bands == {"all": ([0.0, 0.4, 0.2], [1.0, 0.4, 0.2])}
     for drawing in result.drawings:
@@ -157,13 +157,13 @@ def test_what_pictures_have_no_colours_for_is_told() -> None:
 
 def test_figures_of_one_size_share_a_picture() -> None:
     runs = {"all": [measured("a", 0, share=-0.4, one=1.0, few=3.0, more=9.0, many=40.0, no=nan)]}
-    drawn = [each for each in study("m", runs).drawings if isinstance(each, Dots)]
+    drawn = [each for each in study("m", runs).drawings if isinstance(each, DotPlot)]
     assert [each.rows for each in drawn] == [["share", "one"], ["few", "more"], ["many"]]
 
 
 def test_dots_stand_where_the_values_are() -> None:
     values = {"one": [[0.0, 0.5], [nan, inf]], "two": [[1.0], [0.2]]}
-    picture = inline(Dots(title="t", rows=["a", "b"], sets=values, null=0.0))
+    picture = inline(DotPlot(title="t", rows=["a", "b"], sets=values, null=0.0))
     assert "<svg" in picture and "nan" not in picture.lower()
 
 

@@ -16,8 +16,8 @@ from selfplay.engines.scripted import Script, ScriptedEngine, constant
 from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import Seat
-from selfplay.study.matches import Games
+from selfplay.rollout.rollout import AgentSpec
+from selfplay.study.matches import StudyMatches
 from selfplay.study.measures.counterfactual import mattered, scored, slips, study
 from selfplay.types import Action, InvalidAction, Observation, Task
 from tests.helpers.scripted_games import player
@@ -85,11 +85,13 @@ def in_turn(*words: str) -> Script:
 
 def errands(
     script: Script, trained: Mapping[str, float], *, then: Script | None = None, **settings: Any
-) -> Games:
+) -> StudyMatches:
     """Both players do the same, unless told otherwise; what they would rather do differs."""
     engine, renderer = ScriptedEngine({"now": script, "then": then or script}), Bytes()
-    seats = {role: Seat(role=Role(), policy="now", renderer=renderer) for role in Errands.roles}
-    return Games(
+    seats = {
+        role: AgentSpec(role=Role(), policy="now", renderer=renderer) for role in Errands.roles
+    }
+    return StudyMatches(
         arena=lambda: Errands(Errands.roles),
         seats=seats,
         engines={"now": engine, "then": engine},
@@ -100,13 +102,13 @@ def errands(
     )
 
 
-def players(games: Games) -> list[Any]:
+def players(games: StudyMatches) -> list[Any]:
     return [player(name, games.arena) for name in ("now", "then")]
 
 
 def test_an_actions_worth_is_what_the_team_gets_less_without_it() -> None:
     games = errands(in_turn("good", "harm", "none"), {})
-    episodes = games.play({"worker_0": "now"})
+    episodes = games.run({"worker_0": "now"})
     found = mattered(games, episodes, ["worker"], "none")
     assert [(each.turn.action, each.worth) for each in found] == [("good", 2), ("harm", -2)] * 12
     found = mattered(games, episodes, ["worker"], "good")
@@ -117,7 +119,7 @@ def test_an_actions_worth_is_what_the_team_gets_less_without_it() -> None:
 def test_one_move_of_the_untrained_in_every_place_of_a_trained_game() -> None:
     games = errands(in_turn("good", "good", "none"), {}, then=constant("harm"))
     first, second = players(games)
-    whole = games.play({"worker_0": "now"})[:1]
+    whole = games.run({"worker_0": "now"})[:1]
     found, judged = slips(games, whole, first, second, ["worker"], "none")
     assert [[turn.action for turn in each.turns] for each in found] == [
         ["harm", "good", "none"],
@@ -139,7 +141,7 @@ def test_what_becomes_of_a_single_move_is_in_the_hosts_hands() -> None:
 
     games = errands(host, {}, then=constant("good"))
     first, second = players(games)
-    whole = games.play({"worker_0": "now"})[:1]
+    whole = games.run({"worker_0": "now"})[:1]
     found, judged = slips(games, whole, first, second, ["worker"], "none")
     assert [turn.action for turn in found[0].turns] == ["good", "none", "harm"]
     # 4 - 2 against -4 of "none", "harm", "none", halved.
@@ -151,7 +153,7 @@ def test_what_becomes_of_a_single_move_is_in_the_hosts_hands() -> None:
 def test_a_preference_is_the_change_of_the_log_odds_against_the_default() -> None:
     # "good" has g, d and two o, "none" n twice, o and e; the end is as likely for both players.
     games = errands(in_turn("good", "good", "none"), {"g": 8.0, "n": 0.5, "e": 2.0})
-    episodes = games.play({"worker_0": "now"})
+    episodes = games.run({"worker_0": "now"})
     found = mattered(games, episodes, ["worker"], "none")[:2]
     found = scored(games, players(games), found, "none")
     # All weights, 8 + 0.5 + 2 and 253 others, stand in every byte's chance; "none" has the end
@@ -204,7 +206,7 @@ def test_what_cannot_be_judged_is_one_line(settings: dict[str, str], words: str)
 
     games = errands(constant("good"), {})
     games.seats = {
-        role: Seat(role=Strict(), policy="now", renderer=Bytes()) for role in Errands.roles
+        role: AgentSpec(role=Strict(), policy="now", renderer=Bytes()) for role in Errands.roles
     }
     with pytest.raises(ConfigError) as error:
         study(games, players(games), **{"default": "none", **settings})

@@ -127,7 +127,7 @@ def test_a_judge_of_one_answer() -> None:
 
 def test_the_sides_change_places_with_all_that_is_theirs() -> None:
     made = games(debate, {"x": judged_by(knows)}, tasks=SUMS, episodes=1)
-    (played,) = made.play(player("x", debate).seats(made.agents))
+    (played,) = made.run(player("x", debate).seats(made.agents))
     verdict = bench(debate, played)
     assert verdict is not None and (verdict.judge, len(verdict.stages)) == ("judge_0", 2)
     state = before(debate, verdict)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from selfplay.study.measures.pass_at_k import Ballots, ballots, majority_at_k
+from selfplay.study.measures.pass_at_k import AnswerVotes, ballots, majority_at_k
 
 
 def enumerated(samples: list[tuple[str, bool]], k: int) -> Fraction:
@@ -22,7 +22,7 @@ def enumerated(samples: list[tuple[str, bool]], k: int) -> Fraction:
 
 
 def test_majority_is_the_mean_over_all_subsets() -> None:
-    aabbc = Ballots(right=[2], wrong=[2, 1])
+    aabbc = AnswerVotes(right=[2], wrong=[2, 1])
     assert majority_at_k(aabbc, 5, 3) == pytest.approx(13 / 30)
     assert isnan(majority_at_k(aabbc, 5, 6))
     rng = Random(0)
@@ -46,18 +46,18 @@ def test_majority_is_unbiased() -> None:
             for b in range(8 - a):
                 c = 7 - a - b
                 chance = comb(7, a) * comb(7 - a, b) * 0.4**a * 0.3 ** (b + c)
-                voted = Ballots(right=[a] if a else [], wrong=[n for n in (b, c) if n])
+                voted = AnswerVotes(right=[a] if a else [], wrong=[n for n in (b, c) if n])
                 mean += chance * majority_at_k(voted, 7, k)
         assert mean == pytest.approx(truth, abs=1e-12)
 
 
 def test_the_vote_of_many_samples_has_no_limit_of_numbers() -> None:
-    assert majority_at_k(Ballots(right=[300], wrong=[300]), 600, 599) == pytest.approx(0.5)
-    assert majority_at_k(Ballots(right=[1500], wrong=[900]), 2400, 1) == pytest.approx(0.625)
+    assert majority_at_k(AnswerVotes(right=[300], wrong=[300]), 600, 599) == pytest.approx(0.5)
+    assert majority_at_k(AnswerVotes(right=[1500], wrong=[900]), 2400, 1) == pytest.approx(0.625)
 
 
 def test_who_says_nothing_has_no_vote() -> None:
-    silent = Ballots(right=[1], wrong=[])
+    silent = AnswerVotes(right=[1], wrong=[])
     assert majority_at_k(silent, 4, 1) == pytest.approx(0.25)  # nobody wins where none votes
     assert majority_at_k(silent, 4, 4) == pytest.approx(1)  # three silent ones outvote nobody
 
@@ -66,4 +66,4 @@ def test_answers_whose_rightness_is_not_theirs_are_not_counted() -> None:
     assert ballots([("a", True), ("a", False)]) is None  # right and wrong at once
     assert ballots([("", True), ("a", False)]) is None  # right without an answer
     assert ballots([(None, True), (None, False)]) is None
-    assert ballots([("", False)]) == Ballots(right=[], wrong=[])
+    assert ballots([("", False)]) == AnswerVotes(right=[], wrong=[])

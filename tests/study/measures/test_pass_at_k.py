@@ -15,8 +15,8 @@ from arenas.questions.arena import Questions
 from selfplay.engines.scripted import Script
 from selfplay.errors import ConfigError
 from selfplay.study.measures.pass_at_k import (
-    Ballots,
-    Counts,
+    AnswerVotes,
+    AttemptCounts,
     counts,
     cover,
     discovered,
@@ -64,8 +64,8 @@ def test_fishers_exact_test() -> None:
 
 
 def test_what_was_never_found_needs_samples_to_count_as_new() -> None:
-    def counted(right: list[int], n: int) -> Counts:
-        return Counts(tasks=["a", "b"], samples=np.full(2, n), right=np.array(right))
+    def counted(right: list[int], n: int) -> AttemptCounts:
+        return AttemptCounts(tasks=["a", "b"], samples=np.full(2, n), right=np.array(right))
 
     assert discovered(counted([3, 0], 3), counted([0, 0], 3)) == 0
     assert discovered(counted([12, 0], 16), counted([0, 0], 16)) == 1
@@ -174,7 +174,9 @@ def test_tasks_without_the_metric_are_refused() -> None:
 
 
 def test_cover() -> None:
-    counted = Counts(tasks=list("abcd"), samples=np.full(4, 20), right=np.array([18, 12, 6, 1]))
+    counted = AttemptCounts(
+        tasks=list("abcd"), samples=np.full(4, 20), right=np.array([18, 12, 6, 1])
+    )
     assert cover(counted, 0.5).mean() == 0.5
     assert cover(counted, 0.3).sum() == 3  # at least: 6 of 20 is 0.3
 
@@ -249,4 +251,4 @@ def test_an_episodes_answer_is_its_last_word() -> None:
     cut = episode(turn("debater_0", stage=0, action=said), task=SUMS[0], status=Status.TRUNCATED)
     made = games(lambda: arena, {"a": answerer(1.0)}, tasks=SUMS[:1], metrics=["accuracy"])
     found = counts(made, [*played, cut])
-    assert found.voted == [Ballots(right=[1], wrong=[1])] and found.samples.tolist() == [3]
+    assert found.voted == [AnswerVotes(right=[1], wrong=[1])] and found.samples.tolist() == [3]

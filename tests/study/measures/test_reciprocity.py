@@ -13,7 +13,7 @@ from selfplay.engines.scripted import Script, constant
 from selfplay.errors import ConfigError
 from selfplay.role import Role
 from selfplay.study.measures.reciprocity import conditionals, memory_one, study
-from selfplay.study.players import Player
+from selfplay.study.players import StudyPlayer
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Draws, Estimate
 from selfplay.types import Observation
@@ -47,14 +47,14 @@ TIT_FOR_TAT = strategy(lambda own, other: other)
 
 def played(first: Script, second: Script | None = None, **settings: Any) -> Result:
     made = games(arena, {"a": first, "b": second or first}, **settings)
-    who: Player = player("a", arena)
+    who: StudyPlayer = player("a", arena)
     if second is not None:
         # Agents of one role: seat the second one by name.
         who = _Two(label="a", policies={"player": "a"})
     return study(made, who)
 
 
-class _Two(Player):
+class _Two(StudyPlayer):
     def seats(self, agents: Any) -> dict[str, str]:
         return dict(zip(agents, "ab", strict=True))
 
