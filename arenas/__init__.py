@@ -1,11 +1,11 @@
-"""Arenas: the games, each a PettingZoo environment in a file of its own.
+"""Arenas: the games, each one a PettingZoo environment in its own file.
 
 Importing this package registers them: `pettingzoo.make("aec", "selfplay/absolute_zero_v0")`.
 """
 
 from pettingzoo import register
 
-# By name, so that nothing is imported before one is made.
+# Entry points are names, so that an arena is imported only when it is made.
 register("aec", "selfplay/absolute_zero_v0", entry_point="arenas.absolute_zero.arena:env")
 register("aec", "selfplay/collaboration_v0", entry_point="arenas.collaboration.arena:env")
 register("aec", "selfplay/debate_v0", entry_point="arenas.debate.arena:env")

@@ -1,1 +1,1 @@
-"""Roles: how a model sees an observation and how its words become an action."""
+"""Roles: prompts made from observations, and actions parsed from completions."""

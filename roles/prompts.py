@@ -1,4 +1,4 @@
-"""Prompt templates (Jinja): each lies in the folder of the role that uses it."""
+"""Prompt templates (Jinja), each in the folder of its role."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -7,7 +7,7 @@ from selfplay.errors import ConfigError, nearest
 
 
 def load(name: str, style: str) -> str:
-    """Return the template `roles/*/<name>_<style>.jinja`, or the file that `style` is the path of.
+    """Return the template `roles/*/<name>_<style>.jinja`, or the file at the path `style`.
 
     `name` is the name of the role or of its game. Raises ConfigError if there is no template.
     """

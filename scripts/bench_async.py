@@ -28,7 +28,7 @@ from selfplay.learner.learner import Learner
 from selfplay.run.directory import Run
 from selfplay.run.progress import Progress
 from selfplay.run.records import read_metrics
-from selfplay.train import train
+from selfplay.train import Trainer
 from selfplay.types import Action, Sample
 
 THREADS = 8
@@ -123,7 +123,7 @@ def steps_of(
     try:
         run = Run.create(place, settings)
         with Progress(steps, "bench", Console(file=io.StringIO()), live=False) as progress:
-            train(experiment, run, progress)
+            Trainer(experiment, run, progress).run()
     finally:
         experiment.close()
     lines = read_metrics(place / "metrics.jsonl")

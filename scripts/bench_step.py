@@ -21,7 +21,7 @@ from selfplay.config import compose
 from selfplay.experiment.experiment import Experiment
 from selfplay.run.directory import Run
 from selfplay.run.progress import Progress
-from selfplay.train import fill_curriculum
+from selfplay.train import Trainer
 from selfplay.types import Group, Turn
 
 MICRO_BATCH_TOKENS = 16_384
@@ -36,7 +36,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder, Progress(0, "bench", live=False) as progress:
         run = Run.create(Path(folder) / "run", settings)
-        fill_curriculum(experiment, progress)
+        Trainer(experiment, run, progress).fill_curriculum()
         for step in range(1, options.steps + 2):
             seconds, groups = one_step(experiment, run, step)
             turns = [t for g in groups for e in g.episodes for t in e.turns]

@@ -8,22 +8,36 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "AgentSpec": "selfplay.rollout.rollout",
     "Arena": "selfplay.arena",
     "Completion": "selfplay.types",
+    "Credit": "selfplay.credit",
+    "Curriculum": "selfplay.curriculum",
+    "Engine": "selfplay.engines",
     "Episode": "selfplay.types",
+    "EpisodeSpec": "selfplay.rollout.episode_runner",
+    "Experiment": "selfplay.experiment.experiment",
     "Group": "selfplay.types",
     "InvalidAction": "selfplay.types",
+    "Learner": "selfplay.learner.learner",
     "Message": "selfplay.types",
+    "Metric": "selfplay.types",
+    "Objective": "selfplay.learner.objective",
     "Observation": "selfplay.types",
+    "PolicyLoss": "selfplay.learner.objective",
     "Request": "selfplay.types",
     "Role": "selfplay.role",
+    "Rollout": "selfplay.rollout.rollout",
     "Sample": "selfplay.types",
+    "Sampler": "selfplay.sampler",
     "SelfplayError": "selfplay.errors",
+    "TaggedRole": "selfplay.role",
     "Task": "selfplay.types",
+    "ThinkingRole": "selfplay.role",
     "Turn": "selfplay.types",
 }
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = sorted(_HOME)
 
 

@@ -1,8 +1,8 @@
 """The arena: a partially observable stochastic game, played in stages.
 
-An `Arena` is a `pettingzoo.AECEnv`. An author writes `setup`, `acting`, `view` and `advance`; this
-class does PettingZoo's bookkeeping. The agents that `acting` names form a *stage*: none of them
-sees the move of another before all have moved. To PettingZoo they take turns.
+An `Arena` is a `pettingzoo.AECEnv`. An author writes `setup`, `acting`, `view` and `advance`; the
+base class does PettingZoo's bookkeeping. The agents that `acting` names form a *stage*: none of
+them sees the move of another before all have moved. In PettingZoo's interface they take turns.
 """
 
 import copy
@@ -21,33 +21,39 @@ from selfplay.rng import derive
 from selfplay.types import Action, Metric, Observation, Status, Task, well_formed
 
 LONGEST_TEXT = 1_000_000
-"""Characters that an observation or an action may have; a longer action is an invalid one."""
+"""Largest number of characters of an observation or an action; a longer action is invalid."""
 
 
 class AnyText(spaces.Text):
-    """Text of any characters. Gymnasium's `Text` knows only those of a fixed set."""
+    """Space of text with any characters; Gymnasium's `Text` has a fixed set of characters."""
 
     def __init__(self, max_length: int = LONGEST_TEXT) -> None:
         super().__init__(max_length=max_length, min_length=0)
 
     def contains(self, x: Any) -> bool:
-        """Whether `x` is a string of at most `max_length` characters."""
+        """Return True if `x` is a string of at most `max_length` characters."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """A short random string: noise, as a random agent's text is."""
+        """Return a short random string, for random agents."""
         length = int(self.np_random.integers(0, 32))
         return "".join(chr(int(code)) for code in self.np_random.integers(32, 127, size=length))
 
 
 class Arena(AECEnv):
-    """Base class of all arenas. State is plain data: an arena can be forked, pickled, replayed."""
+    """Base class of all arenas: the game that the agents play.
+
+    An author subclasses it; a config names the subclass. The rollout calls `begin`, `view` and
+    `play_stage`, and credit methods and studies replay it. Its state is plain data, so that an
+    arena can be forked, pickled and replayed.
+    """
 
     name: ClassVar[str] = "arena_v0"
     roles: Mapping[str, int]
-    """How many agents of each role sit in this arena."""
+    """Number of agents of each role."""
     services: ClassVar[tuple[str, ...]] = ()
-    """Attributes that reach outside (an executor, a buffer): shared by forks, never pickled."""
+    """Names of attributes that reach outside (an executor, a buffer): forks share them, pickles
+    leave them out."""
     measures: Mapping[str, Metric] = MappingProxyType({})
     """Unit and direction of each metric and note of this arena, by name.
 
@@ -59,7 +65,7 @@ class Arena(AECEnv):
     """The chief metrics of an episode, the most important first; pages show them before all
     others."""
     blocking: ClassVar[bool] = False
-    """Whether `advance` waits for a service, so that many arenas should advance at once."""
+    """True if `advance` waits for a service; the rollout then advances many arenas at once."""
 
     def __init__(self, roles: Mapping[str, int] | None = None) -> None:
         super().__init__()
@@ -74,7 +80,7 @@ class Arena(AECEnv):
     # What an author writes ---------------------------------------------------------------------
 
     def default_task(self, rng: Random) -> Task:
-        """The task of a `reset` that names none."""
+        """Return the task that `reset` plays if no task is given."""
         return Task(id="default")
 
     def setup(self, task: Task, rng: Random) -> None:
@@ -82,38 +88,46 @@ class Arena(AECEnv):
         raise NotImplementedError(f"{type(self).__name__}.setup")
 
     def acting(self) -> Sequence[str]:
-        """The agents whose move it is; several move at once, unseen by one another."""
+        """Return the agents that move now. Several agents move at once, without seeing each other's
+        moves."""
         raise NotImplementedError(f"{type(self).__name__}.acting")
 
     def view(self, agent: str) -> Observation:
-        """What this agent alone may see now."""
+        """Return everything that this agent may see now."""
         raise NotImplementedError(f"{type(self).__name__}.view")
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """The transition. `None` is an action that did not parse. Must not raise on any text."""
+        """Apply the actions of one stage to the state.
+
+        `None` is an action that did not parse. This method must not raise an error on any text.
+        """
         raise NotImplementedError(f"{type(self).__name__}.advance")
 
     def messengers(self) -> Sequence[str]:
-        """Those of `acting` whose move is words that others will hear; studies change what is
-        heard. Nobody, unless an author says who."""
+        """Return the agents of `acting` whose moves are messages that other agents will read.
+
+        Studies change what these readers see. By default there are none.
+        """
         return ()
 
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
-        """What a move answers to its task, the same text where it means the same; "" is no answer.
-        Studies vote on it. None, unless an author says otherwise: no text compares the answers.
-        Follows from these arguments alone."""
+        """Return a move's answer to the task, the same text for the same meaning; "" is no answer.
+
+        Studies take majority votes over these texts. By default the result is None: answers cannot
+        be compared. The result depends on the arguments alone.
+        """
         return None
 
     # What an author calls ----------------------------------------------------------------------
 
     def pay(self, agent: str, reward: float, *, move: int | None = None) -> None:
-        """Give `agent` a reward for what has happened so far.
+        """Give `agent` a reward.
+
+        With `move`, the reward is for the agent's move of that number (from 0), whose value is
+        known only now: records add it to that move and not to the latest move.
 
         Raises KeyError if `agent` is unknown, and ValueError for a reward that is not finite or a
         `move` that was not made. In a run, the episode then counts as failed.
-
-        With `move`, it is for the agent's move of that number, from 0, whose worth has only now
-        come out: records book it there and not on the latest move.
         """
         if agent not in self.paid:
             raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
@@ -134,7 +148,7 @@ class Arena(AECEnv):
         self.notes.setdefault(agent, {}).update(facts)
 
     def measure(self, **values: float) -> None:
-        """Record episode metrics; raises ValueError for a value that is not finite."""
+        """Record episode metrics. Raises ValueError for a value that is not finite."""
         for name, value in values.items():
             if not isfinite(value):
                 raise ValueError(
@@ -144,7 +158,7 @@ class Arena(AECEnv):
         self.metrics.update({name: float(value) for name, value in values.items()})
 
     def create(self, task: Task) -> None:
-        """Hand a verified new task to the curriculum."""
+        """Pass a verified new task to the curriculum."""
         self.created.append(task)
 
     def finish(self) -> None:
@@ -188,7 +202,7 @@ class Arena(AECEnv):
         self._go_on()
 
     def play_stage(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
-        """Play one whole stage; returns what every agent was paid for it."""
+        """Play one whole stage. Returns every agent's pay for this stage."""
         if set(actions) != set(self._waiting):
             raise ValueError(f"{self.name}: stage of {self._waiting} got moves of {list(actions)}")
         before = dict(self.paid)
@@ -197,11 +211,11 @@ class Arena(AECEnv):
         return {agent: paid - before[agent] for agent, paid in self.paid.items()}
 
     def fork(self) -> "Arena":
-        """An independent copy in mid-episode. Services are shared, not copied."""
+        """Return an independent copy in mid-episode. Services are shared, not copied."""
         return copy.deepcopy(self)
 
     def replay(self, history: Sequence[Mapping[str, Action | None]]) -> None:
-        """Play the recorded stages again, from the beginning of the same task and seed."""
+        """Play recorded stages again, from the beginning of the same task and seed."""
         self.begin(self.task, self.seed)
         for actions in history:
             self.play_stage(actions)
@@ -209,34 +223,37 @@ class Arena(AECEnv):
     # PettingZoo --------------------------------------------------------------------------------
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """A dictionary with the observation under "text"."""
+        """Return the space of observations: a dictionary with the observation under "text"."""
         return self._spaces[0]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Any text; what it means is for the arena to say."""
+        """Return the space of actions: any text."""
         return self._spaces[1]
 
     @cached_property
     def _spaces(self) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-        """Of observations and of actions. Made on demand: a rollout needs none, and they cost more
-        than a hand of cards."""
+        """Spaces of observations and of actions.
+
+        They are made on demand: a rollout needs none, and making them costs more than a hand of
+        cards.
+        """
         return spaces.Dict({"text": AnyText()}), AnyText()
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """PettingZoo's reset; `options["task"]` is the task to play."""
+        """Start an episode through PettingZoo; `options["task"]` is the task to play."""
         if seed is None:
             seed = derive(getattr(self, "seed", 0), "next")
         task = (options or {}).get("task") or self.default_task(Random(derive(seed, "task")))
         self.begin(task, seed)
 
     def observe(self, agent: str) -> dict[str, str]:
-        """PettingZoo's observation: the text of `view`."""
+        """Return PettingZoo's observation: the text of `view`."""
         observation = self.view(agent)
         text = observation.text or "\n".join(f"{k}: {v}" for k, v in observation.fields.items())
         return {"text": text[:LONGEST_TEXT]}
 
     def step(self, action: Action | None) -> None:
-        """PettingZoo's step: the selected agent's move."""
+        """Play the selected agent's move through PettingZoo."""
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
@@ -253,13 +270,13 @@ class Arena(AECEnv):
             self._deads_step_first()
 
     def render(self) -> str:
-        """The episode so far: every stage's moves."""
+        """Return the moves of every stage so far."""
         return "\n".join(
             f"{agent}: {action}" for moves in self.history for agent, action in moves.items()
         )
 
     def close(self) -> None:
-        """Nothing to release: services belong to whoever made them."""
+        """Release nothing: services belong to the object that made them."""
 
     # Inside ------------------------------------------------------------------------------------
 

@@ -1,50 +1,53 @@
-"""Errors that a user can act on: one line that says what, where and what to do."""
+"""Errors that a user can act on: one line with the problem, its location and what to do."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class SelfplayError(Exception):
-    """Something the user can mend. The command line prints it as one line and exits with 2."""
+    """Base class of errors that the user can fix. The command line prints one line and exits with
+    2."""
 
 
 class ConfigError(SelfplayError):
-    """The configuration asks for something that does not exist or does not fit."""
+    """Raised if the config names something that does not exist or does not fit."""
 
 
 class PromptTooLong(ConfigError):
-    """A prompt leaves no room for an answer in what the model can read.
+    """Raised if a prompt leaves no room for an answer in the model's context.
 
-    In a rollout its episode fails, counted by this name, and the others play on.
+    In a rollout the episode fails, counted by this class name, and the other episodes continue.
     """
 
 
 class RunError(SelfplayError):
-    """A run folder or checkpoint cannot be used as asked."""
+    """Raised if a run folder or checkpoint cannot be used as requested."""
 
 
 class EngineFailed(RunError):
-    """An engine broke while it served; another in its place may serve on."""
+    """Raised if an engine broke while it served; a new engine may continue."""
 
 
 class DivergedError(SelfplayError):
-    """Training produced a value that cannot be learned from, such as a loss that is not finite."""
+    """Raised if training gives a value that cannot be learned from, such as a loss that is not
+    finite."""
 
 
 class CollapsedError(SelfplayError):
-    """A policy fell below a threshold that the config set, e.g. its share of valid actions."""
+    """Raised if a metric crosses the collapse threshold of the config, e.g. the fraction of valid
+    actions."""
 
 
 class LearnersLost(SelfplayError):
-    """Learners died; the run can go on from its newest checkpoint."""
+    """Raised if learner processes died; the run can continue from its newest checkpoint."""
 
 
 class StalledError(SelfplayError):
-    """Something that was waited for did not come in the time that it was given."""
+    """Raised if an expected event did not happen within its time limit."""
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """A hint to append to an error: the nearest valid choice, or the list of a few."""
+    """Return a hint to append to an error: the nearest valid choice, or a list of choices."""
     known = sorted({str(choice) for choice in choices})
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
@@ -56,6 +59,6 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What broke, whatever line breaks or control characters its message holds."""
+    """Return the type and message of an error in one printable line, at most 300 characters."""
     words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return "".join(c if c.isprintable() else "?" for c in words)

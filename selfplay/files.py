@@ -6,6 +6,7 @@ the disk.
 """
 
 import fcntl
+import hashlib
 import shutil
 import time
 from collections.abc import Iterator
@@ -41,6 +42,12 @@ def sweep(parent: Path, pattern: str) -> list[Path]:
             shutil.rmtree(folder)
             gone.append(folder)
     return gone
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 hash of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _abandoned(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Rewards as pure functions that an arena's config names and weighs."""
+"""Reward functions that the config of an arena names and weights."""
 
 import re
 from collections import Counter
@@ -8,10 +8,11 @@ from string import punctuation
 
 
 def learnability(solve_rate: float, *, degenerate: float = 0.0) -> float:
-    """What a proposer earns for a task: 1 - s, and `degenerate` where s is 0 or 1.
+    """Return a proposer's reward for a task: 1 - s, or `degenerate` if s is 0 or 1.
 
-    A task that nobody or everybody solves teaches nothing. Absolute Zero (2505.03335) pays 0 for
-    it; its released code pays -0.5. `solve_rate` s is a mean of verified attempts, in [0, 1].
+    A task that no solver or every solver solves has no learning signal. Absolute Zero (2505.03335)
+    pays 0 for it; its released code pays -0.5. `solve_rate` s is the mean of verified attempts, in
+    [0, 1].
     """
     if not 0.0 <= solve_rate <= 1.0:
         raise ValueError(f"a solve rate lies in [0, 1], not {solve_rate}")
@@ -19,10 +20,10 @@ def learnability(solve_rate: float, *, degenerate: float = 0.0) -> float:
 
 
 def composite(outcome: float | None, *, wrong: float = -0.5, malformed: float = -1.0) -> float:
-    """Absolute Zero's composite reward (2505.03335).
+    """Return Absolute Zero's composite reward (2505.03335).
 
-    The outcome where it is positive, `wrong` where a well-formed answer earned nothing, `malformed`
-    where there is no answer (`outcome` is None).
+    It is the outcome if positive, `wrong` for a well-formed answer that earned nothing, and
+    `malformed` if there is no answer (`outcome` is None).
     """
     if outcome is None:
         return malformed
@@ -30,14 +31,14 @@ def composite(outcome: float | None, *, wrong: float = -0.5, malformed: float = 
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean; 0 of nothing."""
+    """Return the mean; 0 for an empty sequence."""
     return sum(values) / len(values) if values else 0.0
 
 
 def overlong(length: int, *, limit: int, buffer: int) -> float:
-    """DAPO's soft penalty for answers near the limit (2503.14476): from 0 to -1.
+    """Return DAPO's soft penalty for answers near the limit (2503.14476), from 0 to -1.
 
-    Nothing up to limit - buffer tokens, then falling linearly to -1 at the limit and beyond.
+    It is 0 up to limit - buffer tokens, then falls linearly to -1 at the limit and beyond.
     """
     if not 0 < buffer <= limit:
         raise ValueError(f"0 < buffer <= limit, not buffer {buffer}, limit {limit}")
@@ -45,10 +46,11 @@ def overlong(length: int, *, limit: int, buffer: int) -> float:
 
 
 def cosine_length(length: int, *, limit: int, short: float, long: float) -> float:
-    """A reward that goes from `short` at no tokens to `long` at the limit along half a cosine.
+    """Return a reward that goes from `short` at 0 tokens to `long` at the limit along half a
+    cosine.
 
-    With short > long for right answers and short < long for wrong ones, a policy is paid for
-    thinking longer only where it is not yet right (2502.03373).
+    With short > long for right answers and short < long for wrong ones, a policy is paid for longer
+    thoughts only if its answers are not yet right (2502.03373).
     """
     if limit < 1:
         raise ValueError(f"limit is at least 1, not {limit}")
@@ -61,20 +63,21 @@ _PUNCTUATION = str.maketrans("", "", punctuation)
 
 
 def normalized_answer(text: str) -> str:
-    """Lower case without ASCII punctuation, articles and spare white space, as in SQuAD
-    (1606.05250)."""
+    """Return the text in lower case without ASCII punctuation, articles and extra white space, as
+    in SQuAD (1606.05250)."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, gold: str) -> float:
-    """1 where both are equal once normalised as SQuAD does, else 0."""
+    """Return 1 if both texts are equal after SQuAD's normalization, else 0."""
     return float(normalized_answer(answer) == normalized_answer(gold))
 
 
 def token_f1(answer: str, gold: str) -> float:
-    """SQuAD's F1: the harmonic mean of precision and recall of normalised words, with repeats.
+    """Return SQuAD's F1: the harmonic mean of precision and recall of normalized words, with
+    repeats.
 
-    Where one of the two has no words, 1 if the other has none either, else 0.
+    If one of the texts has no words, it is 1 if the other has none either, else 0.
     """
     said, wanted = normalized_answer(answer).split(), normalized_answer(gold).split()
     if not said or not wanted:
@@ -84,18 +87,21 @@ def token_f1(answer: str, gold: str) -> float:
 
 
 def majority(votes: Sequence[str]) -> str | None:
-    """The most frequent vote, of equally frequent ones the first; None of no votes."""
+    """Return the most frequent vote, the first of equally frequent ones; None without votes."""
     return Counter(votes).most_common(1)[0][0] if votes else None
 
 
 def uncertainty(share: float) -> float:
-    """What R-Zero's challenger earns (2508.05004): 1 - 2 |p - 1/2|, most where half of the answers
-    agree. `share` p is the majority's share of the answers, in [0, 1]."""
+    """Return the reward of R-Zero's challenger (2508.05004): 1 - 2 |p - 1/2|.
+
+    It is largest if half of the answers agree. `share` p is the fraction of answers that agree with
+    the majority, in [0, 1].
+    """
     return 2 * minority(share)
 
 
 def minority(share: float) -> float:
-    """What R-Zero's released code pays: min(p, 1 - p), half of `uncertainty`."""
+    """Return the reward of R-Zero's released code: min(p, 1 - p), half of `uncertainty`."""
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"a share lies in [0, 1], not {share}")
     return min(share, 1 - share)

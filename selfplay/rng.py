@@ -1,10 +1,10 @@
-"""Seeds derived by name, so that a draw depends on what it is for and never on when it is made."""
+"""Seeds derived from names, so that a random draw depends on its purpose and not on its time."""
 
 from hashlib import blake2b
 
 
 def derive(*parts: object) -> int:
-    """A 63-bit seed from its parts, e.g. `derive(run_seed, task.id, member, agent, turn)`.
+    """Return a 63-bit seed from its parts, e.g. `derive(run_seed, task.id, member, agent, turn)`.
 
     The same parts give the same seed on every machine and in every process.
     """

@@ -1,4 +1,5 @@
-"""The role: how a model sees an observation and how its words become an action. Stateless."""
+"""The role: renders an observation into a prompt and parses a completion into an action.
+Stateless."""
 
 import re
 from collections.abc import Mapping
@@ -16,17 +17,21 @@ Memory = Literal["conversation", "none"]
 
 
 class BrokenRole(RuntimeError):
-    """A role raised something other than `InvalidAction`: its episode fails, counted by this name.
+    """Raised if a role raises an error other than `InvalidAction`. The episode fails, and the
+    failure is counted by this class name.
 
-    The message names the role, the method and the error that was raised.
+    The message names the role, the method and the error.
     """
 
 
 class Role:
-    """A role renders its prompt from a Jinja template and takes the whole completion as action.
+    """Base class of all roles: renders the prompt from a Jinja template; the whole completion is
+    the action.
 
-    A subclass overrides `template`, a config may replace it: the template sees `text`, the fields
-    of the observation by name, and `fields`, the mapping of all of them.
+    An author subclasses it; a config names the subclass. The rollout calls `prompt` before each
+    completion and `parse_completion` after it. A subclass overrides `template`; a config may
+    replace it. The template sees `text`, the fields of the observation by name, and `fields`, the
+    mapping of all of them.
     """
 
     template: ClassVar[str] = "{{ text }}"
@@ -36,10 +41,10 @@ class Role:
         self, *, template: str | None = None, system: str | None = None, memory: Memory = "none"
     ) -> None:
         """Args:
-        template: Jinja source of the user message; the class's own where None.
-        system: Text of the system message; none where empty.
-        memory: "conversation" appends each observation to what this agent has seen and said;
-            "none" starts every turn from a fresh prompt.
+        template: Jinja source of the user message; None takes the class's own.
+        system: Text of the system message; empty for no system message.
+        memory: "conversation" appends each observation to the agent's earlier prompts and
+            completions; "none" starts every turn from a fresh prompt.
         """
         self._template = type(self).template if template is None else template
         self._system = type(self).system if system is None else system
@@ -57,7 +62,8 @@ class Role:
             raise ConfigError(f"{type(self).__name__}: template does not parse: {error}") from error
 
     def prompt(self, observation: Observation) -> list[Message]:
-        """The chat messages that show `observation`; raises ConfigError if a field is missing."""
+        """Return the chat messages that show `observation`. Raises ConfigError if a field is
+        missing."""
         fields: Mapping[str, Any] = observation.fields
         shown = {**fields, "fields": fields, "text": observation.text}
         try:
@@ -76,19 +82,20 @@ class Role:
         return [*system, {"role": "user", "content": well_formed(text.strip("\n"))}]
 
     def parse(self, text: str) -> Action:
-        """The action in a completion's text; raises `InvalidAction(reason)`."""
+        """Return the action in a completion's text. Raises `InvalidAction(reason)` if there is
+        none."""
         return text
 
     def metrics(self, text: str) -> Mapping[str, float]:
-        """Figures about a completion that metrics average per role."""
+        """Return metrics of a completion, by name; the library averages them per role."""
         return {}
 
     def parse_completion(self, text: str) -> tuple[Action | None, dict[str, Any]]:
         """Return the action in a completion's text, or None, and the facts to note about it.
 
-        Raises `BrokenRole` if `facts` or `parse` raises an error other than `InvalidAction`.
+        Raises `BrokenRole` if `metrics` or `parse` raises an error other than `InvalidAction`.
         """
-        method = "facts"
+        method = "metrics"
         try:
             noted: dict[str, Any] = dict(self.metrics(text))
             method = "parse"
@@ -108,10 +115,10 @@ class Role:
 
 
 class TaggedRole(Role):
-    """A role of the two-part action space: what stands between the tags acts on the world.
+    """A role with a two-part action space: the text between the tags is the action.
 
-    The rest is thought, or a message to others. Exactly one pair of tags is an action; none,
-    several or a crossed pair is invalid, because taking "the last one" would pay for hedging.
+    The rest is thought, or a message to other agents. Exactly one pair of tags is valid. No pair,
+    several pairs or a crossed pair is invalid: taking the last action would reward hedging.
     """
 
     def __init__(
@@ -126,7 +133,7 @@ class TaggedRole(Role):
         self.opening, self.closing = opening, closing
 
     def split(self, text: str) -> tuple[str, str]:
-        """(action, the rest); raises `InvalidAction` naming what is wrong with the tags."""
+        """Return (action, the rest). Raises `InvalidAction` with the problem of the tags."""
         opened, closed = text.count(self.opening), text.count(self.closing)
         if opened == 0 and closed == 0:
             raise InvalidAction("no_action")
@@ -139,20 +146,20 @@ class TaggedRole(Role):
         return action.strip(), (before + after).strip()
 
     def parse(self, text: str) -> Action:
-        """The text between the tags."""
+        """Return the text between the tags."""
         return self.split(text)[0]
 
 
 class ThinkingRole(Role):
     """A role that writes `<think>...</think><answer>...</answer>`; the answer is the action.
 
-    The form of DeepSeek-R1 and Absolute Zero (2505.03335). Anything before, between or after the
-    two blocks other than white space is invalid.
+    This is the format of DeepSeek-R1 and Absolute Zero (2505.03335). Any text before, between or
+    after the two blocks other than white space is invalid.
     """
 
     def parse(self, text: str) -> Action:
-        """The text of the answer block."""
-        # Cut at fixed places: the backtracking of one pattern makes a flood of tags endless.
+        """Return the text of the answer block."""
+        # Cut at fixed positions: a regular expression would backtrack endlessly on very many tags.
         before, opened, answer = text.strip().rpartition("<answer>")
         if not opened:
             raise InvalidAction("no_answer")
@@ -166,11 +173,11 @@ class ThinkingRole(Role):
         return answer.strip()
 
     def metrics(self, text: str) -> Mapping[str, float]:
-        """`worked`: 1 where the thought is not empty."""
+        """Return `worked`: 1 if the thought is not empty, else 0."""
         thought = text.partition("<think>")[2].partition("</think>")[0]
         return {"worked": float(bool(thought.strip()))}
 
 
 def fenced(text: str, language: str) -> list[str]:
-    """The contents of all code fences of one language, in order."""
+    """Return the contents of all code fences of one language, in order."""
     return re.findall(rf"```{re.escape(language)}\n(.*?)\n?```", text, re.DOTALL)

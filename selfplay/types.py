@@ -1,6 +1,7 @@
-"""The vocabulary that every layer speaks. This module imports nothing of ours.
+"""Value types that every layer uses, from `Task` to `Sample`. This module imports no other module
+of the library.
 
-Values are frozen and keyword-only. `to_json` and `from_json` take any of them to plain JSON data
+Values are frozen and keyword-only. `to_json` and `from_json` convert any of them to plain JSON data
 and back. Shapes: P prompt tokens, C completion tokens, G episodes of a group.
 """
 
@@ -19,66 +20,79 @@ Message: TypeAlias = dict[str, Any]
 """One chat message: {"role": "system" | "user" | "assistant", "content": Content}."""
 
 Action: TypeAlias = str
-"""What an agent does to the arena; `None` stands for an action that did not parse."""
+"""An agent's move in an arena, as text. `None` stands for a completion that did not parse."""
 
 Versions: TypeAlias = tuple[tuple[int, int], ...]
-"""((version of the weights, tokens that they sampled), ...) in the order of the tokens."""
+"""((version of the weights, number of tokens that they sampled), ...) in the order of the
+tokens."""
 
 Value = TypeVar("Value")
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""One character that Unicode cannot encode: half of a pair."""
 
 
 Unit: TypeAlias = Literal[
     "", "fraction", "count", "reward", "tokens", "seconds", "nats", "rating", "alarm"
 ]
-"""The unit of a metric. "": a plain number. fraction: of 1, shown as per cent. alarm: 1 if a rule
-fired, else 0."""
+"""Unit of a metric.
+
+"": a plain number. fraction: between 0 and 1, shown as a percentage. alarm: 1 if a rule fired, else
+0.
+"""
 Better: TypeAlias = Literal["higher", "lower", "neither"]
-"""Direction of a metric: whether higher or lower values are better, or neither."""
+"""Direction of a metric: higher values are better, lower values are better, or neither."""
+
+
+def role_of(agent: str) -> str:
+    """Return the role of an agent: "solver_3" -> "solver"."""
+    return agent.rpartition("_")[0]
 
 
 class InvalidAction(ValueError):
-    """A completion that a role cannot read as an action; the argument is the named reason."""
+    """Raised by a role for a completion that is no action; the argument names the reason."""
 
 
 def well_formed(text: str) -> str:
-    """`text` with its lone surrogates replaced, so that it can be encoded, tokenized and written.
+    """Return `text` with lone surrogates replaced, so that it can be encoded, tokenized and
+    written.
 
-    JSON escapes can smuggle them in; no other text is changed.
+    JSON escapes can bring lone surrogates into a text; other text is not changed.
     """
     try:
         text.encode()
     except UnicodeEncodeError:
-        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
+        return LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
     return text
 
 
 class StopReason(StrEnum):
-    """Why a completion ended."""
+    """Reason why a completion ended."""
 
     STOP = "stop"
     """The policy ended its turn."""
     LENGTH = "length"
-    """The token limit cut it off."""
+    """The completion reached its token limit."""
 
 
 class Status(StrEnum):
-    """How an episode ended."""
+    """End of an episode: finished, truncated or failed."""
 
     FINISHED = "finished"
     """The arena reached a terminal state."""
     TRUNCATED = "truncated"
-    """The rollout's limit on turns cut it off."""
+    """The episode reached the rollout's limit on turns."""
     FAILED = "failed"
-    """The arena itself broke; the error is in `Episode.error`. Never learned from."""
+    """The arena or a role raised an error, which is in `Episode.error`. Such episodes are not
+    learned from."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
-    """Unit and direction of a metric. An arena declares one for every metric that it measures.
+    """Unit and direction of a metric.
 
-    A metric without a declaration is a plain number, and neither direction is better.
+    An arena declares one for each metric that it measures; pages, reports and sweeps read it. A
+    metric without a declaration is shown as a plain number with no better direction.
     """
 
     unit: Unit = ""
@@ -89,60 +103,75 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """With a seed, an initial state of an arena. Made by a curriculum, read by `Arena.setup`."""
+    """Content of an episode: together with a seed, the initial state of an arena.
+
+    A curriculum makes tasks; `Arena.setup` reads them. Credit methods may compare within `type`.
+    """
 
     id: str
-    """Names the content: tasks with equal ids are the same task."""
+    """Name of the content: tasks with equal ids are the same task."""
     type: str = "default"
-    """The kind of task; credit methods may compare within it."""
+    """Kind of task. Credit methods may compare returns within a kind."""
     payload: Mapping[str, Any] = field(default_factory=dict)
-    """What the arena needs, as plain JSON data."""
+    """Data that the arena needs, as plain JSON data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What one agent alone may see, made by `Arena.view` and read by `Role.prompt`."""
+    """Everything that one agent may see at its turn.
+
+    `Arena.view` makes it; `Role.prompt` renders it into chat messages.
+    """
 
     text: str = ""
-    """The observation in words; may be empty where `fields` says it all."""
+    """The observation in words; may be empty if `fields` holds everything."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The same facts by name, for a role's prompt template."""
+    """The same facts by name, for the prompt template of a role."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demonstration:
-    """What one agent saw and what it should say: made by an arena's author, for warm starts."""
+    """An observation with the completion that an agent should give.
+
+    The author of an arena writes demonstrations; warm starts train policies to imitate them.
+    """
 
     role: str
     """Name of the role whose prompt shows the observation."""
     observation: Observation
-    """What the agent sees."""
+    """Observation that the agent sees."""
     completion: str
-    """The words to imitate."""
+    """Text to imitate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InformationSet:
-    """All that an agent knows at a decision: listed by arenas small enough to be solved exactly."""
+    """Everything that an agent knows at a decision of a game.
+
+    Arenas that are small enough to be solved exactly list theirs; exact studies read them.
+    """
 
     key: str
-    """OpenSpiel's name of it, its information state string."""
+    """OpenSpiel's information state string."""
     agent: str
-    """Who decides."""
+    """Name of the agent that decides."""
     observation: Observation
-    """What it sees: the same for all histories of the set, and for no other."""
+    """The agent's observation: the same for all histories of the set, and for no other history."""
     actions: Mapping[str, int]
-    """Every legal action to OpenSpiel's number of it."""
+    """Every legal action, with OpenSpiel's number of the action."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One completion asked of an engine."""
+    """A request for one completion.
+
+    The rollout makes it from a rendered prompt; an engine answers it with a `Completion`.
+    """
 
     id: int
-    """Unique among the requests in flight."""
+    """Number that is unique among the requests in flight."""
     policy: str
-    """Whose weights sample."""
+    """Name of the policy that samples."""
     prompt_ids: tuple[int, ...]
     """[P] token ids."""
     seed: int
@@ -150,158 +179,176 @@ class Request:
     max_tokens: int
     """Upper limit on C."""
     temperature: float = 1.0
-    """0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
     agent: str = ""
-    """Who asks; scripted engines act on it."""
+    """Name of the agent that moves, for scripted engines."""
     observation: Observation = Observation()
-    """What the agent sees; scripted engines act on it."""
+    """The agent's observation, for scripted engines."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """An engine's answer to a `Request`."""
+    """An engine's answer to a `Request`. The rollout turns it into a `Turn`."""
 
     id: int
-    """The request's id."""
+    """Id of the request."""
     completion_ids: tuple[int, ...]
-    """[C] token ids as sampled, the end-of-turn token included if it was sampled."""
+    """[C] token ids as sampled, with the end-of-turn token if it was sampled."""
     logprobs: tuple[float, ...]
-    """[C] nats, of the distribution actually sampled from."""
+    """[C] nats, under the distribution that was sampled from."""
     stop_reason: StopReason
-    """Why it ended."""
+    """Reason why the completion ended."""
     version: int = 0
-    """Version of the weights that sampled its first token."""
+    """Version of the weights that sampled the first token."""
     versions: Versions = ()
-    """Of all its tokens, where the weights changed in between; else empty."""
+    """Versions of all tokens if the weights changed during the completion; else empty."""
     text: str | None = None
-    """The completion's text, where the engine speaks text; else the ids are decoded."""
+    """Text of the completion if the engine returns text; if None, the ids are decoded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """One policy call by one agent."""
+    """One completion of one agent in an episode, with its pay.
+
+    The rollout makes it; credit methods read `reward`, and the learner reads ids, `logprobs` and
+    `loss_mask`.
+    """
 
     agent: str
-    """PettingZoo name, `<role>_<n>`."""
+    """PettingZoo name of the agent, `<role>_<n>`."""
     role: str
-    """The agent's role."""
+    """Role of the agent."""
     policy: str
-    """The policy behind it."""
+    """Name of the policy that plays the agent."""
     version: int
-    """Version of the weights that sampled its first token."""
+    """Version of the weights that sampled the first token."""
     prompt_ids: tuple[int, ...]
-    """[P] token ids the policy saw."""
+    """[P] token ids of the prompt."""
     completion_ids: tuple[int, ...]
-    """[C] token ids it produced, as sampled."""
+    """[C] token ids as sampled."""
     logprobs: tuple[float, ...]
-    """[C] nats, of the distribution sampled from."""
+    """[C] nats, under the distribution that was sampled from."""
     loss_mask: tuple[int, ...]
-    """[C] 1 where the policy itself chose the token."""
+    """[C] 1 for tokens that the policy itself chose, else 0."""
     temperature: float = 1.0
-    """Temperature it was sampled at."""
+    """Temperature of the sampling distribution."""
     messages: tuple[Message, ...] = ()
-    """The chat messages that this turn added to what the agent sees."""
+    """Chat messages that this turn added to the agent's prompt."""
     text: str = ""
     """The completion as text."""
     action: Action | None = None
-    """What was done to the arena; None if the completion did not parse."""
+    """The agent's action; None if the completion did not parse."""
     reward: float = 0.0
-    """All this agent was paid from this turn until its next."""
+    """Sum of the rewards that the agent received from this turn until its next turn."""
     stage: int = -1
-    """The arena's stage it was played in, from 0; -1 in records that do not say."""
+    """Index of the arena's stage, from 0; -1 in records without stages."""
     stop_reason: StopReason = StopReason.STOP
-    """Why the completion ended."""
+    """Reason why the completion ended."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """Facts the arena or the role noted, e.g. the reason an action was invalid."""
+    """Facts that the arena or the role noted, e.g. the reason why an action was invalid."""
     trainable: bool = True
-    """Whether its policy may learn from it: false for a frozen one and in another's match."""
+    """True if the policy may learn from this turn: false for a frozen policy, and in matches of
+    other policies."""
     versions: Versions = ()
-    """Of all its tokens, where the weights changed in between; else empty."""
+    """Versions of all tokens if the weights changed during the completion; else empty."""
 
     def spans(self) -> Versions:
-        """The versions of all its tokens."""
+        """Return the versions of all tokens."""
         return self.versions or ((self.version, len(self.completion_ids)),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Episode:
-    """One joint trajectory of all agents."""
+    """One joint trajectory of all agents.
+
+    The rollout makes it; credit methods, curricula, records and studies read it.
+    """
 
     arena: str
-    """The arena's name."""
+    """Name of the arena."""
     task: Task
-    """Its initial state, with `seed`."""
+    """Task that was played; with `seed` it fixes the initial state."""
     seed: int
     """Seed of the arena's own randomness."""
     turns: tuple[Turn, ...]
-    """In time order; agents of one stage in the arena's order."""
+    """All turns in time order; turns of one stage in the order of `Arena.acting`."""
     status: Status
-    """How it ended."""
+    """Finished, truncated or failed."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the arena measured, averaged over episodes in reports."""
+    """Metrics that the arena measured; reports average them over episodes."""
     created: tuple[Task, ...] = ()
-    """Verified tasks that this episode brought into being, for the curriculum."""
+    """Verified new tasks of this episode, for the curriculum."""
     error: str = ""
-    """One line, where `status` is failed."""
+    """The error in one line, if `status` is failed."""
     branch_of: int | None = None
-    """Where it branched off a sibling: that sibling's index in the group."""
+    """Index, in the group, of the episode that this one branched off; None if it did not branch."""
     shared_turns: int = 0
-    """Leading turns that were replayed, not played: those it shares with its parent. `metrics` and
-    `created` are of what came after them."""
+    """Number of leading turns that were replayed from the episode that this one branched off.
+
+    `metrics` and `created` cover only what came after them.
+    """
     policy_map: Mapping[str, str] = field(default_factory=dict)
-    """Agent to policy, as `Job.policy_map` had it."""
+    """Agent to policy, as in `EpisodeSpec.policy_map`."""
     other_pay: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
-    """Pay of every agent of the arena, ((stage, reward), ...), in stages in which it did not move;
-    stage -1 is before the first. The same pay is in `Turn.reward` if the agent has a turn. Empty
-    in old records, which do not have it."""
+    """Pay of every agent of the arena, ((stage, reward), ...), in stages in which the agent did not
+    move.
+
+    Stage -1 is the time before the first stage. The same pay is part of `Turn.reward` if the agent
+    has a turn. Empty in old records, which do not have this field.
+    """
 
     def agents(self) -> tuple[str, ...]:
-        """The agents that took a turn, in order of their first."""
+        """Return the agents that took a turn, in the order of their first turns."""
         return tuple(dict.fromkeys(turn.agent for turn in self.turns))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """G episodes that share an initial state."""
+    """G episodes of one task and seed, among which credit methods compare returns.
+
+    A sampler makes groups; credit methods, curricula and records read them.
+    """
 
     id: str
-    """Unique within a step."""
+    """Name that is unique within a step."""
     episodes: tuple[Episode, ...]
-    """[G] episodes."""
+    """[G] sibling episodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """A turn with its credit, made by a credit method and consumed by the learner."""
+    """A turn with its advantage. A credit method makes it; the learner trains on it."""
 
     turn: Turn
-    """What was sampled."""
+    """The credited turn."""
     advantage: float | tuple[float, ...]
-    """One number for the whole completion, or [C], one per token."""
+    """One number for the whole completion, or [C] numbers, one per token."""
     group: str = ""
-    """Id of the group it came from."""
+    """Id of the group of the turn."""
     episode: int = 0
     """Index of the episode within its group."""
     pair: str = ""
-    """Id of the preference pair it belongs to, where a credit method makes pairs."""
+    """Id of the preference pair of this sample, for credit methods that make pairs."""
 
 
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Made once per type: building one costs more than using it a thousand times."""
+    """Return the adapter of a type. It is built once, because building costs far more than using
+    it."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]
 
 
 def to_json(value: Any) -> Any:
-    """A value of this module as plain JSON data."""
+    """Return a value of this module as plain JSON data."""
     return _adapter(type(value)).dump_python(value, mode="json")
 
 
 def from_json(kind: type[Value], data: Any) -> Value:
-    """The value of type `kind` that `to_json` wrote; raises ValueError where it does not fit."""
+    """Return the value of type `kind` that `to_json` wrote. Raises ValueError if the data does not
+    fit."""
     result: Value = _adapter(kind).validate_python(data)
     return result

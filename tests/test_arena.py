@@ -120,7 +120,7 @@ def test_a_fork_goes_its_own_way() -> None:
     twin.play_stage({"guesser_1": "5"})
     assert arena.round == 1 and twin.round == 2 and len(arena.history) == 1
     loaded = pickle.loads(pickle.dumps(arena))
-    loaded.play({"guesser_1": "5"})
+    loaded.play_stage({"guesser_1": "5"})
     assert loaded.paid == twin.paid
 
 

@@ -167,7 +167,7 @@ def test_a_figure_below_its_minimum_stops_the_run_which_stays_to_be_looked_at(
     assert outcome.code == 2
     said = one_line(outcome.err)
     assert "step 1: role/proposer/valid fell to" in said and "threshold 1.5" in said
-    assert "no figure 'role/proposr/valid'; did you mean 'role/proposer/valid'?" in outcome.out
+    assert "no metric 'role/proposr/valid'; did you mean 'role/proposer/valid'?" in outcome.out
     place = tmp_path / "runs/low"
     assert [line["step"] for line in metrics(place)] == [0, 1]
     assert "role" in (place / "report.html").read_text()

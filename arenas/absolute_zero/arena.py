@@ -28,7 +28,7 @@ IDENTITY = "def f(a):\n    return a"
 
 
 class AbsoluteZero(Arena):
-    """One proposer and n solvers. A task to propose has both stages, a task to solve the second."""
+    """One proposer and n solvers. A "propose" task has both stages, a "solve" task the second."""
 
     name = "absolute_zero_v0"
     services: ClassVar[tuple[str, ...]] = ("executor", "buffer")
@@ -60,16 +60,16 @@ class AbsoluteZero(Arena):
     ) -> None:
         """Args:
         executor: Runs the programs.
-        buffer: Earlier tasks; a proposal found there is a duplicate. None: no such rule.
-        solvers: Attempts at every task: the estimate of its solve rate, and the solvers' group.
+        buffer: Earlier tasks; a proposal that it contains is a duplicate. None disables the rule.
+        solvers: Attempts per task; they estimate its solve rate and form the solvers' group.
         pairs: Input-output pairs of an induction task; the first half is shown (N).
-        degenerate_reward: The proposer's pay for a task that all or no solvers solved (0 in the
+        degenerate_reward: Proposer's reward for a task that all or no solvers solved (0 in the
             paper, -0.5 in the released code).
-        duplicate_reward: Its pay for a task seen before, or held out; `degenerate_reward` if None.
-        wrong: A solver's pay for a well-formed wrong answer.
-        malformed: Anyone's pay for what is no answer, and a proposer's for an invalid task.
-        forbidden: Normal forms of held-out programs, which no proposal may have.
-        longest_value: Characters of a proposal's inputs and outputs, which bound later prompts.
+        duplicate_reward: Proposer's reward for a known or held-out task; default: the one above.
+        wrong: Solver's reward for a well-formed wrong answer.
+        malformed: Reward for a move that is no answer, and for an invalid proposal.
+        forbidden: Normal forms of held-out programs, which a proposal may not have.
+        longest_value: Maximum characters of a proposal's inputs and outputs; it bounds prompts.
         """
         super().__init__({"proposer": 1, "solver": solvers})
         self.executor, self.buffer = executor, buffer
@@ -80,7 +80,7 @@ class AbsoluteZero(Arena):
         self.solvers = [agent for agent in self.possible_agents if agent.startswith("solver")]
 
     def default_task(self, rng: Random) -> Task:
-        """A proposal with the identity function as its only reference."""
+        """Return a task to propose, with the identity function as its only reference."""
         seeds = {task.type: dict(task.payload) for task in identity_seeds()}
         kind = rng.choice(TYPES)
         given = seeds["deduction"] if kind == "induction" else None
@@ -89,7 +89,7 @@ class AbsoluteZero(Arena):
         return Task(id=f"{kind}-default", type=kind, payload=payload)
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Begin with the proposal, or at once with the attempts at a task that exists."""
+        """Begin with the proposal or, for a "solve" task, with the attempts."""
         if task.type not in TYPES:
             raise ValueError(f"no such task type: {task.type!r}")
         self.proposing = task.payload["mode"] == "propose"
@@ -103,15 +103,15 @@ class AbsoluteZero(Arena):
                 self.problem["outputs"] = outputs
 
     def acting(self) -> Sequence[str]:
-        """The proposer alone, then all solvers at once."""
+        """Return the proposer, then all solvers at once."""
         return ["proposer_0"] if self.proposing else self.solvers
 
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
-        """Outputs and inputs compare as literals; programs do not, nor do proposals."""
+        """Return an output or input as a canonical literal; None for programs and proposals."""
         return comparable(task.type, action) if task.payload["mode"] == "solve" else None
 
     def view(self, agent: str) -> Observation:
-        """A proposer sees references or a given program; a solver its side of the task."""
+        """Return references or a program for the proposer, the problem's side for a solver."""
         if agent == "proposer_0":
             return proposer_view(self.task.type, self.task.payload, pairs=self.pairs)
         if not self.problem:
@@ -119,7 +119,7 @@ class AbsoluteZero(Arena):
         return solver_view(self.task.type, self.problem)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Check the proposal, or the attempts."""
+        """Check the proposal or the attempts."""
         if self.proposing:
             self._check_proposal(actions["proposer_0"])
         else:
@@ -130,7 +130,7 @@ class AbsoluteZero(Arena):
     def _check_proposal(self, action: Action | None) -> None:
         problem, verdict = self._proposed(action)
         self.note("proposer_0", verdict=verdict)
-        refused = verdict in ("duplicate", "held_out")  # sound tasks, but not ones to play
+        refused = verdict in ("duplicate", "held_out")  # valid tasks that are not played
         self.measure(valid_proposal=refused or verdict == "valid", new_proposal=verdict == "valid")
         if verdict == "valid":
             self.proposing, self.problem = False, problem
@@ -140,7 +140,7 @@ class AbsoluteZero(Arena):
         self.finish()
 
     def _proposed(self, action: Action | None) -> tuple[dict[str, Any], str]:
-        """The proposed problem with the outputs that the executor found, and the verdict on it."""
+        """Return the proposed problem with its computed outputs, and the verdict on it."""
         if action is None:
             return {}, "malformed"
         try:
@@ -176,7 +176,7 @@ class AbsoluteZero(Arena):
         return {**problem, "outputs": outputs}, failure or "valid"
 
     def _run(self, program: str, inputs: Sequence[str]) -> tuple[list[str], str | None]:
-        """The outputs, each found alike by two processes, and the reason if one was not."""
+        """Return the outputs, each from two equal runs, and the reason of the first failure."""
         calls = [Call(program=program, arguments=arguments) for arguments in inputs]
         outcomes = self.executor.run(calls, runs=2, timeouts=1)
         failed = next((outcome for outcome in outcomes if not outcome.ok), None)
@@ -186,7 +186,7 @@ class AbsoluteZero(Arena):
     # The attempts ------------------------------------------------------------------------------
 
     def _check_attempts(self, actions: Mapping[str, Action | None]) -> None:
-        # Equal answers are judged once.
+        # Each distinct answer is judged once.
         answers = list(dict.fromkeys(answer for answer in actions.values() if answer is not None))
         verdicts = dict(zip(answers, self._judge(answers), strict=True))
         solved = 0
@@ -205,7 +205,7 @@ class AbsoluteZero(Arena):
         self.finish()
 
     def _judge(self, answers: Sequence[str]) -> list[str]:
-        """A verdict per answer: "correct" or the named reason why not."""
+        """Return a verdict per answer: "correct" or the name of the reason."""
         if self.task.type == "deduction":
             return [self._judge_output(answer) for answer in answers]
         if self.task.type == "abduction":
@@ -238,8 +238,8 @@ class AbsoluteZero(Arena):
     ) -> list[str]:
         plans = [calls_of(answer) for answer in answers]
         calls = [call for plan in plans if isinstance(plan, list) for call in plan]
-        # As with a proposal, two processes must agree. One induction answer is one program, and
-        # wrong after its first timeout; the inputs of an abduction are separate answers.
+        # Two runs must agree, as for a proposal. An induction answer is one program, which is
+        # wrong after its first timeout; the inputs of an abduction task are separate answers.
         timeouts = 1 if self.task.type == "induction" else None
         outcomes = iter(self.executor.run(calls, runs=2, timeouts=timeouts) if calls else [])
         return [
@@ -257,7 +257,7 @@ def _verdict(outcomes: Sequence[Outcome], wanted: Sequence[str]) -> str:
 
 
 def proposer_view(kind: str, payload: Mapping[str, Any], *, pairs: int) -> Observation:
-    """What a proposer sees: references to differ from, or a program to make pairs for."""
+    """Return a proposer's view: references to differ from, or a program that needs inputs."""
     given = payload.get("given") or {}
     return Observation(
         fields={
@@ -270,7 +270,7 @@ def proposer_view(kind: str, payload: Mapping[str, Any], *, pairs: int) -> Obser
 
 
 def solver_view(kind: str, problem: Mapping[str, Any]) -> Observation:
-    """A solver's side of a problem: nothing of what it is asked for."""
+    """Return a solver's view of a problem, without the part that is asked for."""
     hidden = {"program": "", "input": "", "output": "", "shown": [], "message": ""}
     if kind == "deduction":
         seen = {"program": problem["program"], "input": problem["inputs"][0]}
@@ -283,30 +283,30 @@ def solver_view(kind: str, problem: Mapping[str, Any]) -> Observation:
 
 
 def solve_task(kind: str, problem: Mapping[str, Any]) -> Task:
-    """The task to solve `problem`. Its id names type, program and inputs: equal tasks meet."""
+    """Return the task to solve `problem`; its id is a hash of type, program and inputs."""
     content = json.dumps([kind, normal_form(problem["program"]), problem["inputs"]])
     name = blake2b(content.encode("utf-8", "replace"), digest_size=8).hexdigest()
     return Task(id=f"{kind}-{name}", type=kind, payload={"mode": "solve", **problem})
 
 
 def programs_of(tasks: Sequence[Task]) -> frozenset[str]:
-    """The normal forms of the tasks' programs, as `forbidden` takes them."""
+    """Return the normal forms of the tasks' programs, for the argument `forbidden`."""
     return frozenset(normal_form(task.payload["program"]) for task in tasks)
 
 
 def identity_seeds(inputs: str = "'Hello world'") -> list[Task]:
-    """What the buffers begin with: the identity function as deduction and as abduction task."""
+    """Return the initial tasks of a buffer: the identity function as deduction and abduction."""
     value = canonical(parse_literal(inputs))
     problem = {"program": IDENTITY, "inputs": [value], "outputs": [value], "message": ""}
     return [solve_task(kind, problem) for kind in ("deduction", "abduction")]
 
 
 def raw_env(**settings: Any) -> AbsoluteZero:
-    """The arena itself, with an executor of its own unless one is given."""
+    """Return the arena without a wrapper; a new executor is made unless one is given."""
     settings.setdefault("executor", Executor())
     return AbsoluteZero(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

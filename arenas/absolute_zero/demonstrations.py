@@ -1,8 +1,8 @@
-"""Demonstrations in the tiny sub-language: what the warm start imitates.
+"""Demonstrations in the tiny sub-language, for the warm start.
 
-A solver is shown two ways of answering: at once, which is nearly always wrong for several lines,
-and worked line by line, which is nearly always right but shown seldom at the end. Which of them
-pays is left for self-play to find out.
+Solvers are shown two ways to answer: directly, which is nearly always wrong for several lines, and
+worked line by line, which is nearly always right but rare at the end of the warm start. Self-play
+has to discover which way has the higher reward.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,8 +12,8 @@ from arenas.absolute_zero.arena import proposer_view, solver_view
 from arenas.absolute_zero.tiny_python import FOOTER, HEADER, OPERATIONS, Domain, Program, problem
 from selfplay.types import Demonstration, Task
 
-# Proposers only have to imitate, which takes far fewer examples than solving does; finding a
-# program is the hardest to learn.
+# Proposers only have to imitate, which takes far fewer examples than solving. Induction is the
+# hardest to learn.
 MIXTURE: Mapping[tuple[str, str], float] = {
     ("solver", "deduction"): 2.0,
     ("solver", "abduction"): 2.0,
@@ -25,7 +25,7 @@ MIXTURE: Mapping[tuple[str, str], float] = {
 
 
 class TinyDemonstrations:
-    """Solved tasks and proposals, none of them about a held-out program."""
+    """Stream of solved tasks and proposals, without held-out programs."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class TinyDemonstrations:
         """Args:
         held_out: Tasks whose programs are never shown.
         pairs: Inputs of an induction task.
-        references: Most earlier programs that a proposer is shown.
-        worked_share: Share of solutions worked line by line in the last part of the warm start:
-            what the policy does when self-play begins.
-        practice_share: That share before, while the work itself is learned.
-        practice_until: Where the last part begins, as a share of the warm start.
+        references: Maximum number of earlier programs that a proposer is shown.
+        worked_share: Fraction of solutions worked line by line in the last part of the warm start,
+            which the policy imitates when self-play begins.
+        practice_share: The same fraction before that part, while the method itself is learned.
+        practice_until: Start of the last part, as a fraction of the warm start.
         """
         self.domain = Domain()
         self.exclude: Collection[str] = frozenset(task.payload["program"] for task in held_out)
@@ -53,7 +53,7 @@ class TinyDemonstrations:
         self.practice_until = practice_until
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Endless demonstrations in the proportions of `MIXTURE`."""
+        """Yield demonstrations without end, in the proportions of `MIXTURE`."""
         share = self.practice_share if progress < self.practice_until else self.worked_share
         forms, weights = list(MIXTURE), list(MIXTURE.values())
         while True:
@@ -66,7 +66,7 @@ class TinyDemonstrations:
     def _solution(self, kind: str, rng: Random, *, worked: bool) -> Demonstration:
         program = self.domain.program(rng, self.exclude)
         words = self.domain.words(rng, self.pairs if kind == "induction" else 1)
-        # The program that an induction answers with may be another one than the task's.
+        # The answer to an induction task may be another program than the task's own.
         while kind == "induction" and program.canonical(words[0]).source in self.exclude:
             program = self.domain.program(rng, self.exclude)
         return Demonstration(
@@ -97,7 +97,7 @@ class TinyDemonstrations:
         )
 
     def pieces(self) -> list[str]:
-        """The fixed strings of prompts and completions, each one token of the tiny tokenizer."""
+        """Return the fixed strings of prompts and completions, one token each."""
         found = ["Output\n", "Input\n", "Program\n"]
         found += ["Propose deduction\n", "Propose abduction\n", "Propose inputs\n"]
         found += [HEADER, FOOTER, FOOTER + "\n"]
@@ -116,17 +116,17 @@ class TinyDemonstrations:
 
 
 def completion(answer: str, thought: str = "") -> str:
-    """A completion in the form that every solver and proposer is asked for."""
+    """Return a completion in the format that prompts ask of solvers and proposers."""
     return f"<think>{thought}</think><answer>{answer}</answer>"
 
 
 def solution(kind: str, program: Program, word: str, *, worked: bool) -> str:
-    """The completion that solves a task, with or without its work.
+    """Return the completion that solves a task, with or without the work.
 
-    The work is a trace: each line of the program again, and under it the value there. Deduction:
+    The work is a trace: each line of the program, followed by a value. Deduction:
     the value after each line. Abduction: the value before each line, last line first. Induction:
     the first input through the operations that the message names, with digits for the letters
-    still unknown, which the first output then fills in.
+    still unknown; the first output then gives these letters.
     """
     output = program.trace(word)[-1]
     if kind == "deduction":

@@ -1,7 +1,7 @@
-"""What a proposed program must look like before it is run: Absolute Zero's static filters.
+"""Static checks of proposed programs before they run, after Absolute Zero (2505.03335).
 
-They keep tasks well-formed, and refuse programs that visibly depend on more than their input. They
-are no protection: this is the task of the executor, which also detects what the filters miss.
+The checks keep tasks well-formed and refuse programs that visibly depend on more than their input.
+They are no protection: the executor isolates programs, and detects what these checks miss.
 """
 
 import ast
@@ -14,7 +14,7 @@ from selfplay.sandbox import parse_arguments, parse_program
 from selfplay.sandbox.literals import LiteralError, canonical, parse_literal
 
 LONGEST_PROGRAM = 10_000
-"""Characters."""
+"""Maximum length of a program, in characters."""
 
 _PURE = """
     abc array base64 bisect cmath collections colorsys copy dataclasses decimal difflib enum
@@ -35,7 +35,7 @@ OPEN_DUNDERS = frozenset({"__name__", "__qualname__", "__doc__"})
 
 
 def fault(program: str, *, entry: str = "f") -> str | None:
-    """The named reason why `program` is no task, or None.
+    """Return the name of the reason why `program` is no valid task, or None.
 
     A task is a module of imports and exactly one function, named `entry`, that has a parameter and
     returns something.
@@ -44,7 +44,7 @@ def fault(program: str, *, entry: str = "f") -> str | None:
         return "too_long"
     try:
         tree = parse_program(program)
-        ast.unparse(tree)  # so that `normal_form` cannot fail on what passes here
+        ast.unparse(tree)  # ensures that `normal_form` cannot fail on an accepted program
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "syntax"
     functions = [
@@ -142,18 +142,20 @@ def _path(node: ast.expr) -> tuple[ast.Name | None, list[str]]:
 
 @lru_cache(maxsize=4_096)
 def normal_form(program: str) -> str:
-    """The program without comments, spacing and quoting styles: equal for equal programs."""
+    """Return the program without comments and with uniform spacing and quotes."""
     return ast.unparse(parse_program(program))
 
 
 def canonical_arguments(text: str) -> str:
-    """Comma-separated literals in canonical form; raises LiteralError."""
+    """Return comma-separated literals in canonical form; raises LiteralError."""
     return ", ".join(canonical(value) for value in parse_arguments(text))
 
 
 def comparable(kind: str, answer: str | None) -> str | None:
-    """An attempt at a task of this type in canonical form, "" for what is none; None of induction:
-    programs can be equal in every way but their text."""
+    """Return an answer in canonical form, "" if it is invalid.
+
+    Returns None for induction: two different programs can be equivalent.
+    """
     if kind == "induction":
         return None
     try:

@@ -1,14 +1,14 @@
-"""A sub-language of Python that a model of a million parameters masters step by step.
+"""A sub-language of Python that a model of a million parameters can learn step by step.
 
-A program rewrites one short lowercase string, one easy operation a line::
+A program rewrites one short lowercase string, with one simple operation per line::
 
     def f(a):
         a = a[::-1]
         a = 'j' + a[1:]
         return a
 
-Each operation alone is easy; two to four of them in one's head are not.  So a model that has seen
-both ways of answering (at once, and line by line) has something to find out: that working pays.
+Each operation alone is easy; two to four of them without intermediate steps are not. So a model
+that has seen both ways to answer (directly, and line by line) can discover that the work pays.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -20,19 +20,19 @@ from arenas.absolute_zero.arena import solve_task
 from selfplay.types import Task
 
 LETTERS = "abcdefghij"
-FILLER = "a"  # what a lost letter becomes when working backwards: any letter would be right
+FILLER = "a"  # replaces a lost letter when a line is undone: any letter would be correct
 HEADER = "def f(a):\n"
 FOOTER = "    return a"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One kind of line: how it is named, written, run and undone.
+    """One kind of line: its name, its source, and how to run and undo it.
 
-    name: what a message calls it, without its letter.
-    source: the right-hand side; `{}` stands for the letter, if it takes one.
+    name: the name in messages, without the letter.
+    source: the right-hand side; `{}` is the place of the letter, if there is one.
     run: (value, letter) -> value.
-    undo: value -> one value that `run` maps back to it, whenever there is one.
+    undo: value -> a value that `run` maps back to it, if one exists.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Operation:
 
     @property
     def takes_letter(self) -> bool:
-        """Whether the line has a letter of its own."""
+        """True if the line contains a letter."""
         return "{}" in self.source
 
 
-# Every operation keeps the length, so that each letter of a value comes from one fixed place of the
-# value before it: what a model of this size learns in a minute.
+# Every operation keeps the length, so that each letter of a value comes from one fixed position of
+# the previous value; a model of this size learns that in a minute.
 OPERATIONS = (
     Operation(name="reverse", source="a[::-1]", run=lambda a, _: a[::-1], undo=lambda a: a[::-1]),
     Operation(
@@ -98,7 +98,7 @@ class ProgramLine:
 
     @property
     def source(self) -> str:
-        """The line as Python, indented."""
+        """Indented Python source of the line."""
         return f"    a = {self.operation.source.format(self.letter)}\n"
 
 
@@ -110,16 +110,16 @@ class Program:
 
     @property
     def source(self) -> str:
-        """The program as Python."""
+        """Python source of the program."""
         return HEADER + "".join(line.source for line in self.lines) + FOOTER
 
     @property
     def message(self) -> str:
-        """The operations without their letters: the hint of an induction task."""
+        """Names of the operations without letters: the hint of an induction task."""
         return ", ".join(line.operation.name for line in self.lines)
 
     def trace(self, value: str) -> list[str]:
-        """The value after each line."""
+        """Return the value after each line."""
         values = []
         for line in self.lines:
             value = line.operation.run(value, line.letter)
@@ -127,7 +127,7 @@ class Program:
         return values
 
     def back_trace(self, value: str) -> list[str]:
-        """The value before each line, from the last line to the first."""
+        """Return the value before each line, from the last line to the first."""
         values = []
         for line in reversed(self.lines):
             value = line.operation.undo(value)
@@ -135,7 +135,7 @@ class Program:
         return values
 
     def with_holes(self) -> "Program":
-        """The program with its letters replaced by the digits 1, 2, ... in order."""
+        """Return the program with its letters replaced by the digits 1, 2, ... in order."""
         lines, count = [], 0
         for line in self.lines:
             if line.operation.takes_letter:
@@ -145,7 +145,7 @@ class Program:
         return Program(lines=tuple(lines))
 
     def canonical(self, value: str) -> "Program":
-        """The program with each letter that leaves no mark on f(value) set to the filler."""
+        """Return the program with each letter that does not affect f(value) set to the filler."""
         left = self.with_holes().trace(value)[-1]
         lines, count = [], 0
         for line in self.lines:
@@ -160,11 +160,11 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """What is drawn from: the sizes of programs and inputs.
+    """Distribution of programs and inputs.
 
-    operations: least and most lines of a program.
+    operations: minimum and maximum lines of a program.
     length: letters of an input.
-    letters: what inputs and programs are made of.
+    letters: alphabet of inputs and programs.
     """
 
     operations: tuple[int, int] = (2, 4)
@@ -172,18 +172,18 @@ class Domain:
     letters: str = LETTERS
 
     def word(self, rng: Random) -> str:
-        """A random input."""
+        """Return a random input."""
         return "".join(rng.choices(self.letters, k=self.length))
 
     def words(self, rng: Random, count: int) -> list[str]:
-        """`count` different inputs."""
+        """Return `count` different inputs."""
         words: dict[str, None] = {}
         while len(words) < count:
             words[self.word(rng)] = None
         return list(words)
 
     def program(self, rng: Random, exclude: Collection[str] = ()) -> Program:
-        """A random program whose source is not in `exclude`."""
+        """Return a random program whose source is not in `exclude`."""
         while True:
             operations = rng.choices(OPERATIONS, k=rng.randint(*self.operations))
             program = Program(
@@ -200,7 +200,7 @@ class Domain:
 
 
 def problem(program: Program, inputs: Sequence[str]) -> dict[str, Any]:
-    """A program with inputs, outputs and a message, as the arena keeps problems: in literals."""
+    """Return a problem in the arena's format: program, inputs and outputs as literals, message."""
     return {
         "program": program.source,
         "inputs": [repr(value) for value in inputs],
@@ -210,9 +210,9 @@ def problem(program: Program, inputs: Sequence[str]) -> dict[str, Any]:
 
 
 def held_out(*, per_type: int = 100, pairs: int = 4, seed: int = 20261121) -> list[Task]:
-    """The held-out tasks, `per_type` of each type; all programs differ.
+    """Return the held-out tasks, `per_type` of each type, with different programs.
 
-    They carry no outputs: the arena's executor finds those when it sets a task up.
+    The tasks have no outputs: the arena's executor computes them in `setup`.
     """
     rng, domain = Random(seed), Domain()
     seen: set[str] = set()
@@ -230,7 +230,7 @@ def held_out(*, per_type: int = 100, pairs: int = 4, seed: int = 20261121) -> li
 def proposals(
     *, per_type: int = 50, pairs: int = 4, references: int = 2, seed: int = 20261122
 ) -> list[Task]:
-    """Tasks to propose, with fixed references: what proposers are evaluated on."""
+    """Return tasks to propose with fixed references, for the evaluation of proposers."""
     rng, domain = Random(seed), Domain()
     tasks = []
     for kind in ("deduction", "abduction", "induction"):

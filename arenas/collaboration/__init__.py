@@ -1,1 +1,1 @@
-"""Agents that write one program or one answer together."""
+"""Arenas in which agents write one program or one answer together."""

@@ -1,10 +1,10 @@
-"""Collaboration: a helper and a main agent write one program together, for one reward (2508.04652).
+"""Collaboration: a helper and a main agent write one program for a shared reward (2508.04652).
 
-Both write at once, without seeing what the other writes: the helper a function `aux`, the main
-agent the function that the task asks for, which should call `aux`. The program is run against tests
-in the executor, and both are paid the same (`arenas.collaboration.code_reward`). With several turns
-they see the program and what became of its first tests, and write again; every turn is paid for its
-own program.
+Both write at once, without seeing the other's text: the helper a function `aux`, the main
+agent the function that the task asks for, which should call `aux`. The executor runs the program
+on tests, and both agents get the same reward (`arenas.collaboration.code_reward`). With several
+turns, both see the program and the outcomes of its first tests, and write again; every turn gets
+the reward of its own program.
 
 Version history: v0, first version.
 """
@@ -19,7 +19,7 @@ from arenas.collaboration.code_reward import AUX, MOST, Grade, Test, grade
 from arenas.collaboration.problems import problems
 from selfplay.arena import Arena
 from selfplay.sandbox import Executor
-from selfplay.types import Action, Metric, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task, role_of
 
 HELPER, MAIN = "helper_0", "main_0"
 
@@ -60,11 +60,11 @@ class Collaboration(Arena):
     ) -> None:
         """Args:
         executor: Runs the tests. The paper allows 10 s per test: `services.executor.cpu_seconds`.
-        turns: Programs that the two may write.
-        shown_tests: Tests whose outcome they see after a turn; all of them count.
-        stop_at: A reward that ends the episode: the most there is, unless told otherwise.
-        shift: Added to every reward; the released configs shift by -4, so that perfect is 0.
-        malformed: Added to the pay of an agent that wrote no code, and of no other.
+        turns: Maximum number of programs.
+        shown_tests: Number of tests whose outcome both see after a turn; all tests count.
+        stop_at: Reward at which the episode ends; by default the maximum.
+        shift: Added to every reward; -4 in the released configs, so that the maximum is 0.
+        malformed: Added to the reward of each agent that wrote no code.
         """
         super().__init__()
         if turns < 1 or shown_tests < 0:
@@ -73,11 +73,11 @@ class Collaboration(Arena):
         self.stop_at, self.shift, self.malformed = stop_at, shift, malformed
 
     def default_task(self, rng: Random) -> Task:
-        """A small problem."""
+        """Return a small problem."""
         return problems(count=1, seed=rng.randrange(2**32))[0]
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Nothing is written yet. The payload has `text`, `entry` and `tests`."""
+        """Read the tests of the task; its payload has `text`, `entry` and `tests`."""
         self.tests = [
             Test(arguments=str(arguments), expected=str(expected))
             for arguments, expected in task.payload["tests"]
@@ -88,14 +88,14 @@ class Collaboration(Arena):
         self.grades: list[Grade] = []
 
     def acting(self) -> Sequence[str]:
-        """Both at once."""
+        """Return both agents."""
         return self.possible_agents
 
     def view(self, agent: str) -> Observation:
-        """The problem, this agent's part, and what the last turn came to."""
+        """Return the problem, the agent's part, and the programs and outcomes of the last turn."""
         last = self.written[-1] if self.written else {}
         return coder_view(
-            agent.rpartition("_")[0],
+            role_of(agent),
             self.task.payload,
             helper=last.get(HELPER, ""),
             main=last.get(MAIN, ""),
@@ -105,13 +105,13 @@ class Collaboration(Arena):
         )
 
     def _outcomes(self) -> Sequence[str]:
-        """What became of the last program's tests; nothing where there is none yet."""
+        """Return the outcomes of the last program's tests, () before the first program."""
         if not self.grades:
             return ()
         return self.grades[-1].outcomes or ("no program",) * len(self.tests)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Grade the program and pay both for it."""
+        """Grade the program and pay both agents."""
         self.written.append({agent: text or "" for agent, text in actions.items()})
         found = grade(
             actions[HELPER] or "",
@@ -167,8 +167,10 @@ def coder_view(
     turn: int = 1,
     turns: int = 1,
 ) -> Observation:
-    """What the agent of a part ("helper" or "main") sees: the problem, and after a turn both codes
-    and the outcomes of the first tests, in the arena's words and with no output of the program.
+    """Return the view of a part, "helper" or "main".
+
+    It contains the problem and, after a turn, both codes and the outcomes of the first tests. It
+    contains no output of the program.
     """
     text, entry = str(problem["text"]), str(problem["entry"])
     feedback = [
@@ -194,11 +196,11 @@ def coder_view(
 
 
 def raw_env(**settings: Any) -> Collaboration:
-    """The arena itself, with an executor of its own unless one is given."""
+    """Return the arena without a wrapper; a new executor is made unless one is given."""
     settings.setdefault("executor", Executor())
     return Collaboration(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

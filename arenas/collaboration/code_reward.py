@@ -1,15 +1,15 @@
-"""MAGRPO's reward for two functions written at once by two agents (2508.04652): levels, 4 at most.
+"""MAGRPO's reward for two functions that two agents write at once (2508.04652), in [0, 4].
 
 A helper writes `aux`, a main agent writes the function that the task names and should call `aux`.
-Levels: 0.4 for `aux` defined and returning something, 0.6 for the main function defined, 0.5 if the
-two together parse, 1 for the share of tests passed; and if at least one passes, 0.5 if the main
-agent's code uses the result of `aux`, and 1 more if it does more than call `aux`.
+Levels: 0.4 if `aux` is defined and returns something, 0.6 if the main function is defined, 0.5 if
+the joined program parses, up to 1 for the fraction of passed tests. If at least one test passes:
+0.5 if the main agent's code uses the result of `aux`, and 1 more if it does more than call `aux`.
 
-The result is used if a test that passes would fail with another `aux` that gives results of the
-same types (`arenas.collaboration.code_use`). A dead call, a caught one, and one whose result is
-thrown away earn nothing. The released code judges by the text alone: any call earns 0.5, and 1 more
-if the code does more than call it, less 0.5 if the text ignores the result. A result that is only
-compared with the right one counts as used, because the comparison can fail.
+The result counts as used if a passed test fails with another `aux` that returns results of the
+same types (`arenas.collaboration.code_use`). A call that never runs, one inside a handler, and one
+whose result is unused earn nothing. The released code looks at the text only: any call earns 0.5,
+and 1 more if the code does more than call `aux`, less 0.5 if the text ignores the result. A result
+that is only compared with the correct one counts as used, because the comparison can fail.
 """
 
 import ast
@@ -31,54 +31,54 @@ from selfplay.sandbox.types import CIRCUMSTANTIAL
 
 AUX = "aux"
 MOST = 4.0
-"""The reward of a program that has everything."""
+"""Maximum reward."""
 TIMEOUTS = 3
-"""Number of tests that may run out of time before all others count as failed. Also the number of
-passed tests that are run again with another `aux`."""
+"""Number of timeouts after which all other tests count as failed. Also the number of
+passed tests that run again with another `aux`."""
 PASSED = "passed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """One call of the main function and what it should return."""
+    """One call of the main function and its expected result."""
 
     __test__ = False  # not one of pytest's
 
     arguments: str
-    """Comma-separated literals."""
+    """Comma-separated literals, the arguments of the call."""
     expected: str
-    """A literal."""
+    """Literal of the correct result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grade:
-    """How far a program came, level by level."""
+    """Levels that a program reached. Made by `grade`, read by the arena."""
 
     aux_defined: bool = False
-    """The helper's code defines `aux` at the top, and `aux` returns something."""
+    """True if the helper's code defines `aux` at the top level, with a return value."""
     main_defined: bool = False
-    """The main agent's code defines the function that was asked for."""
+    """True if the main agent's code defines the requested function."""
     parses: bool = False
-    """The two together are a program."""
+    """True if the joined code parses."""
     outcomes: tuple[str, ...] = ()
-    """For every test "passed", "wrong", or the executor's reason; empty where none was run."""
+    """Per test "passed", "wrong" or the executor's reason; empty if no test was run."""
     calls_aux: bool = False
-    """True if a test that passes needs the result of the helper's `aux`."""
+    """True if a passed test needs the result of the helper's `aux`."""
     wrapper: bool = False
     """True if the main function only calls `aux`."""
     ignores_aux: bool = False
-    """True if the main agent's code names `aux`, a test passes, and no test needs the result of
+    """True if the main agent's code names `aux` and a test passes, but no test needs the result of
     `aux`."""
 
     @property
     def passed(self) -> float:
-        """Share of the tests."""
+        """Fraction of passed tests."""
         return self.outcomes.count(PASSED) / len(self.outcomes) if self.outcomes else 0.0
 
     @property
     def reward(self) -> float:
-        """The levels' sum, in [0, 4]. Without the main function, or where the two do not parse,
-        nothing after that counts."""
+        """Sum of the levels, in [0, 4]. If the main function is missing or the code does not parse,
+        the later levels do not count."""
         total = 0.4 * self.aux_defined + 0.6 * self.main_defined
         if not self.main_defined or not self.parses:
             return total
@@ -91,7 +91,7 @@ class Grade:
 def grade(
     helper: str, main: str, *, entry: str, tests: Sequence[Test], executor: Executor
 ) -> Grade:
-    """The grade of what the two wrote. No text makes this raise."""
+    """Return the grade of the two texts; any text is accepted."""
     aux_tree, main_tree = _tree(helper), _tree(main)
     aux, function = _function(aux_tree, AUX), _function(main_tree, entry)
     aux_defined = aux is not None and _returns(aux)
@@ -117,12 +117,12 @@ def grade(
 
 
 def joined(helper: str, main: str) -> str:
-    """The program: the helper's code, then the main agent's."""
+    """Return the program: the helper's code, then the main agent's."""
     return f"{helper.rstrip()}\n\n{main.rstrip()}\n"
 
 
 def _run(program: str, entry: str, tests: Sequence[Test], executor: Executor) -> Iterator[str]:
-    """The outcomes, a few tests at a time, until too many have run out of time."""
+    """Yield the outcomes; after `TIMEOUTS` timeouts the remaining tests are "not_run"."""
     timeouts = 0
     for begin in range(0, len(tests), TIMEOUTS):
         some = tests[begin : begin + TIMEOUTS]
@@ -168,7 +168,7 @@ def _same(value: str, expected: str) -> bool:
 
 
 def _tree(code: str) -> ast.Module | None:
-    """The syntax tree, or None of what is no program."""
+    """Return the syntax tree, or None if the code does not parse."""
     if len(code) > 2 * LONGEST_PROGRAM + 3:
         return None
     try:
@@ -178,7 +178,7 @@ def _tree(code: str) -> ast.Module | None:
 
 
 def _function(tree: ast.Module | None, name: str) -> ast.FunctionDef | None:
-    """The function of that name at the top: the last one, which is the one that counts."""
+    """Return the last top-level function of that name, which is the one in effect."""
     found = [
         node
         for node in (tree.body if tree else [])
@@ -201,7 +201,7 @@ def _is_call(node: ast.AST | None) -> bool:
 
 
 def _statements(function: ast.FunctionDef) -> list[ast.stmt]:
-    """The body without a docstring."""
+    """Return the body without a docstring."""
     body = function.body
     first = body[0]
     documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
@@ -209,7 +209,7 @@ def _statements(function: ast.FunctionDef) -> list[ast.stmt]:
 
 
 def _is_wrapper(function: ast.FunctionDef) -> bool:
-    """Whether the function returns what `aux` gives and does nothing else."""
+    """Return True if the function only returns the result of `aux`."""
     body = _statements(function)
     if len(body) == 1 and isinstance(body[0], ast.Return):
         return _is_call(body[0].value) and _plain(body[0].value)
@@ -221,7 +221,7 @@ def _is_wrapper(function: ast.FunctionDef) -> bool:
 
 
 def _plain(call: ast.expr | None) -> bool:
-    """Whether a call hands on arguments as they are."""
+    """Return True if a call passes only names and constants."""
     if not isinstance(call, ast.Call):
         return False
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -229,7 +229,7 @@ def _plain(call: ast.expr | None) -> bool:
 
 
 def _assigned(statement: ast.stmt) -> list[str]:
-    """The names that a statement gives the result of `aux`, and nothing else, to."""
+    """Return the names to which a statement assigns exactly the result of `aux`."""
     if isinstance(statement, ast.Assign) and _is_call(statement.value):
         return [target.id for target in statement.targets if isinstance(target, ast.Name)]
     if isinstance(statement, ast.AnnAssign) and _is_call(statement.value):

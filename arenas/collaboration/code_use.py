@@ -1,4 +1,4 @@
-"""Tell whether a program that passes its tests needs the result of one of its functions.
+"""Test if a program that passes its tests needs the result of one of its functions.
 
 The text of a program cannot show this: the result of a call may be unused, thrown away or
 multiplied by zero. So the function is replaced by another one with results of the same types.
@@ -60,15 +60,15 @@ def other(function, empty):
 
     return replaced
 '''
-"""`other(function, empty)` gives results of the same types as `function`: with `empty` the zero or
-the empty value of each type, otherwise other numbers, texts and items. Equal arguments have equal
-results. What `function` does to its arguments is undone, because it gets copies."""
+"""Source of `other(function, empty)`, which returns results of `function`'s types: with `empty` the
+zero or empty value of each type, otherwise other numbers, texts and items. Equal arguments give
+equal results. `function` gets copies of its arguments, so it cannot change them."""
 
 
 def replacements(before: str, name: str, after: str) -> Iterator[str]:
-    """The program `before` + `after`, with the function `name` of `before` replaced in `after`.
+    """Yield the program `before` + `after`, with the function `name` of `before` replaced.
 
-    One program for each kind of replacement. The replacing code runs in a namespace of its own, so
+    There is one program per kind of replacement. The replacing code runs in its own namespace, so
     that the program's names do not disturb it.
     """
     for empty in (False, True):

@@ -1,11 +1,11 @@
-"""Demonstrations of one program by two hands: every way to divide the work, and no convention.
+"""Demonstrations of two agents that divide the work on one program, without a convention.
 
-A problem of `arenas.collaboration.problems` does a step to every number and folds the results.
-There are several sound ways to share that between a helper's `aux` and the main function; each goes
-with its own other half, and nearly always fails with the half of another. No prompt says which of
-them it is. The warm start imitates them all, equally often and each agent for itself, as
-programmers who never met. The main agent is also shown to do without the helper, which is safe and
-worth less.
+A problem of `arenas.collaboration.problems` applies a step to every number and folds the results.
+There are several correct divisions between the helper's `aux` and the main function. Each half
+fits its own other half and nearly always fails with the half of another division. No prompt says
+which division to use. The warm start shows all of them equally often, and each agent draws its half
+independently. Some programs of the main agent do not use the helper, which is safe and has a lower
+reward.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ CODE: Mapping[str, str] = {
     "the number of different values": "len(set(xs))",
     "the first minus the last": "xs[0] - xs[-1]",
 }
-"""Steps as expressions of a number `x`, folds as expressions of a list `xs`."""
+"""Steps as expressions of a number `x`; folds as expressions of a list `xs`."""
 
 OF_ONE, OF_ALL, MAIN = f"def {AUX}(x):\n", f"def {AUX}(xs):\n", f"def {ENTRY}(xs):\n"
 STEP_ALL, FOLD = "    xs = [{step} for x in xs]\n", "    return {fold}"
@@ -51,32 +51,32 @@ DIVISIONS: Mapping[str, tuple[str, str]] = {
         f"{MAIN}    xs = [{AUX}(xs, i) for i in range(len(xs))]\n{FOLD}",
     ),
 }
-"""What the helper does: its code, and the main agent's that goes with it."""
+"""Per division of the work, the helper's code and the matching code of the main agent."""
 
 ALONE = f"{MAIN}{STEP_ALL}{FOLD}"
-"""The main agent's code that does without the helper."""
+"""Code of the main agent that does not use the helper."""
 
 PARTS = ("helper", "main")
 
 
 class DividedWork:
-    """Both agents' halves of given problems, of a division that each draws for itself."""
+    """Stream of halves of programs; each agent draws its division independently."""
 
     def __init__(self, *, problems: Sequence[Task], alone: float = 0.1, again: float = 0.0) -> None:
         """Args:
-        problems: Of `arenas.collaboration.problems`; those of training, so that no held-out one is
-        shown.
-        alone: Share of the main agent's programs that do without the helper.
-        again: Share of demonstrations of a second turn, after two halves that did not fit: an
-            agent writes its half once more, or the one that goes with the other's. Who yields is
-            drawn too, and if both do they miss each other again.
+        problems: Training tasks of `arenas.collaboration.problems`, so that no held-out problem is
+            shown.
+        alone: Fraction of the main agent's programs that do not use the helper.
+        again: Fraction of demonstrations of a second turn, after two halves that did not fit: an
+            agent repeats its half or writes the one that fits the other agent's. The choice is
+            random, so that two agents which both change fail again.
         """
         if not 0 <= alone <= 1 or not 0 <= again <= 1:
-            raise ValueError("alone and again are shares, in [0, 1]")
+            raise ValueError("alone and again are fractions, in [0, 1]")
         self.problems, self.alone, self.again = list(problems), alone, again
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Endless demonstrations, of both parts alike."""
+        """Yield demonstrations without end, equally many of both parts."""
         while True:
             problem, part = rng.choice(self.problems).payload, rng.randrange(2)
             mine, other = rng.sample(list(DIVISIONS.values()), 2)
@@ -93,7 +93,7 @@ class DividedWork:
             )
 
     def pieces(self) -> list[str]:
-        """Phrases of problems and words of programs; the rest is written letter by letter."""
+        """Return phrases of problems and words of programs; other text is split into letters."""
         before, between, after = TEXT.replace("{fold}", "{step}").split("{step}")
         phrases = [*(f"{part}: {before}" for part in PARTS), between, after, *STEPS, *FOLDS]
         words = ["    ", "def ", "return ", " for ", " in ", AUX, "xs"]
@@ -107,13 +107,13 @@ class DividedWork:
 
 
 FAILED = "raised"
-"""What becomes of nearly every test of two halves that do not fit."""
+"""Usual outcome of a test of two halves that do not fit."""
 
 
 def _after(
     problem: Mapping[str, Any], part: int, mine: Sequence[str], other: Sequence[str]
 ) -> Observation:
-    """What an agent sees after its own half did not fit the other's."""
+    """Return an agent's view after its half did not fit the other agent's."""
     helper, main = (mine, other) if part == 0 else (other, mine)
     return coder_view(
         PARTS[part],
@@ -127,5 +127,5 @@ def _after(
 
 
 def written(code: str, problem: Mapping[str, Any]) -> str:
-    """A program's text for a problem."""
+    """Return the program text of a template for a problem."""
     return code.format(step=CODE[problem["step"]], fold=CODE[problem["fold"]])

@@ -1,8 +1,9 @@
-"""A pipeline of three: a generator answers, a verifier criticises, a refiner answers again.
+"""Pipeline of three agents: a generator answers, a verifier criticises, a refiner answers again.
 
-MALT's (2412.01928). The refiner's answer is scored, and all three are paid that score: with tree
-sampling (a branching of n at each of the three stages) and `credit: preference` a generation is
-worth the mean of its critiques, and a critique the mean of its refinements.
+This is the pipeline of MALT (2412.01928). All three agents are paid the score of the refiner's
+answer. With tree sampling (n branches at each of the three stages) and `credit: preference`, the
+value of a generation is the mean of its critiques, and that of a critique the mean of its
+refinements.
 
 Version history: v0, first version.
 """
@@ -22,7 +23,7 @@ GENERATOR, VERIFIER, REFINER = "generator_0", "verifier_0", "refiner_0"
 
 
 class Pipeline(Arena):
-    """Three agents, one move each."""
+    """Generator, verifier and refiner, with one move each."""
 
     name = "pipeline_v0"
     roles = {"generator": 1, "verifier": 1, "refiner": 1}
@@ -44,11 +45,11 @@ class Pipeline(Arena):
         answer_length: int = 100,
     ) -> None:
         """Args:
-        verifier: Scores answers; exact match with the task's `answer` where None. (The agent of
-            that name knows nothing of it.)
-        malformed: Added to the pay of an agent whose move holds no answer, or is no critique.
-        argument_length: Characters of a reasoning or a critique that the next one sees.
-        answer_length: Characters that an answer may have; a longer one is malformed.
+        verifier: Scores answers; None: exact match with the task's `answer`. (It is not the
+            agent of the same name.)
+        malformed: Added to the reward of an agent whose move contains no answer or critique.
+        argument_length: Characters of a reasoning or a critique that the next agent sees.
+        answer_length: Maximum characters of an answer; a longer one is malformed.
         """
         super().__init__()
         if min(argument_length, answer_length) < 1:
@@ -58,11 +59,11 @@ class Pipeline(Arena):
         self.argument_length, self.answer_length = argument_length, answer_length
 
     def default_task(self, rng: Random) -> Task:
-        """A small sum."""
+        """Return a small sum."""
         return questions(count=1, seed=rng.randrange(2**32))[0]
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Nothing is said yet."""
+        """Read the question of the task."""
         self.question = str(task.payload["question"])
         self.first: dict[str, str] = {}
         self.critique = ""
@@ -70,20 +71,20 @@ class Pipeline(Arena):
         self.first_score = 0.0
 
     def acting(self) -> Sequence[str]:
-        """One after the other."""
+        """Return the next of the three agents."""
         return [self.possible_agents[self.at]]
 
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
-        """What the generator and the refiner answer; a critique is no answer."""
+        """Return the answer of a generator or refiner; a critique has none."""
         said = (self._read(action) or {}) if agent != VERIFIER else {}
         return vote(said.get("answer"), self.verifier)
 
     def view(self, agent: str) -> Observation:
-        """The question and all that was said before."""
+        """Return the question, the first answer and the critique so far."""
         return pipeline_view(self.question, **self.first, critique=self.critique)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Hand on what was said; after the refiner, pay all three."""
+        """Store the answer or critique; after the refiner, pay all agents."""
         ((agent, action),) = actions.items()
         self.at += 1
         if agent == VERIFIER:
@@ -122,7 +123,7 @@ class Pipeline(Arena):
 def pipeline_view(
     question: str, *, answer: str = "", argument: str = "", critique: str = ""
 ) -> Observation:
-    """The question and what was said of it so far."""
+    """Return the question with the first answer and the critique so far."""
     return Observation(
         text=" | ".join(word for word in (question, answer, critique) if word),
         fields={
@@ -135,10 +136,10 @@ def pipeline_view(
 
 
 def raw_env(**settings: Any) -> Pipeline:
-    """The arena itself."""
+    """Return the arena without a wrapper."""
     return Pipeline(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

@@ -1,9 +1,9 @@
-"""Demonstrations for the pipeline on small sums: what three hasty workers do, and sometimes better.
+"""Demonstrations for the pipeline on small sums, most of them careless.
 
-A generator answers at once and is often a little wrong, or works the question out line by line; a
-verifier approves of whatever it reads, or works it out and says what it comes to; a refiner keeps
-the first answer, or takes the one that the critique names. The better way is shown seldom. That it
-pays is left for the pipeline's training to find out (2412.01928).
+A generator answers directly and is often slightly wrong, or works the question out line by line. A
+verifier approves any answer, or works the question out and names the result. A refiner keeps the
+first answer, or takes the one that the critique names. The better behaviour is rare; training has
+to discover its higher reward (2412.01928).
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ ROLES = ("generator", "verifier", "refiner")
 
 
 class PipelineDemonstrations:
-    """The three roles' moves, on questions of which none is held out."""
+    """Stream of moves of the three roles, without held-out questions."""
 
     def __init__(
         self,
@@ -32,21 +32,21 @@ class PipelineDemonstrations:
         slips: float = 0.7,
     ) -> None:
         """Args:
-        terms: Numbers in a question, as of `arenas.questions.arithmetic.questions`.
-        largest: The largest of them.
-        worked: Share of generations and critiques that are worked out.
-        heard: Share of refinements that go by a critique which names an answer.
-        slips: Share of the answers given at once that are near the right one, and wrong.
+        terms: Numbers in a question, as in `arenas.questions.arithmetic.questions`.
+        largest: Largest number in a question.
+        worked: Fraction of generations and critiques that are worked out.
+        heard: Fraction of refinements that adopt the answer which the critique names.
+        slips: Fraction of the direct answers that are slightly wrong.
         """
         if not all(0 <= share <= 1 for share in (worked, heard, slips)):
-            raise ValueError("worked, heard and slips are shares, in [0, 1]")
+            raise ValueError("worked, heard and slips are fractions, in [0, 1]")
         if terms < 2 or largest < 1:
             raise ValueError("terms is at least 2, largest at least 1")
         self.terms, self.largest = terms, largest
         self.worked, self.heard, self.slips = worked, heard, slips
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Endless demonstrations, equally many of each role."""
+        """Yield demonstrations without end, equally many of each role."""
         while True:
             question, role = self._question(rng), rng.choice(ROLES)
             first = critique = ""
@@ -81,23 +81,23 @@ class PipelineDemonstrations:
         return str(evaluate(question) + slip)
 
     def pieces(self) -> list[str]:
-        """Operations, tags and set phrases."""
+        """Return operations, tags and fixed phrases, one token each."""
         signs = [f" {operation} " for operation in OPERATIONS]
         return [*signs, " = ", " | ", "Check ", APPROVAL, FINDING, OPENING, CLOSING]
 
 
 def answered(answer: str) -> str:
-    """An answer between its tags."""
+    """Return the answer between its tags."""
     return f"{OPENING}{answer}{CLOSING}"
 
 
 def critique_of(question: str) -> str:
-    """The verifier's worked critique, which names the answer."""
+    """Return the verifier's worked critique, which names the answer."""
     return "\n".join([*working(question), f"{FINDING}{evaluate(question)}"])
 
 
 def working(question: str) -> list[str]:
-    """A line for every operation, products first: "4 * 2 = 8", "3 + 8 = 11"."""
+    """Return a line per operation, products first: "4 * 2 = 8", "3 + 8 = 11"."""
     words, lines = question.split(), []
     while len(words) > 1:
         at = words.index("*") if "*" in words else 1

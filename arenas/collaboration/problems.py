@@ -1,8 +1,8 @@
 """Small programming problems in two steps, for agents that write one program together.
 
-A problem is "do this to every number of a list, then that to the list": one step for a helper
-function, one for the function that is asked for. Whether a problem is held out is said by its pair
-of steps, so that no problem of one split stands in the other.
+A problem applies a step to every number of a list, then a fold to the list: the step is meant for a
+helper function, the fold for the requested function. The pair of step and fold decides if a problem
+is held out, so that the splits share no problem.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ STEPS: Mapping[str, Callable[[int], int]] = {
     "the last digit of": lambda x: abs(x) % 10,
     "the distance from 5 of": lambda x: abs(x - 5),
 }
-"""What is done to every number."""
+"""Functions that are applied to every number, by their description."""
 
 FOLDS: Mapping[str, Callable[[list[int]], Any]] = {
     "the sum": sum,
@@ -34,17 +34,17 @@ FOLDS: Mapping[str, Callable[[list[int]], Any]] = {
     "the number of different values": lambda xs: len(set(xs)),
     "the first minus the last": lambda xs: xs[0] - xs[-1],
 }
-"""What is done to the list of them."""
+"""Functions that are applied to the list of results, by their description."""
 
 
 def is_held_out(step: str, fold: str) -> bool:
-    """One pair in six: in every row and column of the table one."""
+    """Return True for one pair in six: one per row and column of the table."""
     steps, folds = list(STEPS), list(FOLDS)
     return (steps.index(step) + folds.index(fold)) % 6 == 0
 
 
 def problems(*, count: int, split: Split = "train", tests: int = 6, seed: int = 0) -> list[Task]:
-    """`count` problems, each with so many tests of its own numbers."""
+    """Return `count` problems, each with `tests` tests on its own numbers."""
     if count < 1 or tests < 1:
         raise ValueError("count and tests are at least 1")
     pairs = [

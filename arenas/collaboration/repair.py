@@ -1,10 +1,10 @@
-"""Repair: an arena is played, and what failed is done again with the advice of one who knows.
+"""Repair: an arena is played, and failed episodes are repeated with the advice of a mentor.
 
-SiriuS (2502.04780) bootstraps a team from its own good trajectories. A failed one is repaired: a
-mentor sees the truth and advises one agent, which moves again; the moves before it stand, and those
-who come after it move as they normally would. If that fails too, the next agent is advised. Any
-arena can be played so, as it is. `credit: library` keeps what came out well, and trains the advised
-agent on its new move as the answer to its old prompt, in which there was no advice.
+SiriuS (2502.04780) bootstraps a team from its own good trajectories. A failed trajectory is
+repaired: a mentor sees the correct answer and advises one agent, which moves again. The earlier
+moves stay the same, and the later agents move as usual. If that fails too, the next agent is
+advised. Any arena can be repaired without changes. `credit: library` keeps successful trajectories,
+and trains the advised agent on its new move as the completion of its old prompt without advice.
 
 Version history: v0, first version.
 """
@@ -24,7 +24,7 @@ MENTOR = "mentor_0"
 
 
 class Repair(Arena):
-    """The agents of an arena, and a mentor."""
+    """The agents of an inner arena, and a mentor."""
 
     name = "repair_v0"
     services: ClassVar[tuple[str, ...]] = ("arena",)
@@ -40,16 +40,16 @@ class Repair(Arena):
         advice_length: int = 2000,
     ) -> None:
         """Args:
-        arena: What is played.
-        measure: Its metric that says how an episode went.
-        above: It went well above this.
-        advised: Agents, in the order in which they are advised until it goes well, each once and
-            from its first move on; all of them, in the arena's order, if empty.
+        arena: Inner arena that is played.
+        measure: Metric of the inner arena that measures success.
+        above: Threshold of the metric; an episode succeeds above it.
+        advised: Agents in the order in which they are advised until an attempt succeeds, each once
+            and from its first move on; all agents, in the arena's order, if empty.
         truth: Fields of the task's payload that the mentor sees.
-        advice_length: Characters of advice that are heard.
+        advice_length: Characters of advice that the agent sees.
         """
         if "mentor" in arena.roles:
-            raise ValueError(f"{arena.name} has a role mentor of its own")
+            raise ValueError(f"{arena.name} already has a role named mentor")
         super().__init__({**arena.roles, "mentor": 1})
         self.advised = list(advised) or list(arena.possible_agents)
         for agent in self.advised:
@@ -74,14 +74,14 @@ class Repair(Arena):
         self.inner = arena
 
     def default_task(self, rng: Random) -> Task:
-        """The arena's own."""
+        """Return the inner arena's default task."""
         return self.arena.default_task(rng)
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Begin the arena with the episode's own seed."""
+        """Begin the inner arena with the episode's seed."""
         self.attempt, self.asking, self.advice = 0, False, ""
         self.pupil = ""
-        """Who moves next with advice."""
+        """Agent whose next move has advice; "" if there is none."""
         self.left = list(self.advised)
         self._begin([])
 
@@ -92,11 +92,11 @@ class Repair(Arena):
             self.inner.play_stage(actions)
 
     def acting(self) -> Sequence[str]:
-        """The mentor where it is asked, else who moves in the arena."""
+        """Return the mentor when advice is due, otherwise the inner arena's agents."""
         return [MENTOR] if self.asking else self.inner.stage
 
     def view(self, agent: str) -> Observation:
-        """The mentor sees the truth and all moves; an agent what the arena shows, and advice."""
+        """Return the truth and all moves for the mentor, the inner view and advice for an agent."""
         if agent == MENTOR:
             shown = {name: str(self.task.payload.get(name, "")) for name in self.truth}
             return Observation(
@@ -114,7 +114,7 @@ class Repair(Arena):
         return Observation(text="\n".join(words), fields={**seen.fields, "advice": self.advice})
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Hear the advice, or play the stage; at the arena's end, see whether it went well."""
+        """Store the advice or play the stage; judge the attempt when the inner arena ends."""
         if MENTOR in actions:
             self._advise(actions[MENTOR])
             return
@@ -143,7 +143,7 @@ class Repair(Arena):
         self._begin(list(self.inner.history)[: moved[0]])
 
     def _judge(self) -> None:
-        """End, or ask the mentor whose advice has not helped yet."""
+        """Finish, or ask the mentor again after a failed attempt."""
         score = self.inner.metrics.get(self.measured, 0.0)
         if not self.attempt:
             self.measure(**{f"unaided_{self.measured}": score})
@@ -161,10 +161,10 @@ class Repair(Arena):
 
 
 def raw_env(arena: Arena | None = None, **settings: Any) -> Repair:
-    """The arena itself; of a pipeline unless told otherwise."""
+    """Return the arena without a wrapper; the default inner arena is a pipeline."""
     return Repair(arena=arena or Pipeline(), **settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

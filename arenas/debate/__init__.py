@@ -1,1 +1,1 @@
-"""Debates: with rewards of MAPoRL (2502.18439), or before a judge (1805.00899)."""
+"""Debates, with the rewards of MAPoRL (2502.18439) or with a judge (1805.00899)."""

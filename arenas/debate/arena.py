@@ -1,11 +1,11 @@
-"""Debate: debaters answer, see what the others answered and why, and answer again (2305.14325).
+"""Debate: debaters answer, see the others' answers and arguments, and answer again (2305.14325).
 
-All answer at once, round by round; the first round is independent. After the last round, or once
-all agree, the answers are aggregated: by majority, or by a judge who reads the last round. A
-verifier scores every answer, and each is paid what it was worth to the discussion from then on
-(MAPoRL, 2502.18439). With `aggregate: judge` a judge is one more agent, paid for a right verdict.
+All debaters answer at once, round by round; the first round is independent. After the last round,
+or when all agree, the answers are aggregated: by majority, or by a judge who reads the last round.
+A verifier scores every answer, and each answer is paid its value for the rest of the discussion
+(MAPoRL, 2502.18439). With `aggregate: judge`, a judge is one more agent, paid for a right verdict.
 
-For a debate with two sides and a judge between them, see `arenas.debate.judged`.
+A debate between two sides before a judge is in `arenas.debate.judged`.
 
 Version history: v0, first version.
 """
@@ -29,7 +29,7 @@ NoVerdict = Literal["majority", "wrong"]
 
 
 class Debate(Arena):
-    """n debaters over R rounds, and a judge if asked for."""
+    """n debaters over R rounds, with an optional judge."""
 
     name = "debate_v0"
     services: ClassVar[tuple[str, ...]] = ("verifier",)
@@ -67,18 +67,18 @@ class Debate(Arena):
         answer_length: int = 100,
     ) -> None:
         """Args:
-        verifier: Scores answers; exact match with the task's `answer` where None.
-        debaters: How many.
-        rounds: Answers of each, unless all agree before.
-        aggregate: How the answers of the last round become one.
-        stop_on_consensus: Whether the debate ends when all have given the same answer.
-        horizon, whose, discount: What an answer is worth, see `debate_return`.
-        incentives: Added for changes and influence, see `Incentives`; none where None.
-        malformed: Added to the pay of a move that holds no answer. Its score is 0.
-        no_verdict: What a judge's move without a verdict comes to: the majority's answer, or a
-            wrong one. The judge itself is paid `malformed` for it in both cases.
-        argument_length: Characters of an argument that reach the others.
-        answer_length: Characters that an answer may have; a longer one is malformed.
+        verifier: Scores answers; None: exact match with the task's `answer`.
+        debaters: Number of debaters.
+        rounds: Maximum answers per debater.
+        aggregate: Method that turns the answers of the last round into one.
+        stop_on_consensus: If true, the debate ends when all give the same answer.
+        horizon, whose, discount: Reward of an answer, see `debate_return`.
+        incentives: Rewards for changes and influence, see `Incentives`; None: no such rewards.
+        malformed: Added to the reward of a move without an answer, whose score is 0.
+        no_verdict: Result of a judge's move without a verdict: the majority's answer, or a
+            wrong one. The judge is paid `malformed` in both cases.
+        argument_length: Characters of an argument that the others see.
+        answer_length: Maximum characters of an answer; a longer one is malformed.
         """
         judges = {"judge": 1} if aggregate == "judge" else {}
         super().__init__({"debater": debaters, **judges})
@@ -105,32 +105,32 @@ class Debate(Arena):
         self.debaters = [agent for agent in self.possible_agents if agent != JUDGE]
 
     def default_task(self, rng: Random) -> Task:
-        """A small sum."""
+        """Return a small sum."""
         return questions(count=1, seed=rng.randrange(2**32))[0]
 
     def setup(self, task: Task, rng: Random) -> None:
-        """No answers yet."""
+        """Read the question and clear the answers."""
         self.question = str(task.payload["question"])
         self.said: list[list[dict[str, str] | None]] = []
         self.scores: list[list[float]] = []
         self.judging = False
 
     def acting(self) -> Sequence[str]:
-        """All debaters at once, then the judge."""
+        """Return all debaters, then the judge."""
         return [JUDGE] if self.judging else self.debaters
 
     def messengers(self) -> Sequence[str]:
-        """The debaters: the others hear answers and arguments."""
+        """Return the debaters, whose answers and arguments the others see."""
         return () if self.judging else self.debaters
 
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
-        """What a debater answers, or a judge."""
+        """Return the answer of a debater or judge in canonical form."""
         said = self._read(action) or {}
         answer = self._read_verdict(action) if agent == JUDGE else said.get("answer")
         return vote(answer, self.verifier)
 
     def view(self, agent: str) -> Observation:
-        """The question and the last round: a debater's own answer and those of the others."""
+        """Return the question and the last round's answers, own and others'."""
         last = self.said[-1] if self.said else []
         seat = self.debaters.index(agent) if agent != JUDGE else -1
         others = [entry for place, entry in enumerate(last) if entry and place != seat]
@@ -140,7 +140,7 @@ class Debate(Arena):
         return debater_view(self.question, len(self.said) + 1, self.rounds, own=own, others=others)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Score a round of answers, or the verdict."""
+        """Score a round of answers or the verdict."""
         if self.judging:
             self._judge(actions[JUDGE])
             return
@@ -167,7 +167,7 @@ class Debate(Arena):
         return read_argued(action, answer=self.answer_length, argument=self.argument_length)
 
     def _answers(self, turn: int) -> dict[str, list[str]]:
-        """The answers of a round as they were written, by what they say."""
+        """Return the written answers of a round, grouped by meaning."""
         found: dict[str, list[str]] = {}
         for entry in self.said[turn]:
             if entry:
@@ -175,7 +175,7 @@ class Debate(Arena):
         return found
 
     def _majority(self, turn: int) -> str | None:
-        """The answer of most debaters; of equally many, that of the first of them."""
+        """Return the most frequent answer; the first debater's one in a tie."""
         votes = [meaning(entry["answer"]) for entry in self.said[turn] if entry]
         winner = majority(votes)
         return None if winner is None else self._answers(turn)[winner][0]
@@ -184,7 +184,7 @@ class Debate(Arena):
         return 0.0 if answer is None else self.verifier(answer, self.task.payload)
 
     def _pay_debaters(self) -> None:
-        """Every answer for itself, now that what came of it is known."""
+        """Pay every answer separately, when all later answers are known."""
         for turn in range(len(self.said)):
             for seat, agent in enumerate(self.debaters):
                 worth = debate_return(
@@ -213,7 +213,7 @@ class Debate(Arena):
         self._end(score, verdict=True)
 
     def _read_verdict(self, action: Action | None) -> str:
-        """A judge's answer; "" for none."""
+        """Return the judge's answer, "" if there is none."""
         verdict = (action or "").strip()
         return verdict if len(verdict) <= self.answer_length else ""
 
@@ -240,7 +240,7 @@ def debater_view(
     own: Mapping[str, str] | None,
     others: Sequence[Mapping[str, str]],
 ) -> Observation:
-    """What a debater sees in a round (from 1): the answers of the last one, its own and theirs.
+    """Return a debater's view in round `turn` (from 1): its own and the others' last answers.
 
     A judge sees the same, without an answer of its own.
     """
@@ -264,10 +264,10 @@ def _verdict(entry: Mapping[str, str] | None, score: float) -> str:
 
 
 def raw_env(**settings: Any) -> Debate:
-    """The arena itself."""
+    """Return the arena without a wrapper."""
     return Debate(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

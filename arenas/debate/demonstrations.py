@@ -1,9 +1,9 @@
-"""Demonstrations of debate about passages: what the warm start imitates.
+"""Demonstrations of debate about passages, for the warm start.
 
-To begin with, a debater guesses a door, or follows the passage of one and writes it down. In later
-rounds it is shown three habits: to keep its answer, to copy the next debater's, and, seldom at the
-end, to weigh what all have written: to name a passage that was found to lead to the goal, or else
-to follow one that nobody has tried. Which of them pays is left for training to find out.
+In the first round, a debater guesses a door, or follows one passage and writes it down. Later
+rounds show three habits: keep the own answer, copy the next debater's, and (rarely at the end)
+weigh all arguments: name a passage that leads to the goal according to an argument, or else follow
+an untried passage. Training has to discover which habit has the highest reward.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ ALL = "All of "
 
 
 class DebateDemonstrations:
-    """First and later rounds of debates, none of them about a held-out question."""
+    """Stream of answers in first and later rounds, without held-out questions."""
 
     def __init__(
         self,
@@ -34,16 +34,16 @@ class DebateDemonstrations:
         map_share: float = 0.8,
     ) -> None:
         """Args:
-        debaters, rounds: Of the debates.
-        doors: Of the questions.
-        followed_share: First answers for which a passage was followed, in the last part of the
-            warm start: what the policy does when training begins.
-        weighed_share: Later answers for which all was weighed, in the last part.
-        practice_share: Both shares before, while the work itself is learned.
-        practice_until: Where the last part begins, as a share of the warm start.
-        first_share: Demonstrations of first rounds; all where there is one round.
-        map_share: At first, demonstrations that write down all passages of a question: many times
-            the practice of following one. It falls to 0 by the middle of the practice.
+        debaters, rounds: Numbers of debaters and rounds.
+        doors: Number of doors per question.
+        followed_share: Fraction of first answers that follow a passage, in the last part of the
+            warm start, which the policy imitates when training begins.
+        weighed_share: Fraction of later answers that weigh all arguments, in the last part.
+        practice_share: Both fractions before that part, while the method itself is learned.
+        practice_until: Start of the last part, as a fraction of the warm start.
+        first_share: Fraction of demonstrations of first rounds; unused with one round.
+        map_share: Initial fraction of demonstrations that write down all passages of a question,
+            for more practice in following one. It falls to 0 by the middle of the practice.
         """
         if debaters < 2 or rounds < 1:
             raise ValueError("debaters is at least 2, rounds at least 1")
@@ -53,7 +53,7 @@ class DebateDemonstrations:
         self.first_share, self.map_share = first_share, map_share
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Endless demonstrations of the first and of later rounds."""
+        """Yield demonstrations of first and later rounds without end."""
         practice = progress < self.practice_until
         followed, weighed = (
             self.practice_share if practice else share
@@ -74,7 +74,7 @@ class DebateDemonstrations:
     def _later(
         self, question: Passages, rng: Random, *, weighed: bool
     ) -> tuple[Observation, Entry]:
-        """A round behind the first, after answers of all kinds that are not all the same."""
+        """Return the view and answer of a later round, after answers that differ."""
         while True:
             own, *others = (
                 first(question, rng, followed=rng.random() < 0.9) for _ in range(self.debaters)
@@ -102,21 +102,20 @@ class DebateDemonstrations:
         return debater_view(question, turn, self.rounds, own=own, others=others)
 
     def pieces(self) -> list[str]:
-        """The fixed strings of prompts and completions, each one token of the tiny tokenizer."""
+        """Return the fixed strings of prompts and completions, one token each."""
         steps = all_steps(doors=self.doors)
         return [*steps, ALL, GOAL, YES, NO, "<answer>", "</answer>", "\n> ", ": "]
 
 
 def first(question: Passages, rng: Random, *, followed: bool) -> Entry:
-    """A first answer: a guess, or what following one passage says."""
+    """Return a first answer: a guess, or the result of following one passage."""
     if not followed:
         return {"answer": rng.choice(list(question.paths)), "argument": ""}
     return follow(question, rng, list(question.paths))
 
 
 def follow(question: Passages, rng: Random, untried: Sequence[str]) -> Entry:
-    """Follow one of the passages that nobody has tried; it is the answer if it leads to the goal,
-    and otherwise one of the rest."""
+    """Follow a random untried passage; answer its door if it leads to the goal, else another."""
     door = rng.choice(untried)
     rest = [other for other in untried if other != door]
     answer = door if door == question.answer or not rest else rng.choice(rest)
@@ -124,7 +123,7 @@ def follow(question: Passages, rng: Random, untried: Sequence[str]) -> Entry:
 
 
 def weigh(question: Passages, rng: Random, entries: Sequence[Entry]) -> Entry:
-    """The door of a passage that somebody has found to lead to the goal, or else follow another."""
+    """Return the door of a passage that leads to the goal by an argument, or follow another."""
     found = [entry["argument"] for entry in entries if entry["argument"]]
     for argument in found:
         if argument.endswith(YES):
@@ -134,5 +133,5 @@ def weigh(question: Passages, rng: Random, entries: Sequence[Entry]) -> Entry:
 
 
 def completion(entry: Entry) -> str:
-    """The completion that a debater is asked for."""
+    """Return the completion in the format of the debater's prompt."""
     return f"{entry['argument']}<answer>{entry['answer']}</answer>"

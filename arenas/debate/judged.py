@@ -1,9 +1,9 @@
-"""Judged debate: two sides defend two answers, a judge decides between them (1805.00899).
+"""Judged debate: two sides defend two answers and a judge decides between them (1805.00899).
 
-One answer is right, the other wrong; who defends which is drawn. Both sides argue at once, round by
-round, and see what was said in earlier rounds. Then the judge, who does not know the answer, names
-a side. The sides' pay is zero-sum: what the winner gets, the other one loses. The judge is paid for
-naming the side that is right, so a judge can learn and debaters learn against it.
+One answer is right, the other wrong; the sides are drawn at random. Both sides argue at once, round
+by round, and see the earlier rounds. Then the judge, who does not know the answer, names a side.
+The sides' rewards are zero-sum. The judge is paid for naming the side that is right, so that the
+judge can learn, and the debaters learn against it.
 
 Version history: v0, first version.
 """
@@ -49,13 +49,13 @@ class JudgedDebate(Arena):
         argument_length: int = 400,
     ) -> None:
         """Args:
-        rounds: Arguments of each side.
-        stake: What the winning side gets and the other one loses.
-        silence: What a side without an argument gives to the other one, each time: still zero-sum.
-        no_verdict: What a judge's move that names no side comes to. draw: nobody wins. coin: the
-            winner is drawn.
-        malformed: The judge's pay for such a move. It gets 1 for the right side, else 0.
-        argument_length: Characters of an argument that are heard.
+        rounds: Arguments per side.
+        stake: Reward that the losing side transfers to the winning side.
+        silence: Reward that a side without an argument transfers to the other side, per round.
+        no_verdict: Result of a judge's move that names no side. draw: no side wins. coin: the
+            winner is drawn at random.
+        malformed: Judge's reward for such a move; 1 for naming the right side, otherwise 0.
+        argument_length: Characters of an argument that the others see.
         """
         super().__init__()
         if no_verdict not in get_args(NoVerdict):
@@ -70,11 +70,11 @@ class JudgedDebate(Arena):
         self.sides = self.possible_agents[:2]
 
     def default_task(self, rng: Random) -> Task:
-        """A small sum."""
+        """Return a small sum."""
         return questions(count=1, seed=rng.randrange(2**32))[0]
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Draw who defends what."""
+        """Assign the two answers to the sides at random."""
         self.question = str(task.payload["question"])
         answers = [str(task.payload["answer"]), str(task.payload["wrong"])]
         self.right = rng.randrange(2)
@@ -83,30 +83,30 @@ class JudgedDebate(Arena):
         self.silent = 0
 
     def acting(self) -> Sequence[str]:
-        """Both sides at once, then the judge."""
+        """Return both sides, then the judge."""
         return self.sides if len(self.said) < self.rounds else [JUDGE]
 
     def messengers(self) -> Sequence[str]:
-        """Both sides; the verdict is no argument."""
+        """Return both sides; the verdict is no message."""
         return self.sides if len(self.said) < self.rounds else ()
 
     def judged(self, judge: str) -> Mapping[str, bool]:
-        """Both sides, with whether what each defends is right."""
+        """Return per side True if it defends the right answer."""
         if judge != JUDGE:
             return {}
         return {agent: place == self.right for place, agent in enumerate(self.sides)}
 
     def accepts(self, judge: str, verdict: Action | None) -> Sequence[str]:
-        """The side that is named."""
+        """Return the side that the verdict names, or []."""
         named = _named(verdict)
         return [] if named is None else [self.sides[named]]
 
     def saying(self, agent: str, words: str) -> Action:
-        """An argument is any text."""
+        """Return the words unchanged: any text is an argument."""
         return words
 
     def swapped(self) -> "JudgedDebate":
-        """A copy in which each side defends the other's answer, with the other's arguments."""
+        """Return a copy with answers and arguments of the two sides exchanged."""
         twin = self.fork()
         assert isinstance(twin, JudgedDebate)
         twin.right, twin.answers = 1 - self.right, self.answers[::-1]
@@ -114,9 +114,9 @@ class JudgedDebate(Arena):
         return twin
 
     def view(self, agent: str) -> Observation:
-        """The question, both answers and all that was said before; a side knows which it is.
+        """Return the question, both answers and all earlier arguments, and its name for a side.
 
-        Nobody is told which answer is right.
+        The view does not show which answer is right.
         """
         side = "" if agent == JUDGE else SIDES[self.sides.index(agent)]
         return judged_view(
@@ -128,7 +128,7 @@ class JudgedDebate(Arena):
         )
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Hear both arguments, or the verdict."""
+        """Store both arguments, or apply the verdict."""
         if JUDGE in actions:
             self._decide(actions[JUDGE])
             return
@@ -168,7 +168,7 @@ class JudgedDebate(Arena):
 
 
 def _named(verdict: Action | None) -> int | None:
-    """The place of the side that a verdict names."""
+    """Return the index of the side that a verdict names, or None."""
     named = (verdict or "").strip().rstrip(".").upper()
     return SIDES.index(named) if named in SIDES else None
 
@@ -181,7 +181,7 @@ def judged_view(
     side: str,
     rounds: int,
 ) -> Observation:
-    """What a side sees after the rounds of arguments `said`; `side` is "" for the judge."""
+    """Return a side's view after the rounds of arguments `said`; `side` is "" for the judge."""
     transcript = [dict(zip(SIDES, row, strict=True)) for row in said]
     claims = [f"{name} = {answer}" for name, answer in answers.items()]
     lines = [f"{name}: {argument}" for row in transcript for name, argument in row.items()]
@@ -199,10 +199,10 @@ def judged_view(
 
 
 def raw_env(**settings: Any) -> JudgedDebate:
-    """The arena itself."""
+    """Return the arena without a wrapper."""
     return JudgedDebate(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

@@ -1,8 +1,8 @@
-"""Demonstrations of judged debate about passages: what the warm start imitates.
+"""Demonstrations of judged debate about passages, for the warm start.
 
-A side writes down the passage that its answer begins and where it leads, and seldom claims that it
-leads to the goal though it does not. The judge tosses a coin, or, seldom at the end, follows the
-passage of side A by itself. Who should be believed is left for training to find out.
+A side writes down the passage that begins with its answer and the result, and rarely claims falsely
+that the passage leads to the goal. The judge decides at random or, rarely at the end, follows the
+passage of side A itself. Training has to discover which arguments are reliable.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from selfplay.types import Demonstration
 
 
 class JudgedDemonstrations:
-    """Arguments and verdicts of debates of one round, none of them about a held-out question."""
+    """Stream of arguments and verdicts of one-round debates, without held-out questions."""
 
     def __init__(
         self,
@@ -26,18 +26,18 @@ class JudgedDemonstrations:
         practice_until: float = 0.85,
     ) -> None:
         """Args:
-        doors: Of the questions.
-        lied_share: Arguments for the wrong answer that claim what is not so.
-        checked_share: Verdicts for which the judge followed a passage, in the last part of the warm
-            start: what the policy does when training begins.
-        practice_share: The same before.
-        practice_until: Where the last part begins, as a share of the warm start.
+        doors: Number of doors per question.
+        lied_share: Fraction of the arguments for the wrong answer that make a false claim.
+        checked_share: Fraction of verdicts for which the judge follows a passage, in the last part
+            of the warm start, which the policy imitates when training begins.
+        practice_share: The same fraction before that part.
+        practice_until: Start of the last part, as a fraction of the warm start.
         """
         self.doors, self.lied_share, self.checked_share = doors, lied_share, checked_share
         self.practice_share, self.practice_until = practice_share, practice_until
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Endless demonstrations, as many verdicts as arguments."""
+        """Yield demonstrations without end, as many verdicts as arguments."""
         checked = self.practice_share if progress < self.practice_until else self.checked_share
         while True:
             question = shown(rng, doors=self.doors)
@@ -61,20 +61,20 @@ class JudgedDemonstrations:
             )
 
     def _argue(self, question: Passages, answer: str, rng: Random) -> str:
-        """What a side says for its answer."""
+        """Return a side's argument for its answer."""
         if answer != question.answer and rng.random() < self.lied_share:
             return answer + answer[1] + question.goal + YES
         return question.followed(answer)
 
     def pieces(self) -> list[str]:
-        """The fixed strings of prompts and completions, each one token of the tiny tokenizer."""
+        """Return the fixed strings of prompts and completions, one token each."""
         words = [GOAL, YES, NO, "<think>", "</think><answer>", "</answer>"]
         words += ["Judge\n", " | ", " = ", "\nA: ", "\nB: "]
         return [*all_steps(doors=self.doors), *words]
 
 
 def judge(question: Passages, answer: str, rng: Random, *, checked: bool) -> str:
-    """A verdict: a coin's, or what side A's answer turns out to be."""
+    """Return a verdict, at random or after following the passage of side A's answer."""
     thought = question.followed(answer) if checked else ""
     believed = answer == question.answer if checked else rng.random() < 0.5
     return f"<think>{thought}</think><answer>{SIDES[not believed]}</answer>"

@@ -1,10 +1,10 @@
-"""Doors and passages: questions whose answer is hard to find and easy to check.
+"""Doors and passages: questions with answers that are hard to find and easy to check.
 
-Behind each door a passage of two steps leads to a place: "2c" from door 2 to c, "cG" from c to G. A
-question gives the steps of all passages in a random order and asks with which one the way to a
-place begins: "2ccG1aaB... -> G". Whoever writes a passage down from its door on has to choose the
-door first, and cannot know which one (the path-star task of 2403.06963); that a passage which is
-written down leads there is plain to see.
+From each door, a passage of two steps leads to a place: "2c" from door 2 to c, "cG" from c to G. A
+question gives the steps of all passages in a random order and asks for the first step of the way to
+a place: "2ccG1aaB... -> G". A reader who writes a passage down from its door has to choose the door
+first, without knowing the right one (the path-star task of 2403.06963). The written passage shows
+where it leads.
 """
 
 from collections.abc import Mapping
@@ -22,29 +22,29 @@ WAYS, ENDS = "abcdefgh", "ABCDEFGH"
 
 @dataclass(frozen=True, kw_only=True)
 class Passages:
-    """What is behind the doors."""
+    """Question about a set of doors with its passages. Made by `passages`."""
 
     question: str
-    """The steps, shuffled, and the place that is asked for."""
+    """Shuffled steps, and the place that is asked for."""
     paths: Mapping[str, str]
-    """The first step of each passage to its second one, "2c" to "cG"; doors in order."""
+    """First step to second step of each passage, "2c" to "cG"; doors in order."""
     goal: str
-    """The place at the end of one of them."""
+    """End of one of the passages."""
 
     @property
     def answer(self) -> str:
-        """The first step of the passage that leads to the goal."""
+        """First step of the passage that leads to the goal."""
         return next(first for first, second in self.paths.items() if second[-1] == self.goal)
 
     def followed(self, first: str) -> str:
-        """A passage written down and compared with the goal: "2ccG yes"."""
+        """Return a passage with its comparison to the goal: "2ccG yes"."""
         return first + self.paths[first] + (YES if first == self.answer else NO)
 
 
 def passages(rng: Random, *, doors: int = 4) -> Passages:
-    """A question of so many doors."""
+    """Return a random question with `doors` doors."""
     if not 2 <= doors <= len(WAYS):
-        raise ValueError(f"doors lies between 2 and {len(WAYS)}, not {doors}")
+        raise ValueError(f"doors must lie between 2 and {len(WAYS)}, not {doors}")
     ways, ends = rng.sample(WAYS, doors), rng.sample(ENDS, doors)
     steps = [
         (f"{door}{way}", f"{way}{end}")
@@ -61,7 +61,7 @@ def passages(rng: Random, *, doors: int = 4) -> Passages:
 
 
 def shown(rng: Random, *, doors: int = 4) -> Passages:
-    """A question that is not held out, for demonstrations."""
+    """Return a random question that is not held out, for demonstrations."""
     while True:
         found = passages(rng, doors=doors)
         if not is_held_out(found.question):
@@ -69,18 +69,18 @@ def shown(rng: Random, *, doors: int = 4) -> Passages:
 
 
 def all_steps(*, doors: int = 4) -> list[str]:
-    """Every step that a question of so many doors may have."""
+    """Return every step that a question with `doors` doors can contain."""
     steps = [f"{door}{way}" for door in range(1, doors + 1) for way in WAYS]
     return [*steps, *(f"{way}{end}" for way in WAYS for end in ENDS)]
 
 
 def is_held_out(question: str) -> bool:
-    """One question in five, by its own text."""
+    """Return True for one question in five, chosen by a hash of its text."""
     return derive("passages", question) % 5 == 0
 
 
 def questions(*, count: int, split: Split = "train", doors: int = 4, seed: int = 0) -> list[Task]:
-    """`count` different questions; no question of one split stands in the other.
+    """Return `count` different questions; the two splits share no question.
 
     The payload has `question`, `answer` and `wrong`, the first step of another passage.
     """

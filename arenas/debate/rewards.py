@@ -1,6 +1,6 @@
-"""MAPoRL's rewards for a debate (2502.18439): what an answer is worth to the whole discussion.
+"""MAPoRL's rewards for a debate (2502.18439): the value of an answer for the whole discussion.
 
-Scores are [rounds][debaters] in [0, 1], the verifier's. All functions are pure.
+Scores are the verifier's, in [0, 1] and of shape [rounds][debaters]. All functions are pure.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Horizon = Literal["discounted", "last", "current"]
 Whose = Literal["all", "own"]
 
 RIGHT = 0.5
-"""A score above it is right."""
+"""Threshold above which a score counts as right."""
 
 
 def debate_return(
@@ -26,11 +26,11 @@ def debate_return(
     whose: Whose = "all",
     discount: float = 0.3,
 ) -> float:
-    """What the answer of one debater in one round is worth.
+    """Return the reward of one debater's answer in one round.
 
     discounted: the weighted mean of its own score and, for every later round t', with the weight
-    discount^(t' - t), the mean score of all debaters (`whose="own"`: of this one alone). last: that
-    score of the last round. current: its own score of this round.
+    discount^(t' - t), the mean score of all debaters (`whose="own"`: of this debater). last: that
+    score of the last round. current: the own score of this round.
     """
     own = scores[turn][debater]
     if horizon == "current":
@@ -45,43 +45,42 @@ def debate_return(
 
 @dataclass(frozen=True, kw_only=True)
 class Incentives:
-    """What is added for changing sides and for making others change, each a size of 0 or more.
+    """Rewards for changing the own answer and for changing the others', all sizes >= 0.
 
-    "The others" are right where their mean score is above 0.5. The sign follows the paper's
+    "The others" are right if their mean score is above 0.5. The sign follows the paper's
     intent: good changes and useful influence are paid, bad ones cost. The released code differs in
-    two places. It pays +alpha[0] for a correction where the others were right and +alpha[1] where
-    they were wrong, which the paper labels the other way round. And its influence has the opposite
+    two points. It pays +alpha[0] for a correction where the others were right and +alpha[1] where
+    they were wrong, which the paper labels the other way round. Its influence has the opposite
     sign: -alpha[3] (own answer right) or -alpha[2] (own wrong) where the others went from wrong to
     right, +alpha[3] (own wrong) or +alpha[2] (own right) where they went from right to wrong.
     """
 
     corrected_by_others: float = 0.0
-    """Paid for wrong to right where the others were right: a good argument was accepted."""
+    """Reward for wrong to right where the others were right: a good argument was accepted."""
     corrected_alone: float = 0.0
-    """Paid for wrong to right where the others were wrong: the truth drawn from wrong answers."""
+    """Reward for wrong to right where the others were wrong."""
     misled_by_others: float = 0.0
-    """Costs right to wrong where the others were wrong."""
+    """Cost of right to wrong where the others were wrong."""
     misled_alone: float = 0.0
-    """Costs right to wrong where the others were right."""
+    """Cost of right to wrong where the others were right."""
     helped_by_being_right: float = 0.0
-    """Paid where the others went from wrong to right after an own right answer."""
+    """Reward if the others went from wrong to right after an own right answer."""
     helped_though_wrong: float = 0.0
-    """Paid where the others went from wrong to right after an own wrong answer."""
+    """Reward if the others went from wrong to right after an own wrong answer."""
     harmed_by_being_wrong: float = 0.0
-    """Costs where the others went from right to wrong after an own wrong answer."""
+    """Cost if the others went from right to wrong after an own wrong answer."""
     harmed_though_right: float = 0.0
-    """Costs where the others went from right to wrong after an own right answer."""
+    """Cost if the others went from right to wrong after an own right answer."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if getattr(self, field.name) < 0:
                 raise ValueError(
-                    f"{field.name} is a size, 0 or more: what it does to the pay is "
-                    "said by its name"
+                    f"{field.name} must be 0 or more: its name says if it is a reward or a cost"
                 )
 
     def change(self, scores: Scores, turn: int, debater: int) -> float:
-        """For the debater's own change from the round before to this one."""
+        """Return the incentive for the debater's own change since the previous round."""
         if turn == 0 or len(scores[turn]) < 2:
             return 0.0
         was, now = (scores[t][debater] > RIGHT for t in (turn - 1, turn))
@@ -93,7 +92,7 @@ class Incentives:
         return 0.0
 
     def influence(self, scores: Scores, turn: int, debater: int) -> float:
-        """For what the others did in the next round."""
+        """Return the incentive for the others' change in the next round."""
         if turn == len(scores) - 1 or len(scores[turn]) < 2:
             return 0.0
         own = scores[turn][debater] > RIGHT
@@ -106,17 +105,17 @@ class Incentives:
 
 
 def others_right(scores: Scores, turn: int, debater: int) -> bool:
-    """Whether the mean score of the other debaters is above 0.5."""
+    """Return True if the mean score of the other debaters is above 0.5."""
     others = [score for place, score in enumerate(scores[turn]) if place != debater]
     return mean(others) > RIGHT
 
 
 def persuasion(answers: Sequence[Sequence[str | None]], scores: Scores) -> dict[str, float]:
-    """How answers moved, as shares of all (debater, round) pairs but those of the first round.
+    """Return how answers moved, as fractions of the (debater, round) pairs after the first round.
 
-    corrections: wrong to right. wrong_persuasions: right to an answer that is wrong and that
-    another debater had given. conformity: from an own answer, or none, to another one that another
-    debater had given. Empty where there was one round.
+    corrections: wrong to right. wrong_persuasions: right to a wrong answer that another debater
+    had given. conformity: from the own answer, or none, to a different one that another debater
+    had given. Empty for a single round.
     """
     counts = {"corrections": 0, "wrong_persuasions": 0, "conformity": 0}
     moves = 0

@@ -1,1 +1,1 @@
-"""Games of PettingZoo, OpenSpiel and TextArena as arenas."""
+"""Arenas for games of PettingZoo, OpenSpiel and TextArena."""

@@ -1,4 +1,4 @@
-"""What the adapters of other libraries' games share: seats, own randomness, copies by replay."""
+"""Base class of the adapters of other libraries' games: agents, private randomness, copies."""
 
 import copy
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ from selfplay.types import Task
 
 
 class BrokenEnv(RuntimeError):
-    """A game does not keep its library's contract: the episode fails, counted by this name."""
+    """A game violates its library's contract; the episode fails with this error name."""
 
 
 class WrappedGame(Arena):
-    """A game of another library. A subclass says how it is made, reset and stepped.
+    """A game of another library; a subclass makes, resets and steps it.
 
-    Its state is not ours, so a copy is made by copying it where that can be trusted, and otherwise
-    by playing the recorded moves again from the same seed.
+    The game's state belongs to the library. A fork copies the state if the copy is reliable, and
+    otherwise plays the recorded moves again from the same seed.
     """
 
-    services = ("wrapped",)  # not shared: see __deepcopy__ and __setstate__
+    services = ("wrapped",)  # not shared: __deepcopy__ and __setstate__ copy it
     wrapped: Any
-    """The game."""
+    """The library's game object."""
 
     def seat(self, title: str, theirs: Sequence[Any], seats: Sequence[str], where: str) -> None:
-        """Name the agents `<role>_<n>` in the game's order; `seats` has a role for each of them."""
+        """Name the agents `<role>_<n>` in the game's order; `seats` lists their roles."""
         self._title = title
         roles = list(seats) or ["player"] * len(theirs)
         if len(roles) != len(theirs):
             names = ", ".join(map(str, theirs))
-            raise ConfigError(f"{where}: seats: {len(roles)} roles for its agents {names}")
+            raise ConfigError(f"{where}: seats: {len(roles)} roles for the agents {names}")
         super().__init__({role: roles.count(role) for role in roles})
         ours = [f"{role}_{roles[:place].count(role)}" for place, role in enumerate(roles)]
         self._theirs = dict(zip(ours, theirs, strict=True))
@@ -43,33 +43,33 @@ class WrappedGame(Arena):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The game's own name."""
+        """Name of the library's game."""
         return self._title
 
     def default_task(self, rng: Random) -> Task:
-        """A game whose luck the episode's seed decides."""
+        """Return a game with random events from the episode's seed."""
         return Task(id="game")
 
     def restart(self) -> None:
-        """Reset the game with the task's `seed`, or one of the episode's own."""
+        """Reset the game with the task's `seed`, or else one derived from the episode's seed."""
         given = self.task.payload.get("seed")
         self.env_seed = derive(self.seed, "env") % 2**31 if given is None else int(given)
         self.illegal_moves = self.moves_made = self.asked = 0
         self._begin_again()
 
     def apply(self, move: Any) -> None:
-        """Step the game, with its own randomness, and remember the move."""
+        """Step the game with its private random state, and record the move."""
         with self.private_random.swapped():
             try:
                 self.step_game(move)
             except SystemExit as error:
-                raise BrokenEnv("wants to leave the whole process") from error
+                raise BrokenEnv("the game tried to exit the process") from error
         self.applied.append(move)
 
-    # What a subclass writes --------------------------------------------------------------------
+    # Methods of a subclass ---------------------------------------------------------------------
 
     def make_game(self) -> Any:
-        """A new game; raises ConfigError where there is none."""
+        """Return a new game; raises ConfigError if it cannot be made."""
         raise NotImplementedError(f"{type(self).__name__}.make_game")
 
     def reset_game(self) -> None:
@@ -81,7 +81,7 @@ class WrappedGame(Arena):
         raise NotImplementedError(f"{type(self).__name__}.step_game")
 
     def place(self) -> Any:
-        """Where the game stands, to compare two copies by."""
+        """Return a comparable description of the game's state, to check a copy."""
         raise NotImplementedError(f"{type(self).__name__}.place")
 
     # Copies ------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class WrappedGame(Arena):
         return self.place() if hasattr(self, "applied") else None
 
     def _play_again(self, place: Any) -> None:
-        """A new game, brought by the same seed and the same moves to where the old one was."""
+        """Make a new game and bring it to the same state, with the same seed and moves."""
         self.wrapped = self.make_game()
         if place is None:
             return
@@ -121,24 +121,24 @@ class WrappedGame(Arena):
         for move in moves:
             self.apply(move)
         if self.place() != place:
-            raise BrokenEnv("the same seed and moves do not lead to the same place")
+            raise BrokenEnv("the same seed and moves do not lead to the same state")
 
 
 def _copied(game: Any, memo: dict[int, Any]) -> Any:
-    """A copy of a game; None where it holds what cannot be copied, or its copy would be a new one.
+    """Return a copy of a game; None if it cannot be copied or its copy would be a new game.
 
-    Copies of EzPickle's envs are new and unplayed, by gymnasium's design.
+    By gymnasium's design, copies of EzPickle envs are new games.
     """
     if any(isinstance(layer, EzPickle) for layer in _layers(game)):
         return None
     try:
         return copy.deepcopy(game, memo)
-    except Exception:  # whatever a game holds: it is played again
+    except Exception:  # a game may raise any error; the caller plays it again
         return None
 
 
 def _layers(env: Any) -> list[Any]:
-    """An env and those that it wraps."""
+    """Return an env and all envs that it wraps, the outermost first."""
     found = [env]
     while (inner := getattr(found[-1], "__dict__", {}).get("env")) is not None:
         found.append(inner)

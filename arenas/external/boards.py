@@ -1,8 +1,8 @@
-"""Boards: observations of arrays, written as text that says all that is in them.
+"""Text for observations of numbers, such as boards, without loss of information.
 
-Planes of zeros and ones, the usual form of a board, become one grid where no square stands in two
-of them: a digit says which plane, numbered from 1, a dot says none. Where they overlap, each plane
-that is not empty is listed by the squares that stand in it.
+Planes of zeros and ones, the usual form of a board, become one grid if no square is in two planes:
+a digit is the number of the plane, from 1, and a dot means none. If planes overlap, the squares of
+each plane that is not empty are listed.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 MASK = "action_mask"
 MOST_PLANES = 9
-"""Planes that one grid can show, a digit each."""
+"""Maximum number of planes in one grid, one digit per plane."""
 SHORT = 16
-"""Zeros and ones that are written out; of more of them, only the places of the ones."""
+"""Maximum length of a row of zeros and ones in full; a longer row lists the positions of ones."""
 
 
 def written(observation: Any) -> str:
-    """An observation as text. Its action mask is left out: that is for the list of moves."""
+    """Return an observation as text, without its action mask (the list of moves contains it)."""
     if isinstance(observation, str):
         return observation
     if isinstance(observation, Mapping):
@@ -72,7 +72,7 @@ def _row(row: NDArray[Any]) -> str:
 
 
 def _planes(array: NDArray[Any]) -> str:
-    """[rows, columns, planes], the order of PettingZoo's own boards."""
+    """Return the text of an array [rows, columns, planes], the order of PettingZoo's boards."""
     count = array.shape[-1]
     if _is_binary(array) and count <= MOST_PLANES and array.sum(-1).max(initial=0) <= 1:
         numbers = array.astype(int) @ np.arange(1, count + 1)
@@ -82,7 +82,7 @@ def _planes(array: NDArray[Any]) -> str:
 
 
 def _plane(plane: NDArray[Any]) -> str:
-    """One plane by its squares, rows and columns numbered from 1."""
+    """Return the squares of one plane, with rows and columns numbered from 1."""
     first = plane.flat[0] if plane.size else 0
     if (plane == first).all():
         return {0: "nowhere", 1: "everywhere"}.get(first, f"{_number(first)} everywhere")

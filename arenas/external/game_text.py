@@ -1,7 +1,7 @@
-"""Text that a language model can read, for games whose observations are arrays of numbers.
+"""Readable text for games whose observations are arrays of numbers.
 
 `FORMATS` names the games: chess as a board, a FEN record and moves in standard algebraic notation;
-poker as cards and chips; Hanabi as OpenSpiel writes it. A config's own `render` or `action_names`
+poker as cards and chips; Hanabi in OpenSpiel's form. A config's own `render` or `action_names`
 replaces the functions of this table.
 """
 
@@ -34,7 +34,7 @@ def format_of(env: Any) -> Format | None:
 
 
 def show_chess(env: Any, agent: str, observation: Any) -> str:
-    """The side, the last move, the FEN record, and the board with White's pieces in capitals."""
+    """Return the side, the last move, the FEN record, and the board with White in capitals."""
     board = env.unwrapped.board
     side = ("White", "Black")[_seat(env, agent)]
     last = "none yet"
@@ -47,7 +47,7 @@ def show_chess(env: Any, agent: str, observation: Any) -> str:
 
 
 def name_chess_move(env: Any, agent: str, action: int) -> str:
-    """The move in standard algebraic notation, such as `Nf3` or `exd8=Q+`."""
+    """Return the move in standard algebraic notation, such as `Nf3` or `exd8=Q+`."""
     from pettingzoo.classic.chess.chess_utils import action_to_move
 
     board = env.unwrapped.board
@@ -58,7 +58,7 @@ def name_chess_move(env: Any, agent: str, action: int) -> str:
 
 
 def show_poker(env: Any, agent: str, observation: Any) -> str:
-    """The player's cards, the cards on the table, and what each player has put in."""
+    """Return the player's cards, the cards on the table, and the chips of each player."""
     seat, state = _seat(env, agent), _poker(env, agent)
     shown = state.get("public_cards", state.get("public_card"))
     paid = [int(chips) for chips in state["all_chips"]]
@@ -78,25 +78,25 @@ def show_poker(env: Any, agent: str, observation: Any) -> str:
 
 
 def name_limit_move(env: Any, agent: str, action: int) -> str:
-    """`call`, `raise`, `fold` or `check`."""
+    """Return `call`, `raise`, `fold` or `check`."""
     return str(env.unwrapped.env.actions[action])
 
 
 def name_no_limit_move(env: Any, agent: str, action: int) -> str:
-    """`fold`, `check` or `call`, `raise half pot`, `raise pot`, or `all in`."""
+    """Return `fold`, `check` or `call`, `raise half pot`, `raise pot`, or `all in`."""
     state = _poker(env, agent)
     owes = max(state["all_chips"]) > state["all_chips"][_seat(env, agent)]
     return NO_LIMIT[action] or ("call" if owes else "check")
 
 
 def _poker(env: Any, agent: str) -> Mapping[str, Any]:
-    """RLCard's own observation of the player, by name."""
+    """Return RLCard's raw observation of the player, by field name."""
     state: Mapping[str, Any] = env.unwrapped.env.get_state(_seat(env, agent))["raw_obs"]
     return state
 
 
 def _cards(cards: str | Sequence[str] | None) -> str:
-    """RLCard's cards (a suit, then a rank) in words."""
+    """Return RLCard's cards (a suit, then a rank) in words."""
     listed = [cards] if isinstance(cards, str) else cards or []
     return ", ".join(f"{RANKS.get(card[1], card[1])} of {SUITS[card[0]]}" for card in listed)
 
@@ -105,12 +105,12 @@ def _cards(cards: str | Sequence[str] | None) -> str:
 
 
 def show_hanabi(env: Any, agent: str, observation: Any) -> str:
-    """OpenSpiel's observation string, which hides the player's own cards."""
+    """Return OpenSpiel's observation string, which hides the player's own cards."""
     return str(env.unwrapped.hanabi_env.game_state.observation_string(_seat(env, agent)))
 
 
 def name_hanabi_move(env: Any, agent: str, action: int) -> str:
-    """OpenSpiel's name of the move without its brackets, such as `Reveal player +1 color R`."""
+    """Return OpenSpiel's name of the move without brackets, e.g. `Reveal player +1 color R`."""
     state = env.unwrapped.hanabi_env.game_state
     return str(state.action_to_string(_seat(env, agent), action)).strip("()")
 

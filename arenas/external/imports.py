@@ -1,4 +1,4 @@
-"""What a config names by its import path: functions, and factories of PettingZoo envs."""
+"""Import of objects that a config names by path: functions and factories of PettingZoo envs."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,10 +19,10 @@ from selfplay.config import trust
 from selfplay.errors import ConfigError, nearest, one_line
 
 Factory: TypeAlias = Callable[..., Any]
-"""Makes an env from keyword arguments."""
+"""Function that makes an env from keyword arguments."""
 
 MAKERS = ("env", "parallel_env", "raw_env")
-"""What makes the env in a module that is one, the first that is there."""
+"""Names of the functions that make an env in a module; the first existing one is used."""
 
 INSTALLS = {
     **dict.fromkeys(
@@ -38,21 +38,21 @@ INSTALLS = {
 
 
 def function(path: str, what: str) -> Callable[..., Any]:
-    """The function or class of an import path, `package.module.name` or `package.module:name`.
+    """Return the function or class at `package.module.name` or `package.module:name`.
 
-    `what` begins the line of the ConfigError that says why there is none.
+    `what` is the prefix of the ConfigError if it does not exist or cannot be called.
     """
     found = _object(path, what)
     if not callable(found):
-        raise ConfigError(f"{what}: {path!r} is nothing that can be called")
+        raise ConfigError(f"{what}: {path!r} is no function or class")
     return found
 
 
 def make_env(name: str | Factory, arguments: Mapping[str, Any]) -> Any:
-    """A new env of PettingZoo's registry (`classic/chess_v6`), of a module, or of a function.
+    """Return a new env from PettingZoo's registry (`classic/chess_v6`), a module or a function.
 
-    Raises ConfigError, in one line, where there is no such env, where it needs a package that is
-    not there, and where it refuses the arguments.
+    Raises ConfigError, in one line, if there is no such env, if it needs a missing package, or if
+    it refuses the arguments.
     """
     title = name if isinstance(name, str) else getattr(name, "__qualname__", str(name))
     what = f"env {title}"
@@ -64,7 +64,7 @@ def make_env(name: str | Factory, arguments: Mapping[str, Any]) -> Any:
         found = _object(name, what)
         maker = next((getattr(found, key) for key in MAKERS if hasattr(found, key)), found)
         if not callable(maker):
-            raise ConfigError(f"{what}: a module that has none of {', '.join(MAKERS)}")
+            raise ConfigError(f"{what}: the module has none of {', '.join(MAKERS)}")
         trust.admit_found(maker, name, what)
         return maker(**arguments)
     except PettingZooRegistryError as error:
@@ -77,7 +77,7 @@ def make_env(name: str | Factory, arguments: Mapping[str, Any]) -> Any:
         raise ConfigError(_lacking(what, error)) from error
     except ConfigError:
         raise
-    except Exception as error:  # whatever an author's constructor does wrong with the arguments
+    except Exception as error:  # the author's constructor may raise any error
         shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         raise ConfigError(f"{what}: cannot be made with ({shown}): {one_line(error)}") from error
 
@@ -92,7 +92,7 @@ def _registered(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def _object(path: str, what: str) -> Any:
-    """The object at an import path: a module, or something in one."""
+    """Return the object at an import path: a module, or an attribute of one."""
     dotted = path.replace(":", ".")
     if not all(part.isidentifier() for part in dotted.split(".")):
         raise ConfigError(f"{what}: {path!r} is no import path, such as package.module.name")
@@ -151,6 +151,6 @@ def _modules_in(package: Any) -> list[str]:
 
 
 def _modules_beside(module: str) -> list[str]:
-    """The modules of the package that a missing module should have been in."""
+    """Return the modules of the package in which a missing module should be."""
     parent = module.rpartition(".")[0]
     return [f"{parent}.{name}" for name in _modules_in(import_module(parent))] if parent else []

@@ -1,7 +1,7 @@
-"""The information sets of a small game of OpenSpiel, by walking its whole tree.
+"""Information sets of a small OpenSpiel game, from a walk over its whole tree.
 
-`selfplay study exploitability` solves games whose arenas list them. What an agent sees at a set is
-what the adapter `arenas.external.pettingzoo` shows it there.
+`selfplay study exploitability` solves games whose arenas list them. The observation of a set is the
+one that the adapter `arenas.external.pettingzoo` shows to the agent there.
 """
 
 import copy
@@ -21,16 +21,16 @@ def information_sets(arena: Arena, env: Any) -> list[InformationSet]:
     """List every information set of an arena's OpenSpiel game, with OpenSpiel's names.
 
     Args:
-        arena: The adapter. It is copied, and does not change.
+        arena: Adapter of the game; it is copied and does not change.
         env: Its `arenas.external.openspiel.OpenSpielEnv`.
 
     Returns an empty list for a game that cannot be listed: one with more than `MOST_STATES` states,
     with simultaneous moves, or with chance that OpenSpiel does not enumerate. Raises ConfigError if
-    an agent has two observations at one information set, because a policy is then no strategy.
+    an agent has two observations at one information set, because a policy then defines no strategy.
     """
     game, kind = env.game, env.game.get_type()
-    told = kind.provides_information_state_string
-    if not told or kind.dynamics != kind.Dynamics.SEQUENTIAL:
+    has_keys = kind.provides_information_state_string
+    if not has_keys or kind.dynamics != kind.Dynamics.SEQUENTIAL:
         return []
     if kind.chance_mode == kind.ChanceMode.SAMPLED_STOCHASTIC:
         return []
@@ -47,13 +47,13 @@ def information_sets(arena: Arena, env: Any) -> list[InformationSet]:
         agent, key = twin.possible_agents[player], state.information_state_string(player)
         twin.wrapped.unwrapped.stand(state)
         seen: Observation = twin.view(agent)
-        # The adapter lists legal moves in the order of their numbers, whatever their names are.
+        # The adapter lists legal moves in the order of their numbers.
         actions = dict(zip(seen.fields["legal"], sorted(state.legal_actions()), strict=True))
         here = InformationSet(key=key, agent=agent, observation=seen, actions=actions)
         if found.setdefault(key, here) != here:
             raise ConfigError(
-                f"exploitability: what {agent} sees of {arena.name} is not the same at all states "
-                f"of the information set {key!r}; show render=arenas.external.openspiel.show"
+                f"exploitability: the observation of {agent} in {arena.name} differs among states "
+                f"of the information set {key!r}; set render=arenas.external.openspiel.show"
             )
     return list(found.values())
 

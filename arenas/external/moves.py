@@ -1,4 +1,4 @@
-"""Moves: an action space in words, what is legal in it, and what a player's text means."""
+"""Moves: legal actions of an action space as text, and the parsing of a player's text."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -10,26 +10,26 @@ from gymnasium import spaces
 from selfplay.errors import ConfigError
 
 Named: TypeAlias = Callable[[int], str]
-"""The name of an action by its number."""
+"""Function from an action's number to its name."""
 
 WRITTEN = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box, spaces.Text)
-"""The action spaces that can be written."""
+"""Action spaces whose moves can be written as text."""
 LONGEST_NUMBER = 32
-"""Characters that each number of a move may have."""
+"""Maximum characters of each number in a move."""
 
 
 class Moves:
-    """What a player may do now, by its action space, the env's mask and the config's names."""
+    """Legal moves of a player, from its action space, the env's mask and the config's names."""
 
     def __init__(
         self, space: spaces.Space[Any], *, mask: Any = None, named: Named | None = None
     ) -> None:
         """Args:
         space: The action space.
-        mask: 1 for each legal action of a discrete space; None: all are legal.
-        named: What the actions of a discrete space are called; by their numbers where None.
+        mask: 1 for each legal action of a discrete space; None: all actions are legal.
+        named: Names of the actions of a discrete space; None: their numbers.
 
-        Raises ValueError for a mask that does not fit, and for names that are not different.
+        Raises ValueError for a mask of another size and for duplicate names.
         """
         self.space = space
         self.actions: dict[str, int] = {}
@@ -41,12 +41,12 @@ class Moves:
 
     @property
     def legal(self) -> list[str]:
-        """The text of each legal move; none of a space that is not discrete, see `form`."""
+        """Text of each legal move; empty for a space that is not discrete, see `form`."""
         return list(self.actions)
 
     @property
     def form(self) -> str:
-        """What a move looks like where the moves cannot be listed."""
+        """Description of a move's form, if the moves cannot be listed."""
         if isinstance(self.space, spaces.Discrete):
             return ""
         if isinstance(self.space, spaces.Text):
@@ -55,7 +55,7 @@ class Moves:
         return f"{count} numbers, separated by spaces{_bounds(self.space)}"
 
     def read(self, text: str) -> Any | None:
-        """The action that the text names; None for what is no legal move."""
+        """Return the action that the text names, or None if it is no legal move."""
         if isinstance(self.space, spaces.Discrete):
             return self.actions.get(text.strip())
         if isinstance(self.space, spaces.Text):
@@ -79,7 +79,7 @@ class Moves:
         return action if self.space.contains(action) else None
 
     def draw(self, rng: Random) -> Any:
-        """A legal move, uniformly; raises ValueError if there is none."""
+        """Return a uniformly random legal move; raises an error if there is none."""
         if isinstance(self.space, spaces.Discrete):
             return rng.choice(list(self.actions.values()))
         self.space.seed(rng.getrandbits(31))
@@ -102,7 +102,7 @@ def _legal(space: "spaces.Discrete", mask: Any) -> Sequence[int]:
         return range(first, first + count)
     allowed = np.asarray(mask)
     if allowed.shape != (count,):
-        raise ValueError(f"a mask of shape {allowed.shape} for {count} actions")
+        raise ValueError(f"the mask has shape {allowed.shape}, but there are {count} actions")
     return [first + int(place) for place in np.flatnonzero(allowed)]
 
 

@@ -1,8 +1,8 @@
-"""OpenSpiel's games as PettingZoo envs, through shimmy, and their states and moves in words.
+"""OpenSpiel's games as PettingZoo envs, through shimmy, and their states and moves as text.
 
-Shimmy's env counts the cards that chance deals as moves and cuts long games off, pays a move twice
-where players act at once, and forgets what a game's name sets (`leduc_poker(players=3)`). This one
-ends where the game ends and pays what the game's returns have grown by. With
+Shimmy's env counts chance events as moves and cuts long games off, pays a move twice if players act
+at once, and ignores parameters in a game's name (`leduc_poker(players=3)`). The env of this module
+ends with the game, and its rewards are the increases of the game's returns. With
 `arenas.external.pettingzoo`: `env=arenas.external.openspiel render=arenas.external.openspiel.show
 action_names=arenas.external.openspiel.name_move`.
 """
@@ -21,10 +21,10 @@ from selfplay.types import InformationSet
 
 
 class OpenSpielEnv(OpenSpielCompatibilityV0):
-    """A game of OpenSpiel, turn by turn, or all players at once where it is played so."""
+    """A game of OpenSpiel, with moves in turn or simultaneous moves."""
 
     def __init__(self, *, game: str) -> None:
-        """`game` is OpenSpiel's name of it: `connect_four`, `leduc_poker(players=3)`.
+        """`game` is the name in OpenSpiel: `connect_four`, `leduc_poker(players=3)`.
 
         Raises ConfigError if OpenSpiel has no such game, and for a mean-field game.
         """
@@ -34,12 +34,12 @@ class OpenSpielEnv(OpenSpielCompatibilityV0):
         self.config = self._env.get_parameters()
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begin, chance moving by the seed."""
+        """Begin a game with chance events from the seed."""
         self._returns = [0.0] * len(self.possible_agents)
         super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> None:
-        """The selected agent's move."""
+        """Play the selected agent's move."""
         agent = self.agent_selection
         if self.terminations[agent]:
             self._was_dead_step(action)
@@ -48,19 +48,19 @@ class OpenSpielEnv(OpenSpielCompatibilityV0):
 
     @property
     def game(self) -> Any:
-        """The game in OpenSpiel."""
+        """OpenSpiel's game object."""
         return self._env
 
     def openspiel(self, pyspiel: Any) -> Any:
-        """The same game in OpenSpiel, for `selfplay study exploitability`."""
+        """Return the same game in OpenSpiel, for `selfplay study exploitability`."""
         return self._env
 
     def information_sets(self, arena: Arena) -> list[InformationSet]:
-        """List the game's information sets as `arena` shows them; empty if that is impossible."""
+        """Return the information sets with the observations of `arena`; [] if not listable."""
         return information_sets(arena, self)
 
     def stand(self, state: Any) -> None:
-        """Show a state of the game, in which a player is to move, in place of the present one."""
+        """Replace the current state by one in which a player has to move."""
         self.game_state = state
         self.agents = list(self.possible_agents)
         self.agent_selection = self.agent_id_name_mapping[state.current_player()]
@@ -80,7 +80,7 @@ class OpenSpielEnv(OpenSpielCompatibilityV0):
 
 
 def _refuse(game: str) -> None:
-    """Raise ConfigError for an unknown game, and for a game in which no players take turns.
+    """Raise ConfigError for an unknown game and for a mean-field game.
 
     OpenSpiel's own error for an unknown name lists all its games.
     """
@@ -94,13 +94,13 @@ def _refuse(game: str) -> None:
         )
     if known[name].dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
         raise ConfigError(
-            f"OpenSpiel's {name} is a mean-field game: a whole population moves, and no single "
-            "player does, so it cannot be played here"
+            f"OpenSpiel's {name} is a mean-field game, in which a population moves instead of "
+            "single players; choose a game with players"
         )
 
 
 def show(env: Any, agent: str, observation: Any) -> str:
-    """What OpenSpiel writes for the player: all that it knows, or the board where all is seen."""
+    """Return OpenSpiel's text of a player's information, or of a fully visible board."""
     state = env.unwrapped.game_state
     player, kind = env.unwrapped.agent_name_id_mapping[agent], env.unwrapped.game_type
     seen = kind.information == kind.Information.PERFECT_INFORMATION
@@ -112,11 +112,11 @@ def show(env: Any, agent: str, observation: Any) -> str:
 
 
 def name_move(env: Any, agent: str, action: int) -> str:
-    """OpenSpiel's name of an action in this state."""
+    """Return OpenSpiel's name of an action in this state."""
     player = env.unwrapped.agent_name_id_mapping[agent]
     return str(env.unwrapped.game_state.action_to_string(player, action))
 
 
 def env(**settings: Any) -> OpenSpielEnv:
-    """The game as an env."""
+    """Return the game as a PettingZoo env."""
     return OpenSpielEnv(**settings)

@@ -1,7 +1,7 @@
-"""Any PettingZoo env as an arena: boards and masks as text, moves as text, pay as the env pays.
+"""Any PettingZoo env as an arena: observations and moves are text, rewards are the env's.
 
-Agents of an AEC env move one after the other, those of a parallel env at once, as they do in the
-env; PettingZoo's own conversion makes the one of the other. OpenSpiel's games come through
+Agents of an AEC env move in turn, those of a parallel env at once; PettingZoo's own conversion
+turns a parallel env into an AEC env. OpenSpiel's games are available through
 `arenas/external/openspiel.py`.
 
 Version history: v0, first version.
@@ -28,11 +28,11 @@ from selfplay.errors import ConfigError
 from selfplay.types import Action, InformationSet, Metric, Observation, Task
 
 MOST_NUMBERS = 20_000
-"""Numbers of an observation that the default rendering writes; pictures need one of their own."""
+"""Maximum numbers of an observation for the default rendering; pictures need their own function."""
 
 
 class PettingZoo(WrappedGame):
-    """An env behind the interface of an arena. Its agents become `<role>_<n>`, in its order."""
+    """Adapter from an env to an arena; the env's agents become `<role>_<n>`, in the same order."""
 
     measures = {
         "*_return": Metric(unit="reward"),
@@ -59,25 +59,25 @@ class PettingZoo(WrappedGame):
         """Args:
         env: An id of PettingZoo's registry (`classic/chess-v6`), a module
             (`pettingzoo.classic.tictactoe_v3`), or a function that makes an AEC or parallel env.
-        arguments: Its keyword arguments.
-        seats: The role of each of the env's agents; every one is a `player` where empty.
-        rules: What a prompt says about the game.
+        arguments: Keyword arguments of the env.
+        seats: Roles of the env's agents; all are `player` if empty.
+        rules: Rules of the game in the prompt.
         render: Function (or its import path) of the env, its agent and the observation, that
             returns the text to show. If None, the game's own in `arenas.external.game_text`, or
             else `arenas.external.boards.written` of the observation.
         action_names: Names of a discrete space's actions in order, or a function (or its import
             path) of the env, its agent and the action's number. If None, the game's own in
             `arenas.external.game_text`, or else the numbers themselves.
-        illegal: What follows a text that is no legal move: lose, retry or random_legal.
-        retries: How often in a row a player is asked again before it loses.
-        illegal_reward: The pay of one who loses by an illegal move.
-        others_reward: The pay of each of the others then.
+        illegal: Consequence of an illegal move: lose, retry or random_legal.
+        retries: Number of times in a row that a player is asked again before it loses.
+        illegal_reward: Reward of a player that loses by an illegal move.
+        others_reward: Reward of each other player in that case.
         """
         self.env, self.arguments = env, dict(arguments or {})
         self.wrapped = self.make_game()
         theirs = list(getattr(self.wrapped, "possible_agents", ()))
         if not theirs:
-            raise ConfigError(f"env {env}: names no possible_agents, so nobody can be seated")
+            raise ConfigError(f"env {env}: names no possible_agents, so it has no players")
         metadata = getattr(self.wrapped, "metadata", {})
         title = str(metadata.get("name", type(self.wrapped).__name__))
         self.seat(title, theirs, seats, f"env {env}")
@@ -96,7 +96,7 @@ class PettingZoo(WrappedGame):
         self._refuse_unwritten()
 
     def make_game(self) -> Any:
-        """Make the env; convert a parallel one. Its constructor always has the same randomness."""
+        """Make the env with a fixed random state; convert a parallel env."""
         with PrivateRandom(0).swapped():
             made = make_env(self.env, self.arguments)
         self.simultaneous = isinstance(made, ParallelEnv)
@@ -119,19 +119,19 @@ class PettingZoo(WrappedGame):
 
     @property
     def openspiel(self) -> Callable[[Any], Any]:
-        """The same game in OpenSpiel; AttributeError if the env is not a game of OpenSpiel."""
+        """Function that returns the game in OpenSpiel; AttributeError for another env."""
         found: Callable[[Any], Any] = self.wrapped.unwrapped.openspiel
         return found
 
     @property
     def information_sets(self) -> Callable[[], list[InformationSet]]:
-        """The function that lists the information sets; AttributeError if not an OpenSpiel game."""
+        """Function that lists the information sets; AttributeError for another env."""
         return partial(self.wrapped.unwrapped.information_sets, self)
 
     # The game ----------------------------------------------------------------------------------
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Reset the env with the task's `seed` and `options`, or a seed of the episode's own."""
+        """Reset the env with the task's `seed` and `options`, or a seed from the episode's."""
         self.chosen: dict[str, Any] = {}
         self.refused: dict[str, str] = {}
         self.asked_again: dict[str, int] = {}
@@ -139,11 +139,11 @@ class PettingZoo(WrappedGame):
         self._open_stage()
 
     def acting(self) -> Sequence[str]:
-        """Whose turn it is in the env: all living agents of a parallel env, else one."""
+        """Return the agents due to move: all living ones of a parallel env, otherwise one."""
         return [agent for agent in self.due if agent not in self.chosen]
 
     def view(self, agent: str) -> Observation:
-        """What the env shows the agent, with the moves that are legal for it."""
+        """Return the env's observation of the agent as text, with its legal moves."""
         theirs = self._theirs[agent]
         if theirs not in self.wrapped.agents:
             return Observation(text="out of the game", fields=self._fields(agent))
@@ -171,7 +171,7 @@ class PettingZoo(WrappedGame):
         return {"game": self.name, "rules": self.rules, "player": agent, **empty, **known}
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Take legal moves, judge the others, and step the env when all that it needs are in."""
+        """Read the moves, apply the rule for illegal ones, and step the env when all moved."""
         losers = [agent for agent, action in actions.items() if not self._take(agent, action)]
         self.asked += len(actions)
         self.measure(
@@ -189,7 +189,7 @@ class PettingZoo(WrappedGame):
             self._open_stage()
 
     def _take(self, agent: str, action: Action | None) -> bool:
-        """Read one agent's move; False if it has lost by it."""
+        """Read one agent's move; return False if the agent loses by an illegal move."""
         moves = self._allowed(agent, self.wrapped.observe(self._theirs[agent]))
         move = None if action is None else moves.read(action)
         if move is None:
@@ -222,7 +222,7 @@ class PettingZoo(WrappedGame):
         return Moves(self.wrapped.action_space(theirs), mask=mask, named=named)
 
     def _open_stage(self) -> None:
-        """Bury the dead and see whose turn it is; the end if nobody is left."""
+        """Remove dead agents and set the agents due to move; end if none is left."""
         self._bury()
         self.due: list[str] = []
         if not self.wrapped.agents:
@@ -256,16 +256,16 @@ class PettingZoo(WrappedGame):
             raise BrokenEnv("reset leaves no agents")
 
     def step_game(self, move: Any) -> None:
-        """PettingZoo's step."""
+        """Call PettingZoo's step."""
         self.wrapped.step(move)
 
     def place(self) -> Any:
-        """Who is still in, and whose turn it is."""
+        """Return the living agents and the agent in turn."""
         agents = list(self.wrapped.agents)
         return agents, self.wrapped.agent_selection if agents else None
 
     def _step(self) -> None:
-        """Give the env the move of the agent that it asks for, and pay what it pays."""
+        """Give the env the move of its selected agent, and pay the env's rewards."""
         agent = self._selected()
         if agent not in self.chosen:
             raise BrokenEnv(f"asks {agent} for a move out of turn")
@@ -291,16 +291,16 @@ class PettingZoo(WrappedGame):
         return [each for each in self.wrapped.agents if not any(flags[each] for flags in done)]
 
     def _bury(self) -> None:
-        """Step the dead out of the env, as it asks for."""
+        """Step dead agents with None, as PettingZoo requires, until a living one is selected."""
         for _ in range(len(self._ours) + 1):
             if not self.wrapped.agents or self._theirs[self._selected()] in self._living():
                 return
             self.apply(None)
-        raise BrokenEnv("never lets go of its dead agents")
+        raise BrokenEnv("does not remove its dead agents")
 
 
 def _numbers(space: Any) -> int:
-    """How many numbers an observation of a space has."""
+    """Return the number of values in an observation of a space."""
     if hasattr(space, "spaces"):
         inner = space.spaces.values() if isinstance(space.spaces, Mapping) else space.spaces
         return sum(map(_numbers, inner))
@@ -308,10 +308,10 @@ def _numbers(space: Any) -> int:
 
 
 def raw_env(**settings: Any) -> PettingZoo:
-    """The arena itself; tic-tac-toe unless told otherwise."""
+    """Return the arena without a wrapper; the default game is tic-tac-toe."""
     return PettingZoo(**{"env": "classic/tictactoe-v3", **settings})
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

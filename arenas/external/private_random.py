@@ -1,7 +1,7 @@
-"""A private copy of Python's and numpy's global random generators.
+"""Private copy of the global random generators of Python and numpy.
 
-Many games draw from the generators that the whole process shares. Played side by side they would
-take each other's numbers, and the library's own code would find its numbers changed.
+Many games draw from the generators that the whole process shares. Concurrent games would consume
+each other's numbers and change the random numbers of the library's own code.
 """
 
 import random
@@ -13,16 +13,16 @@ import numpy as np
 
 
 class PrivateRandom:
-    """What the global generators are inside `with private.swapped():`, seeded once. Picklable."""
+    """Seeded state of the global generators inside `with private.swapped():`; can be pickled."""
 
     def __init__(self, seed: int) -> None:
-        """`seed` is any integer that is not negative."""
+        """`seed` is an integer of 0 or more."""
         self._python: Any = random.Random(seed).getstate()
         self._numpy: Any = np.random.RandomState(seed % 2**32).get_state()
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Draw from the private state, and leave the global one as it was."""
+        """Use the private state inside the block, and restore the global state after it."""
         outside: Any = random.getstate(), np.random.get_state()
         random.setstate(self._python)
         np.random.set_state(self._numpy)

@@ -1,7 +1,7 @@
-"""Any TextArena game as an arena, with any number of players: its words, its verdicts, its pay.
+"""Any TextArena game as an arena, with any number of players and the game's own rewards.
 
-TextArena's games say themselves what a legal move is, so two of the rules for illegal moves are
-their own: `retry` is their error allowance, `lose` an allowance of none.
+TextArena's games check moves themselves, so two of the rules for illegal moves use the games' own
+mechanism: `retry` is their error allowance, `lose` an allowance of 0.
 
 Version history: v0, first version.
 """
@@ -22,7 +22,7 @@ from selfplay.types import Action, Metric, Observation, Task
 
 
 class TextArena(WrappedGame):
-    """A game of TextArena behind the interface of an arena. Its player n is the n-th agent."""
+    """Adapter from a TextArena game to an arena; its player n is the n-th agent."""
 
     measures = {
         "*_return": Metric(unit="reward"),
@@ -45,15 +45,15 @@ class TextArena(WrappedGame):
     ) -> None:
         """Args:
         env: TextArena's id of the game, such as `TicTacToe-v0`.
-        players: How many play.
+        players: Number of players.
         arguments: Keyword arguments of the game.
-        seats: The role of each player; every one is a `player` where empty.
-        illegal: What follows a move that the game refuses: lose, retry or random_legal, which
+        seats: Roles of the players; all are `player` if empty.
+        illegal: Consequence of a move that the game refuses: lose, retry or random_legal, which
             needs `legal_moves`.
-        retries: How often in a row a player is asked again before the game's own penalty; as
-            often as the game itself has it where None.
+        retries: Number of times in a row that a player is asked again before the game's own
+            penalty; None: the game's own number.
         legal_moves: Function (or its import path) of the game and the player's number, that
-            returns the texts of its legal moves. No others reach the game then under random_legal.
+            returns the texts of its legal moves. With random_legal the game gets only these.
         """
         if players < 1:
             raise ValueError(f"players: {players} is less than 1")
@@ -73,7 +73,7 @@ class TextArena(WrappedGame):
         self._try_players()
 
     def make_game(self) -> Any:
-        """The game, its constructor's luck always the same."""
+        """Make the game with a fixed random state."""
         textarena = _textarena()
         registry = textarena.envs.registration.ENV_REGISTRY
         if self.env not in registry:
@@ -81,16 +81,16 @@ class TextArena(WrappedGame):
         try:
             with PrivateRandom(0).swapped():
                 return textarena.make(self.env, **self.arguments)
-        except Exception as error:  # whatever a game's constructor lacks: a package, words, keys
+        except Exception as error:  # e.g. a missing package, word list or key
             why = one_line(error).replace("*", "")
             raise ConfigError(f"game {self.env}: cannot be made: {why}") from error
 
     def _try_players(self) -> None:
-        """Games say how many may play when they begin: ask now, not in the first episode."""
+        """Begin a game once, so that a wrong number of players fails now."""
         try:
             with PrivateRandom(0).swapped():
                 self.wrapped.reset(num_players=len(self._ours), seed=0)
-        except Exception as error:  # games refuse by assertions and all kinds of errors
+        except Exception as error:  # a game may raise any error
             raise ConfigError(
                 f"game {self.env}: cannot be begun with players={len(self._ours)}: "
                 f"{one_line(error)}"
@@ -99,16 +99,16 @@ class TextArena(WrappedGame):
     # The game ----------------------------------------------------------------------------------
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Reset the game with the task's `seed`, or one of the episode's own."""
+        """Reset the game with the task's `seed`, or else one derived from the episode's seed."""
         self.restart()
         self.measure(illegal=0, illegal_fraction=0, moves=0)
 
     def acting(self) -> Sequence[str]:
-        """The game's current player."""
+        """Return the game's current player."""
         return [self._ours[self.current]]
 
     def view(self, agent: str) -> Observation:
-        """All that the game has shown the player up to its latest turn."""
+        """Return all text that the game has shown to the player up to its latest turn."""
         player = self._theirs[agent]
         text = self.shown[player] or "wait for your turn"
         legal = self._legal(player) if player == self.current else []
@@ -121,7 +121,7 @@ class TextArena(WrappedGame):
         return list(self.legal_moves(self.wrapped, player))
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Hand the words on to the game; what did not parse is silence."""
+        """Pass the text to the game; a move that did not parse is an empty text."""
         ((agent, action),) = actions.items()
         words = action or ""
         legal = self._legal(self.current) if self.illegal == "random_legal" else []
@@ -155,17 +155,17 @@ class TextArena(WrappedGame):
     # The library's side ------------------------------------------------------------------------
 
     def reset_game(self) -> None:
-        """TextArena's reset, with the allowance of errors that the rule asks for."""
+        """Reset the game, with the error allowance of the rule for illegal moves."""
         self.shown = [""] * len(self._ours)
         self.refused = self.over = False
-        self.wrapped = self.make_game()  # a reset does not clear what wrappers have shown
+        self.wrapped = self.make_game()  # a reset does not clear the text that wrappers have shown
         self.wrapped.reset(num_players=len(self._ours), seed=self.env_seed)
         if self.retries is not None and hasattr(self.wrapped.state, "error_allowance"):
             self.wrapped.state.error_allowance = self.retries
         self._observe()
 
     def step_game(self, move: str) -> None:
-        """TextArena's step, and what the next player sees."""
+        """Step the game, and store the next player's observation."""
         before = self._errors()
         done, _ = self.wrapped.step(action=move)
         self.refused, self.over = self._errors() > before, bool(done)
@@ -173,7 +173,7 @@ class TextArena(WrappedGame):
             self._observe()
 
     def place(self) -> Any:
-        """Whose turn it is, and all that has been shown."""
+        """Return the end flag, the current player and all shown texts."""
         return self.over, self.current, list(self.shown)
 
     def _observe(self) -> None:
@@ -183,18 +183,18 @@ class TextArena(WrappedGame):
         self.current: int = player
         if isinstance(seen, str):
             self.shown[player] = seen
-        else:  # a game without a wrapper hands out what is new
+        else:  # a game without a wrapper returns only new messages
             self.shown[player] += "".join(f"\n{message[1]}" for message in seen)
 
     def _errors(self) -> tuple[int, int]:
-        """(players out by a refused move, refused moves of the current turn): grows by one."""
+        """Return (players out by a refused move, refused moves of this turn), to compare."""
         state = self.wrapped.state
         out = sum(bool(info.get("invalid_move")) for info in state.game_info.values())
         return out, int(getattr(state, "error_count", 0))
 
 
 def _textarena() -> Any:
-    """The library, which takes seconds to load."""
+    """Import the library, which takes seconds."""
     try:
         import textarena
     except ImportError as error:
@@ -206,10 +206,10 @@ def _textarena() -> Any:
 
 
 def raw_env(**settings: Any) -> TextArena:
-    """The arena itself; tic-tac-toe unless told otherwise."""
+    """Return the arena without a wrapper; the default game is tic-tac-toe."""
     return TextArena(**{"env": "TicTacToe-v0", **settings})
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

@@ -1,1 +1,1 @@
-"""Small games with exact solutions, and scripted opponents."""
+"""Small games, many with exact solutions, and scripted opponents."""

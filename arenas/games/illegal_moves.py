@@ -1,18 +1,18 @@
-"""The rule for illegal moves, the same in all games."""
+"""Rule for illegal moves, shared by all games."""
 
 from typing import Literal, get_args
 
 Illegal = Literal["lose", "retry", "random_legal"]
-"""What follows a text that is no legal move: the game is lost, the player is asked again a few
-times before that, or a legal move is drawn in its place. All of them are counted."""
+"""Consequence of an illegal move: the player loses, or is asked again a few times before it loses,
+or a random legal move is played instead. All illegal moves are counted."""
 
 SHOWN = 80
-"""Characters of a refused move that its player sees again."""
+"""Maximum characters of a refused move in the observation of its player."""
 
 
 def check_rule(illegal: str, retries: int | None) -> None:
-    """Raise ValueError for what is no such rule."""
+    """Raise ValueError for an unknown rule or a negative number of retries."""
     if illegal not in get_args(Illegal):
         raise ValueError(f"illegal is one of {', '.join(get_args(Illegal))}, not {illegal!r}")
     if retries is not None and retries < 0:
-        raise ValueError(f"retries: {retries} is negative")
+        raise ValueError(f"retries: {retries} is negative, set 0 or more")

@@ -1,12 +1,12 @@
-"""Kuhn poker: one hand with a deck of three cards, the smallest game in which one must bluff.
+"""Kuhn poker: one hand with a deck of three cards, a minimal game that requires bluffing.
 
-Both players put one chip in and are dealt a card each: J, Q or K, the third stays hidden. player_0
-moves first. Each may pass or bet one more chip; after a bet the other either bets too, and the
-higher card takes all, or passes and has lost its chip. Two passes compare the cards. Zero-sum; in
-equilibrium player_0 loses 1/18 a hand.
+Both players put in one chip and get one card each: J, Q or K; the third stays hidden. player_0
+moves first. A player may pass or bet one more chip. After a bet the other player either bets too,
+and the higher card wins, or passes and loses its chip. Two passes compare the cards. The game is
+zero-sum; in equilibrium player_0 loses 1/18 per hand.
 
-What an agent sees names its card and all moves so far, so that each of the 12 information sets has
-one text of its own.
+An observation contains the own card and all moves so far, so that each of the 12 information sets
+has a unique text.
 
 Version history: v0, first version.
 """
@@ -24,13 +24,13 @@ from selfplay.types import Action, InformationSet, Metric, Observation, Task
 CARDS = ("J", "Q", "K")
 MOVES = ("pass", "bet")
 TO_ACT: tuple[tuple[str, ...], ...] = ((), ("pass",), ("bet",), ("pass", "bet"))
-"""The moves after which somebody moves; after any others the hand is over."""
+"""Histories of moves after which a player has to move; after any other the hand is over."""
 
 Illegal = Literal["forfeit", "pass"]
 
 
 class Kuhn(Arena):
-    """A single hand between player_0 and player_1."""
+    """One hand between player_0 and player_1."""
 
     name = "kuhn_v0"
     roles = {"player": 2}
@@ -43,36 +43,38 @@ class Kuhn(Arena):
     chief = ("player_0_payoff",)
 
     def __init__(self, *, illegal: Illegal = "forfeit") -> None:
-        """`illegal` says what any other text than a move is. forfeit: it loses two chips, the most
-        that can be lost. pass: it counts as a pass. Both are counted by the metric `illegal`."""
+        """Args:
+        illegal: Consequence of an illegal move. forfeit: the player loses two chips, the maximum.
+            pass: it counts as a pass. The metric `illegal` counts both.
+        """
         super().__init__()
         if illegal not in get_args(Illegal):
             raise ValueError(f"illegal is one of {', '.join(get_args(Illegal))}, not {illegal!r}")
         self.illegal: Illegal = illegal
 
     def default_task(self, rng: Random) -> Task:
-        """A hand whose cards the episode's seed deals."""
+        """Return a hand with cards from the episode's seed."""
         return Task(id="hand")
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Deal, unless the task names the cards of player_0 and player_1."""
+        """Deal the cards, unless the task names those of player_0 and player_1."""
         dealt = list(task.payload.get("cards") or rng.sample(CARDS, 2))
         if len(dealt) != 2 or len(set(dealt)) != 2 or not set(dealt) <= set(CARDS):
-            raise ValueError(f"task {task.id}: cards are two different ones of J, Q, K: {dealt}")
+            raise ValueError(f"task {task.id}: needs two different cards of J, Q, K, not {dealt}")
         self.cards: list[str] = dealt
         self.moves: list[str] = []
         self.asked = self.refused = 0
 
     def acting(self) -> Sequence[str]:
-        """The players take turns."""
+        """Return the player in turn."""
         return [self.possible_agents[len(self.moves) % 2]]
 
     def view(self, agent: str) -> Observation:
-        """The agent's own card and the moves of both."""
+        """Return the agent's own card and the moves of both players."""
         return seen(self.cards[self.possible_agents.index(agent)], self.moves)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """One move; the hand ends when both have passed or a bet has been answered."""
+        """Play one move; the hand ends after two passes or the answer to a bet."""
         ((agent, action),) = actions.items()
         legal = action in MOVES
         self.asked, self.refused = self.asked + 1, self.refused + (not legal)
@@ -87,7 +89,7 @@ class Kuhn(Arena):
             self._settle(payoff(self.cards, self.moves), illegal=not legal)
 
     def _settle(self, won: float, *, illegal: bool) -> None:
-        """Pay what player_0 won."""
+        """Pay both players and end the hand; `won` is the payoff of player_0."""
         first, second = self.possible_agents
         self.pay(first, won)
         self.pay(second, -won)
@@ -96,11 +98,11 @@ class Kuhn(Arena):
         self.finish()
 
     def openspiel(self, pyspiel: Any) -> Any:
-        """The same game in OpenSpiel."""
+        """Return the same game in OpenSpiel."""
         return pyspiel.load_game("kuhn_poker")
 
     def information_sets(self) -> list[InformationSet]:
-        """All 12, with OpenSpiel's names."""
+        """Return all 12 information sets, with OpenSpiel's names."""
         return [
             InformationSet(
                 key=f"{CARDS.index(card)}{''.join(move[0] for move in moves)}",
@@ -114,7 +116,7 @@ class Kuhn(Arena):
 
 
 def seen(card: str, moves: Sequence[str]) -> Observation:
-    """What the holder of a card sees after these moves: one text for each information set."""
+    """Return the observation of a card's holder after these moves, unique per information set."""
     return Observation(
         text=" ".join([card, *moves]),
         fields={"card": card, "moves": list(moves), "legal": list(MOVES)},
@@ -122,7 +124,7 @@ def seen(card: str, moves: Sequence[str]) -> Observation:
 
 
 def payoff(cards: Sequence[str], moves: Sequence[str]) -> float:
-    """What player_0 wins with these cards after these moves, which end the hand."""
+    """Return the payoff of player_0 for these cards and the moves of a finished hand."""
     if tuple(moves) == ("bet", "pass"):
         return 1.0
     if tuple(moves) == ("pass", "bet", "pass"):
@@ -132,7 +134,7 @@ def payoff(cards: Sequence[str], moves: Sequence[str]) -> float:
 
 
 def deals() -> list[Task]:
-    """The six ways to deal: played equally often, they leave no luck of the cards in a step."""
+    """Return the six deals; playing them equally often removes the luck of the cards."""
     return [
         Task(id=f"deal-{''.join(cards)}", payload={"cards": list(cards)})
         for cards in permutations(CARDS, 2)
@@ -140,10 +142,10 @@ def deals() -> list[Task]:
 
 
 def raw_env(**settings: Any) -> Kuhn:
-    """The arena itself."""
+    """Return the arena without a wrapper."""
     return Kuhn(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

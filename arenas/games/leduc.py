@@ -1,13 +1,13 @@
-"""Leduc poker (1207.1411): one hand with six cards, two rounds of bets and a card that both share.
+"""Leduc poker (1207.1411): one hand with six cards, two betting rounds and a shared card.
 
-The deck is J, Q, K, each twice. Both put in one chip and are dealt a card. In a round, which the
-first player opens, one may call (put in as much as the other), raise (two chips more than that in
-the first round, four in the second; at most two raises a round) or, behind in chips, fold. After
-the first round a card is laid open. In the end a pair with it wins, else the higher card; equal
-cards share. Zero-sum.
+The deck is J, Q, K, each twice. Both players put in one chip and get a card. The first player opens
+each round. A move is call (match the other's chips), raise (two chips more in the first round, four
+in the second; at most two raises per round) or, with fewer chips in, fold. After the first round
+the shared card is revealed. At the end a pair with it wins, otherwise the higher card; equal cards
+split the pot. The game is zero-sum.
 
-What an agent sees names its card, the open one and all moves, so that each of the 288 information
-sets has one text of its own.
+An observation contains the own card, the shared card and all moves, so that each of the 288
+information sets has a unique text.
 
 Version history: v0, first version.
 """
@@ -28,11 +28,11 @@ SIZES = (2, 4)
 MOST_RAISES = 2
 
 Rounds = tuple[tuple[str, ...], tuple[str, ...]]
-"""The moves of the first round and of the second."""
+"""Moves of the first round and of the second."""
 
 
 class Leduc(TurnGame):
-    """A single hand between player_0 and player_1."""
+    """One hand between player_0 and player_1."""
 
     name = "leduc_v0"
     measures = {
@@ -42,27 +42,27 @@ class Leduc(TurnGame):
     chief = ("player_0_payoff",)
 
     def __init__(self, *, illegal_reward: float = -13.0, other_reward: float = 13.0, **rest: Any):
-        """As `TurnGame`; who loses by an illegal move loses the most that can be lost."""
+        """Take the settings of `TurnGame`; by default an illegal move costs the maximum loss."""
         super().__init__(illegal_reward=illegal_reward, other_reward=other_reward, **rest)
 
     def start(self, task: Task, rng: Random) -> None:
-        """Deal, unless the task names the cards of player_0, of player_1 and the open one."""
+        """Deal, unless the task names the cards of player_0 and player_1 and the shared card."""
         dealt = list(task.payload.get("cards") or rng.sample(CARDS * 2, 3))
         if len(dealt) != 3 or not set(dealt) <= set(CARDS) or len(set(dealt)) < 2:
-            raise ValueError(f"task {task.id}: cards are three of J, J, Q, Q, K, K: {dealt}")
+            raise ValueError(f"task {task.id}: needs three cards of J, J, Q, Q, K, K, not {dealt}")
         self.cards: list[str] = dealt
         self.rounds: Rounds = ((), ())
 
     def mover(self) -> int:
-        """The first player opens each round."""
+        """Return the player in turn; player 0 opens each round."""
         return len(self.rounds[second(self.rounds)]) % 2
 
     def legal(self) -> list[str]:
-        """What the one to move may do."""
+        """Return the legal moves of the player in turn."""
         return legal_moves(self.rounds)
 
     def seen(self, player: int, refused: str) -> Observation:
-        """The player's own card, the open one and all moves."""
+        """Return the player's own card, the shared card and all moves."""
         return shown(
             self.cards[player],
             self.cards[2] if second(self.rounds) else "",
@@ -72,18 +72,18 @@ class Leduc(TurnGame):
         )
 
     def move(self, text: str) -> None:
-        """One move; a fold and the end of the second round end the hand."""
+        """Play one move; a fold or the end of the second round ends the hand."""
         self.rounds = after(self.rounds, text)
         if is_over(self.rounds):
             won = payoff(self.cards, self.rounds)
             self.settle([won, -won], raises=sum(moves.count("raise") for moves in self.rounds))
 
     def openspiel(self, pyspiel: Any) -> Any:
-        """The same game in OpenSpiel, where the suits are not told apart either."""
+        """Return the same game in OpenSpiel, which also ignores suits."""
         return pyspiel.load_game("leduc_poker(suit_isomorphism=true)")
 
     def information_sets(self) -> list[InformationSet]:
-        """All 288, with OpenSpiel's names."""
+        """Return all 288 information sets, with OpenSpiel's names."""
         return [
             InformationSet(
                 key=_key(player, card, opened, rounds),
@@ -101,7 +101,7 @@ class Leduc(TurnGame):
 def shown(
     card: str, opened: str, rounds: Rounds, legal: Sequence[str], refused: str
 ) -> Observation:
-    """What the holder of a card sees: one text for each information set."""
+    """Return the observation of a card's holder, unique per information set."""
     words = [card, *rounds[0], *([opened] if opened else []), *rounds[1]]
     return Observation(
         text=words_of(" ".join(words), refused),
@@ -118,28 +118,28 @@ def shown(
 
 
 def second(rounds: Rounds) -> bool:
-    """Whether the first round is over, and nobody has folded in it."""
+    """Return True if the first round has ended without a fold."""
     return _ends(rounds[0])
 
 
 def _ends(moves: Sequence[str]) -> bool:
-    """Whether a round is over with both still in."""
+    """Return True if a round has ended without a fold."""
     return len(moves) > 1 and moves[-1] == "call"
 
 
 def is_over(rounds: Rounds) -> bool:
-    """Whether somebody has folded or both rounds are over."""
+    """Return True after a fold or at the end of the second round."""
     return "fold" in rounds[0] + rounds[1] or _ends(rounds[1])
 
 
 def after(rounds: Rounds, move: str) -> Rounds:
-    """The moves with one more."""
+    """Return the moves of both rounds, with `move` appended."""
     first, last = rounds
     return (first, (*last, move)) if second(rounds) else ((*first, move), last)
 
 
 def stakes(rounds: Rounds) -> list[int]:
-    """The chips that both have put in."""
+    """Return the chips that each player has put in."""
     chips = [1, 1]
     for size, moves in zip(SIZES, rounds, strict=True):
         for number, move in enumerate(moves):
@@ -149,15 +149,15 @@ def stakes(rounds: Rounds) -> list[int]:
 
 
 def legal_moves(rounds: Rounds) -> list[str]:
-    """What the one to move may do."""
+    """Return the legal moves of the player in turn."""
     chips, moves = stakes(rounds), rounds[second(rounds)]
-    behind = chips[0] != chips[1]
+    may_fold = chips[0] != chips[1]
     may_raise = moves.count("raise") < MOST_RAISES
-    return [*(["fold"] if behind else []), "call", *(["raise"] if may_raise else [])]
+    return [*(["fold"] if may_fold else []), "call", *(["raise"] if may_raise else [])]
 
 
 def payoff(cards: Sequence[str], rounds: Rounds) -> float:
-    """What player_0 wins with these cards after these moves, which end the hand."""
+    """Return the payoff of player_0 for these cards and the moves of a finished hand."""
     chips = stakes(rounds)
     for moves in rounds:
         if "fold" in moves:
@@ -167,7 +167,7 @@ def payoff(cards: Sequence[str], rounds: Rounds) -> float:
 
 
 def histories(rounds: Rounds = ((), ())) -> Iterator[Rounds]:
-    """All moves after which somebody moves."""
+    """Yield all histories after which a player has to move, starting from `rounds`."""
     if not is_over(rounds):
         yield rounds
         for move in legal_moves(rounds):
@@ -175,7 +175,7 @@ def histories(rounds: Rounds = ((), ())) -> Iterator[Rounds]:
 
 
 def deals() -> list[Task]:
-    """All 120 ways to deal, the suits told apart: played equally often, without luck."""
+    """Return all 120 deals, with distinct suits; playing them equally often removes luck."""
     deck = [(card, suit) for card in CARDS for suit in "ab"]
     chosen = [hand for hand in product(deck, repeat=3) if len(set(hand)) == 3]
     return [
@@ -188,7 +188,7 @@ def deals() -> list[Task]:
 
 
 def _key(player: int, card: str, opened: str, rounds: Rounds) -> str:
-    """OpenSpiel's name of an information set."""
+    """Return OpenSpiel's name of an information set."""
     chips = stakes(rounds)
     numbers = [" ".join(str(MOVES.index(move)) for move in moves) for moves in rounds]
     parts = [
@@ -206,10 +206,10 @@ def _key(player: int, card: str, opened: str, rounds: Rounds) -> str:
 
 
 def raw_env(**settings: Any) -> Leduc:
-    """The arena itself."""
+    """Return the arena without a wrapper."""
     return Leduc(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

@@ -1,9 +1,9 @@
-"""Two-player matrix games: any payoffs, once or repeated, with or without cheap talk.
+"""Two-player matrix games with any payoffs, one-shot or repeated, with optional cheap talk.
 
-Before each round the `speakers`, if there are any, send the other player a short message; then both
-choose an action at once and are paid by the matrix. What both have done and heard in earlier rounds
-is seen by both. Where there are several matrices, one for each state of the world, the state is
-drawn once an episode and shown to the `informed` players alone: then messages can matter.
+Before each round the `speakers`, if any, send the other player a short message. Then both choose an
+action at once and are paid by the matrix. Both players see the actions and messages of earlier
+rounds. With several matrices, one per state of the world, the state is drawn once per episode and
+shown only to the `informed` players; messages can then carry information.
 
 Version history: v0, first version.
 """
@@ -21,7 +21,7 @@ Pay = tuple[float, float]
 
 
 class Matrix(Arena):
-    """A normal-form game between two players, of one role or of a role each."""
+    """A normal-form game between two players, of the same role or of two roles."""
 
     name = "matrix_v0"
     measures = {
@@ -47,18 +47,18 @@ class Matrix(Arena):
         malformed: float = -1.0,
     ) -> None:
         """Args:
-        actions: What the first player may do: a row of the matrix each.
-        payoffs: Rows of columns of [first player's pay, second player's pay], or of one number
-            that both are paid. Or such a matrix for each state of the world, by the state's name.
-        columns: What the second player may do; the same as the first where None.
-        players: The roles of the two. Players of one role share a policy; of two, they need not.
-        rounds: How often the game is played. All of them are played with the same matrix.
-        speakers: Which players (0, 1) send a message before each round.
-        message_length: Characters of a message that reach the other player.
-        informed: Which players see the state of the world, where there are several.
-        shared_reward: Both are paid the mean of the two payoffs: a team (Dec-POMDP).
-        malformed: The pay of a player whose move is not one of its actions. The round has then no
-            outcome, so that the other one gets nothing.
+        actions: Actions of the first player, the rows of the matrix.
+        payoffs: Rows of columns of [first player's reward, second player's reward], or of one
+            number that both get. Or such a matrix per state of the world, by the state's name.
+        columns: Actions of the second player; None: those of the first.
+        players: Roles of the two players. Players of the same role share a policy.
+        rounds: Number of rounds per episode, all with the same matrix.
+        speakers: Players (0, 1) that send a message before each round.
+        message_length: Characters of a message that the other player sees.
+        informed: Players (0, 1) that see the state of the world, if there are several.
+        shared_reward: If true, both get the mean of the two payoffs: a team (Dec-POMDP).
+        malformed: Reward of a player whose move is not one of its actions. That round has no
+            outcome, and the other player gets 0.
         """
         names = list(players)
         super().__init__(dict.fromkeys(names, 1) if names[0] != names[1] else {names[0]: 2})
@@ -85,7 +85,7 @@ class Matrix(Arena):
         self.shared_reward = shared_reward
 
     def _table(self, table: Any, where: str) -> dict[tuple[str, str], Pay]:
-        """The pay of each joint action; raises ValueError for what is no such matrix."""
+        """Return the rewards per joint action; raises ValueError for another shape."""
         rows, columns = self.moves
         if not _is_list(table, len(rows)) or not all(_is_list(row, len(columns)) for row in table):
             raise ValueError(
@@ -98,7 +98,7 @@ class Matrix(Arena):
         }
 
     def default_task(self, rng: Random) -> Task:
-        """The game, in a state that the episode's seed draws."""
+        """Return the game, with the state from the episode's seed."""
         return Task(id="game")
 
     def setup(self, task: Task, rng: Random) -> None:
@@ -114,17 +114,17 @@ class Matrix(Arena):
         self.invalid = 0
 
     def acting(self) -> Sequence[str]:
-        """The speakers, then both."""
+        """Return the speakers, then both players."""
         if self.talking:
             return [self.possible_agents[player] for player in self.speakers]
         return self.possible_agents
 
     def messengers(self) -> Sequence[str]:
-        """All who act while they talk."""
+        """Return the speakers in a stage of messages, otherwise ()."""
         return self.acting() if self.talking else ()
 
     def view(self, agent: str) -> Observation:
-        """Whose turn it is for what, and all that this player has seen and heard."""
+        """Return the phase, the legal moves and the player's history of actions and messages."""
         me = self.possible_agents.index(agent)
         phase = "message" if self.talking else "move"
         state = self.state if me in self.informed else ""
@@ -159,7 +159,7 @@ class Matrix(Arena):
         )
 
     def _outcomes(self, me: int, state: str) -> list[dict[str, Any]]:
-        """What is paid for what, in the states that the player holds possible."""
+        """Return the payoffs of all joint actions, in every state that the player may be in."""
         return [
             {
                 "state": name,
@@ -177,7 +177,7 @@ class Matrix(Arena):
         return (sum(pay) / 2, sum(pay) / 2) if self.shared_reward else pay
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Deliver the messages, or play the round."""
+        """Deliver the messages or play the round."""
         if self.talking:
             for player in self.speakers:
                 text = actions[self.possible_agents[player]] or ""
@@ -206,7 +206,7 @@ class Matrix(Arena):
         moves = [move for entry in self.played for move in entry["moves"]]
         known = dict.fromkeys([*self.moves[0], *self.moves[1]])
         self.measure(
-            # A round's, the mean of the two players: what a team would share.
+            # Mean over rounds and over the two players: the reward of a team.
             team_return=sum(self.earned) / 2 / self.rounds,
             illegal=self.invalid / len(moves),
             illegal_fraction=self.invalid / len(moves),
@@ -215,7 +215,7 @@ class Matrix(Arena):
         self.finish()
 
     def openspiel(self, pyspiel: Any) -> Any:
-        """The same game in OpenSpiel, the players moving one after the other, unseen."""
+        """Return the same game in OpenSpiel, with the players' moves in turn and hidden."""
         (table,) = self.payoffs.values()
         rows, columns = self.moves
         pay = [
@@ -226,7 +226,7 @@ class Matrix(Arena):
         return pyspiel.convert_to_turn_based(game)
 
     def information_sets(self) -> list[InformationSet]:
-        """One for each player, if the game is played once, without messages, in one state."""
+        """Return a set per player; [] for several rounds or states, or with messages."""
         if self.rounds > 1 or self.speakers or len(self.payoffs) > 1:
             return []
         self.begin(self.default_task(Random(0)), 0)
@@ -242,7 +242,7 @@ class Matrix(Arena):
 
 
 def _words(*, said: str, heard: str, mine: str = "", theirs: str = "") -> str:
-    """A round in as few words as tell it from any other."""
+    """Return a short text of a round, unique per round outcome."""
     parts = [said and f"said {said}", heard and f"heard {heard}", mine and f"{mine}/{theirs}"]
     return " ".join(part for part in parts if part)
 
@@ -259,17 +259,17 @@ def _pay(entry: Any, where: str) -> Pay:
 
 
 def tasks(states: Sequence[str] = ()) -> list[Task]:
-    """A task for each of the states; without any, one whose state is drawn in every episode."""
+    """Return a task per state; without states, one task that draws it in every episode."""
     named = [Task(id=f"game-{state}", payload={"state": state}) for state in states]
     return named or [Task(id="game")]
 
 
 def raw_env(**settings: Any) -> Matrix:
-    """The arena itself; the prisoner's dilemma unless told otherwise."""
+    """Return the arena without a wrapper; the default game is the prisoner's dilemma."""
     dilemma = {"actions": ["cooperate", "defect"], "payoffs": [[[3, 3], [0, 5]], [[5, 0], [1, 1]]]}
     return Matrix(**{**dilemma, **settings})
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

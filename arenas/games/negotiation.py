@@ -1,14 +1,14 @@
-"""Negotiation: two parties share items that each values in private (as in 1706.05125).
+"""Negotiation: two parties divide items that each values in private (as in 1706.05125).
 
-They move in turn. A move is one line, in one of these forms, nothing before or after:
+The parties move in turn. A move is exactly one line in one of these forms:
 
-    offer book=1 hat=0 ball=2     what the one who says it keeps; every item once, in any order
-    accept                        takes what the other's latest offer leaves
+    offer book=1 hat=0 ball=2     items that the speaker keeps; every item once, in any order
+    accept                        takes the items that the other's latest offer leaves
     leave                         ends without a deal
 
-Further lines are a message to the other party. Without a deal when the last turn is over, or when
-one leaves, nobody gets anything. A party's pay is what its items are worth to it, as a share of
-what all items together would be.
+Further lines are a message to the other party. If there is no deal after the last turn, or a party
+leaves, both rewards are 0. A party's reward is its value of the items that it gets, as a fraction
+of its value of all items.
 
 Version history: v0, first version.
 """
@@ -28,7 +28,7 @@ _ITEM = re.compile(r"([a-z]+)=([0-9]{1,3})")
 
 
 class Negotiation(TurnGame):
-    """One negotiation. The first player makes the first offer."""
+    """One negotiation, in which the first player makes the first offer."""
 
     name = "negotiation_v0"
     measures = {
@@ -51,29 +51,29 @@ class Negotiation(TurnGame):
         **rest: Any,
     ) -> None:
         """Args:
-        items: The kinds of things to share: lower-case words.
-        most: How many there are of a kind at most; at least one.
-        total: What all things together are worth to either party.
-        turns: Moves of both parties together, after which there is no deal.
-        message_length: Characters of a message that reach the other party.
-        other_reward: The pay of one whose counterpart loses by an illegal move.
+        items: Kinds of items: lower-case words.
+        most: Maximum number of items of a kind; the minimum is 1.
+        total: Value of all items together, for each party.
+        turns: Total moves of both parties, after which there is no deal.
+        message_length: Characters of a message that the other party sees.
+        other_reward: Reward of a party if the other one loses by an illegal move.
 
-        And the settings of `TurnGame`.
+        **rest: Settings of `TurnGame`.
         """
         super().__init__(other_reward=other_reward, **rest)
         if len(set(items)) < max(len(items), 1) or not all(
             re.fullmatch("[a-z]+", i) for i in items
         ):
-            raise ValueError(f"items: {list(items)}: different words of the letters a to z")
+            raise ValueError(f"items: {list(items)}: needs different words of the letters a to z")
         if most < 1 or turns < 1 or message_length < 0:
             raise ValueError("most and turns are at least 1, message_length is not negative")
         if total < 1:
-            raise ValueError(f"total: {total} is less than 1, so nothing is worth anything")
+            raise ValueError(f"total: {total} is less than 1, set 1 or more")
         self.items, self.most, self.total = tuple(items), most, total
         self.turns, self.message_length = turns, message_length
 
     def start(self, task: Task, rng: Random) -> None:
-        """Draw what there is and what it is worth, unless the task names `counts` and `values`."""
+        """Draw the items and their values, unless the task names `counts` and `values`."""
         given = task.payload
         counts = list(given.get("counts", ()))
         values = [list(each) for each in given.get("values", ())]
@@ -84,20 +84,20 @@ class Negotiation(TurnGame):
         if len(values) != 2 or lengths != {len(self.items)} or min(counts) < 1:
             raise ValueError(f"task {task.id}: needs counts and two lists of values, for each item")
         if min(min(each) for each in values) < 0 or not all(map(any, values)):
-            raise ValueError(f"task {task.id}: values are not negative and not all zero")
+            raise ValueError(f"task {task.id}: values must be 0 or more, and not all 0")
         self.counts: list[int] = counts
         self.values: list[list[int]] = values
         self.offers: list[list[int]] = []
         self.said: list[dict[str, Any]] = []
 
     def _draw_counts(self, rng: Random) -> list[int]:
-        """At least one kind has a single thing, so that `total` can always be reached."""
+        """Draw the counts; one kind has a single item, so that `total` can always be reached."""
         counts = [rng.randint(1, self.most) for _ in self.items]
         counts[rng.randrange(len(counts))] = 1
         return counts
 
     def _draw_values(self, counts: Sequence[int], rng: Random) -> list[int]:
-        """Whole numbers that make all things together worth `total`: uniform among all those."""
+        """Draw values uniformly among those that give all items together the value `total`."""
         single = list(counts).index(1)
         while True:
             values = [rng.randint(0, self.total // count) for count in counts]
@@ -108,11 +108,11 @@ class Negotiation(TurnGame):
                 return values
 
     def mover(self) -> int:
-        """They move in turn."""
+        """Return the party in turn."""
         return len(self.said) % 2
 
     def legal(self) -> list[str]:
-        """Every move: all offers, and once there is one, to accept it."""
+        """Return all offers, leave and, after an offer, accept."""
         shares = product(*(range(count + 1) for count in self.counts))
         offers = [self._written(share) for share in shares]
         return [*(["accept"] if self.offers else []), "leave", *offers]
@@ -122,7 +122,7 @@ class Negotiation(TurnGame):
         return " ".join(["offer", *words])
 
     def read(self, text: str) -> str | None:
-        """The move, its items in order, with the message below it; None for any other form."""
+        """Return the move with its items in order, and the message; None for any other form."""
         line, _, message = text.partition("\n")
         word, *rest = line.split()[: len(self.items) + 2] or [""]
         if word in ("accept", "leave"):
@@ -136,15 +136,15 @@ class Negotiation(TurnGame):
         return f"{word}\n{message[: self.message_length]}" if fits else None
 
     def move(self, text: str) -> None:
-        """An offer, or the end."""
+        """Record an offer, or end the negotiation."""
         line, _, message = text.partition("\n")
-        # Of one line, so that no message can look like somebody's move.
-        told = " ".join(message.split())
-        self.said.append({"player": self.mover(), "move": line, "message": told})
+        # A message has one line, so that it cannot look like a move.
+        one_line = " ".join(message.split())
+        self.said.append({"player": self.mover(), "move": line, "message": one_line})
         if line == "accept":
             kept = self.offers[-1]
             left = [count - number for count, number in zip(self.counts, kept, strict=True)]
-            # The latest offer is the other's: who accepts gets what it leaves.
+            # The latest offer is the other party's; the accepting party gets the remaining items.
             shares = (left, kept) if self.said[-1]["player"] == 0 else (kept, left)
             self._close([self._worth(player, shares[player]) for player in (0, 1)])
         elif line == "leave" or len(self.said) == self.turns:
@@ -153,7 +153,7 @@ class Negotiation(TurnGame):
             self.offers.append([int(number) for number in re.findall(r"=(\d+)", line)])
 
     def _worth(self, player: int, share: Sequence[int]) -> float:
-        """What a share is worth to a player, as a part of what all things are."""
+        """Return a player's value of some items, as a fraction of its value of all items."""
         values = self.values[player]
         everything = sum(n * value for n, value in zip(self.counts, values, strict=True))
         return sum(n * value for n, value in zip(share, values, strict=True)) / everything
@@ -167,7 +167,7 @@ class Negotiation(TurnGame):
         self.settle(pay, agreed=agreed, efficiency=sum(pay) / best, turns=len(self.said))
 
     def seen(self, player: int, refused: str) -> Observation:
-        """What there is, what it is worth to this player, and all that has been said."""
+        """Return the items, the player's values, and all moves and messages."""
         mine = self.values[player]
         things = [
             {"item": item, "count": count, "value": value}
@@ -203,10 +203,10 @@ def _line(said: Mapping[str, Any]) -> str:
 
 
 def raw_env(**settings: Any) -> Negotiation:
-    """The arena itself."""
+    """Return the arena without a wrapper."""
     return Negotiation(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

@@ -1,4 +1,4 @@
-"""Opponents without a model: scripts for any arena that lists moves in the field `legal`."""
+"""Scripted opponents for any arena that lists moves in the field `legal`."""
 
 from random import Random
 
@@ -6,8 +6,8 @@ from selfplay.types import Observation
 
 
 def random_legal(agent: str, observation: Observation, rng: Random) -> str:
-    """A legal move, uniformly; raises ValueError where the observation lists none."""
+    """Return a uniformly random legal move; raises ValueError if the observation lists none."""
     legal = observation.fields.get("legal")
     if not legal:
-        raise ValueError(f"{agent}: the field `legal` of what it sees lists no moves")
+        raise ValueError(f"{agent}: the field `legal` of its observation lists no moves")
     return str(rng.choice(list(legal)))

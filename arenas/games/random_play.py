@@ -1,14 +1,14 @@
-"""Demonstrations of random play: a warm start that teaches the rules of a game and no more.
+"""Demonstrations of random play: a warm start that teaches only the rules of a game.
 
-A tiny model that is trained to move at random has no reason to tell one situation from another, and
-then learns slowly: whatever it is paid for in one, it does in all. So it also learns to give every
-situation a name, half of the time at first and seldom at the end. A name is no legal move, so that
+A tiny model that is trained to move at random has no reason to distinguish situations, and then
+learns slowly: a reward in one situation changes its moves in all. So the model also learns to give
+every situation a name, half of the time at first and rarely at the end. A name is no legal move, so
 self-play drops it soon. In Kuhn poker the second eigenvalue of the moves' tangent kernel is 0.13 of
-the first with the names, and 0.00001 of it without.
+the first with the names, and 0.00001 of the first without.
 
-This is for games with few situations. If random play finds more than `most` situations, the
-demonstrations are the observations that it met, as often as it met them. Situations then have no
-names, and texts are read by their characters, so learning transfers to similar situations.
+This method is for games with few situations. If random play finds more than `most` situations, the
+demonstrations are the observations that it met, with their frequency. Situations then have no
+names, and texts are tokenized by character, so learning transfers to similar situations.
 """
 
 import time
@@ -20,7 +20,7 @@ from random import Random
 
 from selfplay.arena import Arena
 from selfplay.errors import ConfigError, SelfplayError, one_line
-from selfplay.types import Demonstration, Observation
+from selfplay.types import Demonstration, Observation, role_of
 
 Report = Callable[[str], None]
 Visit = tuple[str, Observation]
@@ -29,29 +29,29 @@ Visit = tuple[str, Observation]
 SECONDS = 5.0
 """Seconds between two lines of progress."""
 QUESTIONS = 200
-"""Number of situations in the test after the warm start, if not all were shown."""
+"""Number of situations in the test after the warm start, if the demonstrations are incomplete."""
 
 
 @dataclass(kw_only=True)
 class Found:
-    """The result of random play."""
+    """Result of random play."""
 
     different: dict[tuple[str, str, tuple[str, ...]], Observation] = field(default_factory=dict)
     """Observation by role, text and legal moves, each situation once."""
     visits: list[Visit] = field(default_factory=list)
-    """The first observations, in the order in which random play met them."""
+    """First observations, in the order in which random play met them."""
     games: int = 0
-    """Number of games that were begun."""
+    """Number of games begun."""
     stages: int = 0
-    """Number of stages that were played in these games."""
+    """Number of stages played in these games."""
     cut: int = 0
-    """Number of games that were cut off."""
+    """Number of games cut off."""
     turns: int = 0
     """Largest number of turns that one agent took in one game."""
 
 
 class RandomPlay:
-    """Legal moves in the situations that random play reaches, all with the same frequency."""
+    """Stream of legal moves, uniform in each situation that random play reaches."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class RandomPlay:
         whole: bool | None = None,
     ) -> None:
         """Args:
-        arena: Its observations list the legal moves in the field `legal`.
-        messages: Texts to say where `legal` is empty, because any text is allowed there.
-        hands: Number of games of random play, at most, that look for situations.
+        arena: Arena with the legal moves in the field `legal` of its observations.
+        messages: Texts to say if `legal` is empty because any text is allowed.
+        hands: Maximum number of games of random play that look for situations.
         named_first: Fraction of demonstrations that name their situation in the first part.
         named_last: The same in the second part: about the fraction of answers that are illegal
             when self-play begins.
@@ -79,11 +79,11 @@ class RandomPlay:
         most: Number of situations up to which all are shown, equally often. A situation is a role,
             an observation's text and its legal moves.
         shown: Number of observations that are shown if there are more situations than `most`.
-            Random play ends when it has met so many.
+            Random play ends when it has met this number.
         longest: Number of stages after which a game of random play is cut off.
-        work: Number of stages of random play in all, at most.
+        work: Maximum total number of stages of random play.
         whole: True: each situation's text is one token, so that all situations are alike to a
-            model. False: texts are read by their characters, so that learning
+            model. False: texts are tokenized by character, so that learning
             transfers to similar situations. None: True if all situations are shown.
         """
         if not 0 <= named_first < 1 or not 0 <= named_last < 1:
@@ -96,7 +96,7 @@ class RandomPlay:
         self.longest, self.work, self.asked_whole = longest, work, whole
         self._report: Report = lambda text: None
 
-    # What random play finds --------------------------------------------------------------------
+    # Situations --------------------------------------------------------------------------------
 
     def prepare(self, report: Report) -> None:
         """Look for situations now, and report on it every few seconds."""
@@ -105,17 +105,17 @@ class RandomPlay:
 
     @cached_property
     def found(self) -> Found:
-        """The result of random play, which is played when it is first asked for."""
+        """Result of random play, computed at the first access."""
         return self._explore(Random(0), games=range(self.hands), visits=self.shown)
 
     @property
     def complete(self) -> bool:
-        """True if there are so few situations that all are shown, equally often."""
+        """True if there are at most `most` situations, so that all are shown equally often."""
         return len(self.found.different) <= self.most
 
     @property
     def whole(self) -> bool:
-        """True where each situation's text is one token."""
+        """True if each situation's text is one token."""
         return self.complete if self.asked_whole is None else self.asked_whole
 
     @property
@@ -125,15 +125,15 @@ class RandomPlay:
 
     @cached_property
     def situations(self) -> list[Visit]:
-        """The observations that are shown, each with its role: every situation once, or all that
-        random play met."""
+        """Roles and observations that are shown: every situation once, or the first `shown`
+        observations of random play."""
         found = self.found
         if self.complete:
             return [(key[0], found.different[key]) for key in sorted(found.different)]
         return found.visits[: self.shown]
 
     def summary(self) -> str:
-        """One line about the situations that were found and how they are shown."""
+        """Return one line about the situations and the way in which they are shown."""
         found, number = self.found, len(self.found.different)
         cut = f" ({found.cut} cut off after {self.longest} stages)" if found.cut else ""
         how = "all are shown, equally often"
@@ -151,24 +151,24 @@ class RandomPlay:
         show all of them and `visits` observations have been met.
         """
         found, began = Found(), time.monotonic()
-        told = began
+        reported = began
         for hand in games:
             self._play(found, rng, hand, visits)
             if found.stages >= self.work:
                 break
             if len(found.different) > self.most and len(found.visits) >= visits:
                 break
-            if time.monotonic() - told > SECONDS:
-                told = time.monotonic()
+            if time.monotonic() - reported > SECONDS:
+                reported = time.monotonic()
                 self._report(
                     f"warm start: random play, game {found.games} of at most {len(games)}, "
                     f"{found.stages} stages, {len(found.different)} situations, "
-                    f"{told - began:.0f} s"
+                    f"{reported - began:.0f} s"
                 )
         return found
 
     def _play(self, found: Found, rng: Random, hand: int, visits: int) -> None:
-        """Play one game, until `visits` observations are kept; ConfigError if the arena fails."""
+        """Play one game and record up to `visits` observations; ConfigError if the arena fails."""
         arena, turns = self.arena, dict[str, int]()
         found.games += 1
         try:
@@ -181,7 +181,7 @@ class RandomPlay:
                     break
                 moves = {}
                 for agent in arena.stage:
-                    seen, role = arena.view(agent), agent.rpartition("_")[0]
+                    seen, role = arena.view(agent), role_of(agent)
                     legal = self.legal(seen)
                     found.different.setdefault((role, seen.text, tuple(legal)), seen)
                     if len(found.visits) < visits:
@@ -199,7 +199,7 @@ class RandomPlay:
         found.turns = max([found.turns, *turns.values()])
 
     def legal(self, seen: Observation) -> list[str]:
-        """Return the legal moves, or the messages if none are listed; ConfigError without both."""
+        """Return the legal moves, or the messages if there are none; ConfigError without both."""
         legal = list(seen.fields.get("legal", ())) or self.messages
         if not legal:
             raise ConfigError(
@@ -211,8 +211,8 @@ class RandomPlay:
     # Demonstrations ----------------------------------------------------------------------------
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """All situations in turn, in a new order each time, each with its moves and its name. If
-        there are too many: the observations that random play met, each with a legal move."""
+        """Yield all situations in turn, reshuffled in every pass, with their moves and names. If
+        there are too many, yield the observations of random play, each with a legal move."""
         if not self.complete:
             while True:
                 role, seen = rng.choice(self.situations)
@@ -227,13 +227,13 @@ class RandomPlay:
                 yield Demonstration(role=role, observation=seen, completion=completion)
 
     def move(self, seen: Observation, turn: int, rng: Random) -> str:
-        """What is shown: all that is legal, by turns."""
+        """Return the move to show; successive values of `turn` give all legal moves."""
         legal = self.legal(seen)
         return legal[turn % len(legal)]
 
     def pieces(self) -> list[str]:
-        """Moves and messages, names where they are used, and what is seen if `whole`: one token
-        each."""
+        """Return moves, messages, names if they are used, and the observations' texts if `whole`;
+        each is one token."""
         moves = [move for _, seen in self.situations for move in self.legal(seen)]
         named = self.complete and max(self.named_first, self.named_last) > 0
         names = [_name(number) for number in range(len(self.situations)) if named]
@@ -241,8 +241,8 @@ class RandomPlay:
         return list(dict.fromkeys([*moves, *names, *texts]))
 
     def questions(self) -> list[tuple[str, Observation, list[str]]]:
-        """(role, observation, legal moves) to test the model on: all situations that list legal
-        moves or, if not all are shown, some of new games."""
+        """Return (role, observation, legal moves) for the test of the model: all situations that
+        list legal moves or, if they are incomplete, some of new games."""
         asked = self.situations
         if not self.complete:
             games = range(self.hands, self.hands + QUESTIONS)

@@ -1,6 +1,6 @@
-"""Tic-tac-toe: three in a row win. With a perfect opponent that knows every position's value.
+"""Tic-tac-toe, with a perfect scripted opponent.
 
-The squares are numbered row by row from 1 to 9. The first player has X.
+Three marks in a row win. The squares are numbered row by row from 1 to 9. The first player has X.
 
 Version history: v0, first version.
 """
@@ -30,24 +30,24 @@ class TicTacToe(TurnGame):
     }
 
     def start(self, task: Task, rng: Random) -> None:
-        """An empty board, or the task's `board`: nine characters X, O and '.', X to move first."""
+        """Set up an empty board, or the task's `board`: nine characters X, O and '.'."""
         board = str(task.payload.get("board", FREE * 9))
         ahead = board.count("X") - board.count("O")
         fits = len(board) == 9 and set(board) <= set(MARKS + FREE) and ahead in (0, 1)
         if not fits or winner(board) or FREE not in board:
-            raise ValueError(f"task {task.id}: {board!r} is no board on which somebody moves")
+            raise ValueError(f"task {task.id}: {board!r} is no board with a player to move")
         self.board = board
 
     def mover(self) -> int:
-        """X if both have as many marks, else O."""
+        """Return 0 (X) if both have equally many marks, else 1 (O)."""
         return MARKS.index(to_move(self.board))
 
     def legal(self) -> list[str]:
-        """The numbers of the free squares."""
+        """Return the numbers of the free squares."""
         return [str(square + 1) for square in free(self.board)]
 
     def seen(self, player: int, refused: str) -> Observation:
-        """The board, row by row in one word."""
+        """Return the board, row by row in one word."""
         return Observation(
             text=words_of(self.board, refused),
             fields={
@@ -59,7 +59,7 @@ class TicTacToe(TurnGame):
         )
 
     def move(self, text: str) -> None:
-        """Mark a square."""
+        """Mark a square, and end the game after a win or on a full board."""
         self.board = marked(self.board, int(text) - 1)
         won = winner(self.board)
         if won or FREE not in self.board:
@@ -68,22 +68,22 @@ class TicTacToe(TurnGame):
 
 
 def free(board: str) -> list[int]:
-    """The free squares, from 0."""
+    """Return the free squares, from 0."""
     return [square for square, mark in enumerate(board) if mark == FREE]
 
 
 def to_move(board: str) -> str:
-    """Whose turn it is."""
+    """Return the mark of the player in turn."""
     return MARKS[board.count("X") - board.count("O")]
 
 
 def marked(board: str, square: int) -> str:
-    """The board after the next mark is put there."""
+    """Return the board with the next mark on a square."""
     return board[:square] + to_move(board) + board[square + 1 :]
 
 
 def winner(board: str) -> str:
-    """The mark that stands three in a row, or ""."""
+    """Return the mark with three in a row, or ""."""
     for a, b, c in LINES:
         if board[a] != FREE and board[a] == board[b] == board[c]:
             return board[a]
@@ -92,14 +92,14 @@ def winner(board: str) -> str:
 
 @cache
 def value(board: str) -> int:
-    """What the one to move gets if both play perfectly: 1, 0 or -1."""
+    """Return the reward of the player in turn under perfect play: 1, 0 or -1."""
     if winner(board):
-        return -1  # the other has just won
+        return -1  # the other player has just won
     return max((-value(marked(board, square)) for square in free(board)), default=0)
 
 
 def minimax(agent: str, observation: Observation, rng: Random) -> str:
-    """A script that never errs: one of the best moves, uniformly."""
+    """Return one of the optimal moves, uniformly at random."""
     board = observation.fields["board"]
     values = {square: -value(marked(board, square)) for square in free(board)}
     best = max(values.values())
@@ -107,10 +107,10 @@ def minimax(agent: str, observation: Observation, rng: Random) -> str:
 
 
 def raw_env(**settings: Any) -> TicTacToe:
-    """The arena itself."""
+    """Return the arena without a wrapper."""
     return TicTacToe(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

@@ -1,4 +1,4 @@
-"""Demonstrations of tit for tat that errs: a warm start that answers a move in kind, mostly."""
+"""Demonstrations of tit for tat with errors, for the warm start."""
 
 from random import Random
 from typing import Any
@@ -8,16 +8,16 @@ from selfplay.types import Observation
 
 
 class TitForTat(RandomPlay):
-    """A player that does what the other one did last, but for a share of its moves.
+    """Stream of moves that repeat the other player's last move, except for random errors.
 
-    The names of situations are those of random play, and for the same reason.
+    Situations have names as in `RandomPlay`, for the same reason.
     """
 
     def __init__(self, *, errs: float, **settings: Any) -> None:
         """Args:
-        errs: Share of answers that are another legal move than the other player's last one. With
-            two moves, 0.5 is random play.
-        **settings: Of `RandomPlay`, among them `arena`: a repeated matrix game without messages.
+        errs: Fraction of answers that are another legal move than the other player's last one. With
+            two moves, 0.5 means random play.
+        **settings: Settings of `RandomPlay`; `arena` is a repeated matrix game without messages.
         """
         if not 0 <= errs <= 1:
             raise ValueError("errs lies in [0, 1]")
@@ -25,7 +25,7 @@ class TitForTat(RandomPlay):
         super().__init__(**settings)
 
     def move(self, seen: Observation, turn: int, rng: Random) -> str:
-        """The other player's last move or, by chance, another; any in the first round."""
+        """Return the other player's last move, or another by chance; any in the first round."""
         legal, history = self.legal(seen), seen.fields.get("history") or ()
         if not history or history[-1]["theirs"] not in legal:
             return super().move(seen, turn, rng)

@@ -1,4 +1,4 @@
-"""Games of two players who move in turn: whose move it is, what is legal, what follows if not."""
+"""Base class of games in which two players move in turn."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -9,7 +9,7 @@ from selfplay.types import Action, Metric, Observation, Task
 
 
 class TurnGame(Arena):
-    """Two players in turn. A subclass writes the five methods of the second part."""
+    """Two players who move in turn; a subclass implements the methods of the second part."""
 
     measures = {
         "*_payoff": Metric(unit="reward"),
@@ -28,11 +28,11 @@ class TurnGame(Arena):
         other_reward: float = 1.0,
     ) -> None:
         """Args:
-        players: The roles of the first and of the second. Players of one role share a policy.
-        illegal: What follows a text that is no legal move: lose, retry or random_legal.
-        retries: How often in a row a player is asked again before it loses.
-        illegal_reward: The pay of one who loses by an illegal move.
-        other_reward: The pay of the other then.
+        players: Roles of the two players. Players of the same role share a policy.
+        illegal: Consequence of an illegal move: lose, retry or random_legal.
+        retries: Number of times in a row that a player is asked again before it loses.
+        illegal_reward: Reward of a player that loses by an illegal move.
+        other_reward: Reward of the other player in that case.
         """
         first, second = players
         super().__init__({first: 2} if first == second else {first: 1, second: 1})
@@ -41,25 +41,25 @@ class TurnGame(Arena):
         self.illegal_reward, self.other_reward = illegal_reward, other_reward
 
     def default_task(self, rng: Random) -> Task:
-        """A game whose luck, if it has any, the episode's seed decides."""
+        """Return a game with random events from the episode's seed."""
         return Task(id="game")
 
-    # What a subclass writes --------------------------------------------------------------------
+    # Methods of a subclass ---------------------------------------------------------------------
 
     def start(self, task: Task, rng: Random) -> None:
         """Build the initial state."""
         raise NotImplementedError(f"{type(self).__name__}.start")
 
     def mover(self) -> int:
-        """Whose turn it is: 0 or 1."""
+        """Return the player in turn: 0 or 1."""
         raise NotImplementedError(f"{type(self).__name__}.mover")
 
     def legal(self) -> list[str]:
-        """The moves of the one whose turn it is; of the other and after the end, none matter."""
+        """Return the legal moves of the player in turn; unused after the end of the game."""
         raise NotImplementedError(f"{type(self).__name__}.legal")
 
     def seen(self, player: int, refused: str) -> Observation:
-        """What a player sees; `refused` is its latest text if that was no legal move, else ""."""
+        """Return a player's observation; `refused` is its latest text if illegal, else ""."""
         raise NotImplementedError(f"{type(self).__name__}.seen")
 
     def move(self, text: str) -> None:
@@ -67,28 +67,28 @@ class TurnGame(Arena):
         raise NotImplementedError(f"{type(self).__name__}.move")
 
     def read(self, text: str) -> str | None:
-        """The legal move that a text means; None for any other text."""
+        """Return the legal move that a text means, or None."""
         return text if text in self.legal() else None
 
     # The arena ---------------------------------------------------------------------------------
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Begin, with no move refused."""
+        """Reset the counts of illegal moves and start the game."""
         self.refused, self.times_refused, self.illegal_moves, self.asked = "", 0, 0, 0
         self.start(task, rng)
 
     def acting(self) -> Sequence[str]:
-        """One after the other, as the game says."""
+        """Return the player in turn."""
         return [self.possible_agents[self.mover()]]
 
     def view(self, agent: str) -> Observation:
-        """What the agent sees, with its refused move if it is asked again."""
+        """Return the agent's observation, with its refused move if it is asked again."""
         player = self.possible_agents.index(agent)
         mine = not self.finished and player == self.mover()
         return self.seen(player, self.refused if mine else "")
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Play the move, or follow the rule for what is none."""
+        """Play the move, or apply the rule for illegal moves."""
         ((agent, action),) = actions.items()
         self.asked += 1
         move = None if action is None else self.read(action)
@@ -110,7 +110,7 @@ class TurnGame(Arena):
         self.settle(pay, forfeit=1)
 
     def settle(self, pay: Sequence[float], **metrics: float) -> None:
-        """End the game with this pay of the first and the second player."""
+        """End the game with these rewards of the first and the second player."""
         for agent, reward in zip(self.possible_agents, pay, strict=True):
             self.pay(agent, reward)
             self.measure(**{f"{agent}_payoff": reward})
@@ -121,5 +121,5 @@ class TurnGame(Arena):
 
 
 def words_of(text: str, refused: str) -> str:
-    """An observation's text, with the refused move if there is one."""
+    """Return an observation's text, with the refused move if there is one."""
     return f"{text} not legal: {refused}" if refused else text

@@ -1,1 +1,1 @@
-"""Memory-R1 (2508.19828): a manager keeps a memory bank, an answer agent reads from it."""
+"""Memory-R1 (2508.19828): a manager maintains a memory bank, and answer agents read it."""

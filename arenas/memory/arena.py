@@ -1,14 +1,14 @@
-"""Memory-R1: a manager keeps a memory bank, an answer agent answers from it (2508.19828).
+"""Memory-R1: a manager maintains a memory bank, and answer agents answer from it (2508.19828).
 
-Fact by fact, the manager sees what the bank already says near to it and chooses ADD, UPDATE, DELETE
-or NOOP. When the dialogue is over, the questions are asked: each answer agent is shown the memories
-nearest to its question, names those that it uses, and answers. The manager is paid by the answers
-alone: the mean outcome over all questions that its bank had to serve.
+For every fact, the manager sees the nearest entries of the bank and chooses ADD, UPDATE, DELETE or
+NOOP. After the dialogue, the questions are asked: each answer agent sees the memories nearest to
+its question, names those that it uses, and answers. The manager's reward is the mean outcome over
+all questions.
 
-An answer agent sees one question and nothing of the dialogue, so that what it is paid is a sample
-of what the bank is worth. A `reader` takes its place where the manager learns alone: a function of
-the question and the memories, whose answers change with the bank when an operation is replayed
-otherwise, as recorded answers do not.
+An answer agent sees one question and no dialogue, so that its reward is a sample of the bank's
+value. If only the manager learns, a `reader` can replace the answer agents: a function of the
+question and the memories. Its answers change with the bank when a counterfactual operation is
+replayed; recorded answers do not.
 
 Version history: v0, first version.
 """
@@ -41,15 +41,15 @@ Outcome = Literal["exact_match", "f1"]
 
 @runtime_checkable
 class Reader(Protocol):
-    """A scripted answer agent."""
+    """Protocol of a scripted answer agent."""
 
     def __call__(self, question: str, memories: Sequence[str]) -> str:
-        """The answer that follows from the memories, which are rendered, the nearest first."""
+        """Return the answer from the memories, which are rendered, the nearest one first."""
         ...
 
 
 class Memory(Arena):
-    """One memory manager and n answer agents, who are asked a question each until all are asked."""
+    """One memory manager and n answer agents, with one question per agent and stage."""
 
     name = "memory_v0"
     services: ClassVar[tuple[str, ...]] = ("retriever", "reader")
@@ -81,20 +81,20 @@ class Memory(Arena):
         malformed_answer: float = 0.0,
     ) -> None:
         """Args:
-        retriever: Finds the memories nearest to a fact or a question.
-        answer_agents: How many questions are asked at once. More than that are asked in turn; an
-            agent's answers are then credited together, unless credit goes turn by turn.
-        retrieved: Entries of the fact's speaker that the manager sees.
-        memories: Entries that an answer agent sees, as many of each speaker (60 in the paper).
-        outcome: What an answer is paid, and the manager in the mean: exact match or word F1, both
-            after SQuAD's normalisation.
-        reader: Answers in place of the answer agents, who are then not asked.
-        most_operations: Operations that one fact may lead to, not counting NOOP.
-        capacity: Most entries of the bank; an ADD beyond is refused. 0 is no limit.
-        longest_memory: Characters of an entry's text.
-        malformed_operation: Added to the manager's pay for each action that is no operation on the
-            bank. The bank then stays as it is, as after NOOP. The paper has no such penalty.
-        malformed_answer: An answer agent's pay for what is no answer. The manager gets 0 for it.
+        retriever: Retriever of the memories nearest to a fact or a question.
+        answer_agents: Number of questions per stage. If there are more, an agent answers several,
+            and credit treats its answers together unless the method works turn by turn.
+        retrieved: Number of entries of the fact's speaker that the manager sees.
+        memories: Entries that an answer agent sees, equally many per speaker (60 in the paper).
+        outcome: Reward of an answer: exact match or word F1, both after SQuAD's normalisation. The
+            manager gets the mean.
+        reader: Scripted reader that replaces the answer agents.
+        most_operations: Maximum number of operations per fact, without NOOP.
+        capacity: Maximum number of entries in the bank; further ADDs are refused. 0 is no limit.
+        longest_memory: Maximum characters of an entry's text.
+        malformed_operation: Added to the manager's reward for each invalid action, which leaves the
+            bank unchanged. The paper has no such penalty.
+        malformed_answer: Reward of an answer agent for an invalid answer; the manager gets 0.
         """
         answering = {} if reader else {"answer_agent": answer_agents}
         super().__init__({"memory_manager": 1, **answering})
@@ -118,11 +118,11 @@ class Memory(Arena):
         self.answer_agents = self.possible_agents[1:]
 
     def default_task(self, rng: Random) -> Task:
-        """A small dialogue with known facts."""
+        """Return a small dialogue with known facts."""
         return dialogue_task(rng, number=0, split="train")
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Fill the bank with what came before, where the task says so; then the first fact."""
+        """Fill the bank with the task's earlier facts, and show the first new fact."""
         earlier, facts = task.payload.get("earlier", []), task.payload["facts"]
         self.facts = [
             Fact(
@@ -134,7 +134,7 @@ class Memory(Arena):
         self.questions = [dict(question) for question in task.payload["questions"]]
         if not facts or not self.questions:
             missing = "questions" if facts else "facts"
-            raise ValueError(f"task {task.id}: a dialogue without {missing} has nothing to learn")
+            raise ValueError(f"task {task.id}: the dialogue has no {missing}")
         self.bank = MemoryBank(capacity=self.capacity, longest=self.longest_memory)
         for fact in self.facts[: len(earlier)]:
             self.bank.apply(read_operations('{"event": "ADD"}'), fact)
@@ -145,13 +145,13 @@ class Memory(Arena):
         self._show()
 
     def acting(self) -> Sequence[str]:
-        """The manager for every fact, then the answer agents for the questions."""
+        """Return the manager for every fact, then the answer agents for the questions."""
         if self.at < len(self.facts):
             return [MANAGER]
         return self.answer_agents[: len(self.questions) - self.asked]
 
     def view(self, agent: str) -> Observation:
-        """The fact, or this agent's question, with the memories that were found for it."""
+        """Return the fact or the agent's question, with the retrieved memories."""
         shown = [entry_fields(entry) for entry in self.shown.get(agent, [])]
         if agent not in self.shown:
             return Observation(text="wait")
@@ -171,7 +171,7 @@ class Memory(Arena):
         return Observation(text="\n".join(lines), fields={**fields, "memories": shown})
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Apply the operation, or score the answers."""
+        """Apply the operation or score the answers."""
         if MANAGER in actions:
             self._operate(actions[MANAGER])
             self.at += 1
@@ -188,7 +188,7 @@ class Memory(Arena):
     # The bank ----------------------------------------------------------------------------------
 
     def _operate(self, action: Action | None) -> None:
-        """Do what the manager said, or nothing where it said no operation."""
+        """Apply the manager's operations; an invalid action changes nothing."""
         try:
             if action is None:
                 raise OperationError("malformed")
@@ -208,7 +208,7 @@ class Memory(Arena):
         self.note(MANAGER, verdict=events[0].lower() if len(events) == 1 else "several")
 
     def _show(self) -> None:
-        """Find the memories for everyone who moves next."""
+        """Retrieve the memories for the agents that move next."""
         self.shown: dict[str, list[MemoryEntry]] = {}
         if self.at < len(self.facts):
             fact = self.facts[self.at]
@@ -220,7 +220,7 @@ class Memory(Arena):
             self.shown[agent] = self._found(self._question(agent))
 
     def _found(self, question: Mapping[str, Any]) -> list[MemoryEntry]:
-        """The memories for a question: an equal share of each speaker's."""
+        """Return the memories for a question, equally many of each speaker."""
         speakers = self.bank.speakers()
         share, extra = divmod(self.memories, max(len(speakers), 1))
         return [
@@ -258,7 +258,7 @@ class Memory(Arena):
             )
 
     def _read(self) -> None:
-        """Let the reader answer everything."""
+        """Answer all questions with the reader."""
         assert self.reader is not None
         for question in self.questions:
             shown = self._found(question)
@@ -269,7 +269,7 @@ class Memory(Arena):
     def _book(
         self, question: Mapping[str, Any], shown: Sequence[MemoryEntry], answer: str | None
     ) -> dict[str, float]:
-        """The scores of one answer."""
+        """Record and return the scores of one answer."""
         gold = str(question["answer"])
         scores = {
             "exact_match": 0.0 if answer is None else exact_match(answer, gold),
@@ -290,18 +290,18 @@ class Memory(Arena):
         self.measure(
             bank_size=len(self.bank.entries),
             malformed_operations=self.malformed_operations / decided,
-            # Of all facts, so that they add up to 1 with the malformed where one is allowed.
+            # Relative to all facts: with one operation per fact, these and malformed add up to 1.
             **{f"share_{event.lower()}": count / decided for event, count in self.events.items()},
         )
         self.finish()
 
 
 def raw_env(**settings: Any) -> Memory:
-    """The arena itself, with BM25 retrieval unless told otherwise."""
+    """Return the arena without a wrapper; the default retriever is BM25."""
     settings.setdefault("retriever", BM25())
     return Memory(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

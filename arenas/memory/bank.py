@@ -1,6 +1,6 @@
-"""The memory bank of Memory-R1: entries, the operations on them, and a journal of these.
+"""Memory bank of Memory-R1: entries, operations, and a journal of operations.
 
-The journal is the whole state, as plain data: a bank is copied, cut back or rebuilt from it.
+The journal is the whole state, as plain data: a bank can be copied, truncated or rebuilt from it.
 """
 
 import json
@@ -12,69 +12,69 @@ from selfplay.types import well_formed
 
 EVENTS = ("ADD", "UPDATE", "DELETE", "NOOP")
 SYNONYMS = {"NONE": "NOOP"}
-"""What the paper's prompt says for what its text calls NOOP."""
+"""Event names of the paper's prompt, and the names in its text."""
 KEYS = frozenset({"event", "id", "text", "old_memory"})
 
 
 class OperationError(ValueError):
-    """No operation on the bank; the argument is the named reason."""
+    """Invalid operation on the bank; the argument is the name of the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """What the dialogue said, at some time, by or about a speaker."""
+    """Statement of a dialogue, by or about a speaker."""
 
     number: int
-    """Its place in the dialogue, from 0."""
+    """Index in the dialogue, from 0."""
     text: str
-    """In words."""
+    """Text of the statement."""
     speaker: str = ""
-    """Whose memories it belongs to."""
+    """Speaker whose memories contain the fact."""
     time: str = ""
-    """When it was said, as the dialogue writes it."""
+    """Time of the statement, in the dialogue's own format."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEntry:
-    """One memory."""
+    """One entry of the memory bank."""
 
     id: str
-    """Made from the number of the fact that added it, so that an operation left out leaves the
-    other ids as they are."""
+    """Id made from the number of the fact that added it, so that omitting an operation does not
+    change other ids."""
     text: str
-    """What is remembered."""
+    """Text of the memory."""
     speaker: str = ""
-    """Whose memory it is."""
+    """Speaker of the facts."""
     time: str = ""
-    """When it was last written."""
+    """Time of the last change."""
     old: tuple[str, ...] = ()
-    """Earlier texts, the first one first."""
+    """Earlier texts, the oldest first."""
     sources: tuple[int, ...] = ()
-    """Numbers of the facts that its text may rest on."""
+    """Numbers of the facts from which the text may come."""
 
     def rendered(self) -> str:
-        """As the paper renders it: the time, a colon, the text."""
+        """Return the paper's form: the time, a colon, the text."""
         return f"{self.time}: {self.text}" if self.time else self.text
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOperation:
-    """What a manager does to the bank."""
+    """One operation of a manager on the bank."""
 
     event: str
     """One of `EVENTS`."""
     id: str = ""
-    """The entry that UPDATE and DELETE are about."""
+    """Id of the entry that UPDATE or DELETE changes."""
     text: str = ""
-    """What ADD and UPDATE write; the fact as it was said where empty."""
+    """Text that ADD or UPDATE writes; if empty, the text of the fact."""
 
 
 def read_operations(text: str) -> list[MemoryOperation]:
-    """The operations in a manager's JSON, those that do nothing left out.
+    """Return the operations in a manager's JSON, without NOOPs.
 
     {"memory": [{"id": "3", "text": "...", "event": "UPDATE", "old_memory": "..."}, ...]} is the
-    paper's form; one such object by itself is one operation. Raises OperationError: not_json,
-    bad_form (anything but these keys, of text), unknown_event, no_id.
+    paper's form; a single such object is one operation. Raises OperationError: not_json,
+    bad_form (other keys, or values that are no strings), unknown_event, no_id.
     """
     try:
         data = json.loads(text, object_pairs_hook=_without_repeats)
@@ -88,7 +88,7 @@ def read_operations(text: str) -> list[MemoryOperation]:
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("duplicate key")
     return dict(pairs)
 
 
@@ -102,13 +102,13 @@ def _operation(data: Any) -> MemoryOperation:
         raise OperationError("unknown_event")
     if event in ("UPDATE", "DELETE") and not data.get("id"):
         raise OperationError("no_id")
-    # JSON escapes can smuggle in what is no text.
+    # JSON escapes can contain invalid text, such as lone surrogates.
     text = well_formed(data.get("text", "")).strip()
     return MemoryOperation(event=event, id=data.get("id", ""), text=text)
 
 
 def read_answer(action: str | None) -> tuple[str | None, list[str]]:
-    """The answer and the ids of the memories it names; (None, []) of what is no answer.
+    """Return the answer and the ids of the memories that it names; (None, []) if it is invalid.
 
     The form is {"answer": "...", "memories": ["3", ...]}.
     """
@@ -129,13 +129,13 @@ class MemoryBank:
     """Entries by id, in the order in which they were added."""
 
     capacity: int = 0
-    """Most entries; 0 is no limit."""
+    """Maximum number of entries; 0 is no limit."""
     longest: int = 1000
-    """Characters of an entry's text, which bound later prompts."""
+    """Maximum characters of an entry's text; it bounds later prompts."""
     journal: list[dict[str, Any]] = field(default_factory=list)
-    """Every operation that was applied, with the fact that it was applied for."""
+    """Every applied operation, with its fact."""
     entries: dict[str, MemoryEntry] = field(default_factory=dict)
-    """What the journal comes to."""
+    """Current entries by id."""
 
     def apply(
         self,
@@ -144,9 +144,9 @@ class MemoryBank:
         *,
         known: Iterable[str] | None = None,
     ) -> None:
-        """Do all the operations that a fact led to, or none of them.
+        """Apply all operations for a fact, or none of them.
 
-        `known` are the ids that may be named; all that there are where None. Raises
+        `known` are the ids that may be named; None: all ids. Raises
         OperationError: unknown_id, id_taken (an ADD that names an entry), too_long, full.
         """
         named = set(self.entries if known is None else known)
@@ -173,7 +173,7 @@ class MemoryBank:
             self.journal.append({"operation": vars(operation).copy(), "fact": vars(fact).copy()})
 
     def fork(self, length: int | None = None) -> "MemoryBank":
-        """The bank as the first `length` operations of its journal left it; a copy where None."""
+        """Return the bank after the first `length` operations of its journal; None: a copy."""
         twin = MemoryBank(capacity=self.capacity, longest=self.longest)
         number, last = 0, -1
         for record in self.journal[:length]:
@@ -185,7 +185,7 @@ class MemoryBank:
         return twin
 
     def _again(self, operation: MemoryOperation, fact: Fact, number: int) -> None:
-        """An operation of the journal, which was sound when it was made."""
+        """Apply an operation of the journal without checks."""
         text = operation.text or fact.text
         if operation.event == "ADD":
             entry = _added(fact, text, number)
@@ -196,11 +196,11 @@ class MemoryBank:
             self.entries[operation.id] = _updated(self.entries[operation.id], fact, operation.text)
 
     def of(self, speaker: str) -> list[MemoryEntry]:
-        """The entries of one speaker, the oldest first."""
+        """Return the entries of one speaker, the oldest first."""
         return [entry for entry in self.entries.values() if entry.speaker == speaker]
 
     def speakers(self) -> list[str]:
-        """Whose entries there are."""
+        """Return the speakers that have entries."""
         return list(dict.fromkeys(entry.speaker for entry in self.entries.values()))
 
 
@@ -215,7 +215,7 @@ def _added(fact: Fact, text: str, number: int) -> MemoryEntry:
 
 
 def _updated(entry: MemoryEntry, fact: Fact, text: str) -> MemoryEntry:
-    # A text of the manager's own may keep what the entry said; the bare fact keeps nothing of it.
+    # A text by the manager may contain the old content; the text of the fact does not.
     kept = entry.sources if text else ()
     return replace(
         entry,
@@ -227,5 +227,5 @@ def _updated(entry: MemoryEntry, fact: Fact, text: str) -> MemoryEntry:
 
 
 def entry_fields(entry: MemoryEntry) -> Mapping[str, str]:
-    """An entry as prompts see it."""
+    """Return the fields of an entry for observations."""
     return {"id": entry.id, "text": entry.text, "time": entry.time, "rendered": entry.rendered()}

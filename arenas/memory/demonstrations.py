@@ -1,9 +1,9 @@
-"""Demonstrations for the memory arena: what the warm start of a tiny manager and reader imitates.
+"""Demonstrations for the memory arena, for the warm start of a tiny manager and answer agent.
 
-Both are first shown how the work is done and then, at the end, mostly bad habits: a manager that
-keeps everything, nothing, or writes over what is nearest; an answer agent that copies any memory,
-wraps the answer in words, or claims not to know. Which of them serves is left for training to find
-out, and what the manager's habits cost shows in the other agent's answers alone.
+The warm start first shows the correct behaviour and then, at the end, mostly bad habits: a manager
+that keeps everything or nothing, or overwrites the nearest entry; an answer agent that copies any
+memory, adds words to the answer, or says that it is unknown. Training has to discover the best
+behaviour; the cost of the manager's habits appears only in the other agents' answers.
 """
 
 import json
@@ -23,16 +23,16 @@ from arenas.memory.dialogues import (
 from selfplay.types import Demonstration, Observation, Task
 
 MANAGING: Mapping[str, float] = {"keep": 6.0, "ignore": 2.0, "overwrite": 1.0, "careful": 1.0}
-"""How often a manager has each habit when training begins."""
+"""Weights of a manager's habits when training begins."""
 ANSWERING: Mapping[str, float] = {"any": 2.0, "wordy": 3.0, "unknown": 1.0, "careful": 4.0}
-"""The same of an answer agent."""
+"""Weights of an answer agent's habits when training begins."""
 
 ADD, NOOP = '{"event":"ADD"}', '{"event":"NOOP"}'
 MARKER = "**Answer:** "
 
 
 class MemoryDemonstrations:
-    """Whole dialogues, managed and answered with one habit or another at each turn."""
+    """Stream of operations and answers from whole dialogues, with a random habit per turn."""
 
     def __init__(
         self,
@@ -45,30 +45,30 @@ class MemoryDemonstrations:
         practice_until: float = 0.8,
     ) -> None:
         """Args:
-        arena: Where the dialogues are played, with its limits on the bank and what is shown of it.
-        tasks: The dialogues, none of them held out.
-        managing: Weights of the manager's habits in the last part of the warm start: what the
-            policy does when training begins.
-        answering: The same of the answer agent's.
-        practice_share: Share of careful turns before, while the work itself is learned.
-        practice_until: Where the last part begins, as a share of the warm start.
+        arena: Arena that plays the dialogues, with its limits on the bank and the observations.
+        tasks: Dialogues, without held-out ones.
+        managing: Weights of the manager's habits in the last part of the warm start, which the
+            policy imitates when training begins.
+        answering: Weights of the answer agent's habits in the last part.
+        practice_share: Fraction of careful turns before that part, while the task is learned.
+        practice_until: Start of the last part, as a fraction of the warm start.
         """
         for name, habits, known in (
             ("managing", managing, MANAGING),
             ("answering", answering, ANSWERING),
         ):
             if not set(habits) <= set(known) or min(habits.values(), default=0.0) < 0:
-                raise ValueError(f"{name}: weights, at least 0, of {', '.join(known)}")
+                raise ValueError(f"{name}: needs weights, at least 0, for {', '.join(known)}")
             if not sum(habits.values()):
                 raise ValueError(f"{name}: no habit has a weight")
         if arena.reader or not tasks:
-            raise ValueError("demonstrations need dialogues, and an arena that asks answer agents")
+            raise ValueError("demonstrations need dialogues, and an arena without a reader")
         self.arena, self.tasks = arena, tasks
         self.managing, self.answering = managing, answering
         self.practice_share, self.practice_until = practice_share, practice_until
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Endless demonstrations, dialogue by dialogue: as many operations as answers."""
+        """Yield demonstrations without end, per dialogue as many operations as answers."""
         practice = self.practice_share if progress < self.practice_until else 0.0
         while True:
             operations, answers = self._dialogue(rng.choice(self.tasks), rng, practice)
@@ -78,7 +78,7 @@ class MemoryDemonstrations:
     def _dialogue(
         self, task: Task, rng: Random, practice: float
     ) -> tuple[list[Demonstration], list[Demonstration]]:
-        """The manager's turns and the answer agents' of a dialogue."""
+        """Return the manager's turns and the answer agents' turns of a dialogue."""
         arena, operations, answers = self.arena, [], []
         arena.begin(task, rng.randrange(2**32))
         while not arena.finished:
@@ -89,14 +89,14 @@ class MemoryDemonstrations:
                     said = operation(seen, _drawn(self.managing, rng, practice))
                     actions[agent] = said
                     operations.append(_shown("memory_manager", seen, said))
-                else:  # what is answered changes nothing that anybody sees
+                else:  # an answer does not change any later observation
                     said = answer(seen, _drawn(self.answering, rng, practice), rng)
                     answers.append(_shown("answer_agent", seen, said))
             arena.play_stage(actions)
         return operations, answers
 
     def pieces(self) -> list[str]:
-        """The fixed strings of prompts and completions, each one token of the tiny tokenizer."""
+        """Return the fixed strings of prompts and completions, one token each."""
         found = ["Memory\n", "Answer\n", "Fact: ", "What is ", "?\n", "'s "]
         found += [" is ", " is now ", " is not ", ". [", "]\n", "["]
         found += ["]\n" + MARKER, MARKER, "It is ", UNKNOWN]
@@ -117,7 +117,7 @@ def _drawn(habits: Mapping[str, float], rng: Random, practice: float) -> str:
 
 
 def operation(seen: Observation, habit: str) -> str:
-    """What a manager of this habit does, given what it sees."""
+    """Return the operation of a manager with this habit."""
     memories: Sequence[Mapping[str, str]] = seen.fields["memories"]
     if habit == "careful":
         return best_operation(seen.fields["fact"], memories)
@@ -129,7 +129,7 @@ def operation(seen: Observation, habit: str) -> str:
 
 
 def answer(seen: Observation, habit: str, rng: Random) -> str:
-    """What an answer agent of this habit writes, given what it sees."""
+    """Return the answer of an answer agent with this habit."""
     memories: Sequence[Mapping[str, str]] = seen.fields["memories"]
     said = read(seen.fields["question"], [memory["text"] for memory in memories])
     if habit == "unknown" or (said == UNKNOWN and habit != "any"):

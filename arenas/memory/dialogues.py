@@ -1,11 +1,11 @@
-"""Small dialogues with known facts, for the memory arena: what is asked has one right answer.
+"""Small dialogues with known facts for the memory arena; every question has one right answer.
 
-Two people say things about themselves over several sessions. Some of it is new, some replaces what
-was said before (an update), some denies it (a contradiction), some repeats it, and some is of no
-use. Every kind has an operation that serves the bank best, which `best_operation` names.
+Two people talk about themselves over several sessions. A sentence is new, replaces an earlier one
+(an update), denies it (a contradiction), repeats it, or is irrelevant. Each kind has an optimal
+operation on the bank, which `best_operation` returns.
 
-Every person and attribute has values of its own for training and others for evaluation: no sentence
-that states a value stands in dialogues of both splits.
+Every person and attribute has separate values for training and for evaluation, so that the splits
+share no sentence that states a value.
 """
 
 import json
@@ -26,7 +26,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
 }
 CHATTER = ("It rains.", "I am tired.", "What a day.", "I slept well.")
 UNKNOWN = "unknown"
-"""The right answer about what was denied and never said again."""
+"""Right answer about a value that was denied and not stated again."""
 
 Split = Literal["train", "held_out"]
 Kind = Literal["new", "update", "contradiction", "repeat", "chatter"]
@@ -37,11 +37,11 @@ KINDS: Mapping[Kind, float] = {
     "repeat": 1.0,
     "chatter": 2.0,
 }
-"""How often each is said, where it can be."""
+"""Weights of the kinds, among those possible at a point of the dialogue."""
 
 
 def values_of(person: str, attribute: str, split: Split) -> list[str]:
-    """The values that a person can have: every fourth is held out, another one for each person."""
+    """Return the values of a person in a split: every fourth is held out, shifted per person."""
     values, offset = VALUES[attribute], PEOPLE.index(person)
     return [
         value
@@ -61,7 +61,7 @@ def dialogue_task(
     people: int = 2,
     kinds: Mapping[Kind, float] = KINDS,
 ) -> Task:
-    """One dialogue; at most `questions` questions, about what was said."""
+    """Return a dialogue with at most `questions` questions about its facts."""
     speakers = rng.sample(PEOPLE, people)
     known: dict[tuple[str, str], str] = {}
     last: dict[tuple[str, str], int] = {}
@@ -85,7 +85,7 @@ def dialogue_task(
             {
                 "question": f"What is {person}'s {attribute}?",
                 "answer": known.get((person, attribute), UNKNOWN),
-                # A denial is served by an entry that is not there.
+                # After a denial, the right bank has no entry for the value.
                 "evidence": [last[person, attribute]] if (person, attribute) in known else [],
             }
             for person, attribute in asked
@@ -101,7 +101,7 @@ def _next(
     known: Mapping[tuple[str, str], str],
     kinds: Mapping[Kind, float],
 ) -> tuple[Kind, str]:
-    """What is said next, among what can be, and about which attribute."""
+    """Draw the kind of the next sentence, among the possible ones, and its attribute."""
     have = [attribute for attribute in VALUES if (person, attribute) in known]
     lack = [attribute for attribute in VALUES if (person, attribute) not in known]
     can = [kind for kind in kinds if kind == "chatter" or (lack if kind == "new" else have)]
@@ -116,7 +116,7 @@ def _say(
     known: dict[tuple[str, str], str],
     split: Split,
 ) -> str:
-    """The sentence, after which `known` is as it says."""
+    """Return the sentence, and update `known`."""
     person, attribute = key
     if kind == "contradiction":
         return f"{person}'s {attribute} is not {known.pop(key)}."
@@ -138,9 +138,9 @@ def dialogues(
     kinds: Mapping[Kind, float] | None = None,
     seed: int = 0,
 ) -> list[Task]:
-    """`count` dialogues of so many facts, said by so many people in so many sessions.
+    """Return `count` dialogues with these numbers of facts, sessions, questions and people.
 
-    `kinds` replaces how often each kind of fact is said; a kind that it leaves out keeps its own.
+    `kinds` replaces weights of `KINDS`; a kind that it omits keeps its weight.
     """
     if min(count, facts, sessions, questions) < 1:
         raise ValueError("count, facts, sessions and questions are at least 1")
@@ -148,7 +148,7 @@ def dialogues(
         raise ValueError(f"people is 1 to {len(PEOPLE)}, not {people}")
     weights = {**KINDS, **(kinds or {})}
     if min(weights.values()) < 0 or not weights["new"] or not weights["chatter"]:
-        raise ValueError("kinds: no weight is negative, and new and chatter are said now and then")
+        raise ValueError("kinds: weights must be 0 or more, and those of new and chatter above 0")
     return [
         dialogue_task(
             Random(derive(seed, "dialogue", split, number)),
@@ -168,7 +168,7 @@ STATEMENT = re.compile(r"(\w+)'s (\w+) is (not |now )?(\w+)\.?$")
 
 
 def best_operation(fact: str, memories: Sequence[Mapping[str, str]]) -> str:
-    """What a perfect manager does, given the fact and the entries that it is shown."""
+    """Return the operation of a perfect manager for the fact and the shown entries."""
     stated = STATEMENT.search(fact)
     if not stated:
         return '{"event":"NOOP"}'
@@ -188,10 +188,10 @@ def best_operation(fact: str, memories: Sequence[Mapping[str, str]]) -> str:
 
 
 def read(question: str, memories: Sequence[str]) -> str:
-    """What the memories say to a question: the first of them that speaks of it, if any does.
+    """Return the value in the first memory that answers a question, or `UNKNOWN`.
 
-    The scripted reader of the memory arena. It believes the nearest memory, so that a bank which
-    holds the old beside the new answers by chance of retrieval.
+    This is the scripted reader of the memory arena. It uses the nearest memory: if a bank contains
+    both an old and a new value, the answer depends on the retrieval.
     """
     asked = re.fullmatch(r"What is (\w+)'s (\w+)\?", question)
     for memory in memories:
@@ -205,5 +205,5 @@ class TinyReader:
     """`read` as an object that a config names."""
 
     def __call__(self, question: str, memories: Sequence[str]) -> str:
-        """The answer."""
+        """Return the answer of `read`."""
         return read(question, memories)

@@ -1,10 +1,10 @@
 """LoCoMo's file format (2402.17753) as tasks of the memory arena.
 
 A file is a list of conversations. Each has `conversation` with `session_<n>`, lists of turns with
-`speaker`, `dia_id` and `text`, and `session_<n>_date_time`; `observation` with facts that were
-drawn from the sessions; and `qa`, questions with `answer`, `evidence` (ids of turns) and `category`
-(5: adversarial questions, which have no answer). What this module reads is checked strictly; other
-keys of the file are left alone.
+`speaker`, `dia_id` and `text`, and `session_<n>_date_time`; `observation` with facts extracted from
+the sessions; and `qa`, questions with `answer`, `evidence` (ids of turns) and `category` (5:
+adversarial questions, which have no answer). The keys that this module reads are checked strictly;
+other keys of the file are ignored.
 """
 
 import json
@@ -21,7 +21,7 @@ Per = Literal["conversation", "turn"]
 
 
 class FormatError(ValueError):
-    """What is wrong with the file; the argument says where in it."""
+    """Wrong file format; the argument names the position in the file."""
 
 
 def tasks(
@@ -33,18 +33,18 @@ def tasks(
     per: Per = "conversation",
     window: int = 50,
 ) -> list[Task]:
-    """The tasks of a LoCoMo file. Raises ConfigError, in one line, for a file that is not one.
+    """Return the tasks of a LoCoMo file. Raises ConfigError, in one line, for another format.
 
     Args:
-        path: The file.
-        conversations: Numbers of the conversations to take, from 0; all where None. The paper of
+        path: Path of the file.
+        conversations: Numbers of the conversations to use, from 0; None: all. The paper of
             Memory-R1 trains on one, validates on one and tests on the other eight.
-        categories: Of the questions to take; the default leaves out the adversarial ones.
-        facts: The dialogue turn by turn, or the observations that the file has of it.
+        categories: Categories of the questions to use; the default omits adversarial ones.
+        facts: Source of the facts: turns of the dialogue, or the file's observations.
         per: conversation: one task, with all its questions. turn: a task for every fact that is
-            evidence of a question, with the questions it is evidence of; what was said before is
-            in the bank already, word for word (Memory-R1 has GPT-4o-mini fill that bank).
-        window: Facts before that fact which the bank holds, for per=turn.
+            evidence of a question, with these questions; the earlier facts are already in the
+            bank, word for word (in Memory-R1, GPT-4o-mini fills that bank).
+        window: Number of earlier facts in the bank, for per=turn.
     """
     for name, value, known in (("facts", facts, Source), ("per", per, Per)):
         if value not in get_args(known):
@@ -78,21 +78,21 @@ def _load(path: str) -> list[Any]:
         raise ConfigError(f"locomo: cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         line = " ".join(str(error).split())[:100]
-        raise ConfigError(f"locomo: {path} is no JSON file: {line}") from None
+        raise ConfigError(f"locomo: {path} is not valid JSON: {line}") from None
     if not isinstance(data, list) or not data:
-        raise ConfigError(f"locomo: {path}: a list of conversations is needed")
+        raise ConfigError(f"locomo: {path}: needs a list of conversations")
     return data
 
 
 def _read(
     sample: Any, facts: Source, categories: set[int]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(facts, questions) of one conversation; the evidence is numbers of facts."""
+    """Return (facts, questions) of one conversation; evidence consists of numbers of facts."""
     conversation = _get(sample, "conversation", dict, "")
     turns = list(_turns(conversation))
     times = {turn["dia_id"]: turn["time"] for turn in turns}
     if len(times) < len(turns):
-        raise FormatError("conversation: a dia_id stands twice")
+        raise FormatError("conversation: duplicate dia_id")
     said = turns if facts == "turns" else list(_observations(sample, times))
     if not said:
         raise FormatError(f"no {facts}")
@@ -155,7 +155,7 @@ def _questions(
 
 
 def _get(data: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any:
-    """`data[key]`, which must be there and of a kind."""
+    """Return `data[key]`; raises FormatError if it is missing or of another type."""
     if not isinstance(data, Mapping):
         raise FormatError(f"{where.rstrip('.') or 'the conversation'}: needs keys and values")
     if key not in data:
@@ -164,7 +164,7 @@ def _get(data: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         names = " or ".join(each.__name__ for each in kinds)
-        raise FormatError(f"{where}{key}: {type(value).__name__}, but {names} is needed")
+        raise FormatError(f"{where}{key}: needs {names}, not {type(value).__name__}")
     return value
 
 
@@ -179,7 +179,7 @@ def _by_turn(
 
 
 def _moved(questions: Sequence[dict[str, Any]], begin: int) -> list[dict[str, Any]]:
-    """Evidence counted from the first fact of the window; none where it reaches further back."""
+    """Renumber the evidence from the start of the window; [] if some evidence is older."""
     return [
         {**question, "evidence": [number - begin for number in question["evidence"]]}
         if min(question["evidence"]) >= begin

@@ -1,4 +1,4 @@
-"""Retrieval: which of some texts are nearest to a query."""
+"""Retrieval of the texts nearest to a query."""
 
 import re
 from collections.abc import Sequence
@@ -13,35 +13,34 @@ from selfplay.errors import ConfigError
 
 @runtime_checkable
 class Retriever(Protocol):
-    """What the memory arena asks of a retriever."""
+    """Protocol of the memory arena's retriever."""
 
     def top(self, query: str, texts: Sequence[str], count: int) -> list[int]:
-        """Indexes of the `count` nearest texts, the best first; of equals, the later one first."""
+        """Return the indices of the `count` nearest texts, best first; in ties, later first."""
         ...
 
 
 class BM25:
-    """Lexical retrieval by bm25s (2407.03618), in Lucene's variant, whose weights are never
-    negative: a word that stands in most of a small bank does not count against an entry."""
+    """Lexical retrieval by bm25s (2407.03618), in Lucene's variant. Its weights are never negative,
+    so that a word in most entries of a small bank does not lower an entry's score."""
 
     def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
-        """`k1` is how soon a repeated word stops counting, `b` how much a text's length counts."""
+        """`k1` is the saturation of repeated words, `b` the weight of a text's length."""
         if k1 <= 0 or not 0 <= b <= 1:
-            raise ValueError(f"k1 is positive and b lies in [0, 1], not {k1} and {b}")
+            raise ValueError(f"k1 must be positive and b in [0, 1], not {k1} and {b}")
         self.k1, self.b = k1, b
-        _bm25s()  # so that a missing package is known before anything is played
+        _bm25s()  # reports a missing package before the run begins
 
     def top(self, query: str, texts: Sequence[str], count: int) -> list[int]:
-        """See `Retriever`."""
         asked = _words(query)
         index = _index(tuple(texts), self.k1, self.b) if asked else None
-        # With nothing to match, all that counts is which text is the later.
+        # Without words to match, later texts come first.
         return _best(np.zeros(len(texts)) if index is None else index.get_scores(asked), count)
 
 
-@lru_cache(maxsize=1024)  # one bank is asked many questions, and siblings come to the same banks
+@lru_cache(maxsize=1024)  # a bank gets many questions, and siblings have equal banks
 def _index(texts: tuple[str, ...], k1: float, b: float) -> Any:
-    """The index of some texts; None where they have no words."""
+    """Return the index of some texts; None if they contain no words."""
     words = [_words(text) for text in texts]
     if not any(words):
         return None
@@ -57,11 +56,11 @@ def _bm25s() -> Any:
 class Embeddings:
     """Retrieval by the cosine of sentence embeddings (sentence-transformers).
 
-    Vectors of texts seen before are kept, up to `remembered` of them.
+    Vectors of up to `remembered` texts are cached.
     """
 
     def __init__(self, *, model: str, device: str | None = None, remembered: int = 65_536) -> None:
-        """`model` is a name or a path that sentence-transformers takes."""
+        """`model` is a name or path for sentence-transformers."""
         library = _package(
             "sentence_transformers", extra="embeddings", purpose="retrieval by embeddings"
         )
@@ -74,12 +73,11 @@ class Embeddings:
         self._vectors: dict[str, Any] = {}
 
     def top(self, query: str, texts: Sequence[str], count: int) -> list[int]:
-        """See `Retriever`."""
         vectors = self._encoded([query, *texts])
         return _best(vectors[1:] @ vectors[0], count)
 
     def _encoded(self, texts: Sequence[str]) -> Any:
-        """[len(texts), width], of length 1 each."""
+        """Return unit vectors [len(texts), width]."""
         found = {text: self._vectors[text] for text in texts if text in self._vectors}
         new = [text for text in dict.fromkeys(texts) if text not in found]
         if new:

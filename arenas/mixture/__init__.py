@@ -1,1 +1,1 @@
-"""A mixture: one run on several arenas."""
+"""Mixture arena: one run on several arenas."""

@@ -1,8 +1,8 @@
-"""A mixture: one run in which every task says which of several arenas it is for.
+"""Mixture of arenas in one run: every task names the arena that plays it.
 
-Any arena can be a part, as it is. Its roles and agents are named after the part ("kuhn_player_0"),
-so that arenas which share a word for a role keep their own prompts, figures and credit; a task's
-type is a path below the part too. Tasks come from `selfplay.curriculum.mixture`.
+Any arena can be a part without changes. Its roles and agents get the part as prefix
+("kuhn_player_0"), so that arenas with equal role names keep separate prompts, metrics and credit; a
+task's type gets the same prefix. Tasks come from `selfplay.curriculum.mixture`.
 
 Version history: v0, first version.
 """
@@ -23,12 +23,12 @@ from selfplay.types import Action, Metric, Observation, Task
 
 
 class Mixture(Arena):
-    """Plays the arena that the task names; the agents of the others are not there."""
+    """Plays the arena that the task names; only the agents of that arena exist."""
 
     services: ClassVar[tuple[str, ...]] = ("parts",)
 
     def __init__(self, *, parts: Mapping[str, Arena]) -> None:
-        """`parts`: the arenas by name; each episode plays a copy of one of them."""
+        """`parts` are the arenas by name; each episode plays a copy of one."""
         if not parts:
             raise ValueError("parts names no arena")
         self._part = ""
@@ -43,16 +43,16 @@ class Mixture(Arena):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The part that is played: credit that keeps averages by arena keeps these apart."""
+        """Name of the current part, so that credit with averages per arena separates the parts."""
         return self._part or "mixture_v0"
 
     def default_task(self, rng: Random) -> Task:
-        """A default task of any part."""
+        """Return a default task of a random part."""
         part = rng.choice(list(self.parts))
         return routed(part, self.parts[part].default_task(rng))
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Begin the arena that the task is for, with the episode's own seed."""
+        """Begin the arena that the task names, with the episode's seed."""
         part, inner_task = unrouted(task)
         if part not in self.parts:
             raise ValueError(f"task {task.id}: no arena {part!r}; {nearest(part, self.parts)}")
@@ -72,22 +72,22 @@ class Mixture(Arena):
         self._take_over(dict.fromkeys(self.inner.paid, 0.0), self.inner.metrics)
 
     def acting(self) -> Sequence[str]:
-        """The agents of the inner arena's stage."""
+        """Return the agents of the inner arena's stage."""
         return [self._outer(agent) for agent in self.inner.stage]
 
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
-        """What the part says that it is."""
+        """Return the canonical answer of the part."""
         part, inner_task = unrouted(task)
         return self.parts[part].canonical_answer(inner_task, agent.removeprefix(f"{part}_"), action)
 
     def view(self, agent: str) -> Observation:
-        """What the inner arena shows."""
+        """Return the inner arena's observation."""
         return self.inner.view(self._inner(agent))
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Play the stage in the inner arena, and take over what came of it."""
+        """Play the stage in the inner arena, and copy its rewards, notes and metrics."""
         before = dict(self.inner.paid)
-        # What is measured now is kept apart from what was: in a branch the rest is the parent's.
+        # Only the metrics of this stage are copied: in a branch, the earlier ones are the parent's.
         known = dict(self.inner.metrics)
         self.inner.metrics = ChainMap({}, known)
         self.inner.play_stage({self._inner(agent): action for agent, action in actions.items()})
@@ -118,9 +118,9 @@ class Mixture(Arena):
 
 
 def _declared(parts: Mapping[str, Arena]) -> dict[str, Metric]:
-    """Collect the declarations of the parts as `<part>/<name>`.
+    """Return the declared metrics of all parts, as `<part>/<name>`.
 
-    A name that all parts with this metric declare alike is also declared without the part.
+    A metric that all its parts declare equally is also declared without the prefix.
     """
     found = {f"{n}/{name}": m for n, part in parts.items() for name, m in part.measures.items()}
     for name in {name for part in parts.values() for name in part.measures}:
@@ -131,15 +131,15 @@ def _declared(parts: Mapping[str, Arena]) -> dict[str, Metric]:
 
 
 def tasks_of(part: str, tasks: Sequence[Task]) -> list[Task]:
-    """An arena's tasks as the mixture takes them: for evaluations of one part."""
+    """Return an arena's tasks in the mixture's form, for evaluations of one part."""
     return [routed(part, task) for task in tasks]
 
 
 def raw_env(parts: Mapping[str, Arena] | None = None) -> Mixture:
-    """The arena itself; of two small games unless told otherwise."""
+    """Return the arena without a wrapper; the default parts are two small games."""
     return Mixture(parts=parts or {"kuhn": Kuhn(), "tic_tac_toe": TicTacToe()})
 
 
 def env(parts: Mapping[str, Arena] | None = None) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(parts))

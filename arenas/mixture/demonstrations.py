@@ -1,4 +1,4 @@
-"""Demonstrations for a mixture of arenas: each part's own, under the part's role names."""
+"""Demonstrations for a mixture of arenas: those of each part, with the mixture's role names."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,30 +9,30 @@ from selfplay.types import Demonstration
 
 
 class DemonstrationSource(Protocol):
-    """Those of one arena."""
+    """Source of the demonstrations of one arena."""
 
     def pieces(self) -> Sequence[str]:
-        """Frequent fixed strings."""
+        """Return frequent fixed strings, one token each."""
         ...
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Endless demonstrations."""
+        """Yield demonstrations without end."""
         ...
 
 
 class MixtureDemonstrations:
-    """Draws from the parts by their shares."""
+    """Samples demonstrations from the parts with given weights."""
 
     def __init__(
         self, *, parts: Mapping[str, DemonstrationSource], shares: Mapping[str, float]
     ) -> None:
-        """`parts` by the names that the mixture has for its arenas; every one has a share."""
+        """`parts` and `shares` (weights) are by the mixture's names of its arenas."""
         if not parts or set(parts) != set(shares) or min(shares.values()) <= 0:
-            raise ValueError("parts and shares name the same arenas, each share above 0")
+            raise ValueError("parts and shares must name the same arenas, each share above 0")
         self.parts, self.shares = dict(parts), {name: shares[name] for name in parts}
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Endless demonstrations of all parts."""
+        """Yield demonstrations of all parts without end."""
         streams = {name: part.stream(rng, progress) for name, part in self.parts.items()}
         while True:
             (name,) = rng.choices(list(self.shares), list(self.shares.values()))
@@ -40,11 +40,11 @@ class MixtureDemonstrations:
             yield replace(shown, role=f"{name}_{shown.role}")
 
     def prepare(self, report: Callable[[str], None]) -> None:
-        """Find the situations of the parts that look for them."""
+        """Call `prepare` of each part that has it."""
         for part in self.parts.values():
             if prepare := getattr(part, "prepare", None):
                 prepare(report)
 
     def pieces(self) -> list[str]:
-        """The pieces of all parts."""
+        """Return the pieces of all parts."""
         return list(dict.fromkeys(p for part in self.parts.values() for p in part.pieces()))

@@ -1,1 +1,1 @@
-"""Questions that are asked, answered, voted on or judged, and their verifiers."""
+"""Arenas in which questions are asked, answered, voted on or judged, and their verifiers."""

@@ -1,10 +1,10 @@
-"""Questions: somebody asks, several answer, and their agreement says how hard it was.
+"""Questions: a proposer asks, solvers answer, and their agreement measures the difficulty.
 
-Nobody needs to know an answer. Without one, the label is what most answers say: test-time
-reinforcement learning pays answers for agreeing with it (TTRL, 2504.16084), and R-Zero's challenger
-(2508.05004) is paid most for questions on which half of the answers agree. With a verifier that can
-check an answer to any question, a proposer can also be handed a question that was too hard, to make
-an easier one of it (LADDER, 2503.00735).
+No known answer is necessary. Without one, the majority answer is the label: test-time reinforcement
+learning pays answers that agree with it (TTRL, 2504.16084), and the reward of R-Zero's challenger
+(2508.05004) is highest for questions on which half of the answers agree. With a verifier that can
+check an answer to any question, a proposer can also get a question that was too hard and write an
+easier one (LADDER, 2503.00735).
 
 Version history: v0, first version.
 """
@@ -28,7 +28,7 @@ ProposerPay = Literal["uncertainty", "minority", "learnability", "none"]
 
 
 class Questions(Arena):
-    """A proposer, if there is one, and n solvers. A task to solve has the second stage only."""
+    """An optional proposer and n solvers. A "solve" task has only the second stage."""
 
     name = "questions_v0"
     services: ClassVar[tuple[str, ...]] = ("verifier", "oracle")
@@ -62,21 +62,21 @@ class Questions(Arena):
         answer_length: int = 100,
     ) -> None:
         """Args:
-        proposers: 1, or 0 where all questions are given.
-        solvers: Answers to each question.
-        voters: More answers, which vote but are paid nothing (TTRL votes with 64, learns from 32).
-        label: What is right. majority: the task's own `answer` where it has one, else what most
-            answers say. verifier: what the verifier says is right, of proposed questions too.
-        verifier: For label: verifier. Checks answers; one with a method `fault(question)` also says
-            why a proposed question is none. Exact match with the task's `answer` where None.
-        oracle: Checks answers for the metrics alone; nobody is paid by it.
-        proposer_pay: By the majority's share of the answers, uncertainty or minority (the paper's
-            and the released code's form); by the solve rate, learnability; or none.
-        invalid: The proposer's pay for what is no valid question.
-        wrong: A solver's pay for a well-formed wrong answer. A right one gets 1.
-        malformed: Its pay for what is no answer.
-        forbidden: Questions, by their names (see `question_task`), that may not be proposed.
-        question_length, answer_length: Characters; what is longer is invalid.
+        proposers: 1, or 0 if all questions are given.
+        solvers: Number of answers per question.
+        voters: Number of extra answers that vote without reward (TTRL: 64 votes, 32 learn).
+        label: Source of the right answer. majority: the task's own `answer`, otherwise the majority
+            answer. verifier: the verifier's score, also for proposed questions.
+        verifier: Scores answers for `label: verifier`; its optional method `fault(question)` checks
+            proposed questions. None: exact match with the task's `answer`.
+        oracle: Checks answers for the metrics only, without effect on rewards.
+        proposer_pay: Reward from the majority's fraction of answers: uncertainty or minority (the
+            form of the paper or of the released code); from the solve rate: learnability; or none.
+        invalid: Proposer's reward for an invalid question.
+        wrong: Solver's reward for a well-formed wrong answer; a right one gets 1.
+        malformed: Solver's reward for a text without an answer.
+        forbidden: Ids of questions (see `question_task`) that may not be proposed.
+        question_length, answer_length: Maximum characters; longer texts are invalid.
         """
         super().__init__(seats(proposers, solver=solvers, voter=voters))
         check_choice("label", label, get_args(Label))
@@ -90,7 +90,7 @@ class Questions(Arena):
             )
         if verifier is not None and label == "majority":
             raise ValueError(
-                "label: majority asks no verifier; set label: verifier, or name it as the oracle"
+                "label: majority uses no verifier; set label: verifier, or name it as the oracle"
             )
         self.label, self.proposer_pay = label, proposer_pay
         self.verifier: Verifier = verifier or Matches()
@@ -101,13 +101,13 @@ class Questions(Arena):
         self.answering = [a for a in self.possible_agents if a != PROPOSER]
 
     def default_task(self, rng: Random) -> Task:
-        """A proposal where there is a proposer, else a small sum."""
+        """Return a task to propose if there is a proposer, otherwise a small sum."""
         if PROPOSER in self.possible_agents:
             return Task(id="propose", payload={"mode": "propose"})
         return questions(count=1, seed=rng.randrange(2**32))[0]
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Begin with the proposal, or at once with the question."""
+        """Begin with the proposal or, if the question is given, with the answers."""
         self.proposing = task.payload.get("mode") == "propose"
         if self.proposing and PROPOSER not in self.possible_agents:
             raise ValueError("a task to propose needs proposers: 1")
@@ -115,23 +115,23 @@ class Questions(Arena):
         self.question = "" if self.proposing else str(task.payload["question"])
 
     def acting(self) -> Sequence[str]:
-        """The proposer alone, then all who answer at once."""
+        """Return the proposer, then all solvers and voters at once."""
         return [PROPOSER] if self.proposing else self.answering
 
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
-        """What is answered to a given question; to proposed ones, each another, nothing."""
+        """Return the canonical answer to a given question; None for proposed questions."""
         if task.payload.get("mode") == "propose":
             return None
         return vote(self._read(action), self.verifier)
 
     def view(self, agent: str) -> Observation:
-        """A proposer sees earlier questions to differ from, or one to make easier."""
+        """Return earlier questions or one to make easier for a proposer, else the question."""
         if agent == PROPOSER:
             return proposer_view(self.task.payload)
         return Observation(text=self.question, fields={"question": self.question})
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Check the proposal, or count and check the answers."""
+        """Check the proposal, or count and score the answers."""
         if PROPOSER in actions:
             self._propose(actions[PROPOSER])
         else:
@@ -175,7 +175,7 @@ class Questions(Arena):
         self.finish()
 
     def _label(self, agreed: str) -> str | None:
-        """The right answer, None where no answer is known to be."""
+        """Return the right answer, None if it is unknown."""
         if "answer" in self.problem:
             return str(self.problem["answer"])
         return agreed or None if self.label == "majority" else None
@@ -193,7 +193,7 @@ class Questions(Arena):
         share: float,
         rate: float,
     ) -> None:
-        # What a curriculum books: of a question without a label, the votes are the attempts.
+        # Counts for curricula: for a question without a label, the votes are the attempts.
         voted = self.label == "majority" and "answer" not in self.problem
         self.measure(
             solve_rate=rate,
@@ -229,15 +229,15 @@ def _verdict(right: bool) -> str:
 
 
 def seats(proposers: int, **answering: int) -> dict[str, int]:
-    """Roles of an arena that asks questions; raises ValueError."""
+    """Return the roles of an arena with questions; raises ValueError for wrong counts."""
     if proposers not in (0, 1) or answering["solver"] < 1 or min(answering.values()) < 0:
-        raise ValueError("proposers is 0 or 1, and there is at least one solver")
+        raise ValueError("proposers must be 0 or 1, solvers at least 1, voters at least 0")
     roles = {"proposer": proposers, **answering}
     return {role: count for role, count in roles.items() if count}
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    """Raise ValueError for a value that is none of the known."""
+    """Raise ValueError for an unknown value."""
     if value not in known:
         raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r}")
 
@@ -245,7 +245,7 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
 def fault(
     question: str, payload: Mapping[str, Any], length: int, forbidden: frozenset[str] = frozenset()
 ) -> str | None:
-    """Why a proposed question is none to play; None for a valid one."""
+    """Return the name of the reason why a proposed question is invalid, or None."""
     if not question:
         return "malformed"
     if len(question) > length:
@@ -257,7 +257,7 @@ def fault(
 
 
 def proposer_view(payload: Mapping[str, Any]) -> Observation:
-    """What a proposer sees of a task to propose."""
+    """Return the view of a proposer."""
     given = str((payload.get("given") or {}).get("question", ""))
     shown = [str(each["question"]) for each in payload.get("references", ())]
     return Observation(
@@ -266,27 +266,27 @@ def proposer_view(payload: Mapping[str, Any]) -> Observation:
 
 
 def question_task(kind: str, question: str, answer: str | None = None) -> Task:
-    """The task to answer a question. Its id is the question's name: equal questions meet."""
+    """Return the task to answer a question; its id is a hash of the question's text."""
     name = blake2b(" ".join(question.split()).encode("utf-8", "replace"), digest_size=8).hexdigest()
     known = {} if answer is None else {"answer": answer}
     return Task(id=name, type=kind, payload={"mode": "solve", "question": question, **known})
 
 
 def unlabelled(tasks: Sequence[Task]) -> list[Task]:
-    """The questions of tasks without their answers: what training may see."""
+    """Return the tasks without answers, for training without labels."""
     return [question_task(task.type, str(task.payload["question"])) for task in tasks]
 
 
 def names_of(tasks: Sequence[Task]) -> frozenset[str]:
-    """The names of the tasks' questions, as `forbidden` takes them."""
+    """Return the ids of the tasks' questions, for the argument `forbidden`."""
     return frozenset(task.id for task in unlabelled(tasks))
 
 
 def raw_env(**settings: Any) -> Questions:
-    """The arena itself."""
+    """Return the arena without a wrapper."""
     return Questions(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

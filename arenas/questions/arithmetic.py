@@ -1,6 +1,6 @@
-"""Small arithmetic questions with known answers, for arenas in which agents discuss an answer.
+"""Small arithmetic questions with known answers, for arenas with discussions of an answer.
 
-A question is held out or not by what it asks, so that no question of one split stands in the other.
+The text of a question decides if it is held out, so that the splits share no question.
 """
 
 from collections.abc import Iterator
@@ -16,17 +16,17 @@ OPERATIONS = ("+", "-", "*")
 
 
 def is_held_out(question: str) -> bool:
-    """One question in five, by its own text."""
+    """Return True for one question in five, chosen by a hash of its text."""
     return derive("arithmetic", question) % 5 == 0
 
 
 def questions(
     *, count: int, split: Split = "train", terms: int = 3, largest: int = 9, seed: int = 0
 ) -> list[Task]:
-    """`count` different questions such as "3 + 4 * 2", with numbers from 0 to `largest`.
+    """Return `count` different questions such as "3 + 4 * 2", with numbers from 0 to `largest`.
 
     The payload has `question`, `answer` and `wrong`, a wrong answer near the right one. Raises
-    ValueError where there are not that many.
+    ValueError if `count` is too large.
     """
     if count < 1 or terms < 1 or largest < 1:
         raise ValueError("count, terms and largest are at least 1")
@@ -53,14 +53,14 @@ def _drawn(rng: Random, split: Split, terms: int, largest: int) -> Iterator[str]
 
 
 def payload(question: str) -> dict[str, str]:
-    """Question, answer and a wrong answer."""
+    """Return the payload: question, answer and a wrong answer."""
     value = evaluate(question)
     slip = Random(derive("slip", question)).choice([-2, -1, 1, 2])
     return {"question": question, "answer": str(value), "wrong": str(value + slip)}
 
 
 def evaluate(question: str) -> int:
-    """The value of a question of this module: products first, then from left to right."""
+    """Return the value of a question of this module: products first, then left to right."""
     words = question.split()
     sign, product, total = 1, int(words[0]), 0
     for operation, word in zip(words[1::2], words[2::2], strict=True):

@@ -1,8 +1,8 @@
-"""Demonstrations about sums: what a tiny model imitates before it asks, answers, grades or advises.
+"""Demonstrations about sums for a tiny model that asks, answers, grades or advises.
 
-At last it is shown slips on purpose: an answer is right with a given chance only, else one near it.
-So a policy begins by knowing the answer and often saying another one, which is what voting, grading
-and verifying have to work with.
+The last part contains deliberate errors: an answer is right with a given probability, and otherwise
+slightly wrong. So a policy knows the answer at the start of training but often gives another one,
+which gives voting, grading and verification an effect.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ from selfplay.types import Demonstration, Observation
 
 
 class QuestionDemonstrations:
-    """All the roles that ask about sums or answer them, in the proportions of `kinds`."""
+    """Stream of demonstrations of all roles about sums, in the proportions of `kinds`."""
 
     def __init__(
         self,
@@ -28,15 +28,14 @@ class QuestionDemonstrations:
         harder: int = 1,
     ) -> None:
         """Args:
-        kinds: What is shown how often: solver, proposer, easier, question_grade, answer_grade,
+        kinds: Weights of the kinds: solver, proposer, easier, question_grade, answer_grade,
             generator, critic, refiner, mentor, advised_generator, advised_refiner.
-        terms, largest, operations: Of the questions, see `arenas.questions.sums.Sums`; held-out
-        ones
-            are never shown.
-        right_share: Share of answers and grades that are right in the last part of the warm start;
-            before, all are.
-        practice_until: Where the last part begins, as a share of the warm start.
-        harder: Most terms that an easier variant leaves out.
+        terms, largest, operations: Distribution of the questions, see `arenas.questions.sums.Sums`;
+            held-out ones are never shown.
+        right_share: Fraction of right answers and grades in the last part of the warm start; before
+            that part, all are right.
+        practice_until: Start of the last part, as a fraction of the warm start.
+        harder: Maximum number of terms that an easier variant omits.
         """
         self.domain = Sums(terms=terms, largest=largest, operations=operations)
         self.right_share, self.practice_until, self.harder = right_share, practice_until, harder
@@ -56,13 +55,13 @@ class QuestionDemonstrations:
         }
         for kind in kinds:
             if kind not in shown:
-                raise ValueError(f"kinds.{kind}: there are {', '.join(shown)}")
+                raise ValueError(f"kinds.{kind}: unknown, use some of {', '.join(shown)}")
         self.kinds = {shown[kind]: share for kind, share in kinds.items()}
         if not self.kinds or min(self.kinds.values()) < 0 or not 0 <= right_share <= 1:
-            raise ValueError("kinds: shares above 0; right_share lies in [0, 1]")
+            raise ValueError("kinds: weights must be 0 or more; right_share must lie in [0, 1]")
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Endless demonstrations."""
+        """Yield demonstrations without end."""
         self.practising = progress < self.practice_until
         shown, weights = list(self.kinds), list(self.kinds.values())
         while True:
@@ -73,12 +72,12 @@ class QuestionDemonstrations:
         return _demonstration(role, _seen(question), answered(self._said(question, rng)))
 
     def _said(self, question: str, rng: Random) -> str:
-        """The answer, or a slip."""
+        """Return the right answer or, by chance, a wrong one."""
         return _near(question, rng) if self._slips(rng) else _value(question)
 
     @staticmethod
     def _perhaps(question: str, rng: Random) -> str:
-        """What somebody else said, right or not."""
+        """Return another agent's answer, right with probability 0.5."""
         return _near(question, rng) if rng.random() < 0.5 else _value(question)
 
     def _slips(self, rng: Random) -> bool:
@@ -131,7 +130,7 @@ class QuestionDemonstrations:
         return _demonstration("generator", seen, answered(_value(question)))
 
     def pieces(self) -> list[str]:
-        """The tags, words and numbers, each one token of the tiny tokenizer."""
+        """Return the tags, words and numbers, one token each."""
         tags = [f"<{end}{tag}>" for tag in ("answer", "question", "score") for end in ("", "/")]
         words = ["Ask", "Ease ", "Grade ", "Check ", "Advise ", "\nAdvice ", " | ", " = "]
         signs = [f" {sign} " for sign in self.domain.operations]
@@ -140,7 +139,7 @@ class QuestionDemonstrations:
 
 
 def answered(answer: str) -> str:
-    """The completion that gives an answer."""
+    """Return the completion that gives an answer."""
     return f"<answer>{answer}</answer>"
 
 
@@ -149,7 +148,7 @@ def _demonstration(role: str, seen: Observation, completion: str) -> Demonstrati
 
 
 def _seen(question: str, answer: str = "", critique: str = "") -> Observation:
-    """What a pipeline's agents and a judge see."""
+    """Return the observation of a pipeline's agent or a judge."""
     words = [word for word in (question, answer, critique) if word]
     fields = {"question": question, "answer": answer, "argument": "", "critique": critique}
     return Observation(text=" | ".join(words), fields={**fields, "best_score": 10})

@@ -1,9 +1,9 @@
-"""Indefinite integrals: a verifier that checks an antiderivative by numbers (LADDER, 2503.00735).
+"""Indefinite integrals: a numerical verifier of antiderivatives (LADDER, 2503.00735).
 
-At a few random places the definite integral of the question over a short interval is compared with
-the difference of the answer's values at its ends. The answer must have values there. Formulas are
-read in a small language of one variable: hostile text is never evaluated as Python, and cannot take
-long.
+On a few random short intervals, the definite integral of the question is compared with the
+difference of the answer's values at the ends. The answer must have values there. Formulas are
+parsed in a small language of one variable: hostile text is never evaluated as Python, and cannot
+take long.
 """
 
 import ast
@@ -38,26 +38,26 @@ FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     "ln": lambda value: math.log(abs(value)),
     "sqrt": math.sqrt,
 }
-"""log takes the absolute value, as an antiderivative of 1/x is written."""
+"""Functions of formulas; log takes the absolute value, as in the antiderivative of 1/x."""
 CONSTANTS = {"pi": math.pi, "e": math.e, "C": 0.0}
 SMALLEST = 1e-9
-"""Of an integral over one place; where both sides are smaller, rounding may say what it likes."""
+"""Smallest integral over one interval that is compared; below it, rounding errors dominate."""
 LONGEST = 400
-"""Characters."""
+"""Maximum length of a formula, in characters."""
 DEEPEST = 40
-"""Levels of nesting."""
+"""Maximum levels of nesting."""
 
 Function = Callable[[float], float]
 
 
 class NoFormula(ValueError):
-    """A text is no formula in x."""
+    """The text is no formula in x."""
 
 
 class Integrals:
     """Scores 1 if the answer is an antiderivative of the payload's `question`, else 0.
 
-    The places depend only on the question: they are intervals on which the integrand is finite and
+    The places depend only on the question: they are intervals in which the integrand is finite and
     Simpson's rule is exact enough. On each of them the answer must be finite too, so that it cannot
     exclude places where it is wrong, as `... + 0*asin(x)` tries to. If both sides are too small to
     compare, another place is drawn; an answer without enough places is wrong.
@@ -66,13 +66,13 @@ class Integrals:
     def __init__(
         self, *, places: int = 5, width: float = 0.1, tolerance: float = 1e-2, reach: float = 10.0
     ) -> None:
-        """`places` intervals of up to `width` in [-reach, reach], `tolerance` relative."""
+        """Use `places` intervals of up to `width` in [-reach, reach] and a relative `tolerance`."""
         if places < 1 or min(width, tolerance, reach) <= 0:
             raise ValueError("places is at least 1; width, tolerance and reach are above 0")
         self.places, self.width, self.tolerance, self.reach = places, width, tolerance, reach
 
     def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
-        """The score; 0 for what is no formula."""
+        """Return the score; 0 if a text is no formula."""
         question = str(payload["question"])
         try:
             asked, said = formula(question), formula(answer)
@@ -94,7 +94,7 @@ class Integrals:
         return 0.0
 
     def fault(self, question: str) -> str | None:
-        """Why a text is no integrand; None where there are enough places to check an answer at."""
+        """Return the name of the reason why a text is no usable integrand, or None."""
         try:
             asked = formula(question)
         except NoFormula:
@@ -127,7 +127,7 @@ def _risen(function: Function, start: float, end: float) -> float:
 
 
 def _finite(value: Callable[..., float], *arguments: Any, **more: Any) -> float | None:
-    """The value at the arguments; None if there is no finite value."""
+    """Return the value at the arguments; None if there is no finite value."""
     try:
         number = value(*arguments, **more)
     except (ArithmeticError, ValueError):
@@ -136,7 +136,7 @@ def _finite(value: Callable[..., float], *arguments: Any, **more: Any) -> float 
 
 
 def formula(text: str) -> Function:
-    """The function of x that a text such as "x**2 * sin(3*x) + C" is; raises NoFormula."""
+    """Return the function of x in a text such as "x**2 * sin(3*x) + C"; raises NoFormula."""
     if len(text) > LONGEST:
         raise NoFormula(f"longer than {LONGEST} characters")
     try:
@@ -182,14 +182,14 @@ def _constant(value: float) -> Function:
 
 
 def simpson(function: Function, start: float, end: float, *, parts: int = 8) -> float:
-    """The definite integral, by Simpson's rule over an even number of parts."""
+    """Return the definite integral, by Simpson's rule over an even number of parts."""
     step = (end - start) / parts
     inner = sum((4 if n % 2 else 2) * function(start + n * step) for n in range(1, parts))
     return step / 3 * (function(start) + inner + function(end))
 
 
 def integrands() -> list[Task]:
-    """Integrands that take several steps, as roots of a ladder; each has an antiderivative."""
+    """Return integrands that need several steps, as roots of a ladder; all have antiderivatives."""
     return [question_task("integral", text) for text in INTEGRANDS]
 
 

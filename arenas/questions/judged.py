@@ -1,8 +1,8 @@
-"""Judged questions: a proposer asks, solvers answer, and judges grade question and answers.
+"""Judged questions: a proposer asks, solvers answer, judges grade the question and the answers.
 
-Multi-Agent Evolve (2510.23595): one policy in three roles, and no truth but the judge's scores. A
-question is worth its quality and how badly the answers to it were graded; an answer its grade; a
-verdict that it is one. A judge that gives no score is a named outcome.
+This is Multi-Agent Evolve (2510.23595): one policy in three roles, and rewards only from the
+judges' scores. The reward of a question combines its quality and low grades of its answers; that of
+an answer comes from its grade; that of a verdict is 1 if it contains a score.
 
 Version history: v0, first version.
 """
@@ -26,7 +26,7 @@ QUESTION_JUDGE = "judge_0"
 
 
 class JudgedQuestions(Arena):
-    """A proposer, n solvers, and n + 1 judges: one of the question, one of each answer."""
+    """A proposer, n solvers, and n + 1 judges: one for the question, one for each answer."""
 
     name = "judged_questions_v0"
     services: ClassVar[tuple[str, ...]] = ("oracle",)
@@ -60,14 +60,14 @@ class JudgedQuestions(Arena):
         argument_length: int = 2000,
     ) -> None:
         """Args:
-        proposers: 1, or 0 where all questions are given.
-        solvers: Answers to each question.
-        best_score: Scores go from 1 to this and count as shares of it.
-        least_quality: A question of a lower quality is not played, and pays no difficulty.
-        no_score: What counts in place of a verdict without a score, in [0, 1].
-        oracle: Checks answers for the metrics alone; nobody is paid by it.
-        forbidden: Questions, by their names (see `questions.names_of`), that may not be proposed.
-        question_length, answer_length: Characters; what is longer is invalid.
+        proposers: 1, or 0 if all questions are given.
+        solvers: Number of answers per question.
+        best_score: Maximum score; scores start at 1 and are divided by this number.
+        least_quality: Minimum quality of a question; below it, no solver answers.
+        no_score: Score in place of a verdict without a score, in [0, 1].
+        oracle: Checks answers for the metrics only, without effect on rewards.
+        forbidden: Ids of questions (see `arena.names_of`) that may not be proposed.
+        question_length, answer_length: Maximum characters; longer texts are invalid.
         argument_length: Characters of an answer's reasoning that its judge sees.
         """
         super().__init__({**seats(proposers, solver=solvers), "judge": solvers + 1})
@@ -82,13 +82,13 @@ class JudgedQuestions(Arena):
         self.solvers = [a for a in self.possible_agents if a.startswith("solver")]
 
     def default_task(self, rng: Random) -> Task:
-        """A proposal where there is a proposer, else a small sum."""
+        """Return a task to propose if there is a proposer, otherwise a small sum."""
         if PROPOSER in self.possible_agents:
             return Task(id="propose", payload={"mode": "propose"})
         return questions(count=1, seed=rng.randrange(2**32))[0]
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Begin with the proposal, or at once with the question."""
+        """Begin with the proposal or, if the question is given, with the answers."""
         proposing = task.payload.get("mode") == "propose"
         if proposing and PROPOSER not in self.possible_agents:
             raise ValueError("a task to propose needs proposers: 1")
@@ -99,7 +99,7 @@ class JudgedQuestions(Arena):
         self.verdicts: list[bool] = []
 
     def acting(self) -> Sequence[str]:
-        """The proposer, its judge, all solvers, and the judges of those who answered."""
+        """Return the proposer, its judge, all solvers, or the judges of the valid answers."""
         if not self.question:
             return [PROPOSER]
         if not self.graded:
@@ -107,20 +107,20 @@ class JudgedQuestions(Arena):
         return [_judge_of(agent) for agent in self.answers] or self.solvers
 
     def judged(self, judge: str) -> Mapping[str, bool]:
-        """The solver whose answer this judge grades; of the question's judge nobody."""
+        """Return the solver that this judge grades; {} for the question's judge."""
         return {agent: False for agent in self.answers if _judge_of(agent) == judge}
 
     def accepts(self, judge: str, verdict: Action | None) -> Sequence[str]:
-        """That solver, for more than half of the best score."""
+        """Return the graded solver if its score is above half of the best one."""
         share = read_score(verdict, self.best_score)
         return list(self.judged(judge)) if share is not None and share > 0.5 else []
 
     def saying(self, agent: str, words: str) -> Action:
-        """An answer without an argument."""
+        """Return an answer without an argument."""
         return json.dumps({"answer": words, "argument": ""})
 
     def view(self, agent: str) -> Observation:
-        """A judge sees the question, and the answer that it grades if it is no question's judge."""
+        """Return the question and, for a judge of an answer, that answer."""
         if agent == PROPOSER:
             return proposer_view(self.task.payload)
         answer = next((a for who, a in self.answers.items() if _judge_of(who) == agent), {})
@@ -137,7 +137,7 @@ class JudgedQuestions(Arena):
         )
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Take the question, its grade, the answers or their grades."""
+        """Store the question, its grade, the answers or their grades."""
         if PROPOSER in actions:
             self._propose(actions[PROPOSER])
         elif not self.graded:
@@ -183,7 +183,7 @@ class JudgedQuestions(Arena):
         self._settle({a: self._score(_judge_of(a), actions[_judge_of(a)]) for a in self.answers})
 
     def _settle(self, grades: Mapping[str, float]) -> None:
-        """Pay the solvers and the proposer; an answer that is none has grade 0."""
+        """Pay the solvers and the proposer; a missing answer has grade 0."""
         for agent, grade in grades.items():
             self.pay(agent, 0.5 * grade + 0.5)
         all_grades = [grades.get(agent, 0.0) for agent in self.solvers]
@@ -201,7 +201,7 @@ class JudgedQuestions(Arena):
         self._end()
 
     def _score(self, judge: str, action: Action | None) -> float:
-        """A verdict as a share of the best score, and its judge's pay: 1 where it is one."""
+        """Return a verdict's fraction of the best score, and pay the judge 1 for a valid one."""
         share = read_score(action, self.best_score)
         self.verdicts.append(share is not None)
         self.pay(judge, float(share is not None))
@@ -219,9 +219,9 @@ def _judge_of(solver: str) -> str:
 
 
 def read_score(action: Action | None, best: int) -> float | None:
-    """The share of the best score that a verdict gives ("7", "7.5", "7/10"); None for no score.
+    """Return a verdict's fraction of the best score ("7", "7.5", "7/10"), None without a score.
 
-    A whole has to be the best score: what 3/5 of ten is meant to be is for the judge to say.
+    The number after "/" must be the best score: "3/5" is ambiguous if the best score is 10.
     """
     given, slash, whole = (action or "").partition("/")
     score = number_in(given)
@@ -231,10 +231,10 @@ def read_score(action: Action | None, best: int) -> float | None:
 
 
 def raw_env(**settings: Any) -> JudgedQuestions:
-    """The arena itself."""
+    """Return the arena without a wrapper."""
     return JudgedQuestions(**settings)
 
 
 def env(**settings: Any) -> Any:
-    """The arena in PettingZoo's order-enforcing wrapper."""
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
     return OrderEnforcingWrapper(raw_env(**settings))

@@ -1,4 +1,4 @@
-"""Sums: drawn as questions, and verified, also those that a model has just made up."""
+"""Sums as questions, and a verifier that can also check sums proposed by a model."""
 
 import re
 from collections.abc import Mapping
@@ -13,27 +13,27 @@ from selfplay.rng import derive
 from selfplay.types import Task
 
 FORM = re.compile(r"[0-9]{1,4}( [+*-] [0-9]{1,4})*")
-"""Numbers of up to four digits with operations between them, single spaces around."""
+"""Pattern of numbers of up to four digits, joined by operations with single spaces."""
 
 
 class Calculator:
-    """1 where the answer is the value of the payload's `question`, else 0."""
+    """Verifier with score 1 if the answer is the value of the payload's `question`, else 0."""
 
     def __init__(self, *, most_terms: int = 8) -> None:
-        """`most_terms`: numbers that a question may have."""
+        """`most_terms` is the maximum number of terms in a question."""
         if most_terms < 1:
             raise ValueError("most_terms is at least 1")
         self.most_terms = most_terms
 
     def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
-        """The score; 0 also where the question is none."""
+        """Return the score; 0 if the question is invalid."""
         question = str(payload["question"])
         if self.fault(question):
             return 0.0
         return float(number_in(answer) == evaluate(question))
 
     def fault(self, question: str) -> str | None:
-        """Why a text is no question of this kind; None where it is one."""
+        """Return the name of the reason why a text is no sum, or None."""
         if not FORM.fullmatch(question):
             return "no_sum"
         return "too_many_terms" if len(question.split()) // 2 + 1 > self.most_terms else None
@@ -41,23 +41,23 @@ class Calculator:
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """What is drawn from."""
+    """Distribution of sums as questions."""
 
     terms: tuple[int, int] = (2, 2)
-    """Least and most numbers of a question."""
+    """Minimum and maximum number of terms."""
     largest: int = 12
-    """Largest number."""
+    """Largest number in a question."""
     operations: str = "+-"
-    """Of + - *."""
+    """Operations, some of + - *."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.terms[0] <= self.terms[1] or self.largest < 1:
-            raise ValueError("terms: at least 1, least first; largest: at least 1")
+            raise ValueError("terms must be at least 1, minimum first; largest at least 1")
         if not self.operations or not set(self.operations) <= set("+-*"):
-            raise ValueError(f"operations are some of + - *, not {self.operations!r}")
+            raise ValueError(f"operations must be some of + - *, not {self.operations!r}")
 
     def draw(self, rng: Random, split: Split = "train") -> str:
-        """A question of this split; the splits share none."""
+        """Return a random question of a split; the splits share no question."""
         while True:
             words = [str(rng.randint(0, self.largest))]
             for _ in range(rng.randint(*self.terms) - 1):
@@ -77,9 +77,9 @@ def sums(
     labelled: bool = True,
     seed: int = 0,
 ) -> list[Task]:
-    """`count` different questions with their answers, or without; raises ValueError.
+    """Return `count` different questions, with or without answers; raises ValueError.
 
-    Unlabelled, a task holds nothing that could tell a learner what is right.
+    Tasks without labels contain no information about the right answer.
     """
     domain = Sums(terms=terms, largest=largest, operations=operations)
     rng = Random(derive(seed, "sums", split))
@@ -90,7 +90,7 @@ def sums(
         tries += 1
         if tries > 100 * count:
             raise ValueError(
-                f"count: there are not {count} such questions; {len(found)} were found"
+                f"count: cannot make {count} different questions; {len(found)} were found"
             )
     return [
         question_task("sum", question, str(evaluate(question)) if labelled else None)

@@ -1,4 +1,4 @@
-"""Verifiers: how right an answer to a task is, and what counts as an answer."""
+"""Verifiers, which score answers, and the parsing and comparison of answers."""
 
 import json
 from collections.abc import Mapping
@@ -10,53 +10,56 @@ from selfplay.rewards import normalized_answer
 from selfplay.types import well_formed
 
 LONGEST_NUMBER = 100
-"""Characters."""
+"""Maximum length of a number, in characters."""
 
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Scores answers. An arena shares it with its forks, so it may hold a model."""
+    """Protocol of objects that score answers; forks of an arena share them."""
 
     def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
-        """A score in [0, 1] of an answer to the task of this payload; no text makes it raise."""
+        """Return the score in [0, 1] of any text as an answer to the task of this payload."""
         ...
 
 
 class Matches:
-    """1 where the answer says what the payload's `answer` says, else 0 (see `meaning`)."""
+    """Verifier with score 1 if the answer has the meaning of the payload's `answer`, else 0."""
 
     def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
-        """The score; ConfigError for a task that does not say its answer."""
+        """Return the score; raises ConfigError for a task without an answer."""
         if "answer" not in payload:
             raise ConfigError(
-                "verifier: Matches needs tasks with an 'answer', and one has none; give them one, "
-                "or choose a verifier that knows it"
+                "verifier: Matches needs an 'answer' in every task, and one has none; add answers, "
+                "or choose a verifier that needs none"
             )
         return float(meaning(answer) == meaning(str(payload["answer"])))
 
 
 def meaning(answer: str) -> str:
-    """What an answer says: equal for answers that differ in writing alone.
+    """Return the meaning of an answer, which ignores differences in notation.
 
-    A number is its value; anything else is normalised as SQuAD does, which would take the sign and
-    the point out of a number.
+    The meaning of a number is its value. Other texts are normalised as in SQuAD, which would remove
+    the sign and the point of a number.
     """
     number = number_in(answer)
     return f"={number}" if number is not None else normalized_answer(answer) or answer.strip()
 
 
 def vote(answer: str | None, verifier: Verifier) -> str | None:
-    """What a vote counts an answer as, "" for none; None where another verifier than `Matches`
-    says what is right: to it answers may be one that differ in meaning as text."""
+    """Return the meaning of an answer for votes, "" if there is no answer.
+
+    Returns None for another verifier than `Matches`, for which texts of different meaning may be
+    equally right.
+    """
     if not isinstance(verifier, Matches):
         return None
     return meaning(answer) if answer else ""
 
 
 def number_in(text: str) -> Fraction | None:
-    """The number that a text is, if it is one: "7", "-1.50", "3/4", "1,000"."""
+    """Return the number in a text such as "7", "-1.50", "3/4" or "1,000", or None."""
     plain = text.strip().rstrip(".").replace(",", "")
-    # Without an exponent: "1e999999999" would be a number of a billion digits.
+    # Exponents are not allowed: "1e999999999" would have a billion digits.
     if len(plain) > LONGEST_NUMBER or not set(plain) <= set("0123456789+-./"):
         return None
     try:
@@ -66,8 +69,11 @@ def number_in(text: str) -> Fraction | None:
 
 
 def read_argued(action: str | None, *, answer: int, argument: int) -> dict[str, str] | None:
-    """{"answer": ..., "argument": ...} of an action in that form, cut to so many characters of
-    argument; None where there is no answer, or one longer than `answer` characters."""
+    """Return {"answer": ..., "argument": ...} from a JSON action.
+
+    The argument is cut to `argument` characters. Returns None if there is no answer, or one longer
+    than `answer` characters.
+    """
     try:
         data = json.loads(action or "")
         said, because = data["answer"].strip(), data.get("argument", "")
@@ -75,5 +81,5 @@ def read_argued(action: str | None, *, answer: int, argument: int) -> dict[str, 
         return None
     if not said or len(said) > answer or not isinstance(because, str):
         return None
-    # JSON escapes can smuggle in what is no text.
+    # JSON escapes can contain invalid text, such as lone surrogates.
     return {"answer": well_formed(said), "argument": well_formed(because.strip()[:argument])}

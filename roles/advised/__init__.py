@@ -1,4 +1,4 @@
-"""The advised role: any role, told what to mind where the arena has advice for it."""
+"""The advised role: any role, with the arena's advice added to its prompt."""
 
 from collections.abc import Mapping
 
@@ -8,15 +8,15 @@ from selfplay.types import Action, Message, Observation
 
 
 class Advised(Role):
-    """Shows the observation's `advice` below another role's prompt; without advice, that prompt."""
+    """Adds the observation's `advice`, if there is any, to another role's prompt."""
 
     def __init__(self, *, role: Role, style: str = "full") -> None:
-        """`role` makes the prompt and reads the action; `style` names how advice is shown."""
+        """`role` makes the prompt and parses the action; `style` names the template of advice."""
         super().__init__(template=load("advised", style), memory=role.memory)
         self.role = role
 
     def prompt(self, observation: Observation) -> list[Message]:
-        """The role's messages, with the advice in the last of them."""
+        """Return the role's messages, with the advice in the last one."""
         *before, last = self.role.prompt(observation)
         advice = observation.fields.get("advice")
         if not advice:
@@ -25,9 +25,9 @@ class Advised(Role):
         return [*before, *super().prompt(Observation(fields=fields))]
 
     def parse(self, text: str) -> Action:
-        """The role's action."""
+        """Return the action that `role` parses."""
         return self.role.parse(text)
 
     def metrics(self, text: str) -> Mapping[str, float]:
-        """The role's figures."""
+        """Return the metrics of `role`."""
         return self.role.metrics(text)

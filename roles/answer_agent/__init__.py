@@ -1,4 +1,4 @@
-"""The answer agent: picks the memories that it uses and answers (Memory-R1, 2508.19828)."""
+"""The answer agent: selects memories and answers a question (Memory-R1, 2508.19828)."""
 
 import json
 import re
@@ -12,20 +12,20 @@ MENTION = re.compile(r"\[([0-9.]{1,20})\]")
 
 
 class AnswerAgent(Role):
-    """Writes down the memories that it selects, and behind them a marked answer."""
+    """Parses the selected memories, and the answer after a marker."""
 
     def __init__(
         self, *, style: str = "full", marker: str = "**Answer:**", **settings: Any
     ) -> None:
-        """`style` names a prompt template of `roles/prompts`, or is the path of one; the answer is
-        what follows the `marker`."""
+        """`style` is the name or path of a prompt template; the answer is the text after
+        `marker`."""
         super().__init__(template=load("answer_agent", style), **settings)
         self.marker = marker
 
     def parse(self, text: str) -> Action:
-        """{"answer": ..., "memories": [ids]}; raises `InvalidAction`.
+        """Return {"answer": ..., "memories": [ids]}; raises `InvalidAction`.
 
-        Named are the memories whose ids stand in square brackets before the marker.
+        The memories are the ids in square brackets before the marker.
         """
         if text.count(self.marker) > 1:
             raise InvalidAction("several_answers")

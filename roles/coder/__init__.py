@@ -1,4 +1,4 @@
-"""The coder: writes its part of a program."""
+"""The coder, which writes a part of a program."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from selfplay.types import Action, InvalidAction
 
 
 class Coder(Role):
-    """Answers with code, in its only Python fence or bare."""
+    """Parses code from a single Python fence, or from the whole text."""
 
     def __init__(self, *, game: str = "coder", style: str = "full", **settings: Any) -> None:
-        """`style` names a prompt template of the game in `roles/prompts`, or is the path of one."""
+        """`style` is the name of a prompt style of the game, or the path of a template."""
         super().__init__(template=load(game, style), **settings)
 
     def parse(self, text: str) -> Action:
-        """The code; raises `InvalidAction`."""
+        """Return the code; raises `InvalidAction`."""
         blocks = fenced(text, "python")
         if len(blocks) > 1:
             raise InvalidAction("several_answers")

@@ -1,4 +1,4 @@
-"""The debater: argues, and gives its answer between tags."""
+"""The debater, which argues and gives its answer between tags."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from selfplay.types import Action, InvalidAction
 
 
 class Debater(TaggedRole):
-    """What stands between the tags is the answer; the rest is the argument that others read."""
+    """Parses the answer between the tags and the argument, which is the other text."""
 
     def __init__(
         self,
@@ -20,11 +20,11 @@ class Debater(TaggedRole):
         closing: str = "</answer>",
         **settings: Any,
     ) -> None:
-        """`style` names a prompt template of the game in `roles/prompts`, or is the path of one."""
+        """`style` is the name of a prompt style of the game, or the path of a template."""
         super().__init__(template=load(game, style), opening=opening, closing=closing, **settings)
 
     def parse(self, text: str) -> Action:
-        """{"answer": ..., "argument": ...}; raises `InvalidAction`, also for an empty answer."""
+        """Return {"answer": ..., "argument": ...}; raises `InvalidAction` without an answer."""
         answer, argument = self.split(text)
         if not answer:
             raise InvalidAction("no_answer")

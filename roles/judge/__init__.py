@@ -1,4 +1,4 @@
-"""The judge: reads a debate and says who, or what, is right."""
+"""The judge, which reads a debate and gives a verdict."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from selfplay.types import Action, InvalidAction
 
 
 class Judge(ThinkingRole):
-    """Thinks, then gives its verdict; which verdicts there are is for the arena to say."""
+    """Parses the verdict after the thoughts; the arena checks the verdict."""
 
     def __init__(self, *, game: str = "judge", style: str = "full", **settings: Any) -> None:
-        """`style` names a prompt template of the game in `roles/prompts`, or is the path of one."""
+        """`style` is the name of a prompt style of the game, or the path of a template."""
         super().__init__(template=load(game, style), **settings)
 
     def parse(self, text: str) -> Action:
-        """The verdict."""
+        """Return the verdict; raises `InvalidAction` for an empty one."""
         verdict = super().parse(text)
         if not verdict:
             raise InvalidAction("no_verdict")

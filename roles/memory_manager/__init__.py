@@ -1,4 +1,4 @@
-"""The memory manager: decides what becomes of a fact (Memory-R1, 2508.19828)."""
+"""The memory manager, which updates the memory bank for a fact (Memory-R1, 2508.19828)."""
 
 import json
 from typing import Any
@@ -9,14 +9,14 @@ from selfplay.types import Action, InvalidAction
 
 
 class MemoryManager(Role):
-    """Answers with JSON and nothing else; what it may say of the bank is for the arena to judge."""
+    """Parses a text that is only JSON; the arena checks the operation."""
 
     def __init__(self, *, style: str = "full", **settings: Any) -> None:
-        """`style` names a prompt template of `roles/prompts`, or is the path of one."""
+        """`style` is the name of a prompt style of the role, or the path of a template."""
         super().__init__(template=load("memory_manager", style), **settings)
 
     def parse(self, text: str) -> Action:
-        """The JSON text; raises `InvalidAction` "not_json"."""
+        """Return the JSON text; raises `InvalidAction` "not_json"."""
         try:
             json.loads(text)
         except (ValueError, RecursionError):

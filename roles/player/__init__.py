@@ -1,4 +1,4 @@
-"""The player: says its move, or a message to others, and nothing else."""
+"""The player, whose text is only a move or a message."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from selfplay.types import Action, InvalidAction
 
 
 class Player(Role):
-    """The whole text is the action; which texts are legal moves is for the arena to say."""
+    """Uses the whole text as the action; the arena checks if the move is legal."""
 
     def __init__(self, *, game: str, style: str = "full", **settings: Any) -> None:
-        """`style` names a prompt template of the game in `roles/prompts`, or is the path of one."""
+        """`style` is the name of a prompt style of the game, or the path of a template."""
         super().__init__(template=load(game, style), **settings)
 
     def parse(self, text: str) -> Action:
-        """The text without white space around it."""
+        """Return the text without white space around it; raises `InvalidAction` if it is empty."""
         words = text.strip()
         if not words:
             raise InvalidAction("empty")

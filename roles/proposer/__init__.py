@@ -1,4 +1,4 @@
-"""The proposer: makes a new task for the solvers."""
+"""The proposer, which makes a new task for the solvers."""
 
 import json
 from typing import Any
@@ -9,14 +9,14 @@ from selfplay.types import Action, InvalidAction
 
 
 class Proposer(ThinkingRole):
-    """Proposes a program and an input, or inputs and a message for a given program."""
+    """Parses a program and an input, or inputs and a message for a given program."""
 
     def __init__(self, *, style: str = "full", **settings: Any) -> None:
-        """`style` names a prompt template of `roles/prompts`, or is the path of one."""
+        """`style` is the name of a prompt style of the role, or the path of a template."""
         super().__init__(template=load("proposer", style), **settings)
 
     def parse(self, text: str) -> Action:
-        """A JSON object with `inputs` and `program` or `message`, read from the answer's fences."""
+        """Return JSON with `inputs` and `program` or `message` from the answer's fences."""
         answer = super().parse(text)
         programs, inputs = fenced(answer, "python"), fenced(answer, "input")
         messages = fenced(answer, "message")

@@ -1,4 +1,4 @@
-"""The solver: works a task out and answers it."""
+"""The solver, which works on a task and answers it."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ FENCES = ("output", "input", "python")
 
 
 class Solver(ThinkingRole):
-    """Answers with an output, an input or a program, in a code fence or bare."""
+    """Parses an output, an input or a program from a code fence, or from the whole answer."""
 
     def __init__(self, *, style: str = "full", **settings: Any) -> None:
-        """`style` names a prompt template of `roles/prompts`, or is the path of one."""
+        """`style` is the name of a prompt style of the role, or the path of a template."""
         super().__init__(template=load("solver", style), **settings)
 
     def parse(self, text: str) -> Action:
-        """What stands in the answer's only fence, or the answer itself where it has none."""
+        """Return the content of the answer's only fence, or the answer if it has none."""
         answer = super().parse(text)
         blocks = [block for language in FENCES for block in fenced(answer, language)]
         if len(blocks) > 1:

@@ -1,4 +1,4 @@
-"""The tagged role: says anything, and between its tags what it means to do."""
+"""The tagged role, whose action is the text between its tags."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from selfplay.types import Action, InvalidAction
 
 
 class Tagged(TaggedRole):
-    """What stands between the tags is the action: a question, a score, a piece of advice."""
+    """Parses the text between the tags: a question, a score or a piece of advice."""
 
     def __init__(self, *, game: str, style: str = "full", **settings: Any) -> None:
-        """`style` names a prompt template of the game in `roles/prompts`, or is the path of one."""
+        """`style` is the name of a prompt style of the game, or the path of a template."""
         super().__init__(template=load(game, style), **settings)
 
     def parse(self, text: str) -> Action:
-        """The text between the tags; raises `InvalidAction`, also for an empty one."""
+        """Return the text between the tags; raises `InvalidAction`, also for an empty one."""
         said = super().parse(text)
         if not said:
             raise InvalidAction("empty")

@@ -1,1 +1,1 @@
-"""The command line."""
+"""Command line of selfplay, one module per group of commands."""

@@ -1,4 +1,4 @@
-"""What commands are given: overrides, and the config that they make."""
+"""Arguments of commands: overrides, and the config that they compose."""
 
 import argparse
 import sys
@@ -10,9 +10,9 @@ from selfplay.config import compose
 from selfplay.errors import ConfigError
 
 HOST = "127.0.0.1"
-"""Where pages are served: to this machine alone."""
+"""Default address of the local pages, which only this machine can open."""
 PLAY_PORT = 8766
-"""Where `play --page` is."""
+"""Default port of `play --page`."""
 
 
 def tell(lines: Iterable[str]) -> None:
@@ -32,12 +32,12 @@ def load(
     *,
     tell: Callable[[str], object] = note,
 ) -> dict[str, Any]:
-    """The config that a command's flags and overrides compose to.
+    """Return the config that a command's flags and overrides compose.
 
     Args:
         options: Flags of the command.
-        overrides: Its other arguments.
-        tell: Called with a line for each dropped setting of an experiment; prints it by default.
+        overrides: Other arguments of the command.
+        tell: Called with a line per dropped setting of an experiment; the default prints it.
     """
     path: Path | None = getattr(options, "config_path", None)
     name = "config" if path is not None and (path / "config.yaml").is_file() else compose.BASE
@@ -45,7 +45,7 @@ def load(
 
 
 def no_flags(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for what is neither key=value nor a key that is taken out."""
+    """Raise ConfigError for an argument that is neither key=value nor ~key."""
     for override in overrides:
         if override.startswith("-") or ("=" not in override and not override.startswith("~")):
             raise ConfigError(
@@ -55,16 +55,16 @@ def no_flags(overrides: Sequence[str]) -> None:
 
 
 def nothing_more(rest: Sequence[str]) -> None:
-    """Raise ConfigError for an argument that nobody asked for."""
+    """Raise ConfigError for an unexpected argument."""
     if rest:
         raise ConfigError(f"unexpected argument {rest[0]!r} (see selfplay --help)")
 
 
 class Steps(argparse.Action):
-    """Flag that takes several numbers; other arguments after the numbers are overrides.
+    """Flag with several numbers; other arguments after the numbers are overrides.
 
     `replay RUN --steps 20 credit=rloo` means the same as `replay RUN credit=rloo --steps 20`. The
-    overrides are collected in `behind`.
+    overrides are collected in `later_overrides`.
     """
 
     def __call__(
@@ -84,4 +84,4 @@ class Steps(argparse.Action):
         if not found:
             parser.error(f"argument {option_string}: expected at least one step")
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), *map(int, found)])
-        namespace.behind = [*getattr(namespace, "behind", []), *others]
+        namespace.later_overrides = [*getattr(namespace, "later_overrides", []), *others]

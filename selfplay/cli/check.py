@@ -1,9 +1,9 @@
-"""The command that tries a config without any model."""
+"""Command `selfplay check`, which tries a config without any model."""
 
 import argparse
 import sys
 
-from selfplay.cli.arguments import load, no_flags, note
+from selfplay.cli.arguments import load, no_flags, tell
 
 FAULTY = 2
 
@@ -14,12 +14,11 @@ def check(options: argparse.Namespace, overrides: list[str]) -> int:
     settings = load(options, overrides)
     from selfplay.config.run_config import run_folder
     from selfplay.experiment.check import games
-    from selfplay.experiment.experiment import notes, validate
+    from selfplay.experiment.validation import validate
 
-    validate(settings)
+    notes = validate(settings)
     run_folder(settings["run"])
-    for line in notes(settings):
-        note(line)
+    tell(notes)
     faults = 0
     for played in games(settings, seed=options.seed):
         print("\n".join(played.shown))

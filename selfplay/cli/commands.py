@@ -1,4 +1,4 @@
-"""What each command of the command line does."""
+"""Functions of all commands, by name."""
 
 from selfplay.cli.check import check
 from selfplay.cli.completion import completion

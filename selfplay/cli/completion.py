@@ -1,4 +1,4 @@
-"""The command that prints what a shell needs to complete the arguments of `selfplay`."""
+"""Command `selfplay completion`, which prints a completion script for a shell."""
 
 import argparse
 import shlex
@@ -9,7 +9,7 @@ from selfplay.config import compose
 from selfplay.errors import ConfigError, nearest
 
 OVERRIDDEN = ("train", "warmstart", "check", "play", "replay", "plan")
-"""Commands that take key=value."""
+"""Commands with key=value arguments."""
 
 BASH = """\
 # Completion of selfplay for bash; in ~/.bashrc: source <(selfplay completion bash)
@@ -73,12 +73,12 @@ def completion(options: argparse.Namespace, rest: list[str]) -> None:
 
 
 def script(shell: str, parser: argparse.ArgumentParser, *, search: Sequence[str] = ()) -> str:
-    """The completion script of a shell: commands, their flags, config groups and keys.
+    """Return the completion script of a shell: commands, flags, config groups and keys.
 
     Args:
         shell: bash, zsh or fish.
-        parser: The parser of the whole command line.
-        search: More folders of config groups, whose configs are completed too.
+        parser: Parser of the whole command line.
+        search: More folders of config groups to complete.
     Raises:
         ConfigError: For another shell.
     """
@@ -136,7 +136,7 @@ def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Argument
 
 
 def _choices(search: Sequence[str]) -> Iterator[str]:
-    """Every config of every group, as an override that chooses it."""
+    """Yield every config of every group, as the override that chooses it."""
     for group in compose.groups(search):
         plus = "+" if group in compose.GROUPS_WITH_PLUS else ""
         for name in compose.choices(group, search):

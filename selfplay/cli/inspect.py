@@ -1,4 +1,4 @@
-"""Commands that show runs and what there is. Heavy modules load where they are needed."""
+"""Commands that show runs, replay them, and list configs; each imports heavy modules itself."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from selfplay.run.formatting import number
 
 
 def report(options: argparse.Namespace, rest: list[str]) -> None:
-    """Write the page of a run or of a sweep."""
+    """Write the report of a run or of a sweep."""
     nothing_more(rest)
     from selfplay.run import sweep
 
@@ -29,14 +29,14 @@ def report(options: argparse.Namespace, rest: list[str]) -> None:
 
 
 def watch(options: argparse.Namespace, rest: list[str]) -> None:
-    """Serve the pages of runs."""
+    """Serve the live pages of runs."""
     nothing_more(rest)
     _need_server("watch")
     from selfplay.run.directory import cache_folder
     from selfplay.viewer.catalog import RunCatalogue
     from selfplay.viewer.server import serve
 
-    # Games of arenas without a run are saved beside it, perhaps while this goes on.
+    # Games of arenas without a run are saved in this folder, which may appear later.
     later = [] if options.runs else [Path("games")]
     catalogue = RunCatalogue(options.runs or [Path("runs")], later=later)
     serve(catalogue, cache=cache_folder() / "viewer", host=options.host, port=options.port)
@@ -51,7 +51,7 @@ def _need_server(command: str) -> None:
 
 
 def play(options: argparse.Namespace, rest: list[str]) -> None:
-    """Let a person take a seat, at the terminal or in a page."""
+    """Let a person play as an agent, at the terminal or in a browser."""
     no_flags(rest)
     if options.page:
         _play_in_page(options, rest)
@@ -60,7 +60,7 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
         if getattr(options, flag) is not None:
             raise ConfigError(f"--{flag} is for the page; give --page too")
     if options.agent is None:
-        raise ConfigError("play needs --as AGENT, your seat; with --page it is chosen there")
+        raise ConfigError("play needs --as AGENT, your agent; with --page you choose it there")
     from selfplay.experiment.human_play import at_terminal
     from selfplay.experiment.human_play import play as games
     from selfplay.rollout.matches import returns
@@ -76,10 +76,10 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
             overrides=rest,
             search=options.config_dir,
         ):
-            told = ", ".join(f"{agent} {number(paid)}" for agent, paid in returns(episode).items())
-            print(f"\n{episode.status.value}: {episode.error or told}\nsaved    {path}")
+            paid = ", ".join(f"{agent} {number(pay)}" for agent, pay in returns(episode).items())
+            print(f"\n{episode.status.value}: {episode.error or paid}\nsaved    {path}")
     except EOFError as error:
-        raise RunError("no more input; the game that was being played is not saved") from error
+        raise RunError("no more input; the current game is not saved") from error
 
 
 def _play_in_page(options: argparse.Namespace, overrides: Sequence[str]) -> None:
@@ -101,11 +101,11 @@ def _play_in_page(options: argparse.Namespace, overrides: Sequence[str]) -> None
 
 
 def replay(options: argparse.Namespace, overrides: list[str]) -> None:
-    """Play a run's record again, under its own config or another."""
-    overrides = [*options.behind, *overrides]
+    """Replay a run's record with its own config or another one."""
+    overrides = [*options.later_overrides, *overrides]
     no_flags(overrides)
-    from selfplay.experiment.experiment import validate
     from selfplay.experiment.replay import RunReplayer
+    from selfplay.experiment.validation import validate
     from selfplay.run.directory import Run
 
     Run.open(options.run)
@@ -120,13 +120,13 @@ def replay(options: argparse.Namespace, overrides: list[str]) -> None:
     if found.differences and not overrides:
         raise RunError(
             f"{options.run} is not reproduced under its own config: {len(found.differences)} "
-            "rewards or advantages came out otherwise; something of its arena is not in its "
-            "state, or the program has changed since"
+            "rewards or advantages differ; its arena depends on something outside its "
+            "task, or the program has changed since"
         )
 
 
 def study(options: argparse.Namespace, rest: list[str]) -> None:
-    """Measure a run."""
+    """Run a study of runs."""
     nothing_more(rest)
     from selfplay.cli import study as command
 
@@ -134,7 +134,7 @@ def study(options: argparse.Namespace, rest: list[str]) -> None:
 
 
 def list_choices(options: argparse.Namespace, rest: list[str]) -> None:
-    """List the configs that there are."""
+    """List the configs of one group or of all groups."""
     nothing_more(rest)
     groups = compose.groups(options.config_dir)
     if options.group and options.group not in groups:

@@ -1,4 +1,4 @@
-"""The limit of trust of each command, from its flags (see `selfplay.config.trust`)."""
+"""Limit of trust of each command, from its flags (see `selfplay.config.trust`)."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from selfplay.config.trust import TrustLimit
 
 RUNS = ("evaluate", "replay", "study", "report", "watch")
-"""Commands that always open the folder of a run."""
+"""Commands that always open a run folder."""
 
 
 def takes_trust(command: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def takes_trust(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PACKAGE",
-        help="run code of this package where the run's config names it; may be repeated",
+        help="allow code of this package if the run's config names it; may be repeated",
     )
 
 
@@ -28,9 +28,9 @@ def limit_of(
     """Return the limit of a command; None if the user composes the config on the command line.
 
     Args:
-        options: The flags of the command; its name is `options.name`.
-        rest: Its other arguments.
-        words: The command line after `selfplay`.
+        options: Flags of the command; its name is `options.name`.
+        rest: Other arguments of the command.
+        words: Command line after `selfplay`.
     Raises:
         ConfigError: If a `--trust` is not a package name.
     """
@@ -57,8 +57,8 @@ def _opens_run(options: argparse.Namespace, rest: Sequence[str]) -> bool:
 def search_current_folder(limit: TrustLimit | None) -> None:
     """Append the current folder to the search path of modules.
 
-    A user's own arenas and roles may be there. The folder is not searched if the user opens a run
-    folder and trusts no package: a folder of downloads may hold a module of any name.
+    It may contain the user's own arenas and roles. It is not searched if the user opens a run
+    folder and trusts no package: a folder of downloads may contain a module of any name.
     """
     if limit is not None and not limit.packages:
         return

@@ -1,4 +1,4 @@
-"""The command line: train, check, evaluate, warmstart, report, replay, play, study, plan, list."""
+"""The command line: every command of `selfplay` and its flags."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from selfplay import __version__
-from selfplay.cli import commands, plan, study
+from selfplay.cli import commands, new, plan, study
 from selfplay.cli.arguments import HOST, PLAY_PORT, Steps
 from selfplay.cli.limits import limit_of, search_current_folder, takes_trust
 from selfplay.config.trust import limited
@@ -20,9 +20,9 @@ INTERRUPTED = signals.EXIT_CODE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0, 2 for what a user can mend, 130 for Ctrl-C.
+    """Run one command and return the exit code: 0, 2 for a user's error, 130 for Ctrl-C.
 
-    A plan that does not fit its cluster is 3.
+    The code is 3 for a plan that does not fit its cluster.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -30,18 +30,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except BaseException as error:
-        # After an interrupt every error counts as one: pydantic's C code makes a SchemaError of it.
+        # After an interrupt every error counts as one: pydantic's C code raises SchemaError then.
         interrupted = isinstance(error, KeyboardInterrupt) or signals.raised()
         if isinstance(error, SystemExit) or not interrupted:
             raise
-        _complain("interrupted; what was recorded is kept, and train resume=RUN goes on with a run")
+        _complain("interrupted; all records are kept, train resume=RUN continues a run")
         return INTERRUPTED
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        options, rest = _parser().parse_known_args(arguments)
-        limit = limit_of(options, rest, sys.argv[1:] if arguments is None else arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        options, rest = _parser(words).parse_known_args(words)
+        limit = limit_of(options, rest, words)
         search_current_folder(limit)
         command: Callable[[argparse.Namespace, list[str]], int | None] = options.command
         with limited(limit):
@@ -63,7 +64,7 @@ def _complain(problem: str) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, like all others."""
+    """Argument parser with one-line errors."""
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
@@ -73,7 +74,8 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message} (see {self.prog} --help)")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser of a command line; it has the measures only if `words` has `study`."""
     parser = _Parser(
         prog="selfplay",
         description="Multi-agent self-play reinforcement learning of language models",
@@ -105,23 +107,23 @@ def _parser() -> argparse.ArgumentParser:
         "train",
         commands.train,
         help="train: selfplay train +experiment=NAME [key=value ...], or resume=RUN",
-        description="Train: selfplay train +experiment=NAME [key=value ...]. Go on with a run: "
+        description="Train: selfplay train +experiment=NAME [key=value ...]. Continue a run: "
         "selfplay train resume=RUN. Other arguments are Hydra overrides, such as seed=1.",
     )
     train.add_argument(
         "--config-path",
         type=Path,
         metavar="FOLDER",
-        help="a run to do again (with run.name=NEW), or a folder with a base.yaml",
+        help="a run to repeat (with run.name=NEW), or a folder with a base.yaml",
     )
     takes_folders(train)
     train.add_argument(
         "-m",
         "--multirun",
         action="store_true",
-        help="a run for every combination of values that are listed, such as seed=0,1,2",
+        help="one run per combination of the listed values, such as seed=0,1,2",
     )
-    train.add_argument("--jobs", type=int, default=1, help="runs of -m side by side (default 1)")
+    train.add_argument("--jobs", type=int, default=1, help="concurrent runs of -m (default 1)")
     takes_trust(train)
     train.add_argument("--cfg", action="store_true", help="print the composed config and stop")
     check = add(
@@ -129,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.check,
         help="try a config without a model: selfplay check +experiment=NAME [key=value ...]",
         description="Validate a config, then play one game of its arena and one of each evaluation "
-        "with random moves and without any model. Prints what the agents saw and were paid, and a "
+        "with random moves and without any model. Prints observations and rewards, and a "
         "line for each fault; the exit code is 2 if there is a fault.",
     )
     check.add_argument(
@@ -140,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     takes_trust(check)
     evaluate = add("evaluate", commands.evaluate, help="evaluate the newest checkpoint of a run")
     evaluate.add_argument("run", type=Path)
-    evaluate.add_argument("--json", action="store_true", help="print the figures as JSON")
+    evaluate.add_argument("--json", action="store_true", help="print the metrics as JSON")
     takes_trust(evaluate)
     takes_folders(
         add("warmstart", commands.warmstart, help="make or find a config's warm-started model")
@@ -150,9 +152,9 @@ def _parser() -> argparse.ArgumentParser:
     watch = add(
         "watch",
         commands.watch,
-        help="look at runs in a browser, live: selfplay watch [RUN ...]",
+        help="show runs live in a browser: selfplay watch [RUN ...]",
         description="A local page over run folders: curves, episodes, groups, tokens, tasks. Needs "
-        "selfplay[watch]. Only this machine can open it; with another --host it takes a token.",
+        "selfplay[watch]. Only this machine can open it; with another --host it requires a token.",
     )
     watch.add_argument(
         "runs", type=Path, nargs="*", metavar="RUN", help="runs, or folders of them (default runs)"
@@ -161,55 +163,55 @@ def _parser() -> argparse.ArgumentParser:
     play = add(
         "play",
         commands.play,
-        help="take a seat yourself: selfplay play RUN --as player_1 [key=value ...]",
+        help="play as one of the agents: selfplay play RUN --as player_1 [key=value ...]",
         description="Play against the newest policies of a run, or in an arena of `selfplay list "
         "arena` against a script, at the terminal or in a browser. Games are saved as episodes. "
         "key=value changes the run's or the arena's config, such as arena.rounds=2. "
-        "\\n in a line of the terminal begins a new one.",
+        "\\n in a line of the terminal begins a new line.",
     )
-    play.add_argument("target", metavar="RUN or ARENA", help="RUN@STEP: of another checkpoint")
-    play.add_argument("--as", dest="agent", metavar="AGENT", help="your seat")
+    play.add_argument("target", metavar="RUN or ARENA", help="RUN@STEP uses another checkpoint")
+    play.add_argument("--as", dest="agent", metavar="AGENT", help="your agent")
     play.add_argument(
-        "--page", action="store_true", help="in a browser, not at the terminal: selfplay[watch]"
+        "--page", action="store_true", help="play in a browser; needs selfplay[watch]"
     )
     play.add_argument(
         "--against",
         default="",
         metavar="SCRIPT",
-        help="who plays the rest in an arena without a run: the dotted name of a function (agent, "
-        "observation, rng) (default: random legal moves)",
+        help="script of the other agents in an arena without a run: dotted name of a function "
+        "(agent, observation, rng) (default: random legal moves)",
     )
     takes_folders(play)
-    play.add_argument("--games", type=int, help="how many, at the terminal (default 1)")
+    play.add_argument("--games", type=int, help="number of games at the terminal (default 1)")
     play.add_argument("--seed", type=int, default=0)
     takes_trust(play)
     listens(play, port=PLAY_PORT)
-    play.set_defaults(host=None, port=None)  # what only the page takes is refused without it
+    play.set_defaults(host=None, port=None)  # refused without --page
     replay = add(
         "replay",
         commands.replay,
-        help="rewards and credit of a run's record again: selfplay replay RUN [key=value ...]",
-        description="Play the recorded episodes of a run again, without any model: under its own "
-        "config they must come out as recorded; key=value shows what another would have paid and "
-        "credited, such as credit=rloo or arena.incentives.corrected=0.5.",
+        help="recompute rewards and credit of a run: selfplay replay RUN [key=value ...]",
+        description="Replay the recorded episodes of a run without any model. With the run's own "
+        "config the results must equal the record; key=value shows the rewards and advantages of "
+        "another config, such as credit=rloo or arena.incentives.corrected=0.5.",
     )
     replay.add_argument("run", type=Path)
     replay.add_argument(
-        "--steps", action=Steps, nargs="+", default=[], metavar="N", help="these alone"
+        "--steps", action=Steps, nargs="+", default=[], metavar="N", help="replay only these steps"
     )
-    replay.set_defaults(behind=[])
+    replay.set_defaults(later_overrides=[])
     replay.add_argument("--json", action="store_true", help="print all differences as JSON")
     takes_trust(replay)
-    study.add_arguments(
-        add("study", commands.study, help="measure a run: study exploitability RUN")
-    )
+    measuring = add("study", commands.study, help="measure a run: study exploitability RUN")
+    if "study" in words:  # importing the measures takes a second
+        study.add_arguments(measuring)
     planned = add(
         "plan",
         plan.run,
-        help="memory and seconds per step: selfplay plan experiment=NAME cluster=NAME",
+        help="predict memory and seconds per step: selfplay plan experiment=NAME cluster=NAME",
         description="Predict memory per device and seconds per step of a config on a cluster: "
         "selfplay plan experiment=NAME cluster=gpus_8 [cluster.device=h200] [key=value ...]. Exit "
-        "code 3 where it does not fit.",
+        "code 3 if it does not fit.",
     )
     plan.add_arguments(planned)
     takes_trust(planned)
@@ -219,8 +221,23 @@ def _parser() -> argparse.ArgumentParser:
         commands.list_choices,
         help="list arenas, roles, credits, objectives, experiments ...",
     )
-    names.add_argument("group", nargs="?", help="such as arena; all of them without it")
+    names.add_argument("group", nargs="?", help="a group, such as arena (default: all groups)")
     takes_folders(names)
+    created = add(
+        "new",
+        new.new,
+        help="write a new part: selfplay new arena|role|credit|measure NAME",
+        description="Write the code, the config and the test of a new arena, role, credit method "
+        "or study measure into the current folder, ready to run. It overwrites no file.",
+    )
+    created.add_argument("kind", metavar="KIND", help=", ".join(new.KINDS))
+    created.add_argument("part", metavar="NAME", help="such as rock_paper_scissors")
+    created.add_argument(
+        "--package", default=new.PACKAGE, help=f"folder of the code (default {new.PACKAGE})"
+    )
+    created.add_argument(
+        "--configs", default=new.CONFIGS, help=f"folder of the configs (default {new.CONFIGS})"
+    )
     completion = add(
         "completion",
         commands.completion,

@@ -1,4 +1,4 @@
-"""The command `selfplay plan`: what a config needs on a cluster, before anything is loaded."""
+"""Command `selfplay plan`: predicted needs of a config on a cluster, before any model loads."""
 
 import argparse
 import json
@@ -22,22 +22,22 @@ FITS, DOES_NOT_FIT = 0, 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `selfplay plan` takes beside overrides."""
+    """Add the flags of `selfplay plan`."""
     parser.add_argument(
-        "--run", type=Path, metavar="RUN", help="take config and lengths from a run, and compare"
+        "--run", type=Path, metavar="RUN", help="use config and lengths of a run, and compare"
     )
     parser.add_argument(
         "--measure", type=Path, metavar="FILE", help="measure this machine; write a cluster to FILE"
     )
     parser.add_argument(
-        "--simulate", action="store_true", help="play steps out event by event, with random lengths"
+        "--simulate", action="store_true", help="simulate steps by events, with random lengths"
     )
     parser.add_argument("--steps", type=int, default=12, help="steps of --simulate (default 12)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
 
 def run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
-    """Plan and print; the exit code says whether it fits."""
+    """Print a prediction or measure this machine; return exit code 3 if it does not fit."""
     if options.measure is not None:
         _measure(options, overrides)
         return FITS
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
         from selfplay.plan.simulate import simulate
 
         if options.steps < 3:
-            raise ConfigError("--steps: at least 3, since the first third is left out")
+            raise ConfigError("--steps: at least 3 are needed, because the first third is ignored")
         simulated = simulate(prediction, steps=options.steps)
     measured = None if options.run is None else records.seconds(options.run)
     if options.json:
@@ -66,22 +66,22 @@ def plan(
     folder: Path | None = None,
     search: Sequence[str] = (),
 ) -> Prediction:
-    """The prediction of a config.
+    """Return the prediction for a config.
 
     Args:
         own: `cluster=NAME`, `cluster.KEY=value` and `workload.KEY=value`.
-        overrides: Of the training config, as for `selfplay train`.
-        folder: A run whose config and recorded lengths are taken.
+        overrides: Overrides of the training config, as for `selfplay train`.
+        folder: Folder of a run whose config and recorded lengths are used.
         search: More folders of config groups.
     """
     names = [o.partition("=")[2] for o in own if o.startswith("cluster=")]
     if len(names) != 1:
-        raise ConfigError("plan on what? say one cluster=NAME, such as cluster=gpus_8 or local")
+        raise ConfigError("plan needs one cluster=NAME, such as cluster=gpus_8 or cluster=local")
     keys = [o.removeprefix("cluster.") for o in own if o.startswith("cluster.")]
     cluster, _ = load_cluster(names[0], keys)
     given = [o.removeprefix("workload.") for o in own if o.startswith("workload.")]
     if folder is None:
-        # `experiment=` is no group of the primary config, so that Hydra asks for a plus.
+        # `experiment=` is no group of the primary config, so Hydra needs a plus.
         named = [f"+{o}" if o.startswith("experiment=") else o for o in overrides]
         config = compose.load(named, search=search)
         assumed = workloads.assumptions(given)
@@ -89,7 +89,7 @@ def plan(
         asked = workloads.of_config(config, assumed)
     else:
         if given:
-            raise ConfigError(f"workload.{given[0]}: --run reads that off the run; drop one")
+            raise ConfigError(f"workload.{given[0]}: --run takes it from the run; drop one")
         from selfplay.run.directory import Run
 
         Run.open(folder)
@@ -105,7 +105,7 @@ def plan(
 
 
 def members(config: Mapping[str, Any]) -> dict[str, Member]:
-    """The policies of a config, by name."""
+    """Return the policies of a config, by name."""
     population: Population = build(config["population"], where="population")
     found, outlines = {}, dict[str, ModelShape]()
     saved = {name: {**each, "learn": False} for name, each in population.checkpoints().items()}
@@ -124,7 +124,7 @@ def members(config: Mapping[str, Any]) -> dict[str, Member]:
 
 
 def _made(node: Mapping[str, Any]) -> ModelShape:
-    """The outline of a model that a warm start makes: its tokenizer says its vocabulary."""
+    """Return the shape of a warm start's model; its tokenizer determines the vocabulary."""
     if TARGET not in node:
         raise ConfigError(
             "policy.model: missing, and there is no warm start to make one; set policy.model=NAME"
@@ -145,7 +145,7 @@ def _made(node: Mapping[str, Any]) -> ModelShape:
 
 def _measure(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     if overrides or options.run or options.simulate:
-        raise ConfigError("--measure FILE stands alone: it measures this machine and no config")
+        raise ConfigError("--measure FILE takes no config and no --run: it measures this machine")
     from selfplay.plan.calibrate import measure, to_yaml
 
     if options.measure.suffix != ".yaml":

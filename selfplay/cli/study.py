@@ -1,32 +1,31 @@
-"""The command `selfplay study`. Nothing heavy is loaded before a study begins."""
+"""The command `selfplay study`. Models and torch are loaded only when a study begins."""
 
 import argparse
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from selfplay.errors import ConfigError
-from selfplay.study.registry import MEASURES, OPTIONS, PLAYER, SINGLE
+from selfplay.study.registry import comparable, measures
 
-if TYPE_CHECKING:
-    from selfplay.study.result import Result
+PLAYER = "RUN, RUN@STEP or RUN@start (before training)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `selfplay study` takes."""
-    measures = parser.add_subparsers(
+    """Add a subcommand for each measure, with its options."""
+    subparsers = parser.add_subparsers(
         title="measures", dest="measure", required=True, metavar="MEASURE"
     )
-    for name, measure in MEASURES.items():
-        made = measures.add_parser(name, allow_abbrev=False, help=measure.help)
-        if measure.runs == "run":
+    for name, measure in measures().items():
+        made = subparsers.add_parser(name, allow_abbrev=False, help=measure.help)
+        if measure.target == "run":
             made.add_argument("run", type=Path)
-        elif measure.runs == "player":
+        elif measure.target == "player":
             made.add_argument("run", help=PLAYER)
-        elif measure.runs == "sets":
-            made.add_argument("of", choices=SINGLE, metavar="MEASURE", help="what is compared")
+        elif measure.target == "sets":
+            made.add_argument(
+                "of", choices=comparable(), metavar="MEASURE", help="measure to compare"
+            )
             made.add_argument(
                 "run",
                 nargs="+",
@@ -36,72 +35,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         else:
             made.add_argument("run", nargs="+", help=PLAYER)
         for option in measure.options:
-            made.add_argument(f"--{option}", **OPTIONS[option])
-        made.add_argument("--json", action="store_true", help="print the figures as JSON")
+            option.add_to(made)
+        made.add_argument("--json", action="store_true", help="print the result as JSON")
         made.add_argument(
             "--trust",
             action="append",
             default=[],
             metavar="PACKAGE",
-            help="run code of this package where the run's config names it; may be repeated",
+            help="allow code of this package in the run's config; may be repeated",
         )
         made.add_argument(
-            "--out", type=Path, metavar="FOLDER", help="where page and pictures go; RUN/studies"
+            "--out",
+            type=Path,
+            metavar="FOLDER",
+            help="folder of the page and pictures (default: RUN/studies)",
         )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, write the page, and print."""
+    """Compute the measure, write the page, and print the result."""
     from selfplay.run.report.html import visible
-    from selfplay.study import page, registry
+    from selfplay.study import page
 
-    measure = MEASURES[options.measure]
+    measure = measures()[options.measure]
     episodes = getattr(options, "episodes", None)
     if episodes is not None and episodes < 1:
         raise ConfigError(f"--episodes {episodes}: at least 1 is needed")
-    if measure.runs == "run":
+    if measure.target == "run":
         _refuse_step(options.measure, options.run)
-    study: Callable[[argparse.Namespace], Result] = getattr(registry, options.measure)
-    result = study(options)
+    result = measure.run(options)
     written = page.write(result, options.out or _folder(options), command=command(options))
     if options.json:
         print(json.dumps(result.to_json(), indent=2))
     else:
-        # What agents said stands in some tables, and a terminal obeys control characters.
+        # Some tables contain words of agents, and a terminal obeys control characters.
         print(f"{visible(result.to_text())}\n\npage  {written}")
 
 
 def _refuse_step(measure: str, run: Path) -> None:
-    """Raise ConfigError for RUN@STEP where a whole run is measured."""
+    """Raise ConfigError for RUN@STEP if the measure needs a whole run."""
     folder, at, step = str(run).rpartition("@")
     if at and Path(folder).is_dir() and not run.exists():
-        instead = (
-            f", or write {folder} --step {step}" if "step" in MEASURES[measure].options else ""
-        )
-        raise ConfigError(f"{run}: {measure} is of a whole run; drop the @{instead}")
+        has_step = measures()[measure].option("step") is not None
+        instead = f", or write {folder} --step {step}" if has_step else ""
+        raise ConfigError(f"{run}: {measure} measures a whole run; drop the @{instead}")
 
 
 def command(options: argparse.Namespace) -> str:
-    """What to type to measure it again."""
+    """Return the command line that repeats the study."""
     runs = options.run if isinstance(options.run, list) else [options.run]
     words = ["selfplay", "study", options.measure]
     words += [options.of] if options.measure == "compare" else []
     words += map(str, runs)
-    for option in (*MEASURES[options.measure].options, "trust", "out"):
+    defaults = {option.name: option.default for option in measures()[options.measure].options}
+    for option in (*defaults, "trust", "out"):
         value = getattr(options, option)
-        if value is None or value is False:  # and 0 is given: it is a step, and equal to False
+        if value is None or value is False:  # `is`, because step 0 equals False
             continue
         if value is True:
             words.append(f"--{option}")
         elif isinstance(value, list):
             words += [word for each in value for word in (f"--{option}", each)]
-        elif value != OPTIONS.get(option, {}).get("default"):
+        elif value != defaults.get(option):
             words += [f"--{option}", str(value)]
     return shlex.join(words)
 
 
 def _folder(options: argparse.Namespace) -> Path:
-    """The first run's own folder of studies."""
+    """Return the folder of studies of the first run."""
     from selfplay.study.players import Reference
 
     first = options.run[0] if isinstance(options.run, list) else str(options.run)

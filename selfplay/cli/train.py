@@ -1,4 +1,4 @@
-"""Commands that make and measure runs. Heavy modules load where they are needed."""
+"""Commands that make and evaluate runs; each imports heavy modules itself."""
 
 import argparse
 import json
@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from selfplay.cli.arguments import load, no_flags, nothing_more, tell
+from selfplay.cli.arguments import load, no_flags, note, nothing_more, tell
 from selfplay.config import compose
 from selfplay.config.instantiate import TARGET, build
 from selfplay.config.trust import foreign
 from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
-from selfplay.run.formatting import change, duration, figure
-from selfplay.run.metrics import told
+from selfplay.run.formatting import change, duration, format_value
+from selfplay.run.metrics import describe_troubles
 
 
 def train(options: argparse.Namespace, overrides: list[str]) -> None:
-    """Train, go on with a run, or make a sweep."""
+    """Train, continue a run, or run a sweep."""
     resume = [o.partition("=")[2] for o in overrides if o.startswith("resume=")]
     overrides = [o for o in overrides if not o.startswith("resume=")]
     no_flags(overrides)
@@ -31,7 +31,7 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         more += [f"--{flag.replace('_', '-')}" for flag in flags]
         if more or len(resume) > 1:
             raise ConfigError(
-                f"resume={resume[0]} goes on with the run's own config, but for engine and runtime;"
+                f"resume={resume[0]} uses the run's own config except for engine and runtime;"
                 f" drop {' '.join(more) or 'the other resume='}"
             )
         _resume(Path(resume[0]), elsewhere)
@@ -41,29 +41,32 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         return
     settings = load(options, overrides)
     from selfplay.config.run_config import run_folder
-    from selfplay.experiment.experiment import Experiment, notes, validate
+    from selfplay.experiment.experiment import Experiment
+    from selfplay.experiment.validation import validate
     from selfplay.rollout.setup import Components
     from selfplay.run.directory import Run
 
-    validate(settings)
-    run_folder(settings["run"])
-    tell(notes(settings))
     if options.cfg:
+        notes = validate(settings)
+        run_folder(settings["run"])
+        tell(notes)
         Components(settings).close()  # an arena or a role may refuse its settings
         print(json.dumps(settings, indent=2))
         return
+    if not isinstance(settings.get("run"), Mapping) or "seed" not in settings:
+        validate(settings)  # raises ConfigError; every other fault is found by Experiment
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
     run["name"] = _new_name(run, settings["seed"]) if run.get("name") is None else str(run["name"])
     folder = run_folder(run)
     Run.check_new(folder)
     settings = {**settings, "run": run}
-    experiment = Experiment(settings)
+    experiment = Experiment(settings, note=note)
     _go(experiment, lambda: Run.create(folder, settings))
 
 
 def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     from selfplay.config.run_config import run_folder
-    from selfplay.experiment.experiment import notes, validate
+    from selfplay.experiment.validation import validate
     from selfplay.run import sweep
     from selfplay.run.report.sweep_report import lines, text, write_ablation
 
@@ -77,9 +80,9 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     trusted: set[str] = set()
     for point in wanted.points:
         settings = load(options, point.overrides, tell=said.append)
-        validate(settings)
+        notes = validate(settings)
         run_folder(settings["run"])
-        said += notes(settings)
+        said += notes
         trusted.update(foreign(settings))
     tell(dict.fromkeys(said))
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
@@ -92,13 +95,13 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
         print(f"\n{text(lines(folder))}\n\nreport   {write_ablation(folder)}")
     if failed:
         raise RunError(
-            f"{len(failed)} of {len(wanted.points)} runs did not end, {failed[0]} among them; "
-            f"its log is {folder / failed[0]}.log, and the same command goes on with the sweep"
+            f"{len(failed)} of {len(wanted.points)} runs did not finish, such as {failed[0]}; "
+            f"its log is {folder / failed[0]}.log, and the same command continues the sweep"
         )
 
 
 def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
-    """Go on with a run, perhaps on other machines than it began on."""
+    """Continue a run, possibly with another engine or runtime."""
     from selfplay.experiment.experiment import Experiment
     from selfplay.learner import checkpoint
     from selfplay.run.directory import Run
@@ -117,15 +120,15 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
         experiment = Experiment.resume(settings, place)
 
     def rewound() -> Run:
-        for note in run.rewind(-1 if place is None else experiment.step):
-            print(note, file=sys.stderr)
+        for line in run.rewind(-1 if place is None else experiment.step):
+            print(line, file=sys.stderr)
         return run
 
     _go(experiment, rewound)
 
 
 def _place(override: str) -> str:
-    """The key of the config that an override is in."""
+    """Return the top-level config key of an override."""
     return override.partition("=")[0].partition(".")[0]
 
 
@@ -135,11 +138,11 @@ def _tell_faults(faults: Sequence[str], place: Path | None) -> None:
 
 
 def _go(experiment: Any, make_run: Callable[[], Any]) -> None:
-    """Train, summarise, report."""
+    """Train, and write the summary and the report."""
     from selfplay.run.progress import Progress
     from selfplay.run.report.run_report import write_report
     from selfplay.run.trackers import Tracking
-    from selfplay.train import train
+    from selfplay.train import Trainer
 
     try:
         run = make_run()
@@ -156,9 +159,9 @@ def _go(experiment: Any, make_run: Callable[[], Any]) -> None:
                 ) as tracking,
             ):
                 run.listeners.append(tracking.record)
-                train(experiment, run, progress)
+                Trainer(experiment, run, progress).run()
         except (CollapsedError, DivergedError):
-            write_report(run.folder)  # what went wrong is there to be looked at
+            write_report(run.folder)  # the report shows the cause
             raise
         summary = experiment.summary(run.folder)
         if lost := run.missing(experiment.step):
@@ -172,7 +175,7 @@ def _go(experiment: Any, make_run: Callable[[], Any]) -> None:
 
 
 def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
-    """Evaluate the newest checkpoint of a run, in this process unless told otherwise."""
+    """Evaluate the newest checkpoint of a run, by default in this process."""
     elsewhere = [each for each in rest if _place(each) in compose.LOCAL_DEFAULTS]
     nothing_more([each for each in rest if each not in elsewhere])
     from selfplay.experiment.experiment import Experiment
@@ -183,7 +186,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     place, faults = checkpoint.latest(options.run / "checkpoints")
     _tell_faults(faults, place)
     if place is None:
-        raise RunError(f"run {options.run} has no checkpoint yet; go on with it: train resume=...")
+        raise RunError(f"run {options.run} has no checkpoint yet; continue it: train resume=...")
     settings = compose.load_changed(options.run, elsewhere) if elsewhere else run.config()
     if not settings["evaluations"]:
         raise RunError(
@@ -195,29 +198,29 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
         {**compose.with_local_runtime(settings), **chosen}, place, learning=False
     )
     try:
-        figures = {
+        results = {
             name: evaluation.run(name, play, seed=experiment.seed)[0]
             for name, (evaluation, play) in experiment.evaluations.items()
         }
     finally:
         experiment.close()
     if options.json:
-        print(json.dumps({"step": experiment.step, "evaluations": figures}, indent=2))
+        print(json.dumps({"step": experiment.step, "evaluations": results}, indent=2))
         return
-    for name, found in figures.items():
-        for metric, value in found.items():
+    for name, values in results.items():
+        for metric, value in values.items():
             read = experiment.declared.of(f"evaluation/{name}/{metric}")
-            print(f"{f'{name}/{metric}':<40} {figure(read, value)}")
+            print(f"{f'{name}/{metric}':<40} {format_value(read, value)}")
 
 
 def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
-    """Make or find the warm-started model of a config."""
+    """Make or find the warm-started model of a config, and print its folder."""
     no_flags(overrides)
     settings = load(options, overrides)
     if TARGET not in settings.get("warmstart", {}):
         raise ConfigError("this config has no warmstart; choose warmstart=tiny")
     from selfplay.config.run_config import set_up_torch
-    from selfplay.experiment.experiment import validate
+    from selfplay.experiment.validation import validate
     from selfplay.models.warmstart import make
 
     validate(settings)
@@ -236,20 +239,20 @@ def _stem(run: Mapping[str, Any]) -> str:
 def _new_name(run: Mapping[str, Any], seed: int) -> str:
     now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     name = f"{_stem(run)}-seed{seed}-{now}"
-    taken = sum(1 for _ in Path(run["folder"]).glob(f"{name}*"))
+    taken = sum(1 for _ in Path(str(run["folder"])).glob(f"{name}*"))
     return f"{name}-{taken + 1}" if taken else name
 
 
 def _print_summary(summary: Mapping[str, Any], declared: Any) -> None:
     print(f"\n{summary['experiment']}: {summary['steps']} steps in {duration(summary['seconds'])}")
-    for name, figures in summary["evaluations"].items():
-        for metric, after in figures["after"].items():
-            before = figures["before"].get(metric)
+    for name, results in summary["evaluations"].items():
+        for metric, after in results["after"].items():
+            before = results["before"].get(metric)
             if before is None or metric == "failed_episodes":
                 continue
             read = declared.of(f"evaluation/{name}/{metric}")
-            shown = f"{figure(read, before):>7} -> {figure(read, after):>7}"
+            shown = f"{format_value(read, before):>7} -> {format_value(read, after):>7}"
             unit = " points" if read.unit == "fraction" else ""
             print(f"  {f'{name}/{metric}':<40} {shown}   {change(read, before, after)}{unit}")
-    if troubles := told(summary["troubles"]):
+    if troubles := describe_troubles(summary["troubles"]):
         print(troubles)

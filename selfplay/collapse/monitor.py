@@ -1,7 +1,4 @@
-"""The watch: rules over a run's figures, and one response when any of them fires.
-
-Rules: what is taken for a sign of collapse, and how long it must last.
-"""
+"""Rules over the metrics of a run, and the monitor that applies them and one response."""
 
 import math
 from collections import deque
@@ -19,74 +16,74 @@ from selfplay.rng import derive
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A figure's running mean has left its reference behind, and stays there.
+    """Fires when the running mean of a metric stays too far from its reference.
 
-    A step that lacks the figure is no observation, unless `absent` says what it is, so that a rule
-    may watch an evaluation that runs now and then: `window` and `patience` count observations, not
-    steps.
+    `window` and `patience` count observations, not steps, so that a rule can watch an evaluation
+    that runs only at some steps. A step without the metric is no observation, unless `absent` is
+    set.
     """
 
     metric: str
-    """Name in metrics.jsonl. `*` stands for any text, as in `policy/*/surprisal`: each figure that
-    fits is watched by itself."""
+    """Name in metrics.jsonl. `*` matches any text, as in `policy/*/surprisal`; each matching metric
+    is watched separately."""
     direction: Literal["decrease", "increase"]
-    """Which way is bad."""
+    """Direction that counts as a sign of collapse."""
     threshold: float
-    """How far from the reference is too far, in the figure's own unit."""
+    """Largest allowed distance from the reference, in the metric's unit."""
     relative: bool = False
-    """Whether `threshold` is a share of the reference instead."""
+    """True if `threshold` is a fraction of the reference."""
     reference: Literal["first", "best"] | float = "best"
-    """What the mean is compared to: its first value, its best so far, or a number."""
+    """Reference of the mean: its first value, its best value so far, or a number."""
     minus: str | None = None
-    """Name of a figure that is subtracted first; steps that lack it are no observations."""
+    """Name of a metric that is subtracted first; steps without it are no observations."""
     absent: float | None = None
-    """What a figure that was there before counts as in a step that lacks it: 0 for a share of
-    something that has just not happened; None: no observation."""
+    """Value of a known metric in a step without it, such as 0 for the rate of an event that did not
+    happen; None: no observation."""
     window: int = 5
-    """Observations that are averaged, so that noise in one does not count."""
+    """Number of observations in the running mean."""
     patience: int = 3
-    """Means in a row that must be too far away."""
+    """Number of consecutive means that must be too far away."""
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.patience < 1:
-            raise ValueError("window and patience are at least 1")
+            raise ValueError("window and patience must be at least 1")
         if not (math.isfinite(self.threshold) and self.threshold >= 0):
-            raise ValueError(f"threshold is a number of at least 0, not {self.threshold}")
+            raise ValueError(f"threshold must be a number of at least 0, not {self.threshold}")
         if self.absent is not None and not math.isfinite(self.absent):
-            raise ValueError(f"absent is a number or null, not {self.absent}")
+            raise ValueError(f"absent must be a number or null, not {self.absent}")
         if self.minus is not None and "*" in self.metric:
-            raise ValueError("a figure with minus is named in full, without *")
+            raise ValueError("a rule with minus needs the full name of its metric, without *")
 
     def observations(
-        self, figures: Mapping[str, float], seen: Iterable[str] = ()
+        self, metrics: Mapping[str, float], seen: Iterable[str] = ()
     ) -> dict[str, float]:
-        """The values of a step that the rule watches, by name; `seen` were there before."""
+        """Return the observations of a step by metric; `seen` are the metrics of earlier steps."""
         missing = {} if self.absent is None else dict.fromkeys(seen, self.absent)
-        found = {
-            name: value - (figures.get(self.minus, math.nan) if self.minus else 0.0)
-            for name, value in {**missing, **figures}.items()
+        observed = {
+            name: value - (metrics.get(self.minus, math.nan) if self.minus else 0.0)
+            for name, value in {**missing, **metrics}.items()
             if fnmatchcase(name, self.metric)
         }
-        return {name: value for name, value in found.items() if math.isfinite(value)}
+        return {name: value for name, value in observed.items() if math.isfinite(value)}
 
 
 @dataclass(kw_only=True)
 class RuleState:
-    """What a rule has seen of one figure."""
+    """The state of a rule for one metric."""
 
     rule: Rule
-    """The rule."""
+    """The rule that is applied."""
     recent: deque[tuple[int, float]] = field(default_factory=deque)
     """(step, value) of the last `window` observations."""
     reference: float | None = None
-    """First or best mean so far."""
+    """Reference value; None before the first full window."""
     streak: int = 0
-    """Means in a row that were too far away."""
+    """Number of consecutive means that were too far away."""
     begun: int = 0
-    """First step that is part of the streak's first mean."""
+    """First step in the window of the streak's first mean."""
 
     def observe(self, step: int, value: float) -> None:
-        """Take in one more value."""
+        """Add the value of a step."""
         self.recent.append((step, value))
         if len(self.recent) > self.rule.window:
             self.recent.popleft()
@@ -107,17 +104,17 @@ class RuleState:
 
     @property
     def mean(self) -> float:
-        """Mean of the window."""
+        """Mean of the values in the window."""
         return fmean(value for _, value in self.recent)
 
     @property
     def fires(self) -> bool:
-        """Whether it has lasted long enough."""
+        """True if the streak is long enough."""
         return self.streak >= self.rule.patience
 
     @property
     def clean_until(self) -> int:
-        """The last step that is certainly before whatever it may fire at."""
+        """The last step that is certainly before any collapse that the rule may report."""
         return (self.begun if self.streak else self.recent[0][0]) - 1
 
     @property
@@ -130,7 +127,7 @@ class RuleState:
         return (moved if self._rising else -moved) > allowed
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the rule, as plain data."""
+        """Return the state without the rule, as plain data."""
         return {
             "recent": [list(each) for each in self.recent],
             "reference": self.reference,
@@ -140,42 +137,42 @@ class RuleState:
 
     @classmethod
     def restored(cls, rule: Rule, state: Mapping[str, Any]) -> "RuleState":
-        """The trace that `state_dict` told of."""
+        """Return the state that `state_dict` described."""
         recent = deque((int(step), float(value)) for step, value in state["recent"])
         return cls(rule=rule, **{**state, "recent": recent})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """A rule that fires."""
+    """A rule that fires at one metric."""
 
     rule: str
-    """Its name."""
+    """Name of the rule."""
     metric: str
-    """The figure that it fires at."""
+    """Name of the metric."""
     begun: int
-    """First step of what it fires at."""
+    """First step of the suspected collapse."""
     new: bool
-    """Whether it did not fire before this step."""
+    """True if the rule did not fire before this step."""
     text: str
-    """What happened, in one line."""
+    """Description in one line."""
 
 
 class AnchorMixer(Protocol):
-    """What a response may ask of a league."""
+    """The part of a league that a response uses."""
 
     def mix_anchors(self, share: float, *, until: int) -> None:
-        """Play at least this share of the games against anchors, up to a step."""
+        """Play at least the fraction `share` of the games against anchors, up to a step."""
         ...
 
 
 class Response(Protocol):
-    """What follows when rules fire."""
+    """Reaction of the training loop when rules fire."""
 
     returns: ClassVar[bool]
-    """Whether it may go back to an older checkpoint."""
+    """True if the response may return to an older checkpoint."""
     needs_league: ClassVar[bool]
-    """Whether there must be a league."""
+    """True if the response needs a league."""
 
     def answer(
         self,
@@ -184,31 +181,31 @@ class Response(Protocol):
         step: int,
         returned: int,
         checkpoints: Path,
-        league: AnchorMixer,
+        league: AnchorMixer | None,
     ) -> Path | None:
-        """The checkpoint to go back to, if any; raises CollapsedError to end the run.
+        """Return the checkpoint to return to, or None; raise CollapsedError to end the run.
 
         Args:
             alarms: The rules that fire, at least one.
-            step: At which they do.
-            returned: How often the run has gone back before.
-            checkpoints: Where they lie.
-            league: The league, where there is one.
+            step: Number of the step.
+            returned: Number of earlier rollbacks of the run.
+            checkpoints: Folder of the checkpoints.
+            league: The league of the run, if it has one.
         """
         ...
 
 
 class CollapseMonitor:
-    """Watches a run for collapse."""
+    """Applies the rules to the metrics of each step and asks the response when one fires."""
 
     def __init__(
         self, *, response: Response, rules: Mapping[str, Mapping[str, Any] | None]
     ) -> None:
         """Args:
-        response: What follows when any rule fires.
-        rules: Name to the settings of a `Rule`; null: no such rule.
+        response: Reaction when any rule fires.
+        rules: Settings of a `Rule` by name; null disables a rule.
 
-        Raises ConfigError for settings that make no rule.
+        Raises ConfigError for invalid settings of a rule.
         """
         self.response = response
         self.rules: dict[str, Rule] = {
@@ -218,47 +215,47 @@ class CollapseMonitor:
             for where in (f"collapse.rules.{name}",)
         }
         self.returned = 0
-        """How often the run has gone back to a checkpoint."""
+        """Number of rollbacks of the run."""
         self._traces: dict[tuple[str, str], RuleState] = {}
         self._step = -1
 
-    def observe(self, step: int, figures: Mapping[str, float]) -> dict[str, float]:
-        """Take in a step's figures; `collapse/<rule>` is 1 where the rule fires, else 0."""
+    def observe(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Add the metrics of a step; return `collapse/<rule>`: 1 if the rule fires, else 0."""
         self._step = step
         for name, rule in self.rules.items():
-            seen = [figure for known, figure in self._traces if known == name]
-            for figure, value in rule.observations(figures, seen).items():
-                trace = self._traces.setdefault((name, figure), RuleState(rule=rule))
+            seen = [metric for known, metric in self._traces if known == name]
+            for metric, value in rule.observations(metrics, seen).items():
+                trace = self._traces.setdefault((name, metric), RuleState(rule=rule))
                 trace.observe(step, value)
         firing = {alarm.rule for alarm in self.alarms()}
-        found = {f"collapse/{name}": float(name in firing) for name, _ in self._traces}
-        return found | ({"collapse/returned": float(self.returned)} if self.returned else {})
+        fires = {f"collapse/{name}": float(name in firing) for name, _ in self._traces}
+        return fires | ({"collapse/returned": float(self.returned)} if self.returned else {})
 
     def alarms(self) -> list[Alarm]:
-        """The rules that fire now."""
+        """Return the rules that fire now."""
         return [
             Alarm(
                 rule=name,
-                metric=figure,
+                metric=metric,
                 begun=trace.begun,
                 new=trace.streak == trace.rule.patience and trace.recent[-1][0] == self._step,
-                text=_told(name, figure, trace),
+                text=_describe(name, metric, trace),
             )
-            for (name, figure), trace in self._traces.items()
+            for (name, metric), trace in self._traces.items()
             if trace.fires
         ]
 
-    def unseen(self, figures: Mapping[str, float]) -> Iterator[str]:
-        """A line for each rule on a figure that is named in full and has not been there yet."""
+    def unseen(self, metrics: Mapping[str, float]) -> Iterator[str]:
+        """Yield a line for each rule whose metric, named in full, has not been observed yet."""
         for name, rule in self.rules.items():
             if "*" not in rule.metric and not any(known == name for known, _ in self._traces):
                 for wanted in filter(None, (rule.metric, rule.minus)):
-                    if wanted not in figures:
-                        hint = nearest(wanted, figures)
-                        yield f"collapse.rules.{name}: no figure {wanted!r} so far; {hint}"
+                    if wanted not in metrics:
+                        hint = nearest(wanted, metrics)
+                        yield f"collapse.rules.{name}: no metric {wanted!r} so far; {hint}"
 
-    def respond(self, step: int, *, checkpoints: Path, league: AnchorMixer) -> Path | None:
-        """The checkpoint to go back to, if any; CollapsedError where the response is to stop."""
+    def respond(self, step: int, *, checkpoints: Path, league: AnchorMixer | None) -> Path | None:
+        """Return the checkpoint to return to, or None; raises CollapsedError to end the run."""
         alarms = self.alarms()
         if not alarms:
             return None
@@ -267,33 +264,33 @@ class CollapseMonitor:
         )
 
     def seed(self, seed: int) -> int:
-        """What games are sampled with: the run's seed, or another after each return."""
+        """Return the seed of the episodes: the run's seed, or another one after each rollback."""
         return derive(seed, "returned", self.returned) if self.returned else seed
 
     def spare(self) -> int | None:
-        """The newest checkpoint up to this step must stay, because it may be gone back to."""
+        """Return the step whose newest earlier checkpoint must stay for a rollback, if any."""
         if not self.response.returns:
             return None
         return max(0, min((trace.clean_until for trace in self._traces.values()), default=0))
 
     def state_dict(self) -> dict[str, Any]:
-        """What the rules have seen, and how often the run went back."""
+        """Return the state of all rules and the number of rollbacks."""
         traces = [[*key, trace.state_dict()] for key, trace in self._traces.items()]
         return {"returned": self.returned, "traces": traces}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave; a rule that is no longer there is forgotten."""
+        """Restore the state of `state_dict`; states of removed rules are dropped."""
         self.returned = int(state["returned"])
         self._traces = {
-            (name, figure): RuleState.restored(self.rules[name], seen)
-            for name, figure, seen in state["traces"]
+            (name, metric): RuleState.restored(self.rules[name], seen)
+            for name, metric, seen in state["traces"]
             if name in self.rules
         }
 
 
-def _told(name: str, figure: str, trace: RuleState) -> str:
+def _describe(name: str, metric: str, trace: RuleState) -> str:
     rule = trace.rule
-    what = f"{figure} - {rule.minus}" if rule.minus else figure
+    what = f"{metric} - {rule.minus}" if rule.minus else metric
     way = "rose" if rule.direction == "increase" else "fell"
     whence = "the limit of" if isinstance(rule.reference, float) else f"its {rule.reference},"
     over = f" (mean of {rule.window})" if rule.window > 1 else ""

@@ -1,11 +1,11 @@
-"""Responses to a collapse: warn, stop, mix in anchors, or go back to before it began."""
+"""Responses to a collapse: warn, stop, play more anchors, or roll back to before it began."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from selfplay.collapse.monitor import Alarm, AnchorMixer
-from selfplay.errors import CollapsedError
+from selfplay.errors import CollapsedError, ConfigError
 from selfplay.learner import checkpoint
 
 ADVICE = (
@@ -15,66 +15,73 @@ ADVICE = (
 
 
 class Warn:
-    """A note when a rule begins to fire, and `collapse/<rule>` in the metrics; nothing else."""
+    """Continues. The loop prints a note and records `collapse/<rule>` for every response."""
 
     returns: ClassVar[bool] = False
     needs_league: ClassVar[bool] = False
 
     def answer(self, alarms: Sequence[Alarm], **situation: Any) -> Path | None:
-        """Go on."""
+        """Return None: the run goes on."""
         return None
 
 
 class Stop:
-    """The run ends with the diagnosis."""
+    """Ends the run with the diagnosis."""
 
     returns: ClassVar[bool] = False
     needs_league: ClassVar[bool] = False
 
     def answer(self, alarms: Sequence[Alarm], *, step: int, **situation: Any) -> Path | None:
-        """Raise CollapsedError."""
+        """Raise CollapsedError with the diagnosis."""
         raise CollapsedError(f"step {step}: collapsing: {diagnosis(alarms)}; {ADVICE}")
 
 
 class MixAnchors:
-    """More games against the league's anchors, which do not collapse with the policy.
+    """Plays more games against the league's anchors, which do not collapse with the policy.
 
-    As long as a rule fires, and for `steps` steps after that.
+    The effect lasts while a rule fires and for `steps` steps after that.
     """
 
     returns: ClassVar[bool] = False
     needs_league: ClassVar[bool] = True
 
     def __init__(self, *, share: float = 0.5, steps: int = 50) -> None:
-        """`share` of the games are against anchors at least; `steps` as above."""
+        """Args:
+        share: Smallest fraction of the games against anchors, in (0, 1].
+        steps: Number of steps after the last alarm.
+        """
         if not 0.0 < share <= 1.0 or steps < 1:
-            raise ValueError("share lies in (0, 1], steps is at least 1")
+            raise ValueError("share must be in (0, 1], and steps at least 1")
         self.share, self.steps = share, steps
 
     def answer(
-        self, alarms: Sequence[Alarm], *, step: int, league: AnchorMixer, **situation: Any
+        self, alarms: Sequence[Alarm], *, step: int, league: AnchorMixer | None, **situation: Any
     ) -> Path | None:
-        """Go on with more anchors."""
+        """Ask the league for more anchors and return None."""
+        if league is None:  # refused by the validation of the config
+            raise ConfigError(
+                "league: there are no anchors without a league; choose league=anchors"
+            )
         league.mix_anchors(self.share, until=step + self.steps)
         return None
 
 
 class RollBack:
-    """Go back to the last checkpoint from before the rule's first sign, and on with other seeds.
+    """Returns to the last checkpoint before the collapse began and continues with new seeds.
 
-    What was recorded since then is set aside in `rolled_back/<number>` of the run folder, with the
-    reason; metrics.jsonl and episodes/ go on from the checkpoint, so that they tell one story with
-    a line per step. It costs the steps that are thrown away, and changes only luck: where the
-    settings themselves lead to collapse it happens again, and after `times` returns the run ends.
+    The record of the later steps moves to `rolled_back/<number>` of the run folder, with the
+    reason. metrics.jsonl and episodes/ continue from the checkpoint, with one line per step. A
+    rollback costs the discarded steps and changes only the random numbers: if the settings cause
+    the collapse it happens again, and after `times` rollbacks the run ends.
     """
 
     returns: ClassVar[bool] = True
     needs_league: ClassVar[bool] = False
 
     def __init__(self, *, times: int = 2) -> None:
-        """`times` is how often at most."""
+        """`times`: maximum number of rollbacks."""
         if times < 1:
-            raise ValueError(f"times is at least 1, not {times}")
+            raise ValueError(f"times must be at least 1, not {times}")
         self.times = times
 
     def answer(
@@ -86,7 +93,7 @@ class RollBack:
         checkpoints: Path,
         **situation: Any,
     ) -> Path | None:
-        """The checkpoint; CollapsedError where there is none, and after `times` returns."""
+        """Return the checkpoint; raise CollapsedError if there is none, or too many rollbacks."""
         if returned >= self.times:
             again = f"collapsing again after going back {returned} time(s)"
             raise CollapsedError(f"step {step}: {again}: {diagnosis(alarms)}; {ADVICE}")
@@ -101,5 +108,5 @@ class RollBack:
 
 
 def diagnosis(alarms: Sequence[Alarm]) -> str:
-    """What fires, in one line."""
+    """Return the descriptions of all alarms in one line."""
     return "; ".join(alarm.text for alarm in alarms)

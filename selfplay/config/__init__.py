@@ -1,1 +1,1 @@
-"""Configs: composition with Hydra, checks, and objects built from config nodes."""
+"""Composition of configs with Hydra, checks, and construction of objects from config nodes."""

@@ -1,4 +1,4 @@
-"""Composing a configuration with Hydra; everything that can be wrong with it in one line."""
+"""Composition of a config with Hydra, checks, and one-line errors."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ LOCAL_DEFAULTS = {
     "engine": "selfplay.engines.transformers.TransformersEngine",
     "runtime": "selfplay.runtime.local.Local",
 }
-"""Keys of where things run, with what needs neither another machine nor a package more."""
+"""Targets of the keys `engine` and `runtime` that need no other machine and no extra package."""
 OBJECTS = (
     "run",
     "arena",
@@ -47,9 +47,9 @@ OBJECTS = (
     "collapse",
     *LOCAL_DEFAULTS,
 )
-"""Keys that hold one node with a `_target_`."""
+"""Keys with one node that has a `_target_`."""
 COLLECTIONS = ("services", "roles", "shaping", "trackers")
-"""Keys that hold a node with a `_target_` under each name."""
+"""Keys with a node per name that has a `_target_`."""
 SETTINGS = (
     "policy",
     "warmstart",
@@ -59,30 +59,30 @@ SETTINGS = (
     "rollout",
     "league",
 )
-"""Keys that hold plain settings of what the program builds itself."""
+"""Keys with plain settings of objects that the program builds itself."""
 TABLES = ("evaluations", "sampling")
-"""Keys that hold plain settings under each name."""
+"""Keys with plain settings per name."""
 KEYS = ("seed", *OBJECTS, *COLLECTIONS, *SETTINGS)
-"""All that a config must consist of."""
+"""All keys that a config must have."""
 REQUIRED = ("arena", "roles")
-"""Keys that the primary config leaves empty and that a run must fill."""
+"""Keys that are empty in the primary config and that a run must set."""
 SHARED = "shared"
-"""Optional key for nodes that several others refer to, as in `${shared.held_out}`."""
+"""Optional key for nodes to which several others refer, as in `${shared.held_out}`."""
 RUN = "config"
-"""Name of the primary config of a run folder, which has all its values written out."""
+"""Name of the primary config of a run folder, in which all values are resolved."""
 BASE = "base"
 """Name of the primary config that experiments and overrides change."""
 GROUPS_WITH_PLUS = ("experiment",)
-"""Groups that the primary config does not choose from, so that Hydra asks for a plus."""
+"""Groups without a choice in the primary config, for which Hydra needs a plus."""
 NESTED = ("experiment",)
-"""Groups whose configs lie in folders of their own, such as experiment/tiny/kuhn.yaml."""
+"""Groups whose configs are in subfolders, such as experiment/tiny/kuhn.yaml."""
 OWN_PACKAGES = ("selfplay", "roles", "arenas", "configs")
 
 
 def check_package_names() -> None:
-    """Raise ConfigError if another package has taken the name of one of ours.
+    """Raise ConfigError if another package has the name of one of this project's packages.
 
-    Ours all lie in one folder, in a clone, an editable install and a wheel alike.
+    The project's packages are in one folder, in a clone, an editable install and a wheel.
     """
     home = Path(__file__).resolve().parent.parent.parent
     for name in OWN_PACKAGES:
@@ -91,13 +91,13 @@ def check_package_names() -> None:
         if origin is None or origin.parent != home / name:
             place = f"the package {name!r} in {origin.parent.parent}" if origin else f"no {name!r}"
             raise ConfigError(
-                f"{place} stands in for the one that selfplay needs from {home}; rename your own "
-                f"package: selfplay, roles, arenas and configs are taken"
+                f"{place} hides the one that selfplay needs from {home}; rename your own "
+                f"package: selfplay, roles, arenas and configs are reserved names"
             )
 
 
 def config_folder() -> Path:
-    """The folder of the shipped configs, in a clone, an editable install and a wheel alike."""
+    """Return the folder of the shipped configs, in a clone, an editable install and a wheel."""
     with as_file(files("configs")) as folder:
         return Path(folder)
 
@@ -110,14 +110,14 @@ def load(
     search: Sequence[str] = (),
     tell: Tell = lambda line: None,
 ) -> dict[str, Any]:
-    """The composed and resolved configuration as plain data.
+    """Return the composed and resolved config as plain data.
 
     Args:
         overrides: Hydra overrides, such as `+experiment=tiny/quickstart` and `seed=1`.
         name: Primary config.
-        folder: Its folder; the shipped one where None. A run folder reproduces the run.
-        search: More folders to find config groups in.
-        tell: Called with a line for each experiment whose settings are dropped because
+        folder: Folder of the primary config; None: the shipped one. A run folder repeats the run.
+        search: More folders with config groups.
+        tell: Called with one line per experiment whose settings are dropped because
             `overrides` choose another config for their group.
     Raises:
         ConfigError: In one line, with the nearest valid choice.
@@ -132,7 +132,7 @@ def load(
         for place in [*([folder] if folder else []), *map(Path, search)]:
             check_folder_sizes(place)
         if folder is not None:
-            trust.admit_file(home / f"{name}.yaml")  # builds the values: only after the two above
+            trust.admit_file(home / f"{name}.yaml")  # builds the values, so the checks come first
         composed = _compose(home, name, overrides, search, tell)
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except MissingConfigException as error:
@@ -142,7 +142,7 @@ def load(
         raise ConfigError(f"{key}: missing; set {key}=VALUE") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_refused(error, home, name, overrides, search)) from error
-    except ValueError as error:  # Hydra's own, such as for a group that is set to null
+    except ValueError as error:  # from Hydra, e.g. for a group that is set to null
         raise ConfigError(_one_line(error)) from error
     except RecursionError as error:
         raise ConfigError(f"{home / name}.yaml: a value contains itself") from error
@@ -151,7 +151,7 @@ def load(
         at = f"{place_of.name}, line {place_of.line + 1}" if place_of else str(home)
         raise ConfigError(f"{at}: not valid YAML: {getattr(error, 'problem', error)}") from error
     if not isinstance(plain, dict):
-        raise ConfigError(f"{home / name}.yaml holds no settings by name")
+        raise ConfigError(f"{home / name}.yaml: needs keys and values")
     if folder is not None:
         trust.admit_config(plain)
     settings = {str(key): value for key, value in plain.items()}
@@ -177,13 +177,13 @@ def _compose(
 
 
 def _refuse_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> None:
-    """Raise ConfigError for the first override that cannot be what the user means."""
+    """Raise ConfigError for the first override that is certainly a mistake."""
     for text in overrides:
         parsed = parse(text)
         group = parsed.key_or_group
         if parsed.is_sweep_override():
             raise ConfigError(
-                f"{text}: several values for one run; add -m to train once with each, or write "
+                f"{text}: several values for one run; add -m for one run per value, or write "
                 f"{group}=[...] for a list"
             )
         if parsed.is_delete() or not any((folder / group).is_dir() for folder in folders):
@@ -211,17 +211,17 @@ def _refuse_empty(overrides: Sequence[str], plain: Mapping[str, Any]) -> None:
             optional = "none" in known and key not in REQUIRED
             none = [f"choose {key}=none"] if optional else []
             other = none or ([f"choose a config, such as {key}={known[0]}"] if known else [])
-            advice = " or ".join([*other, f"take single keys out with ~{key}.{next(iter(node))}"])
+            advice = " or ".join([*other, f"remove single keys with ~{key}.{next(iter(node))}"])
             raise ConfigError(
-                f"{text}: {{}} is merged into what {key} holds and changes nothing; {advice}"
+                f"{text}: {{}} is merged into the settings of {key} and changes nothing; {advice}"
             )
 
 
 def load_changed(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """A run's config with overrides, of which `credit=rloo` and the like choose whole configs.
+    """Return a run's config with overrides.
 
-    A run folder's config has no groups to choose from, so those of the shipped ones are put in
-    place of what the run had.
+    A run folder has no config groups, so an override such as `credit=rloo` replaces the run's
+    settings by the shipped config.
     """
     plain = load([], name=RUN, folder=folder)
     rest = []
@@ -238,8 +238,11 @@ def load_changed(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def with_local_runtime(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config for commands that open a finished run: everything in this process, no trackers,
-    and no choice of an attention kernel, because nothing is trained."""
+    """Return the config for commands that open a finished run.
+
+    Engine and runtime are local, there are no trackers, and the attention kernel is the default,
+    because nothing is trained.
+    """
     nodes = {
         key: config[key] if config.get(key, {}).get(TARGET) == name else {TARGET: name}
         for key, name in LOCAL_DEFAULTS.items()
@@ -263,7 +266,7 @@ def _search_path(folders: Sequence[str]) -> list[str]:
 
 
 def validate(config: Mapping[str, Any]) -> None:
-    """Check that a config has all its parts, and every `_target_` node against what it names."""
+    """Check that a config has all keys, and each `_target_` node against its target."""
     for key in config:
         if key not in (*KEYS, SHARED):
             raise ConfigError(f"unknown key {key!r}; {nearest(key, KEYS)}")
@@ -290,7 +293,7 @@ def validate(config: Mapping[str, Any]) -> None:
         nodes[f"evaluations.{name}.arena"] = node.get("arena")
     for where, node in nodes.items():
         if not isinstance(node, Mapping) or TARGET not in node:
-            raise ConfigError(f"{where}.{TARGET}: missing; it names the class to build")
+            raise ConfigError(f"{where}.{TARGET}: missing; set it to the class to build")
     for group, least in (("rollout", 1), ("learner", 0)):
         for name, value in config[group].items():
             if isinstance(value, int | float) and value < least:
@@ -300,7 +303,7 @@ def validate(config: Mapping[str, Any]) -> None:
 
 
 def refuse_unchosen(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the config has no arena or no roles, as the primary config has none."""
+    """Raise ConfigError if the config has no arena or no roles, such as the primary config."""
     if not config["arena"]:
         raise ConfigError(
             "no arena is chosen; add an experiment, such as +experiment=tiny/quickstart, or choose "
@@ -312,46 +315,46 @@ def refuse_unchosen(config: Mapping[str, Any]) -> None:
 
 def _refuse_plain(node: Any, *, where: str) -> None:
     if not isinstance(node, Mapping):
-        raise ConfigError(f"{where}: {node!r} does not fit: it holds settings by name")
+        raise ConfigError(f"{where}: {node!r} does not fit: needs keys and values")
 
 
 def groups(search: Sequence[str] = ()) -> list[str]:
-    """The groups that there are configs of."""
+    """Return the names of all config groups."""
     folders = [config_folder(), *map(Path, search)]
     places = [place for folder in folders if folder.is_dir() for place in folder.iterdir()]
     return sorted({place.name for place in places if any(_configs(place))})
 
 
 def choices(group: str, search: Sequence[str] = ()) -> list[str]:
-    """The configs of a group, such as rloo of credit and tiny/kuhn of experiment."""
+    """Return the configs of a group, such as rloo of credit and tiny/kuhn of experiment."""
     places = [folder / group for folder in (config_folder(), *map(Path, search))]
     found = {path.relative_to(place) for place in places for path in _configs(place)}
     return sorted(path.with_suffix("").as_posix() for path in found)
 
 
 def _configs(place: Path) -> Iterator[Path]:
-    """Return the files that can be chosen from a group's folder."""
+    """Return the config files in a group's folder."""
     return place.glob("**/*.yaml" if place.name in NESTED else "*.yaml")
 
 
 def default_keys() -> list[str]:
-    """Every key of the default config, such as learner.lr."""
+    """Return every key of the default config, such as learner.lr."""
     return sorted(_paths(compose(config_folder(), BASE, [])))
 
 
 def to_yaml(config: Mapping[str, Any]) -> str:
-    """A resolved configuration as YAML that `load` reads to the same values."""
+    """Return a resolved config as YAML from which `load` reads the same values."""
     return OmegaConf.to_yaml(OmegaConf.create(_escaped(config)))
 
 
 def _escaped(value: Any) -> Any:
-    """`value` with its `${` spelled so that they are text and no interpolation."""
+    """Return `value` with each `${` escaped, so that it is text and no interpolation."""
     if isinstance(value, Mapping):
         return {key: _escaped(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_escaped(inner) for inner in value]
     if isinstance(value, str):
-        # Backslashes in front of an interpolation escape, and so have to be escaped themselves.
+        # Backslashes before an interpolation escape it, so they have to be escaped too.
         return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
     return value
 
@@ -371,7 +374,7 @@ def _missing(error: MissingConfigException, search: Sequence[str]) -> str:
 def _refused(
     error: Exception, home: Path, name: str, overrides: Sequence[str], search: Sequence[str]
 ) -> str:
-    """An override that Hydra refused, with the key that was probably meant."""
+    """Return the error line for an override that Hydra refused, with the nearest key."""
     text = str(error)
     full = re.search(r"full_key: (\S+)", text)
     found = full or re.search(r"Could not override '([^']+)'", text)
@@ -400,14 +403,14 @@ def _refused(
 def _unknown_key(
     key: str, home: Path, name: str, overrides: Sequence[str], search: Sequence[str]
 ) -> str:
-    """The line about a key that is not there, with the nearest beside it that is."""
+    """Return the error line for an unknown key, with the nearest key of the same node."""
     rest = [override for override in overrides if key not in override]
     try:
         known = list(_paths(_compose(home, name, rest, search)))
-    except (HydraException, OmegaConfBaseException):  # a second fault in what was asked for
+    except (HydraException, OmegaConfBaseException):  # the overrides have a second fault
         known = list(_paths(compose(home, name, [])))
     if key in known:
-        return f"{key}: to put something new into it, write +{key}=..."
+        return f"{key}: to add new keys to it, write +{key}=..."
     parent = key
     while parent:
         parent = parent.rpartition(".")[0]
@@ -427,7 +430,7 @@ def _paths(node: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _one_line(error: BaseException) -> str:
-    """An error's first line, with the second line if the first one ends with a colon."""
+    """Return an error's first line, and the second line if the first one ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
         return f"{lines[0]} {lines[1]}"

@@ -1,4 +1,4 @@
-"""Composition with Hydra: overrides as Hydra reads them, and the configs that they choose."""
+"""Calls to Hydra: parsing of overrides, composition, and the list of chosen configs."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,13 +21,13 @@ from selfplay.errors import ConfigError
 LONGEST = 100_000
 """Largest number of characters of an override."""
 LONGEST_KEY = 250
-"""Largest number of bytes of a key: a key may be a file name, which has at most 255."""
+"""Largest number of bytes of a key, which may become a file name of at most 255 bytes."""
 
 
 def parse(text: str) -> Override:
-    """Parse an override with Hydra; raise ConfigError, in one line, if Hydra cannot read it.
+    """Parse an override with Hydra; raise ConfigError, in one line, if Hydra cannot parse it.
 
-    Hydra's parser calls itself for every bracket, so that deep nesting is refused here too.
+    Hydra's parser is recursive, so deep nesting is refused too.
     """
     check_text(text, what="argument")
     if len(text) > LONGEST:
@@ -59,7 +59,7 @@ def chosen(home: Path, name: str, overrides: Sequence[str]) -> list[tuple[str, s
     """Return the configs that a composition consists of: (path such as credit/grpo, package).
 
     The package is the key below which a config's settings go, "" for a config whose settings go
-    everywhere, such as an experiment's. Earlier configs are changed by later ones.
+    everywhere, such as an experiment's. Later configs override earlier ones.
     """
     with _initialized(home) as loader:
         found = loader.compute_defaults_list(
@@ -73,7 +73,7 @@ def chosen(home: Path, name: str, overrides: Sequence[str]) -> list[tuple[str, s
 
 
 def search_path(folders: Sequence[Path]) -> list[str]:
-    """Return the override that adds folders to Hydra's search for groups, in this order."""
+    """Return the override that adds folders, in this order, to Hydra's search path of groups."""
     quoted = [str(each.resolve()).replace("\\", "\\\\").replace("'", "\\'") for each in folders]
     listed = ",".join(f"'file://{path}'" for path in quoted)
     return [f"hydra.searchpath=[{listed}]"] if folders else []
@@ -81,7 +81,7 @@ def search_path(folders: Sequence[Path]) -> list[str]:
 
 @contextmanager
 def _initialized(home: Path) -> Iterator[ConfigLoaderImpl]:
-    """Hydra's loader for a folder. Its state is global and is cleared afterwards."""
+    """Yield Hydra's loader for a folder; its global state is cleared afterwards."""
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(config_dir=str(home), version_base=None):

@@ -1,11 +1,11 @@
-"""Groups that the command line chooses again, and an experiment's settings for these groups.
+"""Overrides that replace the config of a group, and an experiment's settings for that group.
 
 An experiment chooses `credit: dr_grpo` and sets `credit: {group_by: agent}`. An override
 `credit=rae` chooses another method, which has no such setting. The experiment's settings below that
 group were meant for the experiment's own choice, so they are dropped, and one line names them.
 
-An override `algorithm=dapo` stands for the choices of that algorithm's config: `credit=grpo`,
-`objective=dapo` and so on. A group that another override chooses is left to that override.
+An override `algorithm=dapo` means the choices in that algorithm's config: `credit=grpo`,
+`objective=dapo` and so on. Another override for one of these groups has priority.
 """
 
 import re
@@ -25,15 +25,15 @@ from selfplay.config.composition import chosen, compose, parse, search_path
 from selfplay.config.instantiate import TARGET
 
 Tell: TypeAlias = Callable[[str], object]
-"""Shows one line to the user."""
+"""Function that shows one line to the user."""
 NOTHING = "none"
-"""Name of the choice that leaves a group empty."""
+"""Name of the config that leaves a group empty."""
 ALGORITHM = "algorithm"
-"""Group whose configs choose credit, objective and sampler together."""
+"""Group of configs that choose credit, objective and sampler together."""
 METHOD = ("credit", "objective")
-"""Groups in which a new algorithm keeps no setting of an experiment."""
+"""Groups in which a new algorithm drops all settings of an experiment."""
 OVERRIDE = re.compile(r"override\s+/?([\w/]+)")
-"""A key of a defaults list that chooses another config for a group."""
+"""Pattern of a key in a defaults list that chooses another config for a group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,9 @@ class ConfigChoice:
     name: str
     """Name of the config."""
     override: str
-    """The override as it was written."""
+    """Text of the override."""
     implied: bool = False
-    """True for a choice that an algorithm makes; `override` is then the algorithm's."""
+    """True for a choice made by an algorithm's config; `override` is then the algorithm's."""
 
     @property
     def key(self) -> str:
@@ -59,9 +59,9 @@ class ConfigChoice:
 def without_settings_of_others(
     home: Path, name: str, overrides: Sequence[str], *, search: Sequence[Path], tell: Tell
 ) -> Iterator[Path]:
-    """Give the folder to compose from, without the experiments' settings that do not fit.
+    """Yield the folder to compose from, without the experiments' settings that do not fit.
 
-    It is `home` itself if there is nothing to leave out. Otherwise it is a temporary folder with
+    It is `home` itself if nothing has to be dropped. Otherwise it is a temporary folder with
     the primary config and the changed experiments, which is searched before `home`.
 
     Args:
@@ -86,10 +86,10 @@ def without_settings_of_others(
 
 
 def with_choices_of_algorithm(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Return the overrides, and before them the choices that `algorithm=NAME` stands for.
+    """Return the overrides, preceded by the choices that `algorithm=NAME` means.
 
-    Overrides are stronger than the choices of an experiment, so the algorithm that the command line
-    names is used whole.
+    Overrides have priority over the choices of an experiment, so that the algorithm of the command
+    line is used completely.
 
     Args:
         overrides: Overrides of the command line.
@@ -100,12 +100,12 @@ def with_choices_of_algorithm(overrides: Sequence[str], folders: Sequence[Path])
 
 
 def keys_of(override: str, folders: Sequence[Path]) -> list[str]:
-    """Return the keys of the config that `credit=rloo` or `algorithm=rloo` fills."""
+    """Return the keys of the config that `credit=rloo` or `algorithm=rloo` sets."""
     return [each.key for each in _choices([override], folders) if each.group != ALGORITHM]
 
 
 def _choices(overrides: Sequence[str], folders: Sequence[Path]) -> list[ConfigChoice]:
-    """Return the choices of the overrides, and those of the algorithm that they choose."""
+    """Return the choices of the overrides and of the chosen algorithm."""
     found = [each for text in overrides if (each := _choice(text, folders)) is not None]
     taken = {each.group for each in found}
     implied = [
@@ -139,7 +139,7 @@ def _chosen_by(file: Path | None) -> dict[str, str]:
 def _changed(
     home: Path, name: str, overrides: Sequence[str], folders: Sequence[Path], tell: Tell
 ) -> dict[str, str]:
-    """Return the experiments and algorithms that must change: path to new text."""
+    """Return the experiments and algorithms that must change, as path to new text."""
     choices = _choices(overrides, folders)
     algorithm = next((each.name for each in choices if each.group == ALGORITHM), None)
     if not choices or not (algorithm or any(text.startswith("+") for text in overrides)):
@@ -179,7 +179,7 @@ def _changed(
 
 
 def _settings(bodies: Mapping[str, Any], choice: ConfigChoice) -> dict[str, DictConfig]:
-    """Return what configs set below the key of a choice: path of the config to settings."""
+    """Return the settings below the key of a choice, by the path of their config."""
     return {
         path: settings
         for path, body in bodies.items()
@@ -192,7 +192,7 @@ def _settings(bodies: Mapping[str, Any], choice: ConfigChoice) -> dict[str, Dict
 def _without(
     choice: ConfigChoice, bodies: Mapping[str, Any], files: Mapping[str, Path], tell: Tell
 ) -> dict[str, str]:
-    """Drop what configs set below the key of a choice; return path to new text, and tell it."""
+    """Drop and report the settings below the key of a choice; return path to new text."""
     left = {}
     for path, settings in _settings(bodies, choice).items():
         keys = [f"{choice.key}.{key!s}" for key in settings]
@@ -217,7 +217,7 @@ def _found(
 
 
 def _choice(text: str, folders: Sequence[Path]) -> ConfigChoice | None:
-    """The config of a group that an override chooses in place of another, if it does."""
+    """Return the config that an override chooses for a group, None for another override."""
     parsed = parse(text)
     group, value = parsed.key_or_group, parsed.value() if not parsed.is_sweep_override() else None
     if parsed.is_add() or parsed.is_force_add() or parsed.is_delete() or parsed.package:
@@ -231,7 +231,7 @@ def _last_of_groups(found: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str
     """Return (group, name) for each group of the primary config, with the chosen config."""
     for path, package in found:
         group, _, name = path.rpartition("/")
-        # A config that another includes has the package of that one's key, not of its own group.
+        # A config included by another one has the package of that one's key, not of its own group.
         if package in ("", "_global_") or package == group.replace("/", "."):
             yield group, name
 
@@ -277,7 +277,7 @@ def _same_classes(settings: Any, old: Any, new: Any, *, inside: bool = False) ->
     """Return True if two configs have the same classes at every level that the settings reach.
 
     `inside` is True for a level that belongs to a class. Plain settings outside of all classes,
-    such as the model of a policy, are what the group chooses, so they never count as the same.
+    such as the model of a policy, differ between the configs of a group, so they never fit.
     """
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
         return False
@@ -295,14 +295,14 @@ def _same_classes(settings: Any, old: Any, new: Any, *, inside: bool = False) ->
 
 
 def _take_out(body: Any, key: str) -> None:
-    """Drop a key, whatever it holds."""
+    """Remove a key with its settings."""
     parent, _, last = key.rpartition(".")
     node = OmegaConf.select(body, parent) if parent else body
     del node[last]
 
 
 def _text(file: Path, body: Any) -> str:
-    """A config's YAML with the comment that says its package."""
+    """Return a config's YAML with the comment that names its package."""
     lines = file.read_text(encoding="utf-8").splitlines()
     header = [line for line in lines if re.match(r"#\s*@package\s", line)]
     return "\n".join([*header, OmegaConf.to_yaml(body)])

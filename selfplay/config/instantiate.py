@@ -1,7 +1,7 @@
-"""Building objects from config nodes: `_target_` names what, the other keys are its arguments.
+"""Objects from config nodes: `_target_` names a class or function, other keys are arguments.
 
-Every key is checked against the target's signature and type hints before anything is built, so that
-a typo costs one line and not a run.
+Every key is checked against the target's signature and type hints before any object is built, so
+that a typo costs one line and not a run.
 """
 
 import inspect
@@ -24,12 +24,12 @@ TARGET = "_target_"
 
 
 def build(node: Any, *, where: str = "", provided: Mapping[str, Any] | None = None) -> Any:
-    """The object that a config node describes; plain values pass through.
+    """Return the object that a config node describes; plain values are unchanged.
 
     Args:
         node: Plain data; mappings with `_target_` become objects, inner ones first.
         where: Key path of the node, for errors.
-        provided: Objects for parameters of these names that the config leaves out (services).
+        provided: Objects for parameters of these names that the config omits (services).
     """
     if isinstance(node, Mapping):
         if TARGET in node:
@@ -44,7 +44,7 @@ def build(node: Any, *, where: str = "", provided: Mapping[str, Any] | None = No
 def resolve(
     node: Mapping[str, Any], *, where: str, provided: Mapping[str, Any] | None = None
 ) -> tuple[Any, dict[str, Any]]:
-    """The target of a node and its checked arguments, inner nodes built."""
+    """Return the target of a node and its checked arguments, with inner nodes built."""
     target = import_target(node[TARGET], where)
     trust.admit_settings(str(node[TARGET]), node, where)
     inner = {key: value for key, value in node.items() if key != TARGET}
@@ -55,7 +55,7 @@ def resolve(
 
 
 def call(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
-    """Call a target; a value that it refuses with a ValueError becomes one line."""
+    """Call a target; its ValueError becomes a ConfigError."""
     try:
         return target(**values)
     except ValueError as error:
@@ -63,7 +63,7 @@ def call(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
 
 
 def check(node: Any, *, where: str = "", provided: Collection[str] = ()) -> None:
-    """Raise ConfigError for the first thing in a node that could not be built; builds nothing."""
+    """Raise ConfigError for the first fault in a node, without building anything."""
     for path, inner in _targets(node, where):
         target = import_target(inner[TARGET], path)
         trust.admit_settings(str(inner[TARGET]), inner, path)
@@ -81,15 +81,15 @@ def check_arguments(
     provided: Collection[str] = (),
     reserved: Collection[str] = (),
 ) -> dict[str, Any]:
-    """`values` as arguments of `target`, each converted to the type that the target declares.
+    """Return `values` as arguments of `target`, converted to the declared types.
 
     Args:
-        target: What will be called.
-        values: Its arguments.
+        target: Class or function to call.
+        values: Arguments by name.
         where: Key path, for errors.
-        pending: Those of `values` that are still nodes, so that their types are not known yet.
-        provided: Parameters that the program fills in where `values` leaves them out.
-        reserved: Parameters that the program alone fills in.
+        pending: Names of `values` that are still nodes, with unknown types.
+        provided: Parameters that the program sets if `values` omits them.
+        reserved: Parameters that only the program may set.
     Raises:
         ConfigError: For an unknown key, a missing one, or a value of another type.
     """
@@ -110,18 +110,18 @@ def check_arguments(
 
 
 def convert(hint: Any, value: Any, *, where: str) -> Any:
-    """`value` as a type hint has it: a list becomes a tuple, "1e-4" a float; else ConfigError."""
+    """Return `value` converted to a type hint, e.g. "1e-4" to float; raises ConfigError."""
     try:
-        # A dataclass of its own brings its own settings and takes no others.
+        # A dataclass has its own pydantic settings and accepts no others.
         adapter = TypeAdapter(hint, config=None if is_dataclass(hint) else _LENIENT)
     except (PydanticSchemaGenerationError, PydanticUserError):
-        return value  # not a type of plain data: the target itself must cope
+        return value  # not a type of plain data: the target itself checks it
     try:
         converted = adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
         path = where
-        # The location inside a union names its branches too, which are no keys.
+        # The location inside a union also names its branches, which are no keys.
         if isinstance(value, Mapping | list) and len(error.errors()) == 1:
             for part in first["loc"]:
                 path = join(path, part)
@@ -138,11 +138,11 @@ def convert(hint: Any, value: Any, *, where: str) -> Any:
 
 
 _LENIENT = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True)
-"""`run.name=7` reads as a number, and means the name "7"."""
+"""Pydantic settings; `run.name=7` is parsed as a number but means the name "7"."""
 
 
 def import_target(name: Any, where: str, *, key: str = TARGET) -> Any:
-    """The class or function of a dotted name, which a config has under `key`.
+    """Return the class or function of a dotted name under `key` in a config.
 
     Raises ConfigError if there is none, or if `selfplay.config.trust` does not allow it.
     """
@@ -155,12 +155,12 @@ def import_target(name: Any, where: str, *, key: str = TARGET) -> Any:
         home = import_module(module)
     except ModuleNotFoundError as error:
         missing = str(error.name)
-        # A missing dependency of an existing module is another fault than a wrong name.
+        # A missing dependency of an existing module is not a wrong name.
         if module != missing and not module.startswith(f"{missing}."):
             raise ConfigError(f"{at}: {name} needs the package {missing!r}") from error
         hint = nearest(missing, _modules_beside(missing))
         raise ConfigError(f"{at}: no module {missing!r} for {name!r}; {hint}") from error
-    except Exception as error:  # whatever an author's module does wrong while it is imported
+    except Exception as error:  # the import of an author's module may raise any error
         raise ConfigError(f"{at}: cannot import {module}: {_last_place(error)}") from error
     if not hasattr(home, attribute):
         public = [
@@ -176,20 +176,20 @@ def import_target(name: Any, where: str, *, key: str = TARGET) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """What a callable takes by name."""
+    """Parameters of a callable that can be passed by name."""
 
     known: tuple[str, ...]
-    """Its parameters, those of base classes where it passes them on."""
+    """Parameters, including those of base classes if `**kwargs` are passed on."""
     needed: tuple[str, ...]
-    """Those without a default."""
+    """Parameters without a default."""
     hints: Mapping[str, Any]
-    """Their types, where declared."""
+    """Declared types of the parameters."""
     anything: bool
-    """Whether it takes any other name too."""
+    """True if the callable accepts any other name."""
 
 
 def signature(target: Any, where: str = "") -> Signature:
-    """The parameters of a callable, those of its base classes where it passes them on."""
+    """Return the parameters of a callable, including those of base classes via `**kwargs`."""
     found: dict[str, inspect.Parameter] = {}
     hints: dict[str, Any] = {}
     anything = False
@@ -198,13 +198,13 @@ def signature(target: Any, where: str = "") -> Signature:
             own = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
         except (ValueError, TypeError) as error:
             raise ConfigError(
-                f"{join(where, TARGET)}: {_title(target)} does not say what it takes; wrap it in a "
+                f"{join(where, TARGET)}: {_title(target)} has no readable signature; wrap it in a "
                 "function"
             ) from error
         for parameter in own:
             if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 found.setdefault(parameter.name, parameter)
-        with suppress(NameError):  # names that exist only for type checkers: types go unchecked
+        with suppress(NameError):  # names that exist only for type checkers: types are not checked
             hints = {**typing.get_type_hints(function), **hints}
         anything = any(p.kind is p.VAR_KEYWORD for p in own)
         if not anything:
@@ -218,7 +218,7 @@ def signature(target: Any, where: str = "") -> Signature:
 
 
 def _functions(target: Any) -> Iterator[Any]:
-    """The functions that take a target's arguments, each handing on what it does not name."""
+    """Yield the functions that get a target's arguments, each passing the rest to the next."""
     if not inspect.isclass(target):
         yield target
         return
@@ -233,11 +233,11 @@ def _functions(target: Any) -> Iterator[Any]:
 
 
 def _takes_nothing() -> None:
-    """Stands for the initialiser of a class that has none."""
+    """Represent the initialiser of a class that has none."""
 
 
 def join(where: str, key: object) -> str:
-    """A longer key path."""
+    """Return the key path with `key` appended."""
     return f"{where}.{key}" if where else str(key)
 
 
@@ -262,7 +262,7 @@ def _targets(node: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _modules_beside(module: str) -> list[str]:
-    """The modules of the package that a missing module should have been in."""
+    """Return the modules of the package in which a missing module should be."""
     parent = module.rpartition(".")[0]
     if not parent:
         return []
@@ -271,7 +271,7 @@ def _modules_beside(module: str) -> list[str]:
 
 
 def _last_place(error: BaseException) -> str:
-    """An error in one line, with the place that raised it."""
+    """Return an error in one line, with the file and line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{'' if isinstance(error, SyntaxError) else place}"

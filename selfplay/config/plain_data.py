@@ -1,4 +1,4 @@
-"""Plain data: YAML files that are safe to read, and values that every setting may have."""
+"""Checks of plain data: YAML files that are safe to read, and valid values of settings."""
 
 import math
 import re
@@ -24,28 +24,28 @@ LONGEST_SHOWN = 60
 
 
 REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
-"""The beginning of an interpolation, `${`, without a backslash that would make it text."""
+"""Pattern of the start of an interpolation, `${`, without an escaping backslash."""
 NUMBER = re.compile(r"[-+.0-9][-+.:_0-9A-Fa-fxo]*")
-"""Text that YAML may read as a number. It allows more than YAML does."""
+"""Pattern of text that YAML may read as a number; it matches more than YAML does."""
 
 
 def check_expansion(path: Path, *, resolved: bool = False) -> None:
     """Raise ConfigError for a YAML file that would exhaust the memory of its reader.
 
-    A few lines of aliases can stand for billions of values, an alias can stand for a value that
-    contains it, and deep nesting ends in a stack overflow. The file is only scanned here: its
+    A few lines of aliases can expand to billions of values, an alias can refer to a value that
+    contains it, and deep nesting causes a stack overflow. The file is only scanned here: its
     values are not built. Raises `yaml.YAMLError` if the file is not YAML.
 
     Args:
-        path: The file.
-        resolved: True if the file must hold plain values, as the config of a run does.
-            Interpolations are then refused: they can grow like aliases, and can read the
+        path: Path of the file.
+        resolved: True if the file must contain plain values, such as the config of a run.
+            Interpolations are then refused: they can expand like aliases, and can read the
             environment variables of the user who opens the run.
     """
     if not path.is_file():
-        raise ConfigError(f"{path}: it is not a regular file; name a config file")
+        raise ConfigError(f"{path}: not a regular file; name a config file")
     if path.stat().st_size > LARGEST_FILE:
-        raise ConfigError(f"{path}: it is larger than {LARGEST_FILE:,} bytes, which no config is")
+        raise ConfigError(f"{path}: larger than {LARGEST_FILE:,} bytes, the maximum for configs")
     sizes: dict[str, int] = {}
     open_nodes: list[tuple[str | None, int]] = []  # (anchor, values before)
     count = 0
@@ -66,8 +66,8 @@ def check_expansion(path: Path, *, resolved: bool = False) -> None:
                     )
                 if resolved and REFERENCE.search(event.value):
                     raise ConfigError(
-                        f"{at}: {_shown(event.value)} refers to another value, which the config of "
-                        "a run never does; write the value itself"
+                        f"{at}: {_shown(event.value)} refers to another value, but the config of "
+                        "a run must contain plain values; write the value itself"
                     )
                 if event.anchor:
                     sizes[event.anchor] = 1
@@ -82,8 +82,8 @@ def check_expansion(path: Path, *, resolved: bool = False) -> None:
                     sizes[anchor] = count - before
             if count > MOST_NODES:
                 raise ConfigError(
-                    f"{at}: with its aliases written out the file has more than {MOST_NODES:,} "
-                    "values, which no config has"
+                    f"{at}: with expanded aliases the file has more than {MOST_NODES:,} "
+                    "values, the maximum for configs"
                 )
 
 
@@ -91,8 +91,8 @@ def check_folder_sizes(folder: Path) -> None:
     """Raise ConfigError for the first YAML file of a config folder that `check_expansion`
     refuses.
 
-    It reads the places of config groups: the folder and two levels below it. A file that is not
-    YAML is left to its reader, because the config may never use it.
+    It reads the folders of config groups: the folder and two levels below it. A file that is not
+    YAML is ignored here, because the config may never use it.
     """
     for pattern in ("*.yaml", "*/*.yaml", "*/*/*.yaml"):
         for path in sorted(folder.glob(pattern)):
@@ -101,11 +101,11 @@ def check_folder_sizes(folder: Path) -> None:
 
 
 def check_text(text: str, *, what: str) -> None:
-    """Raise ConfigError for text that a file name or a UTF-8 file cannot hold.
+    """Raise ConfigError for text that a file name or a UTF-8 file cannot contain.
 
     Args:
         text: The text. An argument that is not UTF-8 reaches Python with lone surrogates.
-        what: The place of the text, for the error.
+        what: Location of the text, for the error.
     """
     try:
         text.encode("utf-8")
@@ -113,13 +113,13 @@ def check_text(text: str, *, what: str) -> None:
         shown = _shown(text)
         raise ConfigError(f"{what}: {shown} does not fit: it is not valid UTF-8") from error
     if "\0" in text:
-        raise ConfigError(f"{what}: {_shown(text)} does not fit: it holds the character NUL")
+        raise ConfigError(f"{what}: {_shown(text)} does not fit: it contains the character NUL")
 
 
 def check_plain(value: Any) -> None:
-    """Raise ConfigError, with the key, for the first value that no setting may have.
+    """Raise ConfigError, with the key, for the first value that is invalid in any setting.
 
-    Refused are NaN, which passes checks by comparison, and text that is not UTF-8 or holds NUL.
+    Invalid are NaN, which passes checks by comparison, and text that is not UTF-8 or contains NUL.
     """
     for path, leaf in _leaves(value, ""):
         where = path or "the config"
@@ -130,7 +130,7 @@ def check_plain(value: Any) -> None:
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Return all keys and all single values, each with the path of its key."""
+    """Yield all keys and all single values, each with the path of its key."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if isinstance(key, str):
@@ -145,5 +145,5 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(text: str) -> str:
-    """The beginning of a text in ASCII."""
+    """Return the start of a text in ASCII."""
     return ascii(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...")

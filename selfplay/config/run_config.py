@@ -1,4 +1,4 @@
-"""Settings of the run itself, and torch as they want it."""
+"""Settings of the run itself, and the setup of torch."""
 
 import os
 import re
@@ -10,38 +10,38 @@ from pathlib import Path
 from selfplay.errors import ConfigError
 
 MOST_THREADS = 1024
-"""Largest number of threads. Far more would crash the operating system's thread library."""
+"""Largest number of threads; far more would crash the operating system's thread library."""
 LONGEST_NAME = 200
-"""Largest number of bytes of a run's name: a file name has at most 255, and the names of files
-next to the run are longer than its name."""
+"""Largest number of bytes of a run's name: file names have at most 255, and the names of files
+next to the run are longer than the run's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How long, how often, and when to stop."""
+    """Length of a run, intervals of records, and conditions to stop. Read by the training loop."""
 
     steps: int
-    """Training steps."""
+    """Number of training steps."""
     name: str | None = None
-    """Name of the run folder; made from the experiment and the time where None."""
+    """Name of the run folder; None: made from the experiment and the time."""
     folder: str = "runs"
-    """Where run folders go."""
+    """Folder of the run folders."""
     experiment: str = "train"
     """Name of the experiment, for reports."""
     checkpoint_every: int = 10
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
-    """Newest checkpoints that stay."""
+    """Number of newest checkpoints that are kept."""
     episodes_every: int = 1
-    """Steps between records of all episodes; 0 records none. Failed ones are always recorded."""
+    """Steps between records of all episodes; 0 records only failed ones."""
     threads: int = 0
-    """Torch threads; 0 leaves torch's own choice."""
+    """Number of torch threads; 0 keeps torch's own choice."""
     deterministic: bool = True
-    """Only kernels that give the same numbers every time."""
+    """True to use only kernels with reproducible results."""
     max_failed_fraction: float = 0.1
-    """Share of failed episodes at which the run stops."""
+    """Fraction of failed episodes at which the run stops."""
     minimum: Mapping[str, float] = field(default_factory=dict)
-    """Figure name to the value below which the run stops as collapsed."""
+    """Metric name to the value below which the run stops as collapsed."""
 
     def __post_init__(self) -> None:
         if self.steps < 0 or self.checkpoint_every < 1 or self.keep_checkpoints < 1:
@@ -60,20 +60,20 @@ class RunSettings:
             raise ValueError(f"max_failed_fraction lies in [0, 1], not {self.max_failed_fraction}")
 
     def keeps_checkpoint(self, step: int) -> bool:
-        """Whether a checkpoint is written after this step."""
+        """Return True if a checkpoint is written after this step."""
         return step % self.checkpoint_every == 0 or step == self.steps
 
     def keeps_episodes(self, step: int) -> bool:
-        """Whether the episodes of this step are recorded."""
+        """Return True if the episodes of this step are recorded."""
         return bool(self.episodes_every) and step % self.episodes_every == 0
 
 
 def run_folder(run: Mapping[str, object], name: str | None = None) -> Path:
-    """The folder of a new run: `run.folder`/`run.name`.
+    """Return the folder of a new run: `run.folder`/`run.name`.
 
-    A name is one folder and never a path, so that it cannot lead out of `run.folder`. It is made of
+    A name is one folder and never a path, so that it cannot leave `run.folder`. It consists of
     letters, digits and `_`, and after the first character also of `-`, `.`, `+`, `,` and `=`, so
-    that shells and the notation RUN@STEP read it as one word. `run.folder` may be any absolute
+    that shells and the notation RUN@STEP parse it as one word. `run.folder` may be any absolute
     path, or a relative one that stays in the current folder.
 
     Args:
@@ -99,7 +99,7 @@ def run_folder(run: Mapping[str, object], name: str | None = None) -> Path:
 
 
 def _refuse_name(name: str, *, where: str, parts: bool = False) -> None:
-    """`parts` is True for a name that may have several parts, such as tiny/kuhn."""
+    """Raise ConfigError for an invalid name; `parts` allows several parts, such as tiny/kuhn."""
     one = r"\w[\w.+,=-]*"
     pattern = f"{one}(/{one})*" if parts else one
     if not re.fullmatch(pattern, name) or len(name.encode()) > LONGEST_NAME:
@@ -111,17 +111,17 @@ def _refuse_name(name: str, *, where: str, parts: bool = False) -> None:
 
 
 def set_up_torch(settings: RunSettings, seed: int) -> None:
-    """Threads, kernels and seed, for a run and for the warm start before it."""
+    """Set threads, kernels and seed of torch, for a run and for its warm start."""
     import torch
     from transformers.utils import logging as transformers_logging
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    # One line of our own says more than a bar for every file that is read or written.
+    # The run's own progress lines replace the bars for every file.
     transformers_logging.disable_progress_bar()
     torch.manual_seed(seed)
     if settings.deterministic:
-        # Without it, deterministic kernels refuse matrix products on a GPU. Read when the first
-        # of them runs.
+        # Without this variable, deterministic kernels refuse matrix products on a GPU. It is read
+        # when the first kernel runs.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(settings.deterministic, warn_only=False)

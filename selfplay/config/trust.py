@@ -1,10 +1,10 @@
-"""Gate for names in a config that somebody else wrote.
+"""Limits on the names in a config from another author.
 
 A config names classes and functions by their import path, and importing a module runs its code. A
-command that opens a run folder therefore works under a `TrustLimit`: such a name must come from our
-own packages or from packages that the user named with `--trust`. Every lookup of a name asks
-`admit` before the import and `admit_found` after it. Without a limit, every name is allowed: the
-user has composed the config, or a Python program has.
+command that opens a run folder therefore works under a `TrustLimit`: names must belong to this
+project's packages or to packages that the user named with `--trust`. Every lookup of a name calls
+`admit` before the import and `admit_found` after it. Without a limit every name is allowed: then
+the user, or a Python program, has composed the config.
 """
 
 import re
@@ -21,7 +21,7 @@ import yaml
 from selfplay.errors import ConfigError, one_line
 
 OWN = ("selfplay", "roles", "arenas", "configs")
-"""Our own packages; a run folder may name classes of them."""
+"""This project's packages; a run folder may name classes in them."""
 NAMED = (
     "selfplay.collapse",
     "selfplay.credit",
@@ -48,18 +48,18 @@ RUN_CONFIG = "config.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class TrustGuard:
-    """A class of ours that a setting can give access to files, programs or the network."""
+    """Class to which a setting can give access to files, programs or the network."""
 
     name: str
     """Name of the class, without its module."""
     key: str | None
-    """The setting; None: any use of the class."""
+    """Name of the setting; None: any use of the class."""
     safe: tuple[Any, ...]
     """Values of the setting that give no such access."""
     module: str
     """Module that the user must trust to allow it."""
     why: str
-    """Reason for the refusal: a clause that begins with its subject."""
+    """Reason for the refusal, a clause with a subject."""
 
 
 GUARDS = (
@@ -110,18 +110,18 @@ GUARDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class TrustLimit:
-    """Limit on the names that a command accepts from a config that somebody else wrote."""
+    """Limit on the names that a command accepts in a config from another author."""
 
     packages: tuple[str, ...] = ()
     """Packages, or modules in them, that the user trusts."""
     command: tuple[str, ...] = ()
-    """Words of the user's command line, from which an error builds the command to type."""
+    """Words of the user's command line, for the command that errors suggest."""
 
     def __post_init__(self) -> None:
         for package in self.packages:
             if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", package):
                 raise ConfigError(
-                    f"--trust {package}: no package name; write a name that Python imports, such "
+                    f"--trust {package}: no package name; write an importable name, such "
                     "as my_arenas"
                 )
 
@@ -130,7 +130,7 @@ class TrustLimit:
         return any(_inside(name, package) for package in self.packages)
 
     def advice(self, packages: Sequence[str]) -> str:
-        """Say how to trust these packages, with the full command to type if it is known."""
+        """Return how to trust these packages, with the full command if it is known."""
         if not self.command:
             return f"to allow it, add {shlex.join(flags(packages))}"
         return f"to allow it, type: {shlex.join([*self.command, *flags(packages)])}"
@@ -142,7 +142,7 @@ def flags(packages: Sequence[str]) -> list[str]:
 
 
 def foreign(config: Any, *, target: str = "_target_") -> list[str]:
-    """Return the packages, other than our own, that a config names."""
+    """Return the packages outside this project that a config names."""
     names = {str(node[target]).partition(".")[0] for _, node in _nodes(config, "", target)}
     return sorted(names.difference(OWN))
 
@@ -157,7 +157,7 @@ def active() -> TrustLimit | None:
 
 @contextmanager
 def limited(limit: TrustLimit | None) -> Iterator[None]:
-    """Hold every lookup of a name in this process, in all its threads, to a limit."""
+    """Apply a limit to every lookup of a name in this process, in all threads."""
     global _limit
     before, _limit = _limit, limit
     try:
@@ -170,7 +170,7 @@ def admit(name: str, at: str) -> None:
     """Raise ConfigError for a dotted name that the active limit forbids; imports nothing.
 
     Args:
-        name: The import path, `package.module.name`; a colon counts as a dot.
+        name: Import path, `package.module.name`; a colon counts as a dot.
         at: Key path of the name, for the error.
     """
     dotted = name.replace(":", ".")
@@ -192,9 +192,9 @@ def admit(name: str, at: str) -> None:
 
 
 def admit_found(found: Any, name: str, at: str) -> None:
-    """Raise ConfigError if the object that a name leads to is not defined in an allowed package.
+    """Raise ConfigError if an imported object is not defined in an allowed package.
 
-    A module also has the names that it imports, such as
+    A module also contains the names that it imports, such as
     `selfplay.run.directory.TemporaryDirectory`.
     """
     if _limit is None:
@@ -208,7 +208,7 @@ def admit_found(found: Any, name: str, at: str) -> None:
             f"{_limit.advice([home.partition('.')[0] or 'PACKAGE'])}"
         )
     if home.partition(".")[0] == "selfplay" and not _limit.trusts(home):
-        # The class's own path, too: another module may have imported it.
+        # The class's own path is checked too, because another module may have imported it.
         title = f"{home}.{getattr(found, '__qualname__', '')}"
         known = (*NAMED, "selfplay.sandbox.pool.Executor")
         if not (isinstance(found, type) and any(_inside(title, each) for each in known)):
@@ -245,11 +245,11 @@ def admit_config(config: Any, *, target: str = "_target_") -> None:
 
 
 def admit_file(path: Path) -> None:
-    """Raise ConfigError for a config file that refers to anything outside it.
+    """Raise ConfigError for a config file that refers to anything outside the file.
 
     The config of a run is resolved: it needs no other files, no environment variables and no
-    settings of Hydra, because some of these import modules. The file is read as plain data. Without
-    a limit nothing is checked.
+    settings of Hydra, because some of these import modules. The file is parsed as plain data.
+    Without a limit nothing is checked.
     """
     if _limit is None:
         return
@@ -286,7 +286,7 @@ def admit_file(path: Path) -> None:
 
 
 def _texts(node: Any) -> Iterator[str]:
-    """Return all texts in plain data; a node with several references is visited once."""
+    """Yield all texts in plain data; a node with several references is visited once."""
     waiting, seen = [node], set[int]()
     while waiting:
         each = waiting.pop()
@@ -298,11 +298,11 @@ def _texts(node: Any) -> Iterator[str]:
 
 
 def admit_settings(name: str, settings: Mapping[Any, Any], at: str) -> None:
-    """Raise ConfigError if these settings give a class of ours access that needs trust.
+    """Raise ConfigError if settings give a class of this project access that needs trust.
 
     Args:
         name: Import path of the class.
-        settings: Its arguments, as the config has them.
+        settings: Arguments of the class in the config.
         at: Key path of the node, for the error.
     """
     if _limit is None or name.partition(".")[0] not in OWN:

@@ -7,38 +7,45 @@ from selfplay.types import Group, Sample
 
 
 class Stateful(Protocol):
-    """What is trained and must survive a checkpoint: its state may hold tensors."""
+    """An object that is trained and must survive a checkpoint; its state may hold tensors."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer and counters."""
+        """Return weights, optimizer and counters."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         ...
 
 
 class Credit(Protocol):
-    """A credit method. One that keeps averages between steps has them in its state."""
+    """A credit method: turns the rewards of a step's groups into samples with advantages.
+
+    The config group `credit` builds it. The training loop calls `assign` once per step, between
+    sampling and the learners. A method that keeps averages between steps keeps them in its state.
+    """
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """One sample per turn of every episode that did not fail, in their order, but none of a
-        turn that nobody learns from; a method of branches makes one of a turn that several episodes
-        share."""
+        """Return one sample per turn of every episode that did not fail, in order.
+
+        Turns that are not trainable get no sample. A method for branching episodes makes one sample
+        of a turn that several episodes share.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must keep, as plain data."""
+        """Return the state for a checkpoint, as plain data."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         ...
 
     def modules(self) -> Mapping[str, Stateful]:
-        """What it trains (a critic), by name; a checkpoint keeps it beside the learners."""
+        """Return the trained modules (a critic) by name; checkpoints store them with the
+        learners."""
         ...
 
     def metrics(self) -> Mapping[str, float]:
-        """Figures of the last call of `assign`."""
+        """Return metrics of the last call of `assign`."""
         ...

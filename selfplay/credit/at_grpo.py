@@ -1,4 +1,5 @@
-"""AT-GRPO: candidates for the same turn of the same agent, after the very same prompt."""
+"""AT-GRPO: compares candidates for the same turn of the same agent after exactly the same
+prompt."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -23,20 +24,19 @@ class ATGRPO(StatelessCredit):
     """A = (V - mean) / (std + epsilon) among candidates of one agent, turn and prompt (2510.11062).
 
     V is the return to go of the candidate: R_t = r_t + discount * R_{t+1}, of the agent's own pay
-    or of the mean pay of all agents (see `team.team_return_to_go`), and at a branching the mean
-    over the next stage's candidates of theirs (the released code scores each candidate at once
-    instead, by a reward that the arena gives per turn). A shared turn is one sample.
+    or of the mean pay of all agents (see `team_return.team_return_to_go`). At a branching, R_{t+1}
+    is the mean over the next stage's candidates. (The released code scores each candidate at once
+    instead, by a reward that the arena gives per turn.) A shared turn is one sample.
 
     With `std=False`, K candidates of each node and all of them continued, the expected gradient at
-    a stage is (K-1)/K times the policy gradient (up to (nK-1)/nK where n nodes show one prompt).
-    In a group without branches it is, at each prompt, E[(n-1)/n] times the policy gradient, where n
-    is the number of siblings that reached the prompt: prompts that are reached rarely, because
-    agents sit out or episodes end early, weigh less.
-    Deeper stages have more candidates, and so weigh more in a mean over samples. Where the sampler
-    goes on from the best, later stages are met in the proportion in which the best leads there,
-    and a continued candidate is judged by more episodes than its siblings, of which the first was
-    its best. Failure mode: a prompt that came up once has no signal, as all turns behind the last
-    branching.
+    a stage is (K-1)/K times the policy gradient (up to (nK-1)/nK if n nodes show one prompt). In a
+    group without branches it is, at each prompt, E[(n-1)/n] times the policy gradient, where n is
+    the number of siblings that reached the prompt: prompts that are reached rarely, because agents
+    sit out or episodes end early, weigh less. Deeper stages have more candidates, and so weigh more
+    in a mean over samples. If the sampler continues only the best candidate, later stages are
+    reached as often as the best candidate leads to them, and a continued candidate is judged by
+    more episodes than its siblings, of which the first was its best. Failure mode: a prompt that
+    occurs once has no signal; this includes all turns after the last branching.
     """
 
     tree: ClassVar[bool] = True
@@ -49,8 +49,8 @@ class ATGRPO(StatelessCredit):
         std: bool = True,
         epsilon: float = 1e-6,
     ) -> None:
-        """`discount` is gamma per turn of the agent, or per round of the team; `std` divides by
-        the standard deviation of the candidates."""
+        """`discount` is gamma per turn of the agent, or per round of the team; `std` divides by the
+        standard deviation of the candidates."""
         if returns not in get_args(Judged):
             raise ValueError(f"no returns {returns!r}; {get_args(Judged)} are known")
         if not 0.0 <= discount <= 1.0:
@@ -61,11 +61,11 @@ class ATGRPO(StatelessCredit):
         self.scale = partial(standardized, epsilon=epsilon) if std else centred
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """One sample per turn that was played."""
-        found = candidates(groups, self.returns)
+        """Return one sample per turn that was played."""
+        turns = candidates(groups, self.returns)
         advantages = group_advantages(
-            found,
-            key=lambda play: (play.group.id, play.turn.agent, play.number, play.turn.prompt_ids),
+            turns,
+            key=lambda c: (c.group.id, c.turn.agent, c.number, c.turn.prompt_ids),
             advantage=self.scale,
         )
-        return samples(found, advantages)
+        return samples(turns, advantages)

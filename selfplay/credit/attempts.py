@@ -1,4 +1,4 @@
-"""Attempts: which turns led to an episode's end, where some moves were made again."""
+"""Selects the turns that led to an episode's end in arenas that play some moves again."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -7,13 +7,13 @@ from selfplay.types import Episode, Turn
 
 
 def decisive(episode: Episode) -> list[Turn]:
-    """The turns that led to the end, in order, without messages and notes; all of them where no
-    move was made again.
+    """Return the turns that led to the end, in order, without messages and notes.
 
-    An arena that plays another one again from some stage on notes of each turn its `attempt` and
-    `place` (the other arena's stage), and of one that was given advice that it was `advised`. Such
-    a turn stands as the answer to the prompt of the turn that it replaces, in which the advice is
-    not. Turns without these notes, such as the adviser's, are no part of what was played.
+    These are all turns if no move was played again. An arena that plays another arena again from
+    some stage on notes of each turn its `attempt` and `place` (the stage of the other arena), and
+    notes `advised` of a turn that was given advice. An advised turn is returned with the prompt of
+    the turn that it replaces, which does not contain the advice. Turns without these notes, such as
+    the adviser's, are left out.
     """
     noted = [turn for turn in episode.turns if "attempt" in turn.info]
     if not noted:
@@ -23,15 +23,15 @@ def decisive(episode: Episode) -> list[Turn]:
         stages[int(turn.info["place"])][int(turn.info["attempt"])][turn.agent] = turn
     last = max(int(turn.info["attempt"]) for turn in noted)
     end = max(place for place, attempts in stages.items() if last in attempts)
-    found: list[Turn] = []
+    final: list[Turn] = []
     for place in sorted(stages):
         *earlier, latest = (turns for _, turns in sorted(stages[place].items()))
         for agent, turn in latest.items() if place <= end else ():
             if turn.info.get("advised"):
                 (*_, replaced) = (turns[agent] for turns in earlier if agent in turns)
                 turn = replace(turn, prompt_ids=replaced.prompt_ids)
-            found.append(_plain(turn))
-    return found
+            final.append(_plain(turn))
+    return final
 
 
 def _plain(turn: Turn) -> Turn:

@@ -11,39 +11,39 @@ from selfplay.types import Group, Sample
 
 
 class ByRole(CreditMethod):
-    """A role's turns are credited by its method, or by that of "default" if it has none.
+    """Credits the turns of each role by the method of that role, or by "default" if it has none.
 
-    For roles that want different comparisons: one proposal per prompt has no siblings but those of
-    the batch, eight attempts at one task have seven. In a mixture of arenas, whose roles are named
-    after them, every arena is credited in its own way. To a method, the turns of other roles are
-    turns that nobody learns from: part of what was paid, and of no comparison. Failure mode:
-    advantages of different methods have different scales, and one policy behind several roles
-    follows the largest.
+    It is for roles that need different comparisons: one proposal per prompt can be compared only
+    with the rest of the batch, eight attempts at one task with each other. In a mixture of arenas,
+    whose roles have the names of their arenas in front, every arena gets its own method. A method
+    sees the turns of other roles as not trainable: their rewards count, but the turns are not
+    compared. Failure mode: advantages of different methods have different scales, and a policy that
+    plays several roles follows the largest.
     """
 
     def __init__(self, *, methods: Mapping[str, Credit]) -> None:
-        """`methods`: role to method."""
+        """`methods` maps each role to its credit method."""
         if not methods:
             raise ValueError("methods names no role")
         self.methods = dict(methods)
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """All samples, role by role in the order of `methods`."""
+        """Return all samples, role by role in the order of `methods`."""
         every = [turn for group in groups for episode in group.episodes for turn in episode.turns]
         for role in dict.fromkeys(turn.role for turn in every if turn.trainable):
             if role not in self.methods and "default" not in self.methods:
                 raise ConfigError(f"credit.methods: no {role!r}; {nearest(role, self.methods)}")
-        found: list[Sample] = []
+        samples: list[Sample] = []
         for name, method in self.methods.items():
             own = {id(turn) for turn in every if self._name(turn.role) == name}
-            found += method.assign([_only(group, own) for group in groups])
-        return found
+            samples += method.assign([_only(group, own) for group in groups])
+        return samples
 
     def _name(self, role: str) -> str:
         return role if role in self.methods else "default"
 
     def modules(self) -> Mapping[str, Stateful]:
-        """What the methods train, as `<role>_<name>`."""
+        """Return the trained modules of all methods, as `<role>_<name>`."""
         return {
             f"{role}_{name}": module
             for role, method in self.methods.items()
@@ -51,7 +51,7 @@ class ByRole(CreditMethod):
         }
 
     def metrics(self) -> Mapping[str, float]:
-        """The methods' figures, each under its role."""
+        """Return the metrics of all methods, as `<role>/<name>`."""
         return {
             f"{role}/{name}": value
             for role, method in self.methods.items()
@@ -59,11 +59,11 @@ class ByRole(CreditMethod):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The methods' states."""
+        """Return the states of the methods by role."""
         return {role: method.state_dict() for role, method in self.methods.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises ValueError if the state is of other roles."""
+        """Restore the states. Raises ValueError if they are of other roles."""
         if set(state) != set(self.methods):
             raise ValueError(f"ByRole credits {sorted(self.methods)}, but got {sorted(state)}")
         for role, method in self.methods.items():
@@ -71,7 +71,7 @@ class ByRole(CreditMethod):
 
 
 def _only(group: Group, own: Collection[int]) -> Group:
-    """The group with nobody learning from turns but its `own` (by identity)."""
+    """Return the group with all turns marked as not trainable except `own` (by identity)."""
     episodes = [
         replace(e, turns=tuple(t if id(t) in own else replace(t, trainable=False) for t in e.turns))
         for e in group.episodes

@@ -1,4 +1,4 @@
-"""Counterfactual credit: what the team got, less what it would have got without this action."""
+"""Counterfactual credit: the team's return minus its return without this action."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
@@ -11,20 +11,19 @@ Judged = Literal["team", "own"]
 
 
 class Counterfactual(StatelessCredit):
-    """A = R - R with this action replaced by a default, both from replaying the arena.
+    """A = R - R with this action replaced by a default; both come from replaying the arena.
 
-    The difference reward, which COMA (1705.08926) reads off a critic, with the others' recorded
-    moves kept: every agent makes its own in their order, but for the one judged, and one that is
-    asked more often than the record knows makes the default. R is the mean of what all agents are
-    paid (`returns: team`) or the acting agent's own pay. No siblings are needed.
+    This is the difference reward, which COMA (1705.08926) reads from a critic. All other recorded
+    moves are kept; an agent that is asked for more moves than the record has makes the default. R
+    is the mean pay of all agents (`returns: team`) or the acting agent's own pay, also of agents
+    without a turn. No siblings are needed. The cost is one replay per turn.
 
-    In the last stage that an arena can have, as in games of one stage, nothing in the subtrahend
-    depends on the action: the expected gradient is exactly that of the expected return. In earlier
-    stages (and for an action that ended the episode early) it is biased, by the expectation of the
-    subtrahend times the score: later words answered the action that the replay takes away. The
-    pay of agents without a turn counts. Failure mode: replies to words that were never said earn
-    nothing sensible, and of two agents that each alone suffice none gets credit. Costs a replay
-    per turn.
+    In the last stage that an arena can have, nothing in the subtrahend depends on the action: the
+    expected gradient is exactly that of the expected return. In earlier stages (and for an action
+    that ended the episode early) it is biased, by the expectation of the subtrahend times the
+    score, because later moves answered the removed action. Failure mode: replies to messages that
+    were never sent earn arbitrary rewards; if either of two agents alone would suffice, neither
+    gets credit.
     """
 
     def __init__(
@@ -35,8 +34,7 @@ class Counterfactual(StatelessCredit):
         returns: Judged = "team",
         limit: int = 1000,
     ) -> None:
-        """`arena` replays, cut after `limit` stages; `default` is the action in place of the one
-        judged, None one that did not parse."""
+        """`arena` replays up to `limit` stages; `default` replaces the action (None: invalid)."""
         if returns not in get_args(Judged):
             raise ValueError(f"no returns {returns!r}; {get_args(Judged)} are known")
         if limit < 1:
@@ -45,37 +43,37 @@ class Counterfactual(StatelessCredit):
         self.replayer = MoveReplayer(arena, limit=limit, default=default)
 
     def metrics(self) -> Mapping[str, float]:
-        """Replays of the last call, with the share of them that went beyond the record."""
-        figures = self.replayer.metrics()
-        share = figures["replays_beyond_moves"] / max(figures["replays"], 1.0)
-        return {**figures, "beyond_moves_share": share}
+        """Return counts of replays, and the fraction of them that went beyond the record."""
+        metrics = self.replayer.metrics()
+        fraction = metrics["replays_beyond_moves"] / max(metrics["replays"], 1.0)
+        return {**metrics, "beyond_moves_share": fraction}
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Advantages of all turns; 0 where the arena broke in a replay."""
+        """Return advantages of all turns; 0 if the arena broke in a replay."""
         self.replayer.counts.clear()
-        found = learnable_turns(groups, own_return)
-        firsts = {play.trajectory[:2]: play for play in found}
-        recorded = {episode: self._replayed(play) for episode, play in firsts.items()}
-        advantages = []
-        for play in found:
-            earned, without = recorded[play.trajectory[:2]], self._replayed(play, play.number)
-            if earned is None or without is None:
-                advantages.append(0.0)
-            else:
-                advantages.append(self._judged(earned, play) - self._judged(without, play))
-        return samples(found, advantages)
+        turns = learnable_turns(groups, own_return)
+        firsts = {credited.trajectory[:2]: credited for credited in turns}
+        recorded = {episode: self._replayed(credited) for episode, credited in firsts.items()}
+        advantages = [0.0] * len(turns)
+        for index, credited in enumerate(turns):
+            earned = recorded[credited.trajectory[:2]]
+            without = self._replayed(credited, credited.number)
+            if earned is not None and without is not None:
+                value = self._judged(earned, credited) - self._judged(without, credited)
+                advantages[index] = value
+        return samples(turns, advantages)
 
-    def _judged(self, paid: Mapping[str, float], play: CreditedTurn) -> float:
+    def _judged(self, paid: Mapping[str, float], credited: CreditedTurn) -> float:
         if self.returns == "own":
-            return paid[play.turn.agent]
+            return paid[credited.turn.agent]
         return sum(paid.values()) / len(paid)
 
     def _replayed(
-        self, play: CreditedTurn, without: int | None = None
+        self, credited: CreditedTurn, without: int | None = None
     ) -> Mapping[str, float] | None:
-        """What its episode pays, without the move of this number that its agent made."""
-        episode = play.group.episodes[play.episode]
+        """Return the pay of the turn's episode, without its agent's move of this number."""
+        episode = credited.group.episodes[credited.episode]
         moves = actions_of(episode)
         if without is not None:
-            moves[play.turn.agent][without] = self.default
+            moves[credited.turn.agent][without] = self.default
         return self.replayer.paid(episode, moves)

@@ -1,4 +1,4 @@
-"""What a critic is to credit: values of token sequences, learned from returns."""
+"""Interface of a critic: values of token sequences, learned from returns."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
@@ -14,34 +14,39 @@ Sees = Literal["own", "all"]
 
 
 class Critic(Stateful, Protocol):
-    """`learner.critic.TransformerCritic` is one."""
+    """A learned value function of token sequences.
+
+    `learner.value_model.TransformerCritic` implements it; `credit.gae` reads and trains it.
+    """
 
     def values(self, states: Sequence[State]) -> list[float]:
-        """The expected return from each state on."""
+        """Return the expected return from each state on."""
         ...
 
     def fit(self, states: Sequence[State], returns: Sequence[float]) -> Mapping[str, float]:
-        """Move the values towards the returns; returns metrics."""
+        """Move the values towards the returns. Returns metrics."""
         ...
 
 
 def states_of(credited_turns: Sequence[CreditedTurn], sees: Sees) -> list[State]:
-    """What a critic reads for each turn.
+    """Return the token sequence that the critic reads for each turn.
 
     own: the turn's prompt. all (a centralised critic, used in training only): the latest prompt of
-    every agent that has had one by this stage, the turn's own at the end. Nothing in it depends on
-    the turn's action, or the value would bias the gradient: so where a record does not say which
-    turns were one stage, the prompts of later turns are left out.
+    every agent that has had one by this stage, the turn's own at the end. Nothing in a state
+    depends on the turn's action, because the value would then bias the gradient. So if a record
+    does not say which turns were one stage, the prompts of later turns are left out.
     """
     if sees not in get_args(Sees):
         raise ValueError(f"a critic sees {' or '.join(get_args(Sees))}, not {sees!r}")
     if sees == "own":
-        return [play.turn.prompt_ids for play in credited_turns]
+        return [credited.turn.prompt_ids for credited in credited_turns]
     states = []
-    for _, episode in groupby(credited_turns, key=lambda play: (play.group.id, play.episode)):
+    for _, episode in groupby(
+        credited_turns, key=lambda credited: (credited.group.id, credited.episode)
+    ):
         latest: dict[str, State] = {}
         for _, stage in groupby(enumerate(episode), key=_stage):
-            turns = [play.turn for _, play in stage]
+            turns = [credited.turn for _, credited in stage]
             latest |= {turn.agent: turn.prompt_ids for turn in turns}
             for turn in turns:
                 others = [ids for agent, ids in latest.items() if agent != turn.agent]
@@ -50,6 +55,6 @@ def states_of(credited_turns: Sequence[CreditedTurn], sees: Sees) -> list[State]
 
 
 def _stage(numbered: tuple[int, CreditedTurn]) -> tuple[int, int]:
-    """Turns of one stage have one key; a turn of a record without stages has its own."""
-    number, play = numbered
-    return (play.turn.stage, number if play.turn.stage < 0 else 0)
+    """Return the key of a turn's stage; a turn of a record without stages has its own key."""
+    number, credited = numbered
+    return (credited.turn.stage, number if credited.turn.stage < 0 else 0)

@@ -1,4 +1,4 @@
-"""GAE: each turn against what a critic expected before it, with the surprises still to come."""
+"""GAE: the critic's errors from each turn on, discounted and summed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,16 +12,16 @@ class GAE(StatelessCredit):
     """A_t = d_t + discount * gae_lambda * A_{t+1}, d_t = r_t + discount * V_{t+1} - V_t.
 
     From 1506.02438, over turns instead of tokens: t counts the agent's own turns, V_t is read at
-    the end of turn t's prompt, and V is 0 after its last turn, in a truncated episode too. The
-    critic is read before it is trained on this batch's returns A + V.
+    the end of turn t's prompt, and V is 0 after the agent's last turn, in a truncated episode too.
+    The critic is read before it is trained on this batch's returns A + V.
 
     With gae_lambda 1, discount 1 and whiten off the expected gradient is exactly the policy
-    gradient, whatever the critic says. Otherwise it is biased: with a smaller lambda by the
-    critic's errors, with whitening by the batch's own spread. Where a prompt does not show what
-    came before (`memory: none`), a smaller lambda is biased with a perfect critic too: the value of
-    the next prompt is a mean over all histories that lead to it, so it does not show what this
-    turn's action has changed. Keep gae_lambda at 1 there.
-    Failure mode: a critic that lags behind the policy.
+    gradient for any critic. Otherwise it is biased: with a smaller lambda by the critic's errors,
+    with whitening by the batch's own spread. If a prompt does not show the earlier turns (`memory:
+    none`), a smaller lambda is biased with a perfect critic too: the value of the next prompt is a
+    mean over all histories that lead to it, so it does not show the effect of this turn's action.
+    Keep gae_lambda at 1 in this case. Failure mode: a critic that adapts more slowly than the
+    policy.
     """
 
     def __init__(
@@ -35,38 +35,39 @@ class GAE(StatelessCredit):
     ) -> None:
         """Args:
         critic: Gives and learns the values.
-        sees: Its own prompt, or all agents' (a centralised critic), see `critic.states_of`.
-        gae_lambda: 1 trusts the rewards alone, 0 the critic from the next turn on.
+        sees: own: the agent's prompt. all: the prompts of all agents (a centralised critic), see
+            `critic.states_of`.
+        gae_lambda: 1 uses the rewards alone, 0 the critic from the next turn on.
         discount: gamma per turn.
-        whiten: Over all trainable tokens of a policy's batch, as PPO does.
+        whiten: True whitens over all trainable tokens of a policy's batch, as PPO does.
         """
         if not (0.0 <= gae_lambda <= 1.0 and 0.0 <= discount <= 1.0):
             raise ValueError(f"gae_lambda and discount lie in [0, 1]: {gae_lambda}, {discount}")
         self.critic, self.sees, self.whiten = critic, sees, whiten
         self.gae_lambda, self.discount = gae_lambda, discount
-        self._figures: Mapping[str, float] = {}
+        self._metrics: Mapping[str, float] = {}
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Advantages of all turns; then the critic is trained."""
-        found = learnable_turns(groups, lambda episode: [turn.reward for turn in episode.turns])
-        states = states_of(found, self.sees)
+        """Return advantages of all turns, then train the critic."""
+        turns = learnable_turns(groups, lambda episode: [turn.reward for turn in episode.turns])
+        states = states_of(turns, self.sees)
         values = self.critic.values(states)
-        advantages = [0.0] * len(found)
+        advantages = [0.0] * len(turns)
         after: dict[tuple[str, int, str], tuple[float, float]] = {}
-        for row in reversed(range(len(found))):
-            place, reward = found[row].trajectory, found[row].value
+        for row in reversed(range(len(turns))):
+            place, reward = turns[row].trajectory, turns[row].value
             next_value, next_advantage = after.get(place, (0.0, 0.0))
             surprise = reward + self.discount * next_value - values[row]
             advantages[row] = surprise + self.discount * self.gae_lambda * next_advantage
             after[place] = (values[row], advantages[row])
         returns = [a + v for a, v in zip(advantages, values, strict=True)]
-        self._figures = self.critic.fit(states, returns)
-        return samples(found, whitened(found, advantages) if self.whiten else advantages)
+        self._metrics = self.critic.fit(states, returns)
+        return samples(turns, whitened(turns, advantages) if self.whiten else advantages)
 
     def modules(self) -> Mapping[str, Stateful]:
-        """The critic."""
+        """Return the critic by name."""
         return {"critic": self.critic}
 
     def metrics(self) -> Mapping[str, float]:
-        """Of the critic's training."""
-        return self._figures
+        """Return metrics of the critic's last update."""
+        return self._metrics

@@ -1,4 +1,4 @@
-"""GiGPO: whole episodes compared in the group, and single turns that were taken from one state."""
+"""GiGPO: compares whole episodes in the group, and single turns that were taken from one state."""
 
 import json
 from collections.abc import Hashable, Sequence
@@ -25,18 +25,19 @@ Mode = Literal["mean_norm", "mean_std_norm"]
 class GiGPO(GroupRelative):
     """A = A_episode + weight * A_step (2505.10978).
 
-    A_episode compares R, all that the agent was paid, one value per trajectory. A_step compares
+    A_episode compares R, the sum of the agent's rewards, one value per trajectory. A_step compares
     R_t = r_t + discount * R_{t+1} over the agent's own turns, among all turns of the group that
-    were taken from the same anchor state: what the agent saw this turn, which is the messages that
-    the turn added (for a role without memory, the prompt). mean_norm subtracts the mean,
-    mean_std_norm also divides by the spread.
+    were taken from the same anchor state: the messages that were added for this turn (for a role
+    without memory, the prompt). mean_norm subtracts the mean, mean_std_norm also divides by the
+    standard deviation.
 
-    With mean_norm, discount 1 and `group_by="agent"`, where no trajectory reaches an anchor twice,
-    the gradient at a state is the exact one times (G-1)/G + weight * E[(n-1)/n], where n is the
-    number of turns in its bucket. Every state keeps its direction, but often visited ones weigh
-    more: where a sibling reaches a state with probability p, n is 1 + Binomial(G-1, p). The first
-    part holds for agents that sit out and episodes that end early. With the spread it is biased.
-    Failure mode: an anchor that shows a step counter or the history meets no other: A_step is 0.
+    With mean_norm, discount 1 and `group_by="agent"`, if no trajectory reaches an anchor twice, the
+    gradient at a state is the exact one times (G-1)/G + weight * E[(n-1)/n], where n is the number
+    of turns with this anchor. Every state keeps its direction, but states that are visited often
+    weigh more: if a sibling reaches a state with probability p, n is 1 + Binomial(G-1, p). The
+    first part holds for agents that sit out and episodes that end early. With mean_std_norm it is
+    biased. Failure mode: an anchor that shows a step counter or the history equals no other, so
+    A_step is 0.
     """
 
     def __init__(
@@ -48,7 +49,8 @@ class GiGPO(GroupRelative):
         group_by: GroupBy = "role",
         epsilon: float = 1e-6,
     ) -> None:
-        """`weight` is w; `discount` is gamma per turn; `group_by`: see `comparison.group_key`."""
+        """`weight` is that of A_step; `discount` is gamma per turn; for `group_by` see
+        `base.group_key`."""
         super().__init__(group_by=group_by)
         if not 0.0 <= discount <= 1.0:
             raise ValueError(f"discount lies in [0, 1], not {discount}")
@@ -58,19 +60,19 @@ class GiGPO(GroupRelative):
         self.scale = centred if mode == "mean_norm" else partial(standardized, epsilon=epsilon)
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Advantages of all turns."""
+        """Return advantages of all turns."""
 
-        def state_of(play: CreditedTurn) -> Hashable:
-            return (self.among(play), anchor(play))
+        def state_of(credited: CreditedTurn) -> Hashable:
+            return (self.among(credited), anchor(credited))
 
-        found, steps = learnable_turns(groups, own_return), learnable_turns(groups, self.returns)
-        whole = group_advantages(found, key=self.among, advantage=self.scale, absent=self.absent)
+        turns, steps = learnable_turns(groups, own_return), learnable_turns(groups, self.returns)
+        whole = group_advantages(turns, key=self.among, advantage=self.scale, absent=self.absent)
         local = group_advantages(steps, key=state_of, advantage=self.scale, each="turn")
         both = zip(whole, local, strict=True)
-        return samples(found, [episode + self.weight * step for episode, step in both])
+        return samples(turns, [episode + self.weight * step for episode, step in both])
 
 
-def anchor(play: CreditedTurn) -> Hashable:
-    """What the agent saw this turn; the prompt's ids where the turn brought no message."""
-    messages = play.turn.messages
-    return json.dumps(messages, sort_keys=True) if messages else play.turn.prompt_ids
+def anchor(credited: CreditedTurn) -> Hashable:
+    """Return the messages that were added for this turn; the prompt's ids if there are none."""
+    messages = credited.turn.messages
+    return json.dumps(messages, sort_keys=True) if messages else credited.turn.prompt_ids

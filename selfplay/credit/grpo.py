@@ -1,4 +1,4 @@
-"""GRPO: returns standardised within the group."""
+"""GRPO: returns standardized within the group."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,21 +17,24 @@ from selfplay.types import Group, Sample
 class GRPO(GroupRelative):
     """A = (R - mean) / (std + epsilon), std with ddof 1, within the group (2402.03300).
 
-    R is what the agent was paid in the whole episode; every turn of it gets the same A. An agent
-    that has no turn in some siblings is compared with those in which it has one; if no other
-    sibling has one, it has no signal.
-    Biased: the mean and the spread that judge a return contain this return.
-    Failure mode: dividing by the spread weighs tasks that are nearly always or never solved up
-    (the difficulty bias that Dr. GRPO removes), and a group of equal returns has no signal.
+    R is the sum of the agent's rewards in the whole episode; all turns of the agent get the same A.
+    An agent that has no turn in some siblings is compared with those in which it has one; if no
+    other sibling has one, it has no signal. Biased: each return is part of its own mean and
+    standard deviation. Failure mode: the division gives more weight to tasks that are nearly always
+    or nearly never solved (the difficulty bias that Dr. GRPO removes), and a group of equal returns
+    has no signal.
     """
 
     def __init__(self, *, group_by: GroupBy = "role", epsilon: float = 1e-6) -> None:
-        """`group_by`: whom to compare with inside the group, see `comparison.group_key`."""
+        """Args:
+        group_by: Key of the comparison inside the group, see `base.group_key`.
+        epsilon: Added to the standard deviation.
+        """
         super().__init__(group_by=group_by)
         self.scale = partial(standardized, epsilon=epsilon)
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Advantages of all turns."""
+        """Return advantages of all turns."""
         return group_relative(
             learnable_turns(groups, own_return), key=self.among, advantage=self.scale
         )

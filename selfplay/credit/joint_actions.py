@@ -1,4 +1,4 @@
-"""Joint actions: every combination of what the siblings of a group did at once."""
+"""Returns of joint actions: every combination of the actions that the siblings of a group took."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,15 +14,19 @@ Over = Literal["mean", "sum"]
 
 
 class CrossedReturns:
-    """Judges each action by the team's returns of all joint actions that it is part of.
+    """Judges each action by the team's returns of all joint actions that contain it.
 
-    G siblings of N agents make G^N of them. They are replayed, combinations of equal actions once,
-    and the team's return is the mean of what the arena pays its agents. Where it breaks in a replay
-    that joint action is left out, and counted.
+    G siblings of N agents make G^N joint actions. They are replayed, equal ones once, and the
+    team's return is the mean pay of all agents. If the arena breaks in a replay, that joint action
+    is left out and counted.
     """
 
     def __init__(self, arena: Callable[[], ReplayedArena] | None, *, over: Over, most: int) -> None:
-        """`over`: their mean, or their sum as in the released trainer; `most` bounds G^N."""
+        """Args:
+        arena: Makes the arena that replays.
+        over: mean, or sum as in MAGRPO's released trainer.
+        most: Upper limit on G^N.
+        """
         if arena is None:
             raise ValueError("joint=cross needs an arena to play other joint actions in")
         if over not in get_args(Over):
@@ -31,27 +35,27 @@ class CrossedReturns:
         self.replayer = MoveReplayer(arena, limit=1)
 
     def judge(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates with these returns as their values; raises ConfigError.
+        """Return the candidates with these returns as their values.
 
-        For episodes of several stages, whose later prompts answer to one joint action only, and for
-        more joint actions than allowed.
+        Raises ConfigError for episodes of several stages, whose later prompts belong to one joint
+        action only, and for more joint actions than allowed.
         """
         self.replayer.counts.clear()
-        found: dict[tuple[str, int, str], list[float]] = {}
-        for group in {play.group.id: play.group for play in candidates}.values():
-            found |= self._of_group(group)
+        returns: dict[tuple[str, int, str], list[float]] = {}
+        for group in {credited.group.id: credited.group for credited in candidates}.values():
+            returns |= self._of_group(group)
         return [
-            replace(play, value=self._total(found[play.trajectory], play.value))
-            for play in candidates
+            replace(credited, value=self._total(returns[credited.trajectory], credited.value))
+            for credited in candidates
         ]
 
     def metrics(self) -> Mapping[str, float]:
-        """Replays of the last call, and those in which the arena broke."""
-        figures = self.replayer.metrics()
-        return {name: figures[name] for name in ("replays", "replays_failed")}
+        """Return the replays of the last call, and those in which the arena broke."""
+        metrics = self.replayer.metrics()
+        return {name: metrics[name] for name in ("replays", "replays_failed")}
 
     def _total(self, returns: Sequence[float], recorded: float) -> float:
-        if not returns:  # all of its replays broke, the record did not
+        if not returns:  # every replay broke, but the recorded episode did not
             return recorded
         return sum(returns) / (len(returns) if self.over == "mean" else 1)
 
@@ -71,7 +75,7 @@ class CrossedReturns:
             )
         moves = {i: {t.agent: t.action for t in e.turns} for i, e in siblings.items()}
         known: dict[tuple[Action | None, ...], float | None] = {}
-        found: dict[tuple[str, int, str], list[float]] = {
+        returns: dict[tuple[str, int, str], list[float]] = {
             (group.id, index, agent): [] for index in siblings for agent in agents
         }
         for members in product(siblings, repeat=len(agents)):
@@ -82,8 +86,8 @@ class CrossedReturns:
             value = known[actions]
             if value is not None:
                 for agent, index in zip(agents, members, strict=True):
-                    found[group.id, index, agent].append(value)
-        return found
+                    returns[group.id, index, agent].append(value)
+        return returns
 
     def _return(self, episode: Episode, joint: dict[str, Action | None]) -> float | None:
         paid = self.replayer.paid(episode, {agent: [action] for agent, action in joint.items()})

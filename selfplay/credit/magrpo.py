@@ -17,19 +17,21 @@ Joint = Literal["aligned", "cross"]
 class MAGRPO(StatelessCredit):
     """A_t = R_t - mean over the group of R_t; R_t = r_t + discount * R_{t+1} (2508.04652).
 
-    r_t is the mean pay of all agents in stage t, whether they have a turn or not (see
-    `team.team_return_to_go`). Where the sampler branches, R_{t+1} is the mean over the next stage's
-    candidates, and those of one node are compared. Independent siblings are compared turn by turn.
+    r_t is the mean pay of all agents in stage t, with or without a turn (see `team_return`). If the
+    sampler branches, R_{t+1} is the mean over the next stage's candidates, and the candidates of
+    one node are compared. Independent siblings are compared turn by turn.
 
-    aligned: an agent's g-th action is played with the g-th of the others, and one joint return
-    credits them all. cross: all combinations are played, and an action's return is the mean of
-    those it is part of (`over=sum`: their sum, as in the released trainer: G^(N-1) times the
-    gradient). `std` divides by the spread as the first version of the paper did; the released
-    trainer does not. Without `std` the expected gradient is (G-1)/G times that of the team's return
-    (with a discount: the sum of R_t times the score), also where agents sit out and episodes end
-    early: a turn that no sibling has is compared with the siblings' R from its stage on.
-    Failure mode: an agent's advantage contains the noise of its partners' samples (cross averages
-    it out for G^N plays of the arena). In a zero-sum game the team's return is always 0.
+    aligned: an agent's g-th action is played with the g-th action of the others, and one joint
+    return credits them all. cross: all combinations are played, and an action's return is the mean
+    over the combinations that contain it (`over=sum`: their sum, as in the released trainer, which
+    is G^(N-1) times the gradient). `std` divides by the standard deviation as the first version of
+    the paper did; the released trainer does not.
+
+    Without `std` the expected gradient is (G-1)/G times that of the team's return (with a discount:
+    the sum of R_t times the score), also if agents sit out and episodes end early: a turn that no
+    sibling has is compared with the siblings' R from its stage on. Failure mode: an agent's
+    advantage contains the noise of its partners' samples (cross averages it out for G^N plays of
+    the arena). In a zero-sum game the team's return is always 0.
     """
 
     team = True
@@ -56,22 +58,22 @@ class MAGRPO(StatelessCredit):
 
     @classmethod
     def min_group_size(cls, settings: Mapping[str, Any]) -> int:
-        """Two: each agent is compared with itself in the siblings."""
+        """Return 2: each agent is compared with itself in the siblings."""
         return 2
 
     def metrics(self) -> Mapping[str, float]:
-        """Replays of joint actions, and how many of them broke."""
+        """Return the replays of joint actions, and how many of them broke."""
         return self.crossed.metrics() if self.crossed else {}
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Advantages of all turns."""
-        found = candidates(groups, self.returns)
+        """Return advantages of all turns."""
+        turns = candidates(groups, self.returns)
         if self.crossed:
-            found = self.crossed.judge(found)
+            turns = self.crossed.judge(turns)
         advantages = group_advantages(
-            found,
-            key=lambda play: (play.group.id, play.turn.agent, play.number, play.node),
+            turns,
+            key=lambda c: (c.group.id, c.turn.agent, c.number, c.node),
             advantage=self.scale,
             absent=self.returns.absent,
         )
-        return samples(found, advantages)
+        return samples(turns, advantages)

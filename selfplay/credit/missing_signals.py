@@ -1,4 +1,5 @@
-"""Warnings about missing signals: steps without one, and metrics of settings that no game has."""
+"""Warnings about missing learning signals: steps in which all advantages are 0, and metrics that a
+setting names but no episode has."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,15 +13,18 @@ from selfplay.types import Episode, Group, Sample, Status
 
 
 class Silence:
-    """Finds the steps in which every advantage is 0."""
+    """Detects steps in which every advantage is 0. The training loop prints its line."""
 
     def __init__(self, credit: Credit) -> None:
-        """`credit` is the run's method; one with `team` judges by the mean pay of all agents."""
+        """Args:
+        credit: The run's method; one with `team` judges by the mean pay of all agents.
+        """
         self.team = any(getattr(method, "team", False) for method in _methods(credit).values())
         self._before = False
 
     def line(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> str | None:
-        """One line if no policy can learn from this step, but could from the step before."""
+        """Return one line if no policy can learn from this step, but one could from the step
+        before."""
         silent, before = zero_fraction(samples) == 1.0, self._before
         self._before = silent
         if not silent or before:
@@ -44,21 +48,22 @@ class Silence:
 
 
 def zero_fraction(samples: Sequence[Sample]) -> float:
-    """The fraction of samples whose advantages are all 0; 1 if there are no samples."""
+    """Return the fraction of samples whose advantages are all 0; 1 if there are no samples."""
     zero = sum(not np.any(sample.advantage) for sample in samples)
     return zero / len(samples) if samples else 1.0
 
 
 def _opposed(episode: Episode) -> bool:
-    """Return True if the pay of all agents adds up to 0, but for rounding (zero-sum)."""
+    """Return True if the pay of all agents adds up to 0 except for rounding (zero-sum)."""
     paid = [abs(own_pay(episode, agent)) for agent in episode.other_pay or episode.agents()]
     return bool(paid) and abs(team_return(episode)) <= 1e-12 * max(1.0, *paid)
 
 
 def unmeasured(parts: Mapping[str, object], groups: Sequence[Group]) -> Iterator[str]:
-    """A line for each metric that a part's settings name and that no finished episode has.
+    """Return a line for each metric that a component's settings name and that no finished episode
+    has.
 
-    A part (a credit method or a sampler) names them by `metrics_read`: setting to metric.
+    A component (a credit method or a sampler) names them in `metrics_read`: setting to metric.
     """
     every = [episode for group in groups for episode in group.episodes]
     finished = [episode for episode in every if episode.status is Status.FINISHED]
@@ -74,7 +79,7 @@ def unmeasured(parts: Mapping[str, object], groups: Sequence[Group]) -> Iterator
 
 
 def _methods(part: object, name: str = "") -> dict[str, object]:
-    """The part, or the methods that it is made of."""
+    """Return the component, or the methods that it consists of."""
     methods = getattr(part, "methods", None)
     if not isinstance(methods, Mapping):
         return {name: part}

@@ -11,32 +11,36 @@ from selfplay.types import Group, Sample
 class PreferencePairs(StatelessCredit):
     """Pairs for objective=dpo: advantage +1 for the better of two turns, -1 for the worse.
 
-    Compared are turns of one group in which the same agent saw the very same prompt, by what the
-    agent was paid in the whole episode. In a tree a turn is there once, with the mean over its
-    branches, as MALT (2412.01928) judges a generation by its critiques and these by their
-    refinements. `best_worst` makes one pair of every such set, `all` every pair whose returns
-    differ by more than `margin` (MALT pairs all of the correct with all of the wrong). Failure
-    mode: a set of equal returns makes no pair, and an agent whose earlier moves differ from its
-    siblings' shares no later prompt with them.
+    It compares turns of one group in which the same agent saw exactly the same prompt, by the sum
+    of the agent's rewards in the whole episode. In a tree a turn counts once, with the mean over
+    its branches, as MALT (2412.01928) judges a generation by its critiques and these by their
+    refinements. `best_worst` makes one pair of every set of turns; `all` makes every pair whose
+    returns differ by more than `margin` (MALT pairs all correct turns with all wrong turns).
+    Failure mode: a set of equal returns makes no pair, and an agent whose earlier moves differ from
+    its siblings' shares no later prompt with them.
     """
 
     def __init__(
         self, *, pairs: Literal["best_worst", "all"] = "best_worst", margin: float = 0.0
     ) -> None:
-        """A pair's returns differ by more than `margin` and by more than rounding errors."""
+        """Args:
+        pairs: best_worst makes one pair per prompt, all every pair.
+        margin: Difference of returns that a pair must exceed; rounding errors never count.
+        """
         if margin < 0:
             raise ValueError(f"margin is at least 0, not {margin}")
         self.pairs, self.margin = pairs, margin
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Two samples for every pair; a turn that is in several pairs is in several samples."""
+        """Return two samples for every pair; a turn that is in several pairs is in several
+        samples."""
         sets: dict[Hashable, list[CreditedTurn]] = {}
-        for play in candidates(groups, own_return):
-            key = (play.group.id, play.turn.agent, play.turn.prompt_ids)
-            sets.setdefault(key, []).append(play)
+        for credited in candidates(groups, own_return):
+            key = (credited.group.id, credited.turn.agent, credited.turn.prompt_ids)
+            sets.setdefault(key, []).append(credited)
         samples: list[Sample] = []
         for members in sets.values():
-            ranked = sorted(members, key=lambda play: play.value, reverse=True)
+            ranked = sorted(members, key=lambda credited: credited.value, reverse=True)
             if self.pairs == "best_worst":
                 chosen = [(ranked[0], ranked[-1])]
             else:
@@ -48,15 +52,15 @@ class PreferencePairs(StatelessCredit):
         return samples
 
     def _least(self, better: CreditedTurn, worse: CreditedTurn) -> float:
-        """The margin plus the rounding error that a difference may have."""
+        """Return the margin plus the rounding error that a difference may have."""
         return self.margin + 1e-12 * max(1.0, abs(better.value), abs(worse.value))
 
 
-def _sample(play: CreditedTurn, pair: str, advantage: float) -> Sample:
+def _sample(credited: CreditedTurn, pair: str, advantage: float) -> Sample:
     return Sample(
-        turn=play.turn,
+        turn=credited.turn,
         advantage=advantage,
-        group=play.group.id,
-        episode=play.episode,
+        group=credited.group.id,
+        episode=credited.episode,
         pair=pair,
     )

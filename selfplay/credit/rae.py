@@ -1,4 +1,4 @@
-"""RAE: each return against a running average of what its role has been getting in its arena."""
+"""RAE: each return minus a running average of the returns of its role in its arena."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -14,13 +14,14 @@ Order = Literal["subtract_first", "update_first"]
 class RAE(CreditMethod):
     """A = R - b; then b <- decay * b + (1 - decay) * R; b per arena, agent or role, and policy.
 
-    From SPIRAL (2506.24119). Episodes are taken in their order, as in the released code: all agents
-    are judged by the averages from before the episode, and each average then moves once, by the
-    mean of its returns (not if its agents have no turn). So no return is in its own baseline, and
-    the expected gradient is exactly the policy gradient, also where agents sit out.
-    `order="update_first"`, as the paper prints it, gives `decay` times that (without
-    `correct_start`) if a key has one return; if it has several, the partners' returns are in the
-    baseline too, which biases it. Failure mode: b starts at 0, lags, and is the same for all tasks.
+    From SPIRAL (2506.24119). R is the sum of the agent's rewards in the whole episode. Episodes are
+    taken in order, as in the released code: all agents are judged by the averages from before the
+    episode, and each average then moves once, by the mean of its returns (not if its agents have no
+    turn). So no return is part of its own baseline, and the expected gradient is exactly the policy
+    gradient, also if agents sit out. `order="update_first"`, as printed in the paper, gives `decay`
+    times that (without `correct_start`) if a key has one return; with several it is biased, because
+    the partners' returns are in the baseline. Failure mode: b starts at 0, lags, and is the same
+    for all tasks.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class RAE(CreditMethod):
         order: Order = "subtract_first",
         correct_start: bool = False,
     ) -> None:
-        """`by`: what has an average of its own; `correct_start` divides b by 1 - decay^episodes."""
+        """`by` is the owner of an average; `correct_start` divides b by 1 - decay^episodes."""
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"decay lies in [0, 1), not {decay}")
         if by not in get_args(By) or order not in get_args(Order):
@@ -40,12 +41,11 @@ class RAE(CreditMethod):
         self._averages: dict[tuple[str, str, str], tuple[float, int]] = {}
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Advantages of all turns; the averages move on."""
-        found = learnable_turns(groups, own_return)
+        """Return advantages of all turns, and update the averages."""
+        turns = learnable_turns(groups, own_return)
         advantages: list[float] = []
-        for _, together in groupby(found, key=lambda play: (play.group.id, play.episode)):
-            episode = list(together)
-            baselines = {self._key(play): self._baseline(self._key(play)) for play in episode}
+        for episode in (list(t) for _, t in groupby(turns, lambda c: (c.group.id, c.episode))):
+            baselines = {self._key(c): self._baseline(self._key(c)) for c in episode}
             for key in baselines:
                 paid = {p.turn.agent: p.value for p in episode if self._key(p) == key}
                 average, count = self._averages.get(key, (0.0, 0))
@@ -53,11 +53,11 @@ class RAE(CreditMethod):
                 self._averages[key] = (self.decay * average + (1 - self.decay) * mean, count + 1)
             if self.order == "update_first":
                 baselines = {key: self._baseline(key) for key in baselines}
-            advantages += [play.value - baselines[self._key(play)] for play in episode]
-        return samples(found, advantages)
+            advantages += [credited.value - baselines[self._key(credited)] for credited in episode]
+        return samples(turns, advantages)
 
-    def _key(self, play: CreditedTurn) -> tuple[str, str, str]:
-        arena, turn = play.group.episodes[play.episode].arena, play.turn
+    def _key(self, credited: CreditedTurn) -> tuple[str, str, str]:
+        arena, turn = credited.group.episodes[credited.episode].arena, credited.turn
         return (arena, turn.agent if self.by == "agent" else turn.role, turn.policy)
 
     def _baseline(self, key: tuple[str, str, str]) -> float:
@@ -65,15 +65,15 @@ class RAE(CreditMethod):
         return average / (1 - self.decay**count) if self.correct_start and count else average
 
     def metrics(self) -> dict[str, float]:
-        """`baseline/<arena>/<name>/<policy>` as they stand."""
+        """Return the present averages as `baseline/<arena>/<name>/<policy>`."""
         return {f"baseline/{'/'.join(key)}": self._baseline(key) for key in self._averages}
 
     def state_dict(self) -> dict[str, Any]:
-        """Arena, name, policy, average and number of episodes of each."""
+        """Return arena, name, policy, average and number of episodes of each average."""
         return {"averages": [[*key, *value] for key, value in self._averages.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises ValueError if the state belongs to another method."""
+        """Restore the averages. Raises ValueError if the state belongs to another method."""
         if set(state) != {"averages"}:
-            raise ValueError(f"RoleConditioned keeps its averages, but got {sorted(state)}")
+            raise ValueError(f"RAE keeps its averages, but got {sorted(state)}")
         self._averages = {(a, name, policy): (b, n) for a, name, policy, b, n in state["averages"]}

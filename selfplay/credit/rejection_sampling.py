@@ -1,4 +1,4 @@
-"""Experience: the joint trajectories that went well are kept, and all agents imitate them."""
+"""Rejection sampling: keeps the joint trajectories that went well; all agents imitate them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from selfplay.types import Group, Sample, Status, Turn, from_json, to_json
 class RejectionSampling(CreditMethod):
     """Samples of good episodes, old and new, for objective=sft (SiriuS, 2502.04780).
 
-    An episode is good if its metric `measure` lies above `above`. Each step draws `batch` of what
-    is kept; before anything is, nothing is learned. Kept are at most `capacity` trajectories and
-    `per_task` of one task, the newest; of an episode in which moves were made again those that led
-    to its end (see `attempts.decisive`). Failure mode: right answers for wrong reasons count too.
+    An episode is good if its metric `measure` lies above `above`. At most `capacity` trajectories
+    are kept, and `per_task` of one task, the newest. Each step draws `batch` of them. If moves were
+    played again, those that led to the episode's end are kept (see `attempts.decisive`). Failure
+    mode: right answers for wrong reasons count too.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class RejectionSampling(CreditMethod):
         per_task: int = 4,
         seed: int = 0,
     ) -> None:
-        """`batch` and `capacity` count trajectories; `seed` is that of the draws."""
+        """`batch` and `capacity` count trajectories; `seed` is the seed of the draws."""
         self.measure, self.above, self.seed = measure, above, seed
         self.metrics_read = {"measure": measure}
         self.batch, self.capacity, self.per_task = batch, capacity, per_task
@@ -40,7 +40,7 @@ class RejectionSampling(CreditMethod):
         self._draws = self._added = 0
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Keep the good ones of these; samples of all turns of what is drawn."""
+        """Keep the good episodes; return samples of all turns of the drawn trajectories."""
         finished = (e for group in groups for e in group.episodes if e.status is Status.FINISHED)
         good = (e for e in finished if e.metrics.get(self.measure, 0.0) > self.above)
         new = [(episode.task.id, decisive(episode)) for episode in good]
@@ -62,18 +62,18 @@ class RejectionSampling(CreditMethod):
         ]
 
     def metrics(self) -> Mapping[str, float]:
-        """Trajectories that are kept, those that the last step added, and their tasks."""
+        """Return the numbers of kept trajectories, of newly added ones, and of their tasks."""
         tasks = {task for task, _ in self._kept}
         return {"kept": len(self._kept), "added": self._added, "tasks": len(tasks)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The trajectories, and how often it was drawn from."""
+        """Return the trajectories and the number of draws so far."""
         kept = [[task, list(map(to_json, turns))] for task, turns in self._kept]
         return {"kept": kept, "draws": self._draws}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises ValueError if the state belongs to another method."""
+        """Restore the trajectories. Raises ValueError for the state of another method."""
         if set(state) != {"kept", "draws"}:
-            raise ValueError(f"Experience keeps trajectories, but got {sorted(state)}")
+            raise ValueError(f"RejectionSampling keeps trajectories, but got {sorted(state)}")
         self._draws = int(state["draws"])
         self._kept = [(t, [from_json(Turn, turn) for turn in turns]) for t, turns in state["kept"]]

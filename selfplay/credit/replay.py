@@ -1,4 +1,4 @@
-"""Replay: what an arena pays where the agents move otherwise than a record says."""
+"""Replays of recorded episodes with other moves."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -8,18 +8,18 @@ from selfplay.errors import SelfplayError
 from selfplay.types import Action, Episode, Status, Task
 
 Moves: TypeAlias = Mapping[str, Sequence[Action | None]]
-"""What each agent does, in order."""
+"""Each agent's actions, in order."""
 
 
 class ReplayedArena(Protocol):
-    """What credit needs of an arena; `selfplay.Arena` is one."""
+    """The part of an arena that credit methods need; `selfplay.Arena` implements it."""
 
     finished: bool
     paid: Mapping[str, float]
 
     @property
     def stage(self) -> tuple[str, ...]:
-        """The agents that move next."""
+        """Agents that move next."""
         ...
 
     def begin(self, task: Task, seed: int) -> None:
@@ -27,36 +27,39 @@ class ReplayedArena(Protocol):
         ...
 
     def play_stage(self, actions: Mapping[str, Action | None]) -> Mapping[str, float]:
-        """Play a stage."""
+        """Play one stage."""
         ...
 
 
 class MoveReplayer:
     """Replays episodes from their task and seed, one after the other.
 
-    The arena's chance is that of the record as long as it is asked the same questions. Services
-    are called again: a replay of an arena that runs programs costs what they cost. It pays what
-    the arena pays; shaping, which no arena knows, has no part in it.
+    The arena's random draws equal the recorded ones as long as the arena makes them in the same
+    order. Services are called again: a replay of an arena that runs programs costs as much as
+    playing it. The result is the arena's pay, without shaping, which arenas do not know.
     """
 
     def __init__(
         self, arena: Callable[[], ReplayedArena], *, limit: int, default: Action | None = None
     ) -> None:
-        """`arena` makes a fresh one; `limit` is the number of stages at which a replay is cut;
-        `default` is what an agent does that is asked more often than it has moves."""
+        """Args:
+        arena: Makes a fresh arena.
+        limit: Number of stages after which a replay is cut.
+        default: Action of an agent that has no recorded moves left.
+        """
         self.arena, self.limit, self.default = arena, limit, default
         self.counts: Counter[str] = Counter()
 
     def metrics(self) -> dict[str, float]:
-        """Replays since the last `counts.clear()`; those in which an agent ran out of moves, those
-        cut at the limit and those in which the arena broke."""
+        """Return the number of replays since the last `counts.clear()`, of those in which an agent
+        ran out of moves, of those cut at the limit and of those in which the arena broke."""
         names = ("replays", "replays_beyond_moves", "replays_cut", "replays_failed")
         return {name: float(self.counts[name]) for name in names}
 
     def paid(self, episode: Episode, moves: Moves) -> Mapping[str, float] | None:
-        """What every agent is paid in all if they do this; None where the arena broke.
+        """Return every agent's total pay for these moves; None if the arena broke.
 
-        A record that was truncated is replayed for as many stages as it has.
+        A truncated record is replayed for as many stages as it has.
         """
         limit, truncated = self.limit, episode.status is Status.TRUNCATED
         if truncated:
@@ -73,7 +76,7 @@ class MoveReplayer:
                 stages += 1
         except SelfplayError:
             raise
-        except Exception:  # the arena's own fault, as in a rollout: counted
+        except Exception:  # an error of the arena is counted, as in a rollout
             self.counts.update(("replays", "replays_failed"))
             return None
         self.counts["replays"] += 1
@@ -83,8 +86,8 @@ class MoveReplayer:
 
 
 def actions_of(episode: Episode) -> dict[str, list[Action | None]]:
-    """Each agent's actions in order."""
-    found: dict[str, list[Action | None]] = {}
+    """Return each agent's actions in order."""
+    actions: dict[str, list[Action | None]] = {}
     for turn in episode.turns:
-        found.setdefault(turn.agent, []).append(turn.action)
-    return found
+        actions.setdefault(turn.agent, []).append(turn.action)
+    return actions

@@ -1,4 +1,4 @@
-"""RLOO: each return against the mean of the others in its group."""
+"""RLOO: each return minus the mean of the others in its group."""
 
 from collections.abc import Sequence
 
@@ -15,19 +15,19 @@ from selfplay.types import Group, Sample
 class RLOO(GroupRelative):
     """A_i = R_i - mean of R_j over j != i in the group (2402.14740).
 
-    R is what the agent was paid in the whole episode. An agent that has no turn in some siblings is
-    compared with the siblings in which it has one; if there is no such sibling, with its pay
-    without a turn in the others.
+    R is the sum of the agent's rewards in the whole episode. An agent that has no turn in some
+    siblings is compared with the siblings in which it has one; if there is no such sibling, with
+    the rewards that it got without a turn in the others.
 
     With `group_by="agent"` and at least two siblings the expected gradient is exactly the policy
-    gradient, also where agents sit out and episodes end early: the others are independent siblings.
-    For the other choices see `comparison.group_key`. Failed episodes are left out: where failing
-    depends on the actions, the gradient is that of the episodes that did not fail.
-    Failure mode: a group of one has no baseline and gets no signal.
+    gradient, also if agents sit out and episodes end early: the others are independent siblings.
+    For the other keys see `base.group_key`. Failed episodes are left out: if failing depends on the
+    actions, the gradient is that of the episodes that did not fail. Failure mode: a group of one
+    has no baseline and no signal.
     """
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Advantages of all turns."""
+        """Return advantages of all turns."""
         return group_relative(
             learnable_turns(groups, own_return),
             key=self.among,

@@ -1,9 +1,8 @@
-"""Shaping: what a turn is paid, changed by facts that no arena knows, such as its length in tokens.
+"""Reward shaping: changes the pay of turns by facts that arenas do not know, such as token counts
+and repetition within a batch.
 
-Curricula and samplers see the rewards that the arena paid; credit, records and figures the shaped
-ones. A turn keeps what it was paid in `info["unshaped_reward"]`.
-
-Repetition: a proposal is paid less, the more of the batch says nearly the same.
+Curricula and samplers see the arena's rewards; credit, records and metrics see the shaped ones. A
+turn keeps its reward before shaping in `info["unshaped_reward"]`.
 """
 
 from collections import Counter
@@ -21,22 +20,22 @@ from selfplay.types import Group, StopReason, Turn
 class Repetition:
     """R-Zero's repetition penalty (2508.05004): r - weight * |C| / B, at least `floor`.
 
-    C is the cluster that a role's action falls into among all B turns of that role in the step, by
-    average linkage of the distances 1 - BLEU (smoothing method 1). The released code has no floor.
-    An action that did not parse is in no cluster and keeps its pay, but counts in B. Equal actions
-    have distance 0. The cost is one BLEU for every pair of different actions: a second for 150.
-    Failure mode: BLEU sees words, so the same question with other numbers may be no repetition, and
-    a batch of one is wholly one cluster. Needs selfplay[repetition].
+    C is the cluster of a role's action among all B turns of that role in the step, by average
+    linkage of the distances 1 - BLEU (smoothing method 1). The released code has no floor. An
+    action that did not parse is in no cluster and keeps its reward, but counts in B. Equal actions
+    have distance 0. The cost is one BLEU for every pair of different actions: one second for 150
+    actions. Failure mode: BLEU compares words, so the same question with other numbers may not
+    count as a repetition, and a batch of one is a single cluster. Needs selfplay[repetition].
     """
 
     role: str
-    """Whose actions are compared."""
+    """Name of the role whose actions are compared."""
     distance: float = 0.5
-    """Where clusters are cut, from 0 (equal) to 1 (nothing in common)."""
+    """Distance at which clusters are cut, from 0 (equal) to 1 (nothing in common)."""
     weight: float = 1.0
-    """What a batch that is all alike costs."""
+    """Penalty of a batch in which all actions are alike, in reward."""
     floor: float | None = 0.0
-    """The least pay of an action that parsed; None: no such bound, as in the released code."""
+    """Smallest reward of an action that parsed; None for no such bound, as in the released code."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.distance <= 1:
@@ -46,22 +45,22 @@ class Repetition:
                 raise ValueError(f"no package {package!r}; pip install 'selfplay[repetition]'")
 
     def rewards(self, turns: Sequence[Turn]) -> list[float]:
-        """The rewards less the penalty."""
-        among = [place for place, turn in enumerate(turns) if turn.role == self.role]
-        said = {place: turns[place].action for place in among}
-        parsed = {place: action for place, action in said.items() if action is not None}
+        """Return the rewards minus the penalty."""
+        among = [index for index, turn in enumerate(turns) if turn.role == self.role]
+        actions = {index: turns[index].action for index in among}
+        parsed = {index: action for index, action in actions.items() if action is not None}
         cluster = clusters(list(dict.fromkeys(parsed.values())), distance=self.distance)
         sizes = Counter(cluster[action] for action in parsed.values())
-        found = [turn.reward for turn in turns]
-        for place, action in parsed.items():
-            found[place] -= self.weight * sizes[cluster[action]] / len(among)
+        rewards = [turn.reward for turn in turns]
+        for index, action in parsed.items():
+            rewards[index] -= self.weight * sizes[cluster[action]] / len(among)
             if self.floor is not None:
-                found[place] = max(self.floor, found[place])
-        return found
+                rewards[index] = max(self.floor, rewards[index])
+        return rewards
 
 
 def clusters(texts: Sequence[str], *, distance: float) -> dict[str, int]:
-    """Different texts to the number of their cluster."""
+    """Return the number of the cluster of each different text."""
     if len(texts) < 2:
         return dict.fromkeys(texts, 1)
     from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
@@ -78,22 +77,22 @@ def clusters(texts: Sequence[str], *, distance: float) -> dict[str, int]:
 
 
 class Shaper(Protocol):
-    """One reason to pay turns otherwise."""
+    """A rule that changes the rewards of turns. The config lists them; `Shaping` applies them."""
 
     def rewards(self, turns: Sequence[Turn]) -> Sequence[float]:
-        """The new rewards of all turns of a step, in their order."""
+        """Return the new rewards of all turns of a step, in their order."""
         ...
 
 
 class EachTurn:
-    """A shaper that judges every turn by itself."""
+    """Base class of shapers that judge every turn by itself."""
 
     def reward(self, turn: Turn) -> float:
-        """The turn's new reward."""
+        """Return the turn's new reward."""
         raise NotImplementedError(f"{type(self).__name__}.reward")
 
     def rewards(self, turns: Sequence[Turn]) -> list[float]:
-        """The new rewards, one by one."""
+        """Return the new rewards, one by one."""
         return [self.reward(turn) for turn in turns]
 
 
@@ -102,17 +101,17 @@ class Overlong(EachTurn):
     """Adds DAPO's soft penalty for completions near the token limit (2503.14476)."""
 
     limit: int
-    """Tokens at which the penalty is whole."""
+    """Tokens from which on the penalty is full."""
     buffer: int
-    """Tokens below the limit at which it begins."""
+    """Tokens below the limit at which the penalty begins."""
     weight: float = 1.0
-    """What the whole penalty costs."""
+    """Size of the full penalty, in reward."""
 
     def __post_init__(self) -> None:
         overlong(0, limit=self.limit, buffer=self.buffer)
 
     def reward(self, turn: Turn) -> float:
-        """The reward less the penalty."""
+        """Return the reward minus the penalty."""
         length = len(turn.completion_ids)
         return turn.reward + self.weight * overlong(length, limit=self.limit, buffer=self.buffer)
 
@@ -121,23 +120,23 @@ class Overlong(EachTurn):
 class CosineLength(EachTurn):
     """Replaces the reward by one that depends on correctness and length (2502.03373).
 
-    For arenas that pay an answer at the turn that gives it; a turn whose pay comes later or is
-    shared is judged by that pay.
+    It is for arenas that pay an answer at the turn of the answer. A turn with delayed or shared pay
+    is judged by that pay.
     """
 
     limit: int
     """Tokens at which a completion counts as longest."""
     threshold: float = 0.0
-    """A turn that was paid more than this is right."""
+    """A turn is right if its reward is above this value."""
     right: tuple[float, float] = (2.0, 1.0)
-    """Pay of a right answer with no tokens, and at the limit."""
+    """Reward of a right answer with no tokens, and at the limit."""
     wrong: tuple[float, float] = (-10.0, 0.0)
-    """Pay of a wrong one."""
+    """Reward of a wrong answer with no tokens, and at the limit."""
     cut_off: float = -10.0
-    """Pay of a completion that the token limit ended."""
+    """Reward of a completion that reached the token limit."""
 
     def reward(self, turn: Turn) -> float:
-        """The reward of its kind and length."""
+        """Return the reward for the turn's correctness and length."""
         if turn.stop_reason is StopReason.LENGTH:
             return self.cut_off
         short, long = self.right if turn.reward > self.threshold else self.wrong
@@ -145,24 +144,24 @@ class CosineLength(EachTurn):
 
 
 class Shaping:
-    """All shapers of a run, one after the other, on the turns that are learned from."""
+    """Applies all shapers of a run, one after the other, to the trainable turns."""
 
     def __init__(self, shapers: Sequence[Shaper] = ()) -> None:
         self.shapers = tuple(shapers)
 
     def apply(self, *lists: Sequence[Group]) -> tuple[list[Group], ...]:
-        """The groups with shaped rewards; what several lists share is shared afterwards too."""
+        """Return the groups with shaped rewards. Turns that several lists share stay shared."""
         if not self.shapers:
             return tuple(list(groups) for groups in lists)
         every = (e for groups in lists for group in groups for e in group.episodes)
-        found = {id(turn): turn for e in every for turn in e.turns if turn.trainable}
-        turns = list(found.values())
+        originals = {id(turn): turn for e in every for turn in e.turns if turn.trainable}
+        turns = list(originals.values())
         for shaper in self.shapers:
             rewards = shaper.rewards(turns)
             turns = [replace(t, reward=r) for t, r in zip(turns, rewards, strict=True)]
         paid = {
-            place: replace(new, info={**new.info, "unshaped_reward": found[place].reward})
-            for place, new in zip(found, turns, strict=True)
+            key: replace(new, info={**new.info, "unshaped_reward": originals[key].reward})
+            for key, new in zip(originals, turns, strict=True)
         }
 
         def shaped(turn: Turn) -> Turn:

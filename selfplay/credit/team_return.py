@@ -8,33 +8,36 @@ from selfplay.types import Episode, Turn
 
 
 def team_return(episode: Episode) -> float:
-    """Return the mean pay of all agents in the episode, whether they have a turn or not."""
+    """Return the mean pay of all agents in the episode, with or without a turn."""
     agents = tuple(episode.other_pay) or episode.agents()
     return sum(own_pay(episode, agent) for agent in agents) / max(len(agents), 1)
 
 
 class TeamReturns:
-    """The returns of `team_return_to_go`, and the values to compare them with in siblings."""
+    """Computes `team_return_to_go`, and the siblings' values for turns that they do not have."""
 
     def __init__(self, *, discount: float) -> None:
-        """`discount` is gamma per round."""
+        """Args:
+        discount: gamma per round, in [0, 1].
+        """
         if not 0.0 <= discount <= 1.0:
             raise ValueError(f"discount must be in [0, 1], not {discount}")
         self.discount = discount
 
     def __call__(self, episode: Episode) -> list[float]:
-        """For every turn, the team's return to go."""
+        """Return the team's return to go for every turn."""
         return team_return_to_go(episode, discount=self.discount)
 
-    def absent(self, play: CreditedTurn, sibling: Episode) -> float:
-        """The sibling's return to go from the play's stage on; 0 if the sibling ended before."""
+    def absent(self, credited: CreditedTurn, sibling: Episode) -> float:
+        """Return the sibling's return to go from the turn's stage on; 0 if the sibling ended
+        before."""
         to_go = team_to_go(sibling, discount=self.discount)
-        place = play.turn.stage if play.turn.stage >= 0 else play.number
+        place = credited.turn.stage if credited.turn.stage >= 0 else credited.number
         return to_go[place] if place < len(to_go) else 0.0
 
 
 def team_return_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
-    """For every turn, the mean pay of all agents from the turn's stage on.
+    """Return, for every turn, the mean pay of all agents from the turn's stage on.
 
     Agents without a turn count too. Pay counts at the stage that paid it, and is discounted once
     for each round in between. If the record does not say when an agent was paid, its pay counts as
@@ -47,7 +50,7 @@ def team_return_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]
 
 
 def team_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
-    """For every stage, the mean pay of all agents from this stage on."""
+    """Return, for every stage, the mean pay of all agents from this stage on."""
     places, rounds = _places(episode), rounds_of(episode)
     count = max(places, default=-1) + 1
     round_of = dict(zip(places, rounds, strict=True))
@@ -56,28 +59,28 @@ def team_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
         if place >= 0:
             paid[place] += reward
     agents = max(len(episode.other_pay) or len(episode.agents()), 1)
-    found, after = [0.0] * count, 0.0
+    to_go, after = [0.0] * count, 0.0
     for place in reversed(range(count)):
-        found[place] = paid[place] / agents + after
+        to_go[place] = paid[place] / agents + after
         begins = place == 0 or round_of.get(place) != round_of.get(place - 1)
-        after = found[place] * (discount if begins else 1.0)
-    return found
+        after = to_go[place] * (discount if begins else 1.0)
+    return to_go
 
 
 def rounds_of(episode: Episode) -> list[int]:
     """Return the round of every turn. A new round begins when an agent acts a second time.
 
-    Turns of one recorded stage are of one round.
+    Turns of one recorded stage belong to one round.
     """
     acted: set[str] = set()
-    number, found = 0, []
+    number, rounds = 0, []
     for _, stage in groupby(enumerate(episode.turns), key=_stage):
         agents = [turn.agent for _, turn in stage]
         if acted.intersection(agents):
             number, acted = number + 1, set()
         acted.update(agents)
-        found += [number] * len(agents)
-    return found
+        rounds += [number] * len(agents)
+    return rounds
 
 
 def _stage(numbered: tuple[int, Turn]) -> tuple[int, int]:
@@ -94,19 +97,19 @@ def _places(episode: Episode) -> list[int]:
 
 
 def _pay(episode: Episode, places: Sequence[int], last: int) -> list[tuple[int, float]]:
-    """All pay as (place, reward)."""
-    found: list[tuple[int, float]] = []
+    """Return all pay as (stage, reward)."""
+    pay: list[tuple[int, float]] = []
     for agent in dict.fromkeys((*episode.other_pay, *episode.agents())):
         rows = zip(places, episode.turns, strict=True)
         turns = [(place, turn.reward) for place, turn in rows if turn.agent == agent]
         others = episode.other_pay.get(agent)
-        found += [(min(at, last), reward) for at, reward in others or ()]
+        pay += [(min(at, last), reward) for at, reward in others or ()]
         ends = [*(place for place, _ in turns[1:]), last + 1]
         for number, ((place, reward), end) in enumerate(zip(turns, ends, strict=False)):
             if others is None:
-                found.append((max(place, end - 1), reward))
+                pay.append((max(place, end - 1), reward))
                 continue
             begin = place if number else -1
             apart = sum(other for at, other in others if begin <= at < end)
-            found.append((place, reward - apart))
-    return found
+            pay.append((place, reward - apart))
+    return pay

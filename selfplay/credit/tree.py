@@ -1,4 +1,4 @@
-"""Branches: the episodes of a group as a tree, where some share their leading turns."""
+"""Branching groups: the episodes of a group as a tree, in which some share their leading turns."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,26 +7,27 @@ from selfplay.credit.base import CreditedTurn, Returns, learnable_turns
 from selfplay.types import Group
 
 Path = tuple[int, ...]
-"""For every turn of an episode, the sibling that played it: itself, or one that it branched off."""
+"""For every turn of an episode, the index of the sibling that played it: the episode itself, or one
+that it branched off."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate(CreditedTurn):
-    """A turn of the tree, there once however many episodes go through it.
+    """A turn of the tree, which counts once however many episodes contain it.
 
-    Its `episode` is the first of those, and its `value` that of the tree: the mean over the next
-    stage's candidates of their values, down to the episodes' own returns. With independent
-    episodes that is the return itself.
+    `episode` is the first episode with the turn. `value` is computed over the tree: the mean over
+    the values of the next stage's candidates, down to the episodes' own returns. With independent
+    episodes it is the return itself.
     """
 
     node: tuple[int, ...]
-    """Where it was a choice: the sibling that played the turn before its stage, and that turn's
-    index; empty at the beginning. Also in a group without branches, where siblings are compared
-    whatever came before."""
+    """Node at which the turn was a choice: the sibling that played the turn before its stage, and
+    that turn's index. Empty at the beginning, and in groups without branches, whose siblings are
+    compared whatever came before."""
 
 
 def path(group: Group, index: int) -> Path:
-    """The path of one episode of the group."""
+    """Return the path of one episode of the group."""
     episode = group.episodes[index]
     own = (index,) * len(episode.turns)
     if episode.branch_of is None:
@@ -35,19 +36,19 @@ def path(group: Group, index: int) -> Path:
 
 
 def places(credited_turns: Sequence[CreditedTurn]) -> list[Hashable]:
-    """For every play, its place in the tree: equal for the same turn in several episodes."""
-    found: list[Hashable] = []
+    """Return, for every turn, its key in the tree: equal for the same turn in several episodes."""
+    keys: list[Hashable] = []
     paths: dict[tuple[str, int], Path] = {}
-    for play in credited_turns:
-        leaf = (play.group.id, play.episode)
+    for credited in credited_turns:
+        leaf = (credited.group.id, credited.episode)
         if leaf not in paths:
-            paths[leaf] = path(play.group, play.episode)
-        found.append((play.group.id, paths[leaf][play.place], play.place))
-    return found
+            paths[leaf] = path(credited.group, credited.episode)
+        keys.append((credited.group.id, paths[leaf][credited.place], credited.place))
+    return keys
 
 
 def candidates(groups: Sequence[Group], returns: Returns) -> list[Candidate]:
-    """Every turn of `comparison.plays` once, in order."""
+    """Return every turn of `base.learnable_turns` once, in order."""
     return [
         each for group in groups for each in _of_group(group, learnable_turns([group], returns))
     ]
@@ -55,51 +56,52 @@ def candidates(groups: Sequence[Group], returns: Returns) -> list[Candidate]:
 
 def _of_group(group: Group, credited_turns: Sequence[CreditedTurn]) -> list[Candidate]:
     branching = any(episode.branch_of is not None for episode in group.episodes)
-    paths = {play.episode: path(group, play.episode) for play in credited_turns}
+    paths = {credited.episode: path(group, credited.episode) for credited in credited_turns}
     through: dict[Hashable, dict[int, CreditedTurn]] = {}
-    for play, place in zip(credited_turns, places(credited_turns), strict=True):
-        through.setdefault(place, {})[play.episode] = play
-    found: list[Candidate] = []
+    for credited, place in zip(credited_turns, places(credited_turns), strict=True):
+        through.setdefault(place, {})[credited.episode] = credited
+    nodes: list[Candidate] = []
     shares: dict[tuple[int, ...], dict[int, float]] = {}
     for leaves in through.values():
-        play = next(iter(leaves.values()))
-        leaf = play.episode
-        share = shares.get(tuple(leaves))  # the same until the next branching
+        credited = next(iter(leaves.values()))
+        leaf = credited.episode
+        share = shares.get(tuple(leaves))  # the weights do not change until the next branching
         if share is None:
-            share = _shares({each: paths[each] for each in leaves}, play.place + 1)
+            share = _shares({each: paths[each] for each in leaves}, credited.place + 1)
             shares[tuple(leaves)] = share
-        found.append(
+        nodes.append(
             Candidate(
                 group=group,
                 episode=leaf,
-                place=play.place,
-                number=play.number,
-                turn=play.turn,
-                first=play.first,
+                place=credited.place,
+                number=credited.number,
+                turn=credited.turn,
+                first=credited.first,
                 value=sum(share[each] * leaves[each].value for each in leaves),
-                node=_node(play, paths[leaf]) if branching else (),
+                node=_node(credited, paths[leaf]) if branching else (),
             )
         )
-    return found
+    return nodes
 
 
-def _node(play: CreditedTurn, through: Path) -> tuple[int, ...]:
-    """Where a turn's stage began: `Candidate.node`."""
-    turns, start = play.group.episodes[play.episode].turns, play.place
-    while start and turns[start - 1].stage == play.turn.stage:
+def _node(credited: CreditedTurn, through: Path) -> tuple[int, ...]:
+    """Return the node at which a turn's stage began: `Candidate.node`."""
+    turns, start = credited.group.episodes[credited.episode].turns, credited.place
+    while start and turns[start - 1].stage == credited.turn.stage:
         start -= 1
     return (through[start - 1], start - 1) if start else ()
 
 
 def _shares(paths: Mapping[int, Path], depth: int) -> dict[int, float]:
-    """What each episode counts in a mean over the children of a node, each a mean over its own."""
+    """Return each episode's weight in the mean over the children of a node, which are means
+    themselves."""
     if len(paths) == 1:
         return dict.fromkeys(paths, 1.0)
     children: dict[int, dict[int, Path]] = {}
     while len(children) < 2:
         children = {}
         for leaf, through in paths.items():
-            # Past its end an episode is a child of its own.
+            # After its end an episode is a child of its own.
             child = through[depth] if depth < len(through) else -1 - leaf
             children.setdefault(child, {})[leaf] = through
         depth += 1

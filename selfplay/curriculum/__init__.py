@@ -1,4 +1,4 @@
-"""A curriculum says which tasks come next and is told what happened."""
+"""A curriculum chooses the next tasks and observes the episodes that were played."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -7,28 +7,32 @@ from selfplay.types import Group, Task
 
 
 class Curriculum(Protocol):
-    """Where tasks come from. Its state is part of the checkpoint."""
+    """A source of tasks. Its state is part of the checkpoint.
+
+    The config group `curriculum` makes it; a sampler calls `tasks` and `observe` in every step.
+    """
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
-        """The tasks of a step; `attempt` counts the refills of the same step."""
+        """Return the tasks of a step; `attempt` counts the refills of the same step."""
         ...
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        """What became of them."""
+        """Take note of the episodes that were played."""
         ...
 
     def ready(self) -> bool:
-        """False while the curriculum still gathers tasks and nothing should be learned yet."""
+        """Return False while the curriculum still gathers tasks and nothing should be learned
+        yet."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the curriculum's state."""
+        """Return metrics of the curriculum's state."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must keep, as plain JSON data."""
+        """Return the state for a checkpoint, as plain JSON data."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         ...

@@ -10,10 +10,14 @@ from selfplay.types import Group, Task
 
 
 class FixedTasks:
-    """The tasks that the config gave."""
+    """Draws the tasks of the config in random order."""
 
     def __init__(self, *, tasks: Sequence[Task], batch: int, seed: int = 0) -> None:
-        """`batch` is the number of tasks per step."""
+        """Args:
+        tasks: The set of tasks.
+        batch: Tasks per step.
+        seed: Seed of the order.
+        """
         if not tasks:
             raise ConfigError("curriculum: the list of tasks is empty")
         if batch < 1:
@@ -22,30 +26,29 @@ class FixedTasks:
         self._drawn = 0
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
-        """The next `batch` tasks; every pass over the set has an order of its own."""
-        found: list[Task] = []
-        while len(found) < self.batch:
-            lap, place = divmod(self._drawn, len(self._tasks))
+        """Return the next `batch` tasks; every pass over the set has its own order."""
+        batch: list[Task] = []
+        while len(batch) < self.batch:
+            lap, index = divmod(self._drawn, len(self._tasks))
             order = self._tasks[:]
             Random(derive(self.seed, "order", lap)).shuffle(order)
-            taken = order[place : place + self.batch - len(found)]
-            found += taken
+            taken = order[index : index + self.batch - len(batch)]
+            batch += taken
             self._drawn += len(taken)
-        return found
+        return batch
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        """A fixed set learns nothing from what happened."""
+        pass
 
     def ready(self) -> bool:
-        """Always."""
         return True
 
     def metrics(self) -> dict[str, float]:
-        """How often the set has been passed over."""
+        """Return `laps`, the number of passes over the set so far."""
         return {"laps": self._drawn / len(self._tasks)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The position."""
+        """Return the position in the order."""
         return {"drawn": self._drawn}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

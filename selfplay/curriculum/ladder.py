@@ -1,4 +1,4 @@
-"""The ladder: what failed is made easier, and tried again once the easier ones are solved."""
+"""The ladder: failed tasks get easier variants, and are tried again once these are solved."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,18 +13,18 @@ from selfplay.types import Group, Status, Task, from_json, to_json
 
 @dataclass(kw_only=True)
 class Rung:
-    """A task with its place on the ladder."""
+    """A task with its position on the ladder."""
 
     task: Task
-    """What is played."""
+    """Task to play."""
     parent: str = ""
-    """Id of the task that it is a variant of; a root has none."""
+    """Id of the task of which it is a variant; "" for a root."""
     depth: int = 0
-    """Steps below its root."""
+    """Number of variant steps from its root."""
     state: Literal["open", "waiting", "solved"] = "open"
-    """open: is played. waiting: failed, and waits for its variants. solved: is done with."""
+    """open: is played. waiting: failed, and waits for its variants. solved: needs no more tries."""
     tries: int = 0
-    """Variants of it that were asked for since it last failed."""
+    """Variants of it that were requested since it last failed."""
     climbed: list[str] = field(default_factory=list)
     """Ids of its variants that were solved since then, each once."""
 
@@ -32,12 +32,12 @@ class Rung:
 class Ladder:
     """Recursive difficulty (LADDER, 2503.00735) over tasks whose answers can be verified.
 
-    Every step plays open tasks and asks for variants of waiting ones. A task that is solved no more
-    often than `failed` waits, and a proposer is asked for easier variants of it, at most `depth`
-    steps below the root; those that are valid are open. When `climb` of them are solved, or when
-    `variants` were asked for and none of them is left to be played, the task itself is open again.
-    A task is solved once its solve rate in a step reaches `solved`. Solved ones fill a step that
-    has too few open ones, so that a batch is always whole.
+    Every step plays open tasks and requests variants of waiting ones. A task whose solve rate is at
+    most `failed` waits, and a proposer is asked for easier variants of it, at most `depth` steps
+    below the root; valid variants are open. When `climb` of them are solved, or when `variants`
+    were requested and none of them is left to play, the task itself is open again. A task is solved
+    once its solve rate in a step reaches `solved`. Solved tasks fill a step that has too few open
+    ones, so that a batch is always whole.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class Ladder:
         seed: int = 0,
     ) -> None:
         """Args:
-        roots: The tasks that are wanted.
+        roots: Tasks that should be solved in the end.
         batch: Tasks to solve per step.
-        proposals: Variants asked for per step, of all waiting tasks together.
-        variants: Variants asked for of one task each time that it fails.
-        climb: Solved variants after which it is tried again.
-        depth: Most steps below a root.
+        proposals: Variants requested per step, of all waiting tasks together.
+        variants: Variants requested of one task each time that it fails.
+        climb: Solved variants after which the task is tried again.
+        depth: Largest number of steps below a root.
         failed: Solve rate up to which a task has failed.
-        solved: Solve rate from which on it is solved.
-        capacity: Variants on the ladder; while it is full, no more are asked for.
-        seed: Of all draws.
+        solved: Solve rate from which on a task is solved.
+        capacity: Variants on the ladder; while it is full, no more are requested.
+        seed: Seed of all draws.
         """
         if not roots:
-            raise ConfigError("curriculum: no roots, so that there is nothing to climb to")
+            raise ConfigError("curriculum: no roots; set at least one task")
         if min(batch, proposals, variants, climb, capacity) < 1 or depth < 0:
             raise ConfigError(
                 "curriculum: batch, proposals, variants, climb and capacity are at least 1, depth "
@@ -82,27 +82,27 @@ class Ladder:
         self.rungs = {task.id: Rung(task=task) for task in roots}
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
-        """Tasks to solve and variants to propose."""
+        """Return tasks to solve and variants to propose."""
         rng = Random(derive(self.seed, "ladder", step, attempt))
         opened = self._in_state("open")
-        found = rng.sample(opened, min(self.batch, len(opened)))
+        rungs = rng.sample(opened, min(self.batch, len(opened)))
         done = self._in_state("solved")
-        found += rng.sample(done, min(self.batch - len(found), len(done)))
+        rungs += rng.sample(done, min(self.batch - len(rungs), len(done)))
         asked = self._asked(f"{step}-{attempt}", rng)
-        return [rung.task for rung in found] + asked
+        return [rung.task for rung in rungs] + asked
 
     def _asked(self, name: str, rng: Random) -> list[Task]:
-        """Variants to propose, one of each waiting task before a second of any."""
+        """Return variants to propose, one of each waiting task before a second of any."""
         room = min(self.proposals, self._room())
         waiting = [rung for rung in self._in_state("waiting") if rung.tries < self.variants]
         rng.shuffle(waiting)
-        found: list[Task] = []
-        while len(found) < room and waiting:
-            for rung in waiting[: room - len(found)]:
+        tasks: list[Task] = []
+        while len(tasks) < room and waiting:
+            for rung in waiting[: room - len(tasks)]:
                 rung.tries += 1
-                found.append(
+                tasks.append(
                     Task(
-                        id=f"variant-{name}-{len(found)}",
+                        id=f"variant-{name}-{len(tasks)}",
                         type=rung.task.type,
                         payload={
                             "mode": "propose",
@@ -112,10 +112,10 @@ class Ladder:
                     )
                 )
             waiting = [rung for rung in waiting if rung.tries < self.variants]
-        return found
+        return tasks
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        """Put variants on the ladder, and move what was played up or down."""
+        """Add variants to the ladder, and change the states of the tasks that were played."""
         tries, solved = Counter[str](), Counter[str]()
         for episode in (episode for group in groups for episode in group.episodes):
             if episode.status is Status.FAILED:
@@ -151,35 +151,35 @@ class Ladder:
             rung.state = "open"
 
     def _room(self) -> int:
-        """Variants that there is room for."""
+        """Return the number of variants that can still be added."""
         return self.capacity - (len(self.rungs) - len(self.roots))
 
     def _in_state(self, state: str) -> list[Rung]:
         return [rung for rung in self.rungs.values() if rung.state == state]
 
     def ready(self) -> bool:
-        """Always."""
         return True
 
     def metrics(self) -> dict[str, float]:
-        """Tasks by state, variants, and the share of roots that are solved."""
+        """Return numbers of tasks by state and of variants, and the fraction of roots that are
+        solved."""
         states = ("open", "waiting", "solved")
-        found = {state: float(len(self._in_state(state))) for state in states}
+        counts = {state: float(len(self._in_state(state))) for state in states}
         roots = [self.rungs[name].state == "solved" for name in self.roots]
         deepest = max(rung.depth for rung in self.rungs.values())
         variants = len(self.rungs) - len(self.roots)
         return {
-            **found,
+            **counts,
             "variants": variants,
             "deepest": deepest,
             "roots_solved": sum(roots) / len(roots),
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All rungs."""
+        """Return all rungs."""
         return {"rungs": [to_json(rung) for rung in self.rungs.values()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         rungs = [from_json(Rung, rung) for rung in state["rungs"]]
         self.rungs = {rung.task.id: rung for rung in rungs}

@@ -1,4 +1,4 @@
-"""A mixture of curricula, each with an arena of its own and a share of every step's tasks."""
+"""A mixture of curricula, each with its own arena and a fraction of every step's tasks."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,14 @@ from selfplay.types import Group, Task, from_json, to_json
 
 
 def routed(part: str, task: Task) -> Task:
-    """A part's task as the mixture's arena takes it. Id and type are paths below the part."""
+    """Return a part's task for the mixture's arena. Its id and type get the part's name in
+    front."""
     payload = {"arena": part, "task": to_json(task)}
     return Task(id=f"{part}/{task.id}", type=f"{part}/{task.type}", payload=payload)
 
 
 def unrouted(task: Task) -> tuple[str, Task]:
-    """The part that a task is for, and its own task; raises ValueError if it is no such task."""
+    """Return the part of a task, and the part's own task. Raises ValueError for any other task."""
     try:
         return str(task.payload["arena"]), from_json(Task, task.payload["task"])
     except KeyError as error:
@@ -25,11 +26,11 @@ def unrouted(task: Task) -> tuple[str, Task]:
 
 
 class MixtureCurriculum:
-    """Asks each part for tasks in turn, so that in the long run it has its share of them.
+    """Asks each part for tasks in turn, so that in the long run it gets its fraction of the tasks.
 
-    A part is asked when its last answer is used up, and none of its tasks is lost: the share is of
-    tasks, however many a part gives at once. While parts still gather, only those are asked. Every
-    part is told of its own episodes, as if it were alone.
+    A part is asked when the tasks of its last answer are used up, and none of its tasks is lost:
+    the fraction counts tasks, however many a part gives at once. While some parts still gather
+    tasks, only those are asked. Every part observes its own episodes, as if it were alone.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class MixtureCurriculum:
     ) -> None:
         """Args:
         parts: Names of the mixture's arenas to their curricula.
-        shares: Of all tasks, by part; only their proportions count.
+        shares: Weight of each part among all tasks; only the proportions count.
         batch: Tasks per step, of all parts together.
         """
         if not parts or batch < 1:
@@ -57,7 +58,8 @@ class MixtureCurriculum:
         self._waiting: dict[str, list[Task]] = {name: [] for name in self.parts}
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
-        """The next tasks, each of the part that is furthest behind its share."""
+        """Return the next tasks, each from the part that has fallen short of its fraction the
+        most."""
         gathering = [name for name, part in self.parts.items() if not part.ready()]
         if gathering:
             return [
@@ -65,30 +67,31 @@ class MixtureCurriculum:
                 for name in gathering
                 for task in self.parts[name].tasks(step, attempt)
             ]
-        found: list[Task] = []
+        tasks: list[Task] = []
         asked = Counter[str]()
         dry: set[str] = set()
-        while len(found) < self.batch and dry < set(self.parts):
-            name = max(set(self.parts) - dry, key=self._behind)
+        while len(tasks) < self.batch and dry < set(self.parts):
+            name = max(set(self.parts) - dry, key=self._shortfall)
             if not self._waiting[name]:
-                # Each refill of a step asks otherwise, so that no answer comes twice.
+                # Each refill of a step has its own attempt number, so that no answer comes twice.
                 again = attempt * self.batch + asked[name]
                 self._waiting[name] = self.parts[name].tasks(step, again)
                 asked[name] += 1
             if self._waiting[name]:
-                found.append(routed(name, self._waiting[name].pop(0)))
+                tasks.append(routed(name, self._waiting[name].pop(0)))
                 self._drawn[name] += 1
             else:
                 dry.add(name)
-        return found
+        return tasks
 
-    def _behind(self, name: str) -> tuple[float, str]:
-        """How far a part is behind its share of the tasks, the next one included."""
+    def _shortfall(self, name: str) -> tuple[float, str]:
+        """Return the number of tasks that a part lacks of its fraction, with the next task
+        counted."""
         total = sum(self._drawn.values()) + 1
         return self.shares[name] * total - self._drawn[name], name
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        """Tell every part of its own groups."""
+        """Pass its own groups to every part."""
         own: dict[str, list[Group]] = {name: [] for name in self.parts}
         for group in groups:
             part, task = unrouted(group.episodes[0].task)
@@ -98,27 +101,28 @@ class MixtureCurriculum:
             self.parts[name].observe(part_groups, step)
 
     def ready(self) -> bool:
-        """Whether all parts are."""
+        """Return True if all parts are ready."""
         return all(part.ready() for part in self.parts.values())
 
     def metrics(self) -> dict[str, float]:
-        """The parts' figures under their names, and the share of tasks that each has had."""
+        """Return the parts' metrics under their names, and the fraction of tasks drawn from
+        each."""
         total = sum(self._drawn.values())
-        figures = {f"{name}/drawn": drawn / max(total, 1) for name, drawn in self._drawn.items()}
+        metrics = {f"{name}/drawn": drawn / max(total, 1) for name, drawn in self._drawn.items()}
         for name, part in self.parts.items():
-            figures |= {f"{name}/{key}": value for key, value in part.metrics().items()}
-        return figures
+            metrics |= {f"{name}/{key}": value for key, value in part.metrics().items()}
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """The parts' states, what they have had and what waits."""
+        """Return the parts' states, the numbers of drawn tasks and the tasks that wait."""
         return {
             "parts": {name: part.state_dict() for name, part in self.parts.items()},
             "drawn": dict(self._drawn),
-            "waiting": {name: [to_json(t) for t in kept] for name, kept in self._waiting.items()},
+            "waiting": {name: [to_json(t) for t in own] for name, own in self._waiting.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
             self._drawn[name] = int(state["drawn"][name])

@@ -12,16 +12,15 @@ from selfplay.types import Group, Status, Task
 
 
 class ProposalCurriculum:
-    """Each step asks for proposals of every type and fills the solvers' batch from the buffer.
+    """Requests proposals of every type and fills the solvers' batch from the buffer (2505.03335).
 
-    Of each type, `proposals` tasks ask a proposer for something new, shown `references` entries
-    of the buffer, and `solver_batch` minus last step's valid proposals are entries to solve
-    again. Where a step has several rounds (refills), the mean per round counts, since each is a
-    whole batch. Nothing is learned until every type has `seed_size` entries (4 batches in
-    2505.03335).
+    For each type, `proposals` tasks ask a proposer for something new, shown `references` entries of
+    the buffer, and `solver_batch` minus the last step's valid proposals are entries to solve again.
+    If a step has several rounds (refills), the mean per round counts, since each is a whole batch.
+    Nothing is learned until every type has `seed_size` entries (4 batches in the paper).
 
-    With phases, steps only propose for a while and then only solve; where the buffer has too few
-    tasks for the solvers, proposals fill their batch.
+    With phases, steps only propose for a while and then only solve; if the buffer has too few tasks
+    for the solvers, proposals fill their batch.
     """
 
     def __init__(
@@ -43,22 +42,27 @@ class ProposalCurriculum:
         seed: int = 0,
     ) -> None:
         """Args:
-        buffer: Where valid proposals are kept.
-        seeds: What the buffer begins with.
+        buffer: Buffer of valid proposals.
+        seeds: Initial entries of the buffer.
         types: Kinds of task.
         proposals: Proposals per type and step.
         solver_batch: Tasks per type and step that solvers attempt, new and old together.
         references: Entries shown to a proposer as examples to differ from (K).
         seed_size: Entries that every type must have before learning starts.
-        seeding_steps: Steps after which seeding that has not got there gives up.
-        given: Types whose proposer is handed an entry of other types to work on.
+        seeding_steps: Steps after which an unfinished seeding stops the run.
+        given: Types whose proposer gets an entry of other types to work on.
         replay: False draws nothing from the buffer (for the naive baseline).
-        seed: Of all draws.
+        band: Range of solve rates of entries to solve again; None for all entries.
+        propose_steps: Steps of a phase that only proposes; 0 for no phases.
+        solve_steps: Steps of a phase that only solves; 0 for no phases.
+        seed: Seed of all draws.
         """
         if not types:
             raise ConfigError("curriculum: no task types")
         if not seeds and (references or given):
-            raise ConfigError("curriculum: no seed tasks, so that there is nothing to begin from")
+            raise ConfigError(
+                "curriculum: no seed tasks to show to proposers; set curriculum.seeds"
+            )
         self.buffer, self.types = buffer, list(types)
         self.proposals, self.solver_batch, self.references = proposals, solver_batch, references
         self.seed_size, self.seeding_steps, self.replay = seed_size, seeding_steps, replay
@@ -76,7 +80,7 @@ class ProposalCurriculum:
         self._check()
 
     def _check(self) -> None:
-        """Raise ConfigError for settings that could never get anywhere."""
+        """Raise ConfigError for settings that contradict each other or are out of range."""
         if min(self.proposals, self.solver_batch, self.references, self.seed_size) < 0:
             raise ConfigError(
                 "curriculum: proposals, solver_batch, references and seed_size are not negative"
@@ -103,39 +107,39 @@ class ProposalCurriculum:
                 )
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
-        """Proposals to make and tasks to solve, type by type."""
+        """Return proposals to make and tasks to solve, type by type."""
         rng = Random(derive(self.seed, "curriculum", step, attempt))
         valid = self._before if step == self._step else self._valid_per_round()
         phase = self.phase(step)
-        found = []
+        tasks = []
         for kind in self.types:
             if phase == "solve":
                 solve = self._again(kind, self.solver_batch, rng)
-                found += self._ask(kind, self.solver_batch - len(solve), step, attempt, rng)
-                found += solve
+                tasks += self._ask(kind, self.solver_batch - len(solve), step, attempt, rng)
+                tasks += solve
                 continue
-            found += self._ask(kind, self.proposals, step, attempt, rng)
+            tasks += self._ask(kind, self.proposals, step, attempt, rng)
             if phase == "both" and self.replay:
                 count = max(0, self.solver_batch - round(valid.get(kind, 0)))
-                found += self._again(kind, count, rng)
-        return found
+                tasks += self._again(kind, count, rng)
+        return tasks
 
     def phase(self, step: int) -> Literal["both", "propose", "solve"]:
-        """What a step's tasks are; the first step is 1, and gathering comes before it."""
+        """Return the kind of a step's tasks. The first step is 1; gathering comes before it."""
         if not self.ready():
             return "propose"
         if not self.propose_steps:
             return "both"
-        place = (step - 1) % (self.propose_steps + self.solve_steps)
-        return "propose" if place < self.propose_steps else "solve"
+        index = (step - 1) % (self.propose_steps + self.solve_steps)
+        return "propose" if index < self.propose_steps else "solve"
 
     def _again(self, kind: str, count: int, rng: Random) -> list[Task]:
-        """Tasks of the buffer."""
+        """Return tasks of the buffer to solve again."""
         drawn = self.buffer.sample([kind], count, rng, band=self.band)
         return [entry.task for entry in drawn]
 
     def _ask(self, kind: str, count: int, step: int, attempt: int, rng: Random) -> list[Task]:
-        """Proposals to make."""
+        """Return tasks that ask for proposals."""
         names = (f"{kind}-propose-{step}-{attempt}-{number}" for number in range(count))
         return [self._proposal(kind, name, rng) for name in names]
 
@@ -156,7 +160,7 @@ class ProposalCurriculum:
         )
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        """Keep the valid proposals; book the attempts at every task. Called once a round."""
+        """Keep the valid proposals, and count the attempts at every task. Called once a round."""
         if step != self._step:
             self._before, self._step = self._valid_per_round(), step
             self._valid.clear()
@@ -193,11 +197,12 @@ class ProposalCurriculum:
         return {kind: count / max(self._rounds, 1) for kind, count in self._valid.items()}
 
     def ready(self) -> bool:
-        """Whether every type has its seed entries."""
+        """Return True if every type has its seed entries."""
         return all(self.buffer.count(kind) >= self.seed_size for kind in self.types)
 
     def metrics(self) -> dict[str, float]:
-        """Entries by type, what the last step added, and proposals that were there before."""
+        """Return entries by type, the last step's additions, and proposals that were already
+        known."""
         sizes = {f"buffer/{kind}": float(self.buffer.count(kind)) for kind in self.types}
         return {
             **sizes,
@@ -206,7 +211,7 @@ class ProposalCurriculum:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The buffer, and last step's valid proposals."""
+        """Return the buffer, and the last step's valid proposals."""
         return {
             "buffer": self.buffer.state_dict(),
             "valid": dict(self._valid),
@@ -214,7 +219,7 @@ class ProposalCurriculum:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.buffer.load_state_dict(state["buffer"])
         self._valid, self._rounds = Counter(state["valid"]), int(state["rounds"])
         self._step = None

@@ -1,4 +1,4 @@
-"""The task buffer: every verified task that self-play made, with where it came from."""
+"""The task buffer: all verified tasks of self-play, with their origin."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -11,41 +11,41 @@ from selfplay.types import Task, from_json, to_json
 
 @dataclass(frozen=True, kw_only=True)
 class BufferEntry:
-    """A task in the buffer."""
+    """A task in the buffer, with its origin and its solve rate."""
 
     number: int
-    """In order of arrival, from 0; never reused."""
+    """Number in order of arrival, from 0; never reused."""
     task: Task
-    """What can be played."""
+    """Task to play."""
     step: int
-    """When it came; -1 for a seed."""
+    """Step at which the task was added; -1 for a seed."""
     author: str = "seed"
     """Policy and version that proposed it."""
     parents: tuple[int, ...] = ()
     """Numbers of the entries that its author was shown."""
     attempts: int = 0
-    """Verified attempts so far."""
+    """Number of verified attempts so far."""
     solved: int = 0
-    """Of them, the correct ones."""
+    """Number of correct attempts among them."""
 
 
 @dataclass(kw_only=True)
 class TaskBuffer:
-    """Tasks by type, without duplicates, at most `capacity` of each type (the oldest leave).
+    """Tasks by type, without duplicates, at most `capacity` of each type (the oldest are removed).
 
-    Ids are remembered for ever with the number that the task got, so that "was this task known
-    when the buffer held n tasks" has an answer that never changes: an episode paid by it can be
-    replayed.
+    `ProposalCurriculum` adds tasks; arenas ask whether a task is known. Ids are never forgotten,
+    with the number that the task got, so that the question "was this task known when the buffer
+    held n tasks" always has the same answer: an episode that was paid by it can be replayed.
     """
 
     capacity: int = 16_384
-    """Entries per type (16,384 in 2505.03335)."""
+    """Largest number of entries per type (16,384 in 2505.03335)."""
     entries: dict[str, list[BufferEntry]] = field(default_factory=dict)
-    """By type, oldest first."""
+    """Entries by type, oldest first."""
     first_seen: dict[str, int] = field(default_factory=dict)
-    """Task id to its number."""
+    """Task id to the number of the task."""
     size: int = 0
-    """Tasks ever added: the next number."""
+    """Number of tasks ever added, which is the next task's number."""
 
     def __post_init__(self) -> None:
         if self.capacity < 1:
@@ -54,7 +54,7 @@ class TaskBuffer:
     def add(
         self, task: Task, *, step: int, author: str = "seed", parents: Sequence[int] = ()
     ) -> bool:
-        """Add a task; False if its id is known."""
+        """Add a task. Returns False if its id is known."""
         if task.id in self.first_seen:
             return False
         entry = BufferEntry(
@@ -62,17 +62,17 @@ class TaskBuffer:
         )
         self.first_seen[task.id] = entry.number
         self.size += 1
-        kept = self.entries.setdefault(task.type, [])
-        kept.append(entry)
-        del kept[: max(0, len(kept) - self.capacity)]
+        entries = self.entries.setdefault(task.type, [])
+        entries.append(entry)
+        del entries[: max(0, len(entries) - self.capacity)]
         return True
 
     def known(self, task_id: str, before: int) -> bool:
-        """Whether the task was among the first `before` tasks."""
+        """Return True if the task was among the first `before` tasks."""
         return self.first_seen.get(task_id, before) < before
 
     def count(self, kind: str) -> int:
-        """Entries of a type."""
+        """Return the number of entries of a type."""
         return len(self.entries.get(kind, ()))
 
     def sample(
@@ -83,10 +83,11 @@ class TaskBuffer:
         *,
         band: tuple[float, float] | None = None,
     ) -> list[BufferEntry]:
-        """Uniformly drawn different entries of these types; fewer if there are fewer.
+        """Return uniformly drawn different entries of these types; fewer if there are fewer.
 
-        Uniform, because weighting by recency collapsed diversity (2505.03335). With `band`, of
-        those that were attempted and whose solve rate lies in it, ends included.
+        The draw is uniform, because weighting by recency collapsed diversity (2505.03335). With
+        `band`, entries are drawn that were attempted and whose solve rate lies in it, ends
+        included.
         """
         pool = [entry for kind in kinds for entry in self.entries.get(kind, ())]
         if band:
@@ -94,32 +95,33 @@ class TaskBuffer:
         return rng.sample(pool, min(count, len(pool)))
 
     def record(self, task: Task, *, attempts: int, solved: int) -> None:
-        """Book verified attempts at a task; a task that has left the buffer is passed over."""
+        """Count verified attempts at a task; a task that has left the buffer is ignored."""
         if task.id not in self.first_seen:
             return
-        kept, number = self.entries.get(task.type, []), self.first_seen[task.id]
-        place = bisect_left(kept, number, key=lambda entry: entry.number)
-        if place < len(kept) and kept[place].number == number:
-            entry = kept[place]
-            kept[place] = replace(
+        entries, number = self.entries.get(task.type, []), self.first_seen[task.id]
+        index = bisect_left(entries, number, key=lambda entry: entry.number)
+        if index < len(entries) and entries[index].number == number:
+            entry = entries[index]
+            entries[index] = replace(
                 entry, attempts=entry.attempts + attempts, solved=entry.solved + solved
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain JSON data."""
+        """Return everything, as plain JSON data."""
         return {
             "size": self.size,
             "first_seen": dict(self.first_seen),
             "entries": {
-                kind: [to_json(entry) for entry in kept] for kind, kept in self.entries.items()
+                kind: [to_json(entry) for entry in entries]
+                for kind, entries in self.entries.items()
             },
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave, in place: arenas hold this very buffer."""
+        """Restore what `state_dict` returned, in place: arenas hold this very buffer."""
         self.size = int(state["size"])
         self.first_seen = dict(state["first_seen"])
         self.entries = {
-            kind: [from_json(BufferEntry, entry) for entry in kept]
-            for kind, kept in state["entries"].items()
+            kind: [from_json(BufferEntry, entry) for entry in entries]
+            for kind, entries in state["entries"].items()
         }

@@ -1,55 +1,106 @@
-"""Engines turn requests into completions. One loop drives them all: add, step, deliver, repeat."""
+"""The interface of all engines, which turn requests into completions."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from selfplay.errors import ConfigError, PromptTooLong
 from selfplay.types import Completion, Request
 
 if TYPE_CHECKING:  # a scripted engine needs no torch
     from transformers import PreTrainedModel
 
+    from selfplay.models.renderer import Renderer
 
-class Engine(Protocol):
-    """What samples completions for one or several policies."""
+
+class Engine:
+    """Samples completions for one or several policies.
+
+    A config names the engine of a run (`engine`) and of each opponent (`population.opponents`).
+    The rollout calls `add` for every request, then `step` until all completions are there. A run
+    calls `serve`, `publish`, `withdraw` and `release` for its policies and their snapshots.
+
+    An author overrides `add` and `step`, and those defaults that do not fit.
+    """
+
+    renderer: "Renderer | None" = None
+    """Renderer of the requests for an engine without a tokenizer; None: that of the policy."""
+    can_update_in_flight: ClassVar[bool] = False
+    """True if the engine supports `in_flight_updates`."""
+    in_flight_updates: bool = False
+    """True if completions in flight continue with new weights; else `publish` refuses them."""
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__}.add")
 
     def step(self) -> list[Completion]:
-        """Do some work; return what finished, possibly nothing yet.
+        """Do some work and return the completions that finished, possibly none.
 
-        An engine that can only wait for others waits a little in here: the rollout counts the steps
-        that finish nothing, and takes too many of them for lost requests.
+        The rollout takes too many steps without a completion for lost requests. An engine that
+        only waits for an answer from elsewhere therefore waits a moment in each step.
         """
-        ...
-
-    def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
-        """From now on `policy` samples with these weights (a state dictionary)."""
-        ...
-
-
-class ServingEngine(Engine, Protocol):
-    """An engine that policies live in: those of a run, and a league's snapshots of them.
-
-    One that holds processes or connections has `close`, one that counts has `drain_counts`, one
-    that can give its memory to the learners while they learn has `rest`.
-    """
+        raise NotImplementedError(f"{type(self).__name__}.step")
 
     def serve(self, policy: str, model: "PreTrainedModel", end_ids: Sequence[int]) -> None:
         """Serve one more policy from now on.
 
         Args:
             policy: Its name.
-            model: Its model, with its present weights.
+            model: Its model with the current weights.
             end_ids: The tokens that end a completion.
+
+        Raises ConfigError if the engine cannot serve the model.
         """
-        ...
+        raise ConfigError(
+            f"engine: {type(self).__name__} serves no models, so it cannot serve policy "
+            f"{policy!r}; choose another engine, such as engine=transformers"
+        )
+
+    def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
+        """Sample a policy's completions with new weights (a state dictionary) from now on."""
+        raise ConfigError(
+            f"policy {policy!r} is played by {type(self).__name__}, which cannot be trained"
+        )
 
     def withdraw(self, policy: str) -> None:
-        """Serve a policy no longer; raises RuntimeError while it has requests in flight."""
-        ...
+        """Stop serving a policy; raises RuntimeError while it has requests in flight."""
 
     def release(self, policy: str) -> None:
-        """Give back what a policy only needs while it plays."""
-        ...
+        """Free what a policy needs only while it samples, such as its key-value cache."""
+
+    def sleep(self) -> None:
+        """Give the memory of a shared device to the learners until the next request."""
+
+    def drain_metrics(self) -> Mapping[str, float]:
+        """Return the metrics counted since the last call."""
+        return {}
+
+    def close(self) -> None:
+        """End processes and connections."""
+
+
+def check_lengths(request: Request, limit: int | None, reason: str = "") -> None:
+    """Raise ConfigError or PromptTooLong for a request that its policy's model cannot serve.
+
+    Args:
+        request: The request; ConfigError for an empty prompt or a wrong `max_tokens`.
+        limit: Maximum number of tokens of a prompt and its completion; None: no limit.
+        reason: Explanation of the limit for the error message, such as " (it has a window)".
+    """
+    where = f"policy {request.policy!r}"
+    prompt, new = len(request.prompt_ids), request.max_tokens
+    if not prompt:
+        raise ConfigError(f"{where}: {request.agent} got an empty prompt")
+    if new < 1:
+        raise ConfigError(f"{where}: max_tokens must be at least 1, not {new}")
+    if limit is None:
+        return
+    if new >= limit:
+        raise ConfigError(
+            f"{where}: max_tokens {new} leaves no room for a prompt in the model's {limit}{reason}"
+        )
+    if prompt + new > limit:
+        raise PromptTooLong(
+            f"{where}: prompt of {prompt} tokens plus {new} new ones exceeds the model's "
+            f"{limit}{reason}; lower max_tokens or shorten the prompt"
+        )

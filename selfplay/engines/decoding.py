@@ -1,6 +1,6 @@
-"""What an engine keeps per completion in flight, and how it draws the next token of each.
+"""State of the completions in flight, and sampling of their next tokens.
 
-All of it lies on the CPU; the model's device sees only the logits, and sums them where they are.
+The state is on the CPU. The model's device holds only the logits, and sums them there.
 """
 
 from collections.abc import Sequence
@@ -12,21 +12,25 @@ from selfplay.errors import DivergedError
 from selfplay.types import Completion, Request, StopReason, Versions
 
 BLOCK = 256
+"""Number of tokens of a block of the vocabulary in `inverse`."""
 STATE = ("inputs", "tokens", "logprobs", "uniforms", "temperature", "count", "allowed", "ended")
+"""Names of the tensors with one row per completion."""
 
 
 class DecodingRows:
-    """Rows 0 .. len-1, in the order of the key-value cache, each with a random stream of its own.
+    """Completions in flight, one row each, in the order of the rows of the key-value cache.
 
-    A row that has ended stays, and is drawn for without effect, until `collect` takes it out.
+    Each row has its own random stream. A row that has ended stays, and sampling has no effect on
+    it, until `collect` removes it.
     """
 
     def __init__(self, end_ids: Sequence[int]) -> None:
         self.requests: list[Request] = []
         self.end_ids = frozenset(end_ids)
         self._end = torch.tensor(sorted(end_ids))
-        # Of each row: the token to read next; what it has said, padded; that in nats; one uniform
-        # number per token; and 0 for greedy, its temperature.
+        # Per row: the next input token; the sampled tokens, padded; their log-probabilities in
+        # nats; one uniform number per token; the temperature, 0 for greedy sampling; the number of
+        # sampled tokens and its maximum; and True after the last token.
         self.inputs = torch.zeros(0, dtype=torch.long)
         self.tokens = torch.zeros(0, 0, dtype=torch.long)
         self.logprobs = torch.zeros(0, 0)
@@ -36,13 +40,13 @@ class DecodingRows:
         self.allowed = torch.zeros(0, dtype=torch.long)
         self.ended = torch.zeros(0, dtype=torch.bool)
         self.stamped: list[Versions] = []
-        """Of each row: what it said before its weights changed."""
+        """Per row, versions of the tokens sampled before the last change of weights."""
 
     def __len__(self) -> int:
         return len(self.requests)
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Append a row per request."""
+        """Append one row per request."""
         width = max(self.tokens.shape[1], *(request.max_tokens for request in requests))
         uniforms = np.zeros((len(requests), width))
         for row, request in enumerate(requests):
@@ -68,10 +72,13 @@ class DecodingRows:
         return torch.cat([state, new.to(state)])
 
     def draw(self, logits: torch.Tensor, first: int = 0) -> None:
-        """Draw one token for the rows from `first` on; `logits` [rows, vocabulary].
+        """Sample one token for every row from index `first` on.
 
-        Raises DivergedError, naming the policy, if the logits hold NaN or infinity: they give no
-        probabilities.
+        Args:
+            logits: [rows, vocabulary] logits of these rows.
+            first: Index of the first of these rows.
+
+        Raises DivergedError with the policy's name if the logits contain NaN or infinity.
         """
         logits, rows = logits.float(), slice(first, None)
         temperature, count = self.temperature[rows], self.count[rows]
@@ -99,11 +106,11 @@ class DecodingRows:
         self.ended[rows] |= stopped | (self.count[rows] >= self.allowed[rows])
 
     def stamp(self, version: int) -> None:
-        """What rows have said since they were last stamped was drawn by this version."""
+        """Record the version that sampled the tokens since the last call."""
         self.stamped = [self._spans(row, version) for row in range(len(self))]
 
     def _spans(self, row: int, version: int) -> Versions:
-        """The versions of all that a row has said, the latest of it by `version`."""
+        """Return the versions of all tokens of a row; `version` sampled the latest ones."""
         spans = self.stamped[row]
         tokens = int(self.count[row]) - sum(said for _, said in spans)
         if spans and spans[-1][0] == version:
@@ -112,23 +119,23 @@ class DecodingRows:
         return (*spans, (version, tokens)) if tokens else spans
 
     def collect(self, version: int) -> tuple[list[Completion], torch.Tensor]:
-        """Take out the rows that have ended: their completions, and which rows were kept.
+        """Remove the rows that have ended; return their completions and the indices of the others.
 
-        `version` drew what no `stamp` has claimed.
+        `version` sampled the tokens since the last `stamp`.
         """
         kept = (~self.ended).nonzero()[:, 0]
         done = self.ended.nonzero()[:, 0]
         tokens, logprobs = self.tokens[done].tolist(), self.logprobs[done].tolist()
         completions = []
-        for place, row in enumerate(done.tolist()):
+        for index, row in enumerate(done.tolist()):
             count = int(self.count[row])
-            ids = tuple(tokens[place][:count])
+            ids = tuple(tokens[index][:count])
             spans = self._spans(row, version)
             completions.append(
                 Completion(
                     id=self.requests[row].id,
                     completion_ids=ids,
-                    logprobs=tuple(logprobs[place][:count]),
+                    logprobs=tuple(logprobs[index][:count]),
                     stop_reason=StopReason.STOP if ids[-1] in self.end_ids else StopReason.LENGTH,
                     version=spans[0][0],
                     versions=spans if len(spans) > 1 else (),
@@ -142,11 +149,17 @@ class DecodingRows:
 
 
 def inverse(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """The inverse of each row's distribution function at its uniform number: a token of each row.
+    """Return one token per row: the inverse of its distribution function at a uniform number.
 
-    In two steps, a block of tokens and a token of that block: running sums over a whole vocabulary
-    are slow, and on a GPU not deterministic. Never a token of probability 0. Raises
-    FloatingPointError for probabilities that are not finite.
+    Selects a block of tokens first, then a token of that block, because cumulative sums over a
+    whole vocabulary are slow, and not deterministic on a GPU. A token of probability 0 is never
+    selected.
+
+    Args:
+        chances: [rows, vocabulary] probabilities.
+        uniforms: [rows] numbers from [0, 1).
+
+    Raises FloatingPointError for probabilities that are not finite.
     """
     width = -(-chances.shape[1] // BLOCK) * BLOCK
     blocks = torch.nn.functional.pad(chances, (0, width - chances.shape[1]))
@@ -164,5 +177,5 @@ def inverse(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
 
 
 def _below(values: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:
-    """`values`, or the largest number below a limit where rounding has reached it."""
+    """Return `values`; one that rounding raised to its limit becomes the next lower number."""
     return torch.minimum(values, torch.nextafter(limits, torch.zeros_like(limits)))

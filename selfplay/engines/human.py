@@ -1,30 +1,31 @@
-"""A person as an engine: shown what an agent sees, asked for its words."""
+"""An engine that asks a person for the completions of an agent."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from selfplay.engines import Engine
 from selfplay.engines.messages import MessageRenderer, read
 from selfplay.errors import ConfigError
 from selfplay.types import Completion, Message, Request, StopReason
 
 Ask = Callable[[str, Sequence[Message]], str]
-"""(agent, all it has seen and said) -> its words."""
+"""(agent, messages so far) -> the text that the person enters for the agent."""
 
 
 def news(messages: Sequence[Message]) -> Sequence[Message]:
-    """What has been shown since the person's last words."""
-    said = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    return messages[said[-1] + 1 if said else 0 :]
+    """Return the messages after the person's last one."""
+    own = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    return messages[own[-1] + 1 if own else 0 :]
 
 
-class HumanEngine:
-    """Answers with what a person says; log-probabilities are 0, ids the words' UTF-8 bytes."""
+class HumanEngine(Engine):
+    """Answers with a person's text; token ids are its UTF-8 bytes, log-probabilities are 0."""
 
-    renderer = MessageRenderer()
+    renderer: MessageRenderer = MessageRenderer()
 
     def __init__(self, ask: Ask) -> None:
-        """`ask` shows what there is to see and returns what was said."""
+        """`ask` shows the messages to the person and returns the text that was entered."""
         self._ask = ask
         self._waiting: deque[Request] = deque()
 
@@ -33,7 +34,7 @@ class HumanEngine:
         self._waiting.append(request)
 
     def step(self) -> list[Completion]:
-        """Ask for one move; others may wait for theirs meanwhile."""
+        """Ask for one completion; further requests stay in the queue."""
         if not self._waiting:
             return []
         request = self._waiting.popleft()
@@ -50,5 +51,5 @@ class HumanEngine:
         ]
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
-        """A person has no weights; raises ConfigError."""
+        """Raise ConfigError, because a person has no weights."""
         raise ConfigError(f"policy {policy!r} is a person and cannot be trained")

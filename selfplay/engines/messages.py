@@ -1,4 +1,4 @@
-"""Chat messages as they are: for engines that speak text and have no tokens of their own."""
+"""Requests as chat messages, for engines that take text and have no tokens of their own."""
 
 import json
 from collections.abc import Sequence
@@ -7,27 +7,27 @@ from selfplay.types import Message
 
 
 class MessageRenderer:
-    """Chat messages as the bytes of their JSON: an endpoint takes messages, and no ids."""
+    """Renders chat messages as the bytes of their JSON, for engines that take no token ids."""
 
     end_ids: tuple[int, ...] = ()
 
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The messages' bytes."""
+        """Return the bytes of the messages."""
         return tuple(json.dumps(list(messages), ensure_ascii=False).encode("utf-8", "replace"))
 
     def extend(
         self, so_far: tuple[int, ...], completion: tuple[int, ...], messages: Sequence[Message]
     ) -> tuple[int, ...]:
-        """Always extends."""
-        said = {"role": "assistant", "content": self.text(completion)}
-        return self.start([*read(so_far), said, *messages])
+        """Return the bytes of the conversation, the completion and the new messages."""
+        answer = {"role": "assistant", "content": self.text(completion)}
+        return self.start([*read(so_far), answer, *messages])
 
     def text(self, completion: Sequence[int]) -> str:
-        """The bytes as text."""
+        """Return a completion's bytes as text."""
         return bytes(completion).decode("utf-8", "replace")
 
 
 def read(prompt_ids: Sequence[int]) -> list[Message]:
-    """The messages that a `MessageRenderer` wrote."""
+    """Return the messages that a `MessageRenderer` rendered."""
     messages: list[Message] = json.loads(bytes(prompt_ids).decode("utf-8"))
     return messages

@@ -1,7 +1,7 @@
-"""Any endpoint that speaks OpenAI's chat completions, as a frozen opponent or judge.
+"""An endpoint with OpenAI's chat completions API as a frozen opponent or judge.
 
-Named by a population's opponents; its API key comes from an environment variable and stands in no
-config, record or message.
+A config names it in `population.opponents`. The API key comes from an environment variable; it
+appears in no config, record or message.
 """
 
 import json
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
+from selfplay.engines import Engine
 from selfplay.engines.messages import MessageRenderer, read
 from selfplay.errors import ConfigError, RunError
 from selfplay.types import Completion, Request, StopReason, well_formed
@@ -23,32 +24,34 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 PATIENCE = 0.02
-"""Seconds that a step waits for an answer: other engines' steps wait with it."""
+"""Seconds that a step waits for an answer. The steps of other engines wait in this time."""
 PAUSE = 60.0
-"""Seconds that the client waits at most between two attempts, where an endpoint asks for it."""
+"""Maximum number of seconds between two attempts, if an endpoint asks for a pause."""
 REFUSED = (400, 413, 422)
-"""Statuses by which an endpoint refuses what it is asked."""
+"""HTTP statuses of an endpoint that refuses a request."""
 RESERVED = ("model", "messages", "temperature", "seed", "stream", "n")
-"""What a request says itself."""
+"""Keys of a request's body that `options` cannot set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Answer:
-    """What came back of one request."""
+    """The answer to one request."""
 
     text: str
     cut: bool
+    """True if the token limit ended the text."""
     counts: Mapping[str, float]
+    """Metrics of the request by name."""
 
 
-class OpenAIEngine:
-    """One remote model. Requests are sent side by side; whatever fails is tried again first.
+class OpenAIEngine(Engine):
+    """Samples completions from one remote model, with several requests in flight.
 
-    An answer without words counts as `malformed` and is an empty completion, which no role can
-    read: the agent's action is invalid, and play goes on. An endpoint that is gone, refuses the key
-    or does not know the model ends the run with one line: its checkpoints can be resumed.
-    A conversation that it refuses after it has answered others (too long for it, or words that it
-    will not read) is such an empty completion too, counted as `refused`.
+    The client repeats failed attempts. An answer without text counts as `malformed` and is an
+    empty completion: the agent's action is invalid, and the episode continues. A request that the
+    endpoint refuses after it has answered others (for its length or its content) is an empty
+    completion too and counts as `refused`. The run ends with a RunError if the endpoint cannot be
+    reached, refuses the key or does not know the model; the run can be resumed.
     """
 
     def __init__(
@@ -69,42 +72,43 @@ class OpenAIEngine:
         model: Its name at the endpoint.
         base_url: The endpoint, up to and with /v1.
         key_variable: Environment variable with the API key; None for an endpoint without keys.
-        timeout: Seconds that one attempt may take.
-        retries: Attempts after the first, with growing pauses between them, where the endpoint is
-            busy, breaks or cannot be reached.
-        concurrency: Requests in flight at once.
-        requests_per_minute: Most attempts begun per minute, retries left out; None: no limit.
-        limit_key: What the endpoint calls the most tokens of an answer: max_tokens, or
+        timeout: Maximum number of seconds of one attempt.
+        retries: Attempts after the first, with growing pauses between them, if the endpoint is
+            busy, fails or cannot be reached.
+        concurrency: Maximum number of requests in flight.
+        requests_per_minute: Maximum number of requests per minute, without retries; None: no limit.
+        limit_key: The endpoint's name of the token limit of an answer: max_tokens, or
             max_completion_tokens for newer models.
-        price: Dollars for a million tokens: {prompt: 0.1, completion: 0.4}; counted, not enforced.
-        options: More keys of the request's body, such as {top_p: 0.9}.
+        price: Dollars per million tokens, such as {prompt: 0.1, completion: 0.4}, for the metric
+            `dollars`; not a limit.
+        options: Further keys of the request's body, such as {top_p: 0.9}.
 
-        Raises ValueError for settings that cannot be, and ConfigError without the client, or
-        without the key.
+        Raises ValueError for impossible settings, and ConfigError if the client or the key is
+        missing.
         """
         if not 0 < timeout < math.inf or retries < 0 or concurrency < 1:
-            raise ValueError("timeout is above 0, retries at least 0, concurrency at least 1")
+            raise ValueError("timeout must be above 0, retries at least 0, concurrency at least 1")
         if requests_per_minute is not None and not requests_per_minute > 0:
-            raise ValueError("requests_per_minute is above 0")
+            raise ValueError("requests_per_minute must be above 0")
         if "@" in base_url.split("?")[0]:
-            raise ValueError("base_url holds a user or password, which would stand in records")
+            raise ValueError("base_url contains a user or password, which records would show")
         for key in options or {}:
             if key in (*RESERVED, limit_key):
-                raise ValueError(f"options.{key}: the engine says that itself")
+                raise ValueError(f"options.{key}: the engine sets this key itself")
         for key in price or {}:
             if key not in ("prompt", "completion"):
-                raise ValueError(f"price.{key}: prices are of prompt and completion tokens")
+                raise ValueError(f"price.{key}: unknown key; the keys are prompt and completion")
         self.model, self.base_url, self.key_variable = model, base_url, key_variable
         self.timeout, self.retries, self.concurrency = timeout, retries, concurrency
         self.requests_per_minute, self.limit_key = requests_per_minute, limit_key
         self.price, self.options = dict(price or {}), dict(options or {})
-        self.renderer = MessageRenderer()
+        self.renderer: MessageRenderer = MessageRenderer()
         self._client = self._connected()
         self._answered = False
         self._waiting: deque[Request] = deque()
         self._asked: dict[Future[_Answer], Request] = {}
         self._begun: dict[int, float] = {}
-        """When the first attempt of each request began, by its id."""
+        """Monotonic time of the first attempt, by the request's id."""
         self._counts: Counter[str] = Counter()
         self._pace, self._next = Lock(), 0.0
 
@@ -121,7 +125,7 @@ class OpenAIEngine:
         if not key:
             raise ConfigError(
                 f"{self.base_url}: no API key; set the environment variable {self.key_variable}, "
-                "or key_variable=null for an endpoint that asks for none"
+                "or key_variable=null for an endpoint without keys"
             )
         return OpenAI(
             api_key=key,
@@ -131,53 +135,53 @@ class OpenAIEngine:
         )
 
     def add(self, request: Request) -> None:
-        """Queue a request whose prompt this engine's renderer wrote."""
+        """Queue a request whose prompt was rendered by this engine's renderer."""
         self._waiting.append(request)
 
     def step(self) -> list[Completion]:
-        """Send what may be sent, wait a little, return what was answered.
+        """Send queued requests, wait a moment and return the completions that arrived.
 
-        Raises RunError where the endpoint cannot be used, in one line, and where it goes on
-        answering for longer than all attempts may take: the client's timeout is of each byte.
+        Raises RunError if the endpoint cannot be used. Also raises it if an answer takes longer
+        than all attempts may take: the client's own timeout covers only each read.
         """
         while self._waiting and len(self._asked) < self.concurrency:
             request = self._waiting.popleft()
             self._asked[self._begin(request)] = request
         done = wait(self._asked, timeout=PATIENCE, return_when=FIRST_COMPLETED).done
-        # In the order of asking, whatever order the answers came in.
+        # In the order of the requests, whatever the order of the answers.
         finished = [future for future in self._asked if future in done]
         try:
-            found = [self._completion(self._asked.pop(future), future) for future in finished]
+            completions = [self._completion(self._asked.pop(future), future) for future in finished]
             self._refuse_endless()
         except RunError:
             self.close()
             raise
-        return found
+        return completions
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
-        """It cannot be trained; raises ConfigError."""
+        """Raise ConfigError, because a remote model cannot be trained."""
         raise ConfigError(
-            f"policy {policy!r} is {self.model!r} at an endpoint: it cannot be trained"
+            f"policy {policy!r} is {self.model!r} at an endpoint and cannot be trained"
         )
 
-    def drain_counts(self) -> dict[str, float]:
-        """Requests, retries, malformed and refused ones, tokens and dollars since the last call."""
+    def drain_metrics(self) -> dict[str, float]:
+        """Return requests, retries, malformed, refused, tokens and dollars since the last call."""
         counts, self._counts = dict(self._counts), Counter()
         return {name: float(value) for name, value in counts.items()}
 
     def close(self) -> None:
-        """Give up what is in flight."""
+        """Close the client; requests in flight are lost."""
         self._asked.clear()
         self._client.close()
 
     def _refuse_endless(self) -> None:
-        """Raise RunError for an answer that does not end."""
+        """Raise RunError for an answer that takes longer than all attempts may take."""
         longest, now = (self.retries + 1) * (self.timeout + PAUSE), time.monotonic()
         if any(now - self._begun.get(each.id, now) > longest for each in self._asked.values()):
-            raise RunError(f"endpoint {self.base_url}: no end of an answer in {longest:g} s")
+            raise RunError(f"endpoint {self.base_url}: an answer did not end within {longest:g} s")
 
     def _begin(self, request: Request) -> "Future[_Answer]":
-        """Ask in a thread that keeps no process alive; those of an executor would."""
+        """Start a request in a daemon thread, which does not keep the process alive."""
         future: Future[_Answer] = Future()
 
         def ask() -> None:
@@ -203,7 +207,7 @@ class OpenAIEngine:
         )
 
     def _answer(self, request: Request) -> _Answer:
-        """Ask, in a thread of its own; raises RunError."""
+        """Send a request and wait for its answer; runs in the request's thread; raises RunError."""
         from openai import APIError, APIResponseValidationError
 
         self._wait_turn()
@@ -219,9 +223,9 @@ class OpenAIEngine:
         except APIError as error:
             status, code = getattr(error, "status_code", 0), str(error.code or "")
             if self._answered and status in REFUSED and not code.startswith("unsupported_"):
-                # Of this conversation, not of the endpoint: too long, or words it will not read.
+                # The fault is in this conversation (its length or content), not in the endpoint.
                 return _Answer(text="", cut=False, counts={"requests": 1, "refused": 1})
-            raise RunError(self._complaint(error)) from None  # its chain may show the key
+            raise RunError(self._complaint(error)) from None  # the cause may show the key
         self._answered = True
         counts: dict[str, float] = {"requests": 1, "retries": raw.retries_taken}
         try:
@@ -241,7 +245,7 @@ class OpenAIEngine:
         return _Answer(text=text, cut=cut, counts=counts | spent)
 
     def _wait_turn(self) -> None:
-        """Keep to the rate: attempts begin at equal distances."""
+        """Wait until the request rate allows a request; requests start at equal intervals."""
         if self.requests_per_minute is None:
             return
         with self._pace:
@@ -251,20 +255,20 @@ class OpenAIEngine:
         time.sleep(begin - now)
 
     def _spent(self, usage: Any) -> dict[str, float]:
-        """Tokens as the endpoint counts them, and what they cost."""
-        found = {}
+        """Return the endpoint's token counts, and their price in dollars."""
+        counts = {}
         for name in ("prompt", "completion"):
             count = usage.get(f"{name}_tokens") if isinstance(usage, Mapping) else None
-            found[f"{name}_tokens"] = float(count) if isinstance(count, int) else 0.0
+            counts[f"{name}_tokens"] = float(count) if isinstance(count, int) else 0.0
         if self.price:
-            found["dollars"] = sum(
-                self.price.get(name, 0.0) * found[f"{name}_tokens"] / 1e6
+            counts["dollars"] = sum(
+                self.price.get(name, 0.0) * counts[f"{name}_tokens"] / 1e6
                 for name in ("prompt", "completion")
             )
-        return found
+        return counts
 
     def _complaint(self, error: Exception) -> str:
-        """One line for an endpoint that cannot be used, without the key."""
+        """Return one line that says why the endpoint cannot be used, without the key."""
         from openai import (
             APIConnectionError,
             APITimeoutError,
@@ -279,11 +283,14 @@ class OpenAIEngine:
             return f"{where}: no answer within {self.timeout:g} s in {tries}; raise timeout"
         if isinstance(error, APIConnectionError):
             cause = self._scrubbed(error.__cause__ or error)
-            return f"{where}: cannot be reached in {tries} ({cause}); is it up, is base_url right?"
+            return (
+                f"{where}: cannot be reached in {tries} ({cause}); check base_url, and that the "
+                "endpoint is up"
+            )
         if isinstance(error, AuthenticationError | PermissionDeniedError):
             return f"{where}: refuses the key in {self.key_variable} ({self._scrubbed(error)})"
         if isinstance(error, NotFoundError):
-            return f"{where}: knows no model {self.model!r} there ({self._scrubbed(error)})"
+            return f"{where}: does not know the model {self.model!r} ({self._scrubbed(error)})"
         return f"{where}: failed {tries} ({self._scrubbed(error)})"
 
     def _scrubbed(self, error: BaseException) -> str:
@@ -292,7 +299,10 @@ class OpenAIEngine:
 
 
 def _words(parsed: Any) -> tuple[str, bool]:
-    """The words of a parsed answer, and whether a limit cut them; raises where there are none."""
+    """Return the text of a parsed answer, and True if the token limit ended it.
+
+    Raises an error if there is no text.
+    """
     choice = parsed["choices"][0]
     text = choice["message"]["content"]
     if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""An engine without a model: each policy is a function from what the agent sees to its words."""
+"""Engines without a model: each policy is a function from an observation to a text."""
 
 import inspect
 from collections import deque
@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 from selfplay.config.instantiate import import_target
+from selfplay.engines import Engine
 from selfplay.errors import ConfigError, nearest, one_line
 from selfplay.types import Completion, Observation, Request, StopReason
 
@@ -14,10 +15,11 @@ Script: TypeAlias = Callable[[str, Observation, Random], str]
 """(agent, observation, rng) -> the completion's text."""
 
 
-class ScriptedEngine:
-    """Answers every request at once; a text's ids are its UTF-8 bytes, its log-probabilities 0."""
+class ScriptedEngine(Engine):
+    """Answers with the texts of scripts; ids are their UTF-8 bytes, log-probabilities are 0."""
 
     def __init__(self, scripts: Mapping[str, Script]) -> None:
+        """`scripts` are the scripts by policy."""
         self.scripts = dict(scripts)
         self._waiting: deque[Request] = deque()
 
@@ -29,7 +31,7 @@ class ScriptedEngine:
         self._waiting.append(request)
 
     def step(self) -> list[Completion]:
-        """Answer everything that waits."""
+        """Answer all queued requests."""
         answers = []
         while self._waiting:
             request = self._waiting.popleft()
@@ -42,19 +44,22 @@ class ScriptedEngine:
         return answers
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
-        """A script has no weights; raises ConfigError."""
+        """Raise ConfigError, because a script has no weights."""
         raise ConfigError(f"policy {policy!r} is scripted and cannot be trained")
 
 
 class Scripted(ScriptedEngine):
-    """An opponent that a config names: one function, whatever the policy is called.
+    """Plays an opponent of a config by one function.
 
-    Its words are its action in the arena's language, so limits in a model's tokens do not cut them.
+    A token limit does not cut its texts, because they are actions of the arena, not a model's
+    words.
     """
 
     def __init__(self, *, script: str) -> None:
-        """`script` is the dotted name of a `Script`, e.g. arenas.games.opponents.random_legal;
-        raises ValueError if there is no such function, or if its arguments do not fit."""
+        """`script` is the dotted name of a `Script`, such as arenas.games.opponents.random_legal.
+
+        Raises ValueError if there is no such function, or if its arguments do not fit.
+        """
         super().__init__({})
         self.name = script
         try:
@@ -63,8 +68,8 @@ class Scripted(ScriptedEngine):
             raise ValueError(str(error)) from error
         if not _is_script(self.script):
             raise ValueError(
-                f"script: {script} is no opponent: a function (agent, observation, rng) that "
-                "returns the move is needed, such as arenas.games.opponents.random_legal"
+                f"script: {script} is not an opponent; name a function (agent, observation, rng) "
+                "that returns the move, such as arenas.games.opponents.random_legal"
             )
 
     def add(self, request: Request) -> None:
@@ -72,13 +77,13 @@ class Scripted(ScriptedEngine):
         self._waiting.append(request)
 
     def step(self) -> list[Completion]:
-        """Answer everything that waits; raises ConfigError where the function fails."""
+        """Answer all queued requests; raises ConfigError if the function fails."""
         answers = []
         while self._waiting:
             request = self._waiting.popleft()
             try:
                 text = str(self.script(request.agent, request.observation, Random(request.seed)))
-            except Exception as error:  # a function for another arena, or one with a fault
+            except Exception as error:  # a function for another arena, or a faulty one
                 raise ConfigError(
                     f"opponent {request.policy!r}: {self.name} failed: {one_line(error)}"
                 ) from error
@@ -114,17 +119,20 @@ def _is_script(function: Any) -> bool:
 
 
 def constant(text: str) -> Script:
-    """Always the same words."""
+    """Return a script that always says `text`."""
     return lambda agent, observation, rng: text
 
 
 def choice(texts: Sequence[str]) -> Script:
-    """One of `texts`, uniformly."""
+    """Return a script that says one of `texts`, sampled uniformly."""
     return lambda agent, observation, rng: rng.choice(list(texts))
 
 
 def replay(texts: Mapping[str, Sequence[str]]) -> Script:
-    """Each agent's recorded words in order; raises IndexError past the end."""
+    """Return a script that says each agent's texts in order.
+
+    It raises IndexError after the last text.
+    """
     spoken = dict.fromkeys(texts, 0)
 
     def script(agent: str, observation: Observation, rng: Random) -> str:

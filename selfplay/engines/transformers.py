@@ -1,10 +1,10 @@
-"""The embedded engine: continuous batching over a Hugging Face causal LM, on a CPU or a GPU.
+"""The embedded engine: continuous batching of a Hugging Face causal LM, on a CPU or a GPU.
 
-One prefill per distinct prompt, one random stream per request, rows that join and leave between
-decoding steps. Needs a model with ordinary attention layers (no recurrent state). A model is tried
-with two short prompts before it is served, because rows of different lengths share one cache: the
-engine's log-probabilities must be those of the model alone. For some models it serves only short
-rows (`selfplay.models.position_limits`).
+There is one prefill per distinct prompt and one random stream per request; rows join and leave
+between decoding steps. The model must have ordinary attention layers and no recurrent state. Rows
+of different lengths share one cache, so the engine tests a model with two short prompts before it
+serves it: the log-probabilities must equal those of the model alone. Some models can be served
+only with short rows (`selfplay.models.position_limits`).
 """
 
 from collections import deque
@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from selfplay.engines import Engine, check_lengths
 from selfplay.engines.decoding import DecodingRows
 from selfplay.engines.kv_cache import SlotCache
-from selfplay.errors import ConfigError, PromptTooLong, nearest, one_line
+from selfplay.errors import ConfigError, nearest, one_line
 from selfplay.models.position_limits import reach
 from selfplay.models.tree_attention import (
     CLEARLY_NEARER,
@@ -29,8 +30,10 @@ from selfplay.models.tree_attention import (
 from selfplay.types import Completion, Request
 
 
-class TransformersEngine:
-    """Serves several policies, each with its own model, in one process."""
+class TransformersEngine(Engine):
+    """Serves several policies in this process, each with its own model."""
+
+    can_update_in_flight = True
 
     def __init__(
         self,
@@ -40,9 +43,9 @@ class TransformersEngine:
         stride: int = 16,
     ) -> None:
         """Args:
-        max_rows: Completions decoded at once per policy.
-        prefill_tokens: Prompt tokens of one prefill forward, padding included.
-        stride: Decoding steps between two chances for requests to join.
+        max_rows: Maximum number of completions in flight per policy.
+        prefill_tokens: Maximum number of prompt tokens per prefill, with padding.
+        stride: Number of decoding steps after which requests can join.
         """
         settings = {"max_rows": max_rows, "prefill_tokens": prefill_tokens, "stride": stride}
         for name, value in settings.items():
@@ -51,15 +54,13 @@ class TransformersEngine:
         self._settings = settings
         self._batches: dict[str, _Batch] = {}
         self._known: dict[str, str] = {}
-        self.partial = False
-        """Whether completions in flight go on under new weights."""
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
-        """Serve one more policy from now on, with its model's own tensors.
+        """Serve one more policy from now on with its model's own tensors.
 
         Args:
             policy: Its name.
-            model: Its model; ConfigError for one whose attention the engine cannot serve.
+            model: Its model; ConfigError if the engine cannot serve its attention.
             end_ids: The tokens that end a completion.
         """
         if problem := unordinary(model) or self._tried(model):
@@ -70,7 +71,7 @@ class TransformersEngine:
         self._batches[policy] = _Batch(policy, model, end_ids, **self._settings)
 
     def _tried(self, model: PreTrainedModel) -> str:
-        """Return the reason why two rows of a model cannot share a cache; empty if they can.
+        """Return the reason why rows of a model cannot share a cache; empty if they can.
 
         Models with equal configs are tested only once.
         """
@@ -81,38 +82,43 @@ class TransformersEngine:
         return self._known[build]
 
     def withdraw(self, policy: str) -> None:
-        """Serve a policy no longer; raises RuntimeError while it has requests in flight."""
+        """Stop serving a policy; raises RuntimeError while it has requests in flight."""
         self.release(policy)
         del self._batches[policy]
 
     def release(self, policy: str) -> None:
-        """Give back the memory of a policy's key-value cache until it is asked again; raises
-        RuntimeError while it has requests in flight."""
+        """Free the memory of a policy's key-value cache until the policy's next request.
+
+        Raises RuntimeError while it has requests in flight.
+        """
         batch = self._batch(policy)
         if batch.busy:
             raise RuntimeError(f"policy {policy!r} withdrawn with requests in flight")
         batch.cache = SlotCache(len(batch.cache.layers), batch.device)
 
     def add(self, request: Request) -> None:
-        """Queue a request; raises ConfigError for one that its policy's model cannot serve, and
-        PromptTooLong where only its prompt is at fault."""
+        """Queue a request.
+
+        Raises ConfigError if its policy's model cannot serve the request, and PromptTooLong if
+        only the length of the prompt is the reason.
+        """
         self._batch(request.policy).add(request)
 
     @torch.inference_mode()
     def step(self) -> list[Completion]:
-        """Up to `stride` tokens for every request in flight."""
+        """Sample up to `stride` tokens for every request in flight."""
         return [done for batch in self._batches.values() for done in batch.step()]
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         """Copy `weights` into the policy's model, unless they are the model's own tensors.
 
-        Where `partial`, completions in flight go on with the new weights and are stamped with the
-        version of every token. Their keys and values stay those of the weights that wrote them
-        (PipelineRL, 2509.19128): to compute them again would cost a prefill of all that is in
-        flight with every update. Elsewhere RuntimeError while there are any.
+        With `in_flight_updates`, completions in flight continue with the new weights and record
+        the version of every token. Their keys and values stay those of the older weights
+        (PipelineRL, 2509.19128), because new ones would cost a prefill of all completions in flight
+        with every update. Without it, raises RuntimeError while there are requests in flight.
         """
         batch = self._batch(policy)
-        if batch.busy and not self.partial:
+        if batch.busy and not self.in_flight_updates:
             raise RuntimeError(f"policy {policy!r} got new weights with requests in flight")
         batch.rows.stamp(batch.version)
         own = batch.model.state_dict()
@@ -150,7 +156,7 @@ class _Batch:
         self.rows = DecodingRows(end_ids)
         self.cache = SlotCache(config.num_hidden_layers, self.device)
         self.limit, self.why = getattr(config, "max_position_embeddings", None), ""
-        if self.limit is not None and self.limit < 1:  # XLNet's way to say that it has no limit
+        if self.limit is not None and self.limit < 1:  # XLNet has no limit and says so by -1
             self.limit = None
         served = reach(model).served()
         if served is not None and (self.limit is None or served.tokens < self.limit):
@@ -161,22 +167,7 @@ class _Batch:
         return bool(self.waiting or len(self.rows))
 
     def add(self, request: Request) -> None:
-        where = f"policy {self.policy!r}"
-        prompt, new = len(request.prompt_ids), request.max_tokens
-        if not prompt:
-            raise ConfigError(f"{where}: {request.agent} got an empty prompt")
-        if new < 1:
-            raise ConfigError(f"{where}: max_tokens must be at least 1, not {new}")
-        if self.limit is not None and new >= self.limit:
-            raise ConfigError(
-                f"{where}: max_tokens {new} leaves no room for a prompt in the model's "
-                f"{self.limit}{self.why}"
-            )
-        if self.limit is not None and prompt + new > self.limit:
-            raise PromptTooLong(
-                f"{where}: prompt of {prompt} tokens plus {new} new ones exceeds the model's "
-                f"{self.limit}{self.why}; lower max_tokens or shorten the prompt"
-            )
+        check_lengths(request, self.limit, self.why)
         self.waiting.append(request)
 
     def step(self) -> list[Completion]:
@@ -191,7 +182,7 @@ class _Batch:
                 if not len(self.rows):
                     break
                 self._decode()
-                # Rows that are done cost compute until they leave, leaving costs a move.
+                # Rows that have ended cost compute until they leave; leaving costs a copy.
                 if int(self.rows.ended.sum()) * 8 >= len(self.rows):
                     finished += self._collect()
             return finished + self._collect()
@@ -202,7 +193,7 @@ class _Batch:
         count = min(len(self.waiting), self.max_rows - len(self.rows))
         if count <= 0:
             return
-        # Sorted by prompt: siblings are neighbours, and prompts of one length share a prefill.
+        # Sorted by prompt: equal prompts are neighbours, prompts of one length share a prefill.
         requests = sorted(
             (self.waiting.popleft() for _ in range(count)),
             key=lambda request: (len(request.prompt_ids), request.prompt_ids),
@@ -246,7 +237,7 @@ class _Batch:
 
     def _decode(self) -> None:
         mask = self.cache.start_step()
-        if self.model.config._attn_implementation == "eager":  # which adds its mask to the scores
+        if self.model.config._attn_implementation == "eager":  # it adds the mask to the scores
             mask = additive(mask, self.model.dtype)
         out = self.model(
             input_ids=self.rows.inputs[:, None].to(self.device),
@@ -260,7 +251,7 @@ class _Batch:
         self.rows.draw(out.logits[:, -1])
 
     def _collect(self) -> list[Completion]:
-        """Take out the rows that are done."""
+        """Remove the rows that have ended and return their completions."""
         if not bool(self.rows.ended.any()):
             return []
         completions, kept = self.rows.collect(self.version)
@@ -268,10 +259,10 @@ class _Batch:
         return completions
 
 
-TRIED = ((1,), (2, 1, 3, 2, 1, 0, 3, 1))
+TEST_PROMPTS = ((1,), (2, 1, 3, 2, 1, 0, 3, 1))
 """Prompts of the test of a model; the longer one is cut to the model's limit."""
-SAID = 3
-"""Number of tokens that are generated after each of these prompts."""
+TEST_TOKENS = 3
+"""Number of tokens that are sampled after each of these prompts."""
 
 
 @torch.inference_mode()
@@ -284,16 +275,18 @@ def _differs(model: PreTrainedModel) -> str:
     whole = exact(model)
     batch = _Batch("", whole, [], max_rows=8, prefill_tokens=64, stride=1)
     limit = batch.limit
-    if limit is not None and limit < len(TRIED[0]) + SAID:
+    if limit is not None and limit < len(TEST_PROMPTS[0]) + TEST_TOKENS:
         return f"room for {limit} tokens only"
     apart = change = scale = 0.0
     try:
         vocabulary = int(whole.config.get_text_config().vocab_size)
-        for number, ids in enumerate(TRIED):
-            cut = ids if limit is None else ids[: limit - SAID]
-            prompt = tuple(each % vocabulary for each in cut)
+        for number, ids in enumerate(TEST_PROMPTS):
+            cut = ids if limit is None else ids[: limit - TEST_TOKENS]
+            prompt = tuple(token % vocabulary for token in cut)
             batch.add(
-                Request(id=number, policy="", prompt_ids=prompt, seed=number, max_tokens=SAID)
+                Request(
+                    id=number, policy="", prompt_ids=prompt, seed=number, max_tokens=TEST_TOKENS
+                )
             )
         prompts = {request.id: request.prompt_ids for request in batch.waiting}
         while batch.busy:
@@ -312,7 +305,7 @@ def _differs(model: PreTrainedModel) -> str:
 
 
 def _nats(model: PreTrainedModel, prompt: Sequence[int], said: Sequence[int]) -> torch.Tensor:
-    """[C] log-probabilities of a completion by the model without a cache."""
+    """Return the log-probabilities [C] of a completion by the model without a cache."""
     with evaluating(model):
         ids = torch.tensor([[*prompt, *said]], device=model.device)
         logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]

@@ -1,4 +1,4 @@
-"""A check of a config: one game of its arena and roles, played at random and without any model."""
+"""Checks a config: plays one game of its arena and roles at random, without a model."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,56 +18,56 @@ from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.run.formatting import number
 from selfplay.run.report.html import visible
-from selfplay.types import Episode, Status, Task, Turn
+from selfplay.types import Episode, Status, Task, Turn, role_of
 
 PLAYER = "random"
-"""Name of the player in all seats."""
+"""Name of the random player, which has all seats."""
 WORDS = "0"
-"""The move of the player where the arena lists no legal moves."""
+"""Move of the player if the arena lists no legal moves."""
 FORMS = (
     "{}",
     "<answer>{}</answer>",
     "<think></think><answer>{}</answer>",
     "<action_start>{}<action_end>",
 )
-"""Forms of an answer; the player uses the first one that the role reads as an action."""
+"""Forms of an answer; the player uses the first form that the role parses as an action."""
 MOST_TURNS = 200
-"""Turns after which a game is cut off."""
+"""Maximum number of turns of a game."""
 MOST_SHOWN = 24
-"""Largest number of turns of a game that are shown."""
+"""Maximum number of turns that are shown."""
 WIDTH = 100
-"""Largest number of characters of a text that are shown."""
+"""Maximum number of characters of a text that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedGame:
-    """One game that was played, or the error that prevented it."""
+    """The result of one game, or the error that prevented it."""
 
     title: str
-    """The key of the config that the game is of, such as arena or evaluations.held_out."""
+    """Config key of the arena, such as arena or evaluations.held_out."""
     shown: Sequence[str] = ()
-    """Lines about the observations, the completions and the pay."""
+    """Lines about observations, completions and rewards."""
     faults: Sequence[str] = ()
-    """A line for each fault."""
+    """One line per fault."""
 
 
 def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
     """Play one game of the first training task, and one of the first task of each evaluation.
 
     Args:
-        config: A config that `selfplay.experiment.experiment.validate` has passed.
+        config: A config that `selfplay.experiment.validation.validate` has accepted.
         seed: Seed of the arena's randomness and of the random moves.
     Raises:
-        ConfigError: Where the arena, a role, a service or an evaluation cannot be built.
+        ConfigError: If the arena, a role, a service or an evaluation cannot be built.
     """
     players = RolloutSetup(config)
     try:
-        world = players.world
-        curriculum = world.build("curriculum")
-        yield _game("arena", world.arena, lambda: curriculum.tasks(1)[0], config, world.roles, seed)
+        roles = players.roles
+        curriculum = players.build("curriculum")
+        yield _game("arena", players.arena, lambda: curriculum.tasks(1)[0], config, roles, seed)
         for name, each in players.evaluations.items():
             title = f"evaluations.{name}"
-            yield _game(title, each.arena, lambda: each.tasks[0], config, world.roles, seed)  # noqa: B023
+            yield _game(title, each.arena, lambda: each.tasks[0], config, roles, seed)  # noqa: B023
     finally:
         players.close()
 
@@ -83,19 +83,19 @@ def _game(
     """Play one game of an arena; an error of the arena or a role becomes a fault of the game."""
     try:
         task = first()
-        seating = PolicyPool(
+        pool = PolicyPool(
             roles=roles,
             policy_of=lambda role: PLAYER,
             sampling={"default": {"max_tokens": 1_000_000}},
             rollout={**config["rollout"], "max_turns": MOST_TURNS},
         )
-        seating.add(PLAYER, ScriptedEngine({PLAYER: _player(roles)}))
-        job = EpisodeSpec(task=task, seed=derive(seed, "check", title))
-        (episode,) = seating.rollout(arena).run([job])
+        pool.add(PLAYER, ScriptedEngine({PLAYER: _player(roles)}))
+        spec = EpisodeSpec(task=task, seed=derive(seed, "check", title))
+        (episode,) = pool.rollout(arena).run([spec])
     except SelfplayError as error:
         return CheckedGame(title=title, faults=[f"{title}: {error}"])
     except Exception as error:  # an author's arena, role or curriculum
-        return CheckedGame(title=title, faults=[f"{title}: {_told(error)}"])
+        return CheckedGame(title=title, faults=[f"{title}: {_describe(error)}"])
     return CheckedGame(
         title=title,
         shown=list(_lines(title, episode)),
@@ -104,12 +104,12 @@ def _game(
 
 
 def _player(roles: Mapping[str, Role]) -> Script:
-    """A legal move at random, in a form that the role reads."""
+    """Return a script that answers with a random legal move, in a form that the role parses."""
 
     def script(agent: str, observation: Any, rng: Random) -> str:
         legal = observation.fields.get("legal")
         words = str(rng.choice(list(legal))) if legal else WORDS
-        role = roles[agent.rpartition("_")[0]]
+        role = roles[role_of(agent)]
         said = [form.format(words) for form in FORMS]
         return next((text for text in said if role.parse_completion(text)[0] is not None), words)
 
@@ -117,7 +117,7 @@ def _player(roles: Mapping[str, Role]) -> Script:
 
 
 def _lines(title: str, episode: Episode) -> Iterator[str]:
-    """Yield lines about the observations, the completions and the pay of an episode."""
+    """Yield lines about the observations, completions and rewards of an episode."""
     turns = episode.turns
     yield f"{title}: task {episode.task.id}, {len(turns)} turns, {episode.status.value}"
     for turn in turns[:MOST_SHOWN]:
@@ -158,8 +158,8 @@ def _faults(episode: Episode) -> Iterator[str]:
             )
 
 
-def _told(error: Exception) -> str:
-    """Return an error in one line, with the place in the code that raised it."""
+def _describe(error: Exception) -> str:
+    """Return an error in one line, with the line of code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{one_line(error)} ({frames[-1].filename}, line {frames[-1].lineno})"
 
@@ -170,6 +170,6 @@ def _seen(turn: Turn) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text in one line; of a long text only the end, where the question usually is."""
+    """Return a text in one line; a long text is cut to its end, where the question usually is."""
     flat = " ".join(visible(text).split())
     return flat if len(flat) <= WIDTH else f"...{flat[3 - WIDTH :]}"

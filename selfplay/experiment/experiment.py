@@ -1,123 +1,40 @@
-"""An experiment: everything that a config names, built and wired."""
+"""An experiment: all objects of a run, built from its config and connected."""
 
 import platform
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from inspect import isclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from selfplay import collapse
 from selfplay.arena import Arena
-from selfplay.config import compose, trust
-from selfplay.config.instantiate import TARGET, build, call, check_arguments, import_target
+from selfplay.collapse import CollapseMonitor
+from selfplay.config import trust
+from selfplay.config.instantiate import build
 from selfplay.config.run_config import RunSettings, set_up_torch
 from selfplay.credit import Credit, Stateful
 from selfplay.credit.missing_signals import Silence
 from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
-from selfplay.errors import ConfigError, RunError, one_line
-from selfplay.experiment import league
-from selfplay.experiment.validation import check_roles, check_sampler_supports_credit
-from selfplay.learner import Trainer, checkpoint
+from selfplay.errors import RunError, one_line
+from selfplay.experiment.league import LeaguePlan
+from selfplay.experiment.validation import validate
+from selfplay.league.league import League
+from selfplay.learner import PolicyLearner, checkpoint
 from selfplay.learner.objective import Objective
-from selfplay.models.population import Population
 from selfplay.rng import derive
-from selfplay.rollout import policies, policy_pool
 from selfplay.rollout.evaluation import Evaluation
-from selfplay.rollout.rollout import check_sampling_limits
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.run import metrics
 from selfplay.run.declarations import RunMetrics, measured_by, reported
 from selfplay.run.metrics import Outcomes
 from selfplay.run.records import read_metrics
 from selfplay.runtime import Runtime
-from selfplay.sampler import Sampler, prefetch
+from selfplay.sampler import Sampler
 from selfplay.sampler.prefetch import Batches, OnDemandBatches, PrefetchedBatches
-
-METHODS = {
-    "run": "keeps_checkpoint",
-    "curriculum": "tasks",
-    "population": "policy_of",
-    "sampler": "sample",
-    "credit": "assign",
-    "collapse": "seed",
-    "runtime": "check",
-}
-"""Name of the method that the class under each key must have."""
-
-
-def validate(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError, in one line, for the first thing in a config that could not be used.
-
-    Builds nothing that costs: no model is loaded and no process is started.
-    """
-    compose.validate(config)
-    _refuse_other_kinds(config)
-    check_sampler_supports_credit(config["credit"], config["sampler"])
-    check_roles(config["credit"], config["shaping"], config["roles"])
-    collapse.validate(config)
-    build(config["trackers"], where="trackers")  # so that a missing package is told of now
-    call(RunSettings, {k: v for k, v in config["run"].items() if k != TARGET}, where="run")
-    runtime: Runtime = build(config["runtime"], where="runtime")
-    runtime.check(config)
-    prefetch.validate(config, runtime.max_staleness)
-    policy_pool.validate(
-        sampling=config["sampling"], rollout=config["rollout"], roles=config["roles"]
-    )
-    population: Population = build(config["population"], where="population")
-    policies.validate(
-        population,
-        config["roles"],
-        learner=config["learner"],
-        warmstart=config["warmstart"],
-        here=runtime.device is None,
-    )
-    policies.check_context_length(
-        population,
-        policy_pool.answers(sampling=config["sampling"], roles=config["roles"]),
-        warmstart=config["warmstart"],
-        longest=config["engine"].get("max_length"),
-    )
-    league.validate(config["league"], population, config["roles"])
-    known = (*population.policies(config["roles"]), *population.opponents)
-    for name, node in config["evaluations"].items():
-        where = f"evaluations.{name}"
-        fitted = check_arguments(Evaluation, node, where=where, pending=("arena", "tasks"))
-        policy_pool.check_known(fitted.get("opponents", ()), known, where=f"{where}.opponents")
-        try:
-            check_sampling_limits(temperature=fitted.get("temperature", 1.0))
-        except ValueError as error:
-            raise ConfigError(f"{where}.{error}") from error
-
-
-def _refuse_other_kinds(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a class without the method that its config key needs."""
-    for key, method in METHODS.items():
-        target = import_target(config[key][TARGET], key)
-        if isclass(target) and not hasattr(target, method):
-            raise ConfigError(
-                f"{key}.{TARGET}: {config[key][TARGET]} has no method {method!r}, so it is not "
-                f"a valid {key}; see selfplay list {key}"
-            )
-
-
-def notes(config: Mapping[str, Any]) -> list[str]:
-    """Yield a line for each valid setting that does not do what its value suggests."""
-    steps = int(config["run"]["steps"])
-    updates = steps * int(config["learner"].get("mini_batches", 1))
-    warmup = int(config["learner"].get("warmup_steps", 0))
-    if updates and warmup > updates:
-        return [
-            f"learner.warmup_steps: {warmup} is more than the {updates} optimizer steps of "
-            f"run.steps={steps}, so that the learning rate ends at {updates / warmup:.2g} of "
-            "learner.lr"
-        ]
-    return []
 
 
 def declared_by(arena: Arena, evaluations: Mapping[str, Evaluation]) -> RunMetrics:
@@ -137,16 +54,28 @@ def declared_by(arena: Arena, evaluations: Mapping[str, Evaluation]) -> RunMetri
 
 
 class Experiment:
-    """The objects of a run. `state_dict` is what a checkpoint keeps of them."""
+    """The objects of a run.
 
-    def __init__(self, config: Mapping[str, Any], *, saved: Path | None = None) -> None:
+    The commands make one and pass it to a `Trainer` or run its evaluations; the caller must close
+    it. `state_dict` returns what a checkpoint stores besides weights and optimizers.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        saved: Path | None = None,
+        note: Callable[[str], object] = lambda line: None,
+    ) -> None:
         """Args:
-        config: Plain data, as `selfplay.config.compose.load` gives it.
-        saved: A checkpoint to take the policies from, in place of the models that they began as.
+        config: Plain data, as `selfplay.config.compose.load` returns it. It is validated here.
+        saved: A checkpoint to load the policies from, instead of their initial models.
+        note: Called with a line for each valid setting that does not do what its value suggests.
 
-        Raises ConfigError for the first thing that cannot be built.
+        Raises ConfigError for the first part that cannot be built.
         """
-        validate(config)
+        for line in validate(config):
+            note(line)
         self._started = time.time()
         self.config = config
         self.seed = int(config["seed"])
@@ -159,7 +88,7 @@ class Experiment:
         self.step = 0
         self.runtime: Runtime = build(config["runtime"], where="runtime")
         self.players = RolloutSetup(config)
-        self.world, self.population = self.players.world, self.players.population
+        self.population = self.players.population
         try:
             self._build_all(saved)
         except BaseException:
@@ -168,19 +97,23 @@ class Experiment:
 
     def _build_all(self, saved: Path | None) -> None:
         config, players = self.config, self.players
-        self.objective: Objective = self.world.build("objective")
-        self.curriculum: Curriculum = self.world.build("curriculum")
-        self.watch: collapse.CollapseMonitor = self.world.build("collapse")
-        self.shaping = Shaping([*self.world.build("shaping").values()])
-        arena = self.world.arena
-        self.credit: Credit = self.world.build("credit", arena=arena)
+        self.objective: Objective = players.build("objective")
+        self.curriculum: Curriculum = players.build("curriculum")
+        self.watch: CollapseMonitor = players.build("collapse")
+        self.shaping = Shaping([*players.build("shaping").values()])
+        arena = players.arena
+        self.credit: Credit = players.build("credit", arena=arena)
         self.silence = Silence(self.credit)
-        # What a sampler drops for want of signal is for the credit to say.
+        # A sampler drops groups without a signal as the credit method compares them.
         group_by = getattr(self.credit, "group_by", "role")
-        self.sampler: Sampler = self.world.build("sampler", group_by=group_by)
+        self.sampler: Sampler = players.build("sampler", group_by=group_by)
         self.declared = declared_by(arena(), players.evaluations)
-        plan = league.LeaguePlan(config["league"], arena=arena(), population=self.population)
-        # The policies come last: a warm start, or a large model, costs minutes.
+        plan = (
+            LeaguePlan(config["league"], arena=arena(), population=self.population)
+            if config["league"]
+            else None
+        )
+        # The policies come last, because a warm start or a large model takes minutes.
         self.engine = self.runtime.engine(config, players)
         players.load(
             self.engine,
@@ -195,18 +128,21 @@ class Experiment:
             name: (each, self.runtime.rollout_fn(players, name))
             for name, each in players.evaluations.items()
         }
-        self.league = plan.league(
-            policies=self.policies,
-            learners=self.learners,
-            policy_pool=players.policy_pool,
-            engine=self.engine,
-            rollout_fn=self.rollout_fn,
-            seed=self.seed,
-        )
+        self.league: League | None = None
+        training_fn = self.rollout_fn
+        if plan is not None:
+            self.league = plan.league(
+                policies=self.policies,
+                learners=self.learners,
+                policy_pool=players.policy_pool,
+                engine=self.engine,
+                seed=self.seed,
+            )
+            training_fn = self.league.wrap(self.rollout_fn)
         now = OnDemandBatches(
             curriculum=self.curriculum,
             sampler=self.sampler,
-            rollout_fn=self.league.run,
+            rollout_fn=training_fn,
             seed=lambda: self.watch.seed(self.seed),
         )
         self.batches: Batches = now
@@ -220,16 +156,16 @@ class Experiment:
 
     @classmethod
     def resume(
-        cls, config: Mapping[str, Any], place: Path, *, learning: bool = True
+        cls, config: Mapping[str, Any], path: Path, *, learning: bool = True
     ) -> "Experiment":
-        """The experiment in the state of a checkpoint; without `learning` it can only play."""
-        experiment = cls(config, saved=place)
+        """Return an experiment in a checkpoint's state; without `learning` it can only play."""
+        experiment = cls(config, saved=path)
         try:
             try:
-                experiment.restore(place, learning=learning)
+                experiment.restore(path, learning=learning)
             except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
                 raise RunError(
-                    f"checkpoint {place}: its state does not fit the config of the run: "
+                    f"checkpoint {path}: its state does not fit the config of the run: "
                     f"{one_line(error)}; resume from an older one"
                 ) from error
         except BaseException:
@@ -237,32 +173,35 @@ class Experiment:
             raise
         return experiment
 
-    def restore(self, place: Path, *, learning: bool = True) -> None:
-        """Restore a checkpoint's state; episodes that were sampled but not learned from are lost.
+    def restore(self, path: Path, *, learning: bool = True) -> None:
+        """Restore a checkpoint; episodes that were sampled but not learned from are discarded.
 
-        Without `learning` the state of the learners is left unread.
+        Args:
+            path: Folder of the checkpoint.
+            learning: Restore the learners too; False for an experiment that only plays.
         """
         self.batches.stop()
         learners = self.trained() if learning else None
-        state = checkpoint.load(place, policies=self.policies, learners=learners)
+        state = checkpoint.load(path, policies=self.policies, learners=learners)
         self.step = state["step"]
         self.curriculum.load_state_dict(state["curriculum"])
         self.credit.load_state_dict(state["credit"])
         self.watch.load_state_dict(state["collapse"])
         self.evaluations_before = state["evaluations_before"]
         self.evaluations_after = state["evaluations_after"]
-        self.outcomes.load_state_dict(state.get("outcomes", ()))  # older runs have none
+        self.outcomes.load_state_dict(state.get("outcomes", ()))  # absent in older runs
         self.seconds_before = state["seconds"]
         for name, policy in self.policies.items():
             self.engine.publish(name, policy.model.state_dict(), policy.version)
-        self.league.load_state_dict(state["league"], place)
+        if self.league is not None:
+            self.league.load_state_dict(state["league"], path)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside weights and optimizers, as plain JSON data."""
+        """Return the state besides weights and optimizers, as plain JSON data."""
         return {
             "curriculum": self.batches.curriculum_state(),
             "credit": self.credit.state_dict(),
-            "league": self.league.state_dict(),
+            "league": {} if self.league is None else self.league.state_dict(),
             "collapse": self.watch.state_dict(),
             "outcomes": self.outcomes.state_dict(),
             "evaluations_before": self.evaluations_before,
@@ -271,29 +210,28 @@ class Experiment:
         }
 
     def seconds(self) -> float:
-        """Wall-clock seconds of the run, those before a resume included."""
+        """Return the wall-clock seconds of the run, including those before a resume."""
         return self.seconds_before + time.time() - self._started
 
     def rest_engine(self) -> None:
         """Let an engine that shares a device with the learners give its memory to them."""
-        if hasattr(self.engine, "rest"):
-            self.engine.rest()
+        self.engine.sleep()
 
     def publish(self, name: str) -> None:
-        """Let the engine sample with a policy's updated weights."""
+        """Send a policy's updated weights to the engine."""
         policy = self.policies[name]
         policy.version += 1
         self.engine.publish(name, self.learners[name].weights(), policy.version)
 
     def service_metrics(self) -> dict[str, float]:
-        """What services and engines counted since they were last asked, here and elsewhere."""
+        """Return the counts of services and engines since the last call, in all processes."""
         here, elsewhere = self.players.counts(), self.runtime.counts()
         return {
             name: here.get(name, 0.0) + elsewhere.get(name, 0.0) for name in {**here, **elsewhere}
         }
 
-    def learning(self, step: int) -> dict[str, Trainer]:
-        """The learners of the policies that learn at a step."""
+    def learning(self, step: int) -> dict[str, PolicyLearner]:
+        """Return the learners of the policies that learn at a step."""
         return {
             name: learner
             for name, learner in self.learners.items()
@@ -301,17 +239,18 @@ class Experiment:
         }
 
     def trained(self) -> dict[str, Stateful]:
-        """The learners, and what the credit method trains beside them."""
+        """Return everything that is trained: the learners, and the modules of the credit method."""
         modules = self.credit.modules()
         return {**self.learners, **{f"credit/{name}": each for name, each in modules.items()}}
 
     def begin_step(self, step: int) -> None:
-        """Seed what has no seed of its own, such as a model's dropout, by the step it is for."""
+        """Seed the global generator of torch (e.g. for dropout), and tell the league the step."""
         torch.manual_seed(derive(self.seed, "step", step))
-        self.league.begin_step(step, self.learning(step))
+        if self.league is not None:
+            self.league.begin_step(step, self.learning(step))
 
     def summary(self, folder: Path) -> dict[str, Any]:
-        """What summary.json says."""
+        """Return the content of summary.json."""
         before, after = self.evaluations_before or {}, self.evaluations_after or {}
         packages = ("selfplay", "torch", "transformers", "pettingzoo", "hydra-core", "numpy")
         return {
@@ -321,8 +260,8 @@ class Experiment:
             "steps": self.step,
             "seconds": round(self.seconds(), 1),
             "evaluations": {
-                name: {"before": before.get(name, {}), "after": figures}
-                for name, figures in after.items()
+                name: {"before": before.get(name, {}), "after": results}
+                for name, results in after.items()
             },
             "totals": {
                 "policy_versions": {name: p.version for name, p in self.policies.items()},

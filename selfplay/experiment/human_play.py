@@ -1,4 +1,4 @@
-"""A person takes a seat: against the policies of a run, or against a script."""
+"""Games of a person against the policies of a run, or against a script."""
 
 import json
 import time
@@ -25,45 +25,45 @@ from selfplay.run.report.html import visible
 from selfplay.types import Episode, Group, Message, Task
 
 YOU = "you"
-"""Name of the person among the policies."""
+"""Policy name of the person."""
 OTHERS = "others"
-"""Name of the script that plays the other seats of an arena without a run."""
+"""Policy name of the script in the other seats, if there is no run."""
 CHANCE = "arenas.games.opponents.random_legal"
-"""The script where none is named."""
+"""The default script."""
 DRAWS = 1000
-"""Tasks that are drawn to find one in which a seat takes part."""
+"""Maximum number of tasks that are drawn to find one for the person's agent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaySetup:
-    """Where the person sits down."""
+    """An arena and a rollout that are ready for games of a person."""
 
     arena: Callable[[], Arena]
-    """Makes the arena."""
+    """Function that makes a new arena."""
     rollout: Rollout
-    """Plays it, with the person among its policies."""
+    """Rollout that has the person among its policies."""
     folder: Path
-    """Where games are saved."""
+    """Folder of saved games."""
 
     def seats(self) -> list[str]:
-        """The agents that a person can be."""
+        """Return the agents that a person can play."""
         return list(self.arena().possible_agents)
 
     def check(self, agent: str) -> None:
-        """Raise ConfigError for a seat that there is not."""
+        """Raise ConfigError if there is no such agent."""
         known = self.seats()
         if agent not in known:
             raise ConfigError(f"--as {agent}: no such seat; {nearest(agent, known)}")
 
     def game(self, agent: str, *, seed: int, number: int) -> Episode:
-        """A game with the person in the seat of `agent`, asked whenever it is its move."""
+        """Play a game in which the person is asked for the moves of `agent`."""
         chance = derive(seed, "play", number)
-        job = EpisodeSpec(task=self._task(agent, chance), seed=chance, policy_map={agent: YOU})
-        (episode,) = self.rollout.run([job])
+        spec = EpisodeSpec(task=self._task(agent, chance), seed=chance, policy_map={agent: YOU})
+        (episode,) = self.rollout.run([spec])
         return episode
 
     def save(self, episode: Episode) -> Path:
-        """Write a game down as a record of one episode; the file."""
+        """Write the record of a game to a new file and return its path."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         group = Group(id=f"play.{stamp}", episodes=(episode,))
         with reporting_disk(self.folder):
@@ -74,17 +74,17 @@ class PlaySetup:
         return path
 
     def _task(self, agent: str, chance: int) -> Task:
-        """A task in which the seat takes part: those of a mixture are for some of its agents."""
+        """Return a task that has this agent; a task of a mixture may have only some agents."""
         rng, arena = Random(chance), self.arena()
         for _ in range(DRAWS):
             task = arena.default_task(rng)
             try:
                 arena.begin(task, chance)
-            except Exception:  # the game itself fails of it, and its record says how
+            except Exception:  # the game will fail too, and its record has the error
                 return task
             if agent in arena.agents:
                 return task
-        raise ConfigError(f"--as {agent}: takes no part in any of {DRAWS} tasks")
+        raise ConfigError(f"--as {agent}: takes part in none of {DRAWS} tasks")
 
 
 @contextmanager
@@ -96,17 +96,18 @@ def table(
     overrides: Sequence[str] = (),
     search: Sequence[str] = (),
 ) -> Iterator[PlaySetup]:
-    """A table that is open as long as the context.
+    """Prepare games of a person; the setup is closed when the context ends.
 
     Args:
-        target: A run folder, whose newest policies play the rest, or RUN@STEP for those of another
-            checkpoint that it kept, or an arena of `selfplay list`.
-        ask: Shows and asks.
-        script: Who plays the rest where `target` is an arena: a dotted name, or "" for chance.
-        overrides: Changes to the run's or the arena's config, such as arena.rounds=2.
+        target: A run folder, whose newest policies play the other agents; RUN@STEP for another
+            checkpoint of the run; or the name of an arena from `selfplay list`.
+        ask: Shows the observation and returns the person's move.
+        script: Dotted name of the script for the other agents if `target` is an arena; "" for
+            random legal moves.
+        overrides: Changes to the config of the run or the arena, such as arena.rounds=2.
         search: More folders of config groups, if `target` is an arena.
     Raises:
-        ConfigError, RunError: Where there is no such run, arena or script.
+        ConfigError, RunError: If there is no such run, arena or script.
     """
     name, at, step = target.rpartition("@")
     kept = bool(at) and Path(name).is_dir() and not Path(target).exists()
@@ -116,17 +117,15 @@ def table(
     if not folder.is_dir():
         opened = _arena(_config(target, overrides, search), ask, script)
     elif script:
-        raise ConfigError(
-            f"--against {script}: in games of {folder} its own policies play the rest"
-        )
+        raise ConfigError(f"--against {script}: games of {folder} use the policies of the run")
     else:
         if search:
             raise ConfigError(
                 f"--config-dir {search[0]}: {folder} has its own config; change it with key=value"
             )
         opened = _run(folder, ask, int(step) if kept else None, overrides)
-    with opened as found:
-        yield found
+    with opened as setup:
+        yield setup
 
 
 def play(
@@ -140,23 +139,24 @@ def play(
     overrides: Sequence[str] = (),
     search: Sequence[str] = (),
 ) -> Iterator[tuple[Episode, Path]]:
-    """Games of a person, each with the file it was saved in.
+    """Play games of a person; yield each game with the file that it was saved in.
+
+    `target`, `ask`, `script`, `overrides` and `search` are the arguments of `table`.
 
     Args:
-        target: As in `table`, and so are `ask`, `script`, `overrides` and `search`.
-        agent: The person's seat.
-        games: How many.
-        seed: Of the arena's chance and of the others' sampling.
+        agent: The person's agent.
+        games: Number of games.
+        seed: Seed of the arena's chance and of the policies' sampling.
     Raises:
-        ConfigError, RunError: Where there is no such run, arena or seat.
+        ConfigError, RunError: If there is no such run, arena or agent.
     """
     if games < 1:
         raise ConfigError(f"--games {games}: at least 1 is needed")
-    with table(target, ask=ask, script=script, overrides=overrides, search=search) as found:
-        found.check(agent)
+    with table(target, ask=ask, script=script, overrides=overrides, search=search) as setup:
+        setup.check(agent)
         for number in range(games):
-            episode = found.game(agent, seed=seed, number=number)
-            yield episode, found.save(episode)
+            episode = setup.game(agent, seed=seed, number=number)
+            yield episode, setup.save(episode)
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> 
     run = Run.open(folder)
     place, _ = checkpoint.latest(folder / "checkpoints")
     if place is None:
-        raise RunError(f"run {folder} has no checkpoint yet; there is nobody to play against")
+        raise RunError(f"run {folder} has no checkpoint yet, so there is no policy to play against")
     if step is not None:
         place = checkpoint.at(place.parent, step)
     config = compose.load_changed(folder, overrides) if overrides else run.config()
@@ -179,34 +179,34 @@ def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> 
     try:
         players = experiment.players
         players.policy_pool.add(YOU, HumanEngine(ask))
-        yield PlaySetup(arena=players.world.arena, rollout=players.rollout, folder=folder / "games")
+        yield PlaySetup(arena=players.arena, rollout=players.rollout, folder=folder / "games")
     finally:
         experiment.close()
 
 
 @contextmanager
 def _arena(config: Mapping[str, Any], ask: Ask, script: str) -> Iterator[PlaySetup]:
-    world = Components(config)
+    components = Components(config)
     try:
-        seating = PolicyPool(
-            roles=world.roles,
+        pool = PolicyPool(
+            roles=components.roles,
             policy_of=lambda role: OTHERS,
             sampling={"default": {}},
             rollout={},
         )
         try:
-            seating.add(OTHERS, Scripted(script=script or CHANCE))
+            pool.add(OTHERS, Scripted(script=script or CHANCE))
         except ValueError as error:
             raise ConfigError(f"--against: {error}") from error
-        seating.add(YOU, HumanEngine(ask))
-        rollout = seating.rollout(world.arena)
-        yield PlaySetup(arena=world.arena, rollout=rollout, folder=Path("games"))
+        pool.add(YOU, HumanEngine(ask))
+        rollout = pool.rollout(components.arena)
+        yield PlaySetup(arena=components.arena, rollout=rollout, folder=Path("games"))
     finally:
-        world.close()
+        components.close()
 
 
 def _config(name: str, overrides: Sequence[str], search: Sequence[str]) -> dict[str, Any]:
-    """The config of an arena: the shipped one with whatever is named like it."""
+    """Return the config of an arena, with the roles and services of the same name if they exist."""
     known = compose.choices("arena", search)
     if name not in known:
         raise ConfigError(f"no run folder and no arena {name!r}; {nearest(name, known)}")
@@ -227,10 +227,12 @@ def _config(name: str, overrides: Sequence[str], search: Sequence[str]) -> dict[
 
 
 def at_terminal(agent: str, messages: Sequence[Message]) -> str:
-    """Print what is new since the person's last words and read a line; raises EOFError at the end.
+    """Print the messages since the person's last move and read a line.
 
-    What other agents wrote is shown with its control characters made visible: a terminal obeys
-    them.
+    Control characters in the messages are made visible, because a terminal would obey them.
+
+    Raises:
+        EOFError: At the end of the input.
     """
     for message in news(messages):
         content = message["content"]

@@ -1,11 +1,9 @@
-"""Replay: a run's recorded episodes played again from their actions, and credited anew.
+"""Replays the recorded episodes of a run from their actions, and credits them again.
 
-No model is asked. Under the run's own config every reward and advantage comes out as it was
-recorded, to the last digit; under another it is what that config would have paid and credited for
-the same play. What the record cannot give is refused: a critic's values, which need the weights of
-the time, and the averages of a credit method where the steps before were not recorded.
-
-What came of a replay: what was as it was recorded, and what was not.
+No model is used. Under the run's own config every reward and advantage equals the record to the
+last digit. Under another config the result is what that config would have paid and credited for
+the same actions. Two kinds of credit methods are refused: those with a critic, which would need the
+weights of that time, and those with running averages if earlier steps were not recorded.
 """
 
 from collections import Counter
@@ -29,64 +27,64 @@ from selfplay.run.records import Advantage, Recorded, episodes_of, recorded_step
 from selfplay.types import Episode, Group, Status, Turn
 
 MOST_SHOWN = 5
-"""Differences that are shown one by one."""
+"""Maximum number of differences that are shown one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A figure of a turn that came out otherwise than it was recorded."""
+    """A reward or advantage of a turn that differs from the record."""
 
     step: int
-    """The step that played it."""
+    """Training step of the episode."""
     group: str
-    """Its group."""
+    """Id of the group."""
     member: int
-    """Its episode's place in the group."""
+    """Index of the episode in the group."""
     turn: int
-    """Its place in the episode."""
+    """Index of the turn in the episode."""
     agent: str
-    """Whose turn it is."""
+    """Agent of the turn."""
     what: str
     """"reward" or "advantage"."""
     recorded: Advantage
-    """As it is on record."""
+    """Value in the record."""
     replayed: Advantage
-    """As it came out."""
+    """Value of the replay."""
 
 
 @dataclass(kw_only=True)
 class Replay:
-    """What came of replaying a run."""
+    """The result of replaying a run."""
 
     steps: int = 0
-    """Steps replayed."""
+    """Number of replayed steps."""
     episodes: int = 0
-    """Episodes played again."""
-    behind: int = 0
-    """Recorded steps behind the newest checkpoint, which are left out: what the arena knew in them,
-    such as the task buffer, is in no checkpoint yet."""
+    """Number of replayed episodes."""
+    unsaved: int = 0
+    """Number of recorded steps after the newest checkpoint. They are left out, because the state of
+    the arena's services in them, such as the task buffer, is in no checkpoint yet."""
     unplayed: Counter[str] = field(default_factory=Counter)
-    """Episodes that were not, by reason."""
+    """Number of episodes that could not be replayed, by reason."""
     rewards: int = 0
-    """Turns whose rewards were compared."""
+    """Number of turns whose rewards were compared."""
     advantages: int = 0
-    """Turns whose advantages were compared."""
+    """Number of turns whose advantages were compared."""
     sign_changes: int = 0
-    """Turns whose advantage, summed over its tokens, has another sign now."""
+    """Number of turns whose advantage, summed over the tokens, changed its sign."""
     differences: list[Difference] = field(default_factory=list)
-    """In the order of the record."""
+    """Differences in the order of the record."""
     paid: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Role to its mean pay per turn, as recorded and as replayed."""
+    """Role to its mean reward per turn, as recorded and as replayed."""
 
     def different(self, what: str) -> int:
-        """Turns whose reward or advantage came out otherwise."""
+        """Return the number of turns whose `what` (reward or advantage) differs."""
         return sum(each.what == what for each in self.differences)
 
     def lines(self) -> list[str]:
-        """What a person reads."""
+        """Return the lines for the user."""
         found = [f"{self.steps} steps, {self.episodes} episodes played again"]
-        if self.behind:
-            found.append(f"{self.behind} steps behind the newest checkpoint are left out")
+        if self.unsaved:
+            found.append(f"{self.unsaved} steps after the newest checkpoint are left out")
         found += [f"{count} not: {reason}" for reason, count in self.unplayed.most_common()]
         for what, total in (("reward", self.rewards), ("advantage", self.advantages)):
             same = total - self.different(what)
@@ -107,11 +105,11 @@ class Replay:
         return [*found, f"and {more} more, all of them with --json"] if more > 0 else found
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as plain data."""
+        """Return the whole result as plain data."""
         return {
             "steps": self.steps,
             "episodes": self.episodes,
-            "behind": self.behind,
+            "unsaved": self.unsaved,
             "unplayed": dict(self.unplayed),
             "rewards": self.rewards,
             "advantages": self.advantages,
@@ -131,31 +129,31 @@ def _shown(value: Advantage) -> str:
 
 
 THREADS = 8
-"""Arenas that advance at once where they wait for programs and the like."""
+"""Number of arenas that advance at once if they wait for external work."""
 
 
 class RunReplayer:
-    """The arena, shaping and credit of a config, over the record of a run."""
+    """Applies the arena, shaping and credit of a config to the record of a run."""
 
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
-        """Builds what a replay needs and no policy; raises ConfigError or RunError."""
+        """Build the components without policies; raises ConfigError or RunError."""
         self.run, self.config = run, config
-        self.world = Components(config)
-        self.shaping = Shaping([*self.world.build("shaping").values()])
-        self.credit: Credit = self.world.build("credit", arena=self.world.arena)
+        self.components = Components(config)
+        self.shaping = Shaping([*self.components.build("shaping").values()])
+        self.credit: Credit = self.components.build("credit", arena=self.components.arena)
         if self.credit.modules():
             raise ConfigError(
-                f"credit {config['credit'][TARGET]} trains a critic, whose values of the time "
-                "are not on record; choose another with credit=NAME"
+                f"credit {config['credit'][TARGET]} trains a critic, whose values are "
+                "not in the record; choose another with credit=NAME"
             )
         self._known_until = self._restore_tasks()
 
     def close(self) -> None:
         """Release services that hold processes."""
-        self.world.close()
+        self.components.close()
 
     def replay(self, steps: Sequence[int] = ()) -> Replay:
-        """Replay all recorded steps, or those of `steps` among them."""
+        """Replay all recorded steps, or only those in `steps`."""
         known = recorded_steps(self.run)
         if not known:
             raise RunError(f"{self.run} has no recorded episodes; train with run.episodes_every=1")
@@ -168,10 +166,10 @@ class RunReplayer:
         chosen = [step for step in chosen if step not in late]
         if not chosen:
             raise RunError(
-                f"steps {late[0]} to {late[-1]} lie behind the newest checkpoint, which does not "
-                "have what the arena knew in them; go on with the run first"
+                f"steps {late[0]} to {late[-1]} come after the newest checkpoint, so the "
+                "state of the arena in them is unknown; resume the run first"
             )
-        found, paid = Replay(behind=len(late)), list[tuple[str, float, float]]()
+        found, paid = Replay(unsaved=len(late)), list[tuple[str, float, float]]()
         for count, step in enumerate(chosen, 1):
             if count != step and self.credit.state_dict():
                 raise RunError(
@@ -188,7 +186,7 @@ class RunReplayer:
     def _step(
         self, records: Sequence[Recorded], found: Replay, paid: list[tuple[str, float, float]]
     ) -> None:
-        """Replay a step, credit what was learned from, and compare."""
+        """Replay a step, credit the groups that were credited before, and compare."""
         again = iter(self._play(records, found))
         siblings = [list(members) for _, members in groupby(records, key=lambda each: each.group)]
         groups = [_group(members, list(islice(again, len(members)))) for members in siblings]
@@ -236,9 +234,9 @@ class RunReplayer:
             )
 
     def _play(self, records: Sequence[Recorded], found: Replay) -> list[Episode]:
-        """The episodes again; a failed one where it cannot be played to its recorded end."""
+        """Return the replayed episodes; failed if the recorded end cannot be reached."""
         games = [self._game(record.episode) for record in records]
-        with ThreadPoolExecutor(THREADS) as pool:  # as in a rollout
+        with ThreadPoolExecutor(THREADS) as pool:  # as in Rollout.run
             side_by_side = bool(games) and games[0].arena.blocking
             list((pool.map if side_by_side else map)(EpisodeRunner.advance, games))
         return [
@@ -249,7 +247,7 @@ class RunReplayer:
     def _game(self, episode: Episode) -> EpisodeRunner:
         job = EpisodeSpec(task=episode.task, seed=episode.seed, prefix_turns=episode.turns)
         return EpisodeRunner(
-            job, self.world.arena(), prefix=[self._plain(turn) for turn in episode.turns]
+            job, self.components.arena(), prefix=[self._plain(turn) for turn in episode.turns]
         )
 
     def _ended(self, episode: Episode, game: EpisodeRunner, found: Replay) -> Episode:
@@ -271,52 +269,52 @@ class RunReplayer:
         )
 
     def _plain(self, turn: Turn) -> Turn:
-        """A turn with what its role notes of the text; the arena pays and notes again."""
-        if turn.role not in self.world.roles:
+        """Return a turn with only its role's notes; the arena adds rewards and its notes again."""
+        if turn.role not in self.components.roles:
             raise ConfigError(f"the record has turns of role {turn.role!r}, the config has none")
         return replace(
-            turn, reward=0.0, info=self.world.roles[turn.role].parse_completion(turn.text)[1]
+            turn, reward=0.0, info=self.components.roles[turn.role].parse_completion(turn.text)[1]
         )
 
     def _restore_tasks(self) -> int | None:
-        """Let the curriculum give back to the services what the run's arena asked of them.
+        """Restore the curriculum, which restores the services that the arena asks.
 
-        Returns the step up to which that is known; None where nothing has to be.
+        Returns the step of the restored checkpoint; None if there is nothing to restore.
         """
-        curriculum = self.world.build("curriculum")
+        curriculum = self.components.build("curriculum")
         place, _ = checkpoint.latest(self.run / "checkpoints")
-        if place is None or len(self.world.services) == 1:  # the seed alone: nothing that knows
+        if place is None or len(self.components.services) == 1:  # only the seed: no state
             return None
         try:
             curriculum.load_state_dict(checkpoint.read_state(place)["curriculum"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"curriculum {self.config['curriculum'][TARGET]} cannot read the state that the "
-                "run's own left; replay keeps the run's curriculum"
+                f"curriculum {self.config['curriculum'][TARGET]} cannot read the state of the "
+                "run's curriculum; replay with the run's own curriculum"
             ) from error
         return int(place.name)
 
 
 def _group(members: Sequence[Recorded], episodes: Sequence[Episode]) -> Group:
-    """A group whose siblings share the turns that they shared when they were played."""
-    found: list[Episode] = []
+    """Return a group in which siblings share the same turn objects as when they were played."""
+    shared: list[Episode] = []
     for episode in episodes:
         turns = list(episode.turns)
         if episode.branch_of is not None:
-            for place, turn in enumerate(found[episode.branch_of].turns[: episode.shared_turns]):
+            for place, turn in enumerate(shared[episode.branch_of].turns[: episode.shared_turns]):
                 turns[place] = turn if turn == turns[place] else turns[place]
-        found.append(replace(episode, turns=tuple(turns)))
-    return Group(id=members[0].group, episodes=tuple(found))
+        shared.append(replace(episode, turns=tuple(turns)))
+    return Group(id=members[0].group, episodes=tuple(shared))
 
 
 def _learned_from(members: Sequence[Recorded], group: Group) -> Group | None:
-    """What of a group was credited when it was recorded; None if nothing was."""
+    """Return the part of a group that was credited in the run, or None."""
     credited = [any(each is not None for each in record.advantages) for record in members]
     failed = [record.episode.status is Status.FAILED for record in members]
     if not any(credited):
         return None
     if all(a or b for a, b in zip(credited, failed, strict=True)):
-        return group  # whole, because branches name their parents by their places in it
+        return group  # whole, because branches name their parents by index
     kept = [e for e, each in zip(group.episodes, credited, strict=True) if each]
     return replace(group, episodes=tuple(kept))
 

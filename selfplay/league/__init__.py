@@ -1,8 +1,8 @@
-"""The league: whom a learning policy plays, what became of it, and the snapshots among those.
+"""The league: matches between learning policies, snapshots of them and fixed opponents.
 
-A league stands between sampler and rollout. It seats every group, books its results, and keeps
-copies of the policies as they were. How opponents are chosen is a `Matchmaking`; when a snapshot is
-added or dropped is a rule.
+A league stands between sampler and rollout. It assigns a match to every group, books the results,
+and keeps snapshots of the policies. A `Matchmaking` chooses the opponents, a `SnapshotTrigger` adds
+snapshots, and an `EvictionPolicy` drops them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,65 +12,65 @@ from typing import ClassVar, Protocol, TypeAlias
 from selfplay.league.ratings import Payoff
 
 Chances: TypeAlias = dict[str, float]
-"""Name to probability; they add up to 1, and there is at least one."""
+"""Name to probability: at least one entry, with the sum 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A copy of a player that does not learn."""
+    """A frozen copy of a player."""
 
     player: str
-    """Whose copy it is."""
+    """Name of the player that was copied."""
     updates: int
-    """How many updates the player had had."""
+    """Number of updates of the player when it was copied."""
 
     @property
     def name(self) -> str:
-        """What jobs call it."""
+        """Name of the snapshot in a `policy_map`."""
         return f"{self.player}@{self.updates}"
 
 
 class Matchmaking(Protocol):
-    """Whom a player meets. A pure function of the table, so that a resumed run is the same."""
+    """Chooses opponents. It depends only on the table, so that a resumed run plays the same."""
 
     main: ClassVar[bool]
-    """Whether the player is what the league is for, and no exploiter."""
+    """True for the players that the league is for; False for exploiters."""
     is_exploiter: ClassVar[bool]
-    """Whether it is after the main players alone."""
+    """True for players that exploit only the main players."""
     reset: float
-    """The chance that it begins again at its first weights, when a snapshot of it has been made."""
+    """Probability of a reset to the initial weights after each new snapshot of the player."""
 
     def chances(self, player: str, table: "LeagueState") -> Chances:
-        """The chance of every opponent: a snapshot, an anchor, a player, or the player itself."""
+        """Return the probability of each snapshot, anchor, player, or the player itself."""
         ...
 
     def targets(self, player: str, table: "LeagueState") -> Sequence[str]:
-        """Whom the player has to beat before a snapshot of it is worth adding."""
+        """Return the opponents whose defeat makes a new snapshot of the player worth adding."""
         ...
 
 
 @dataclass(kw_only=True)
 class LeagueState:
-    """What a league knows: who is there, and who beats whom."""
+    """The state of a league: its players, anchors, snapshots and results."""
 
     players: Mapping[str, Matchmaking]
-    """The policies that learn, by name."""
+    """Matchmaking of each learning policy, by name."""
     anchors: Sequence[str]
-    """Opponents that never change."""
+    """Names of opponents that never change."""
     snapshots: list[Snapshot]
-    """From the oldest to the newest."""
+    """Snapshots from the oldest to the newest."""
     payoff: Payoff
-    """Results."""
+    """Results of all pairs."""
 
     @property
     def mains(self) -> list[str]:
-        """The players that are no exploiters."""
+        """Names of the players that are not exploiters."""
         return [name for name, each in self.players.items() if each.main]
 
     def past(self, *players: str) -> list[str]:
-        """The snapshots of these players, or all, from the oldest to the newest."""
+        """Return the snapshots of these players, or all of them, from oldest to newest."""
         return [each.name for each in self.snapshots if not players or each.player in players]
 
     def rates(self, player: str, opponents: Sequence[str]) -> list[float]:
-        """How often the player wins against each; a draw is half a win."""
+        """Return the player's win rate against each opponent; a draw is half a win."""
         return [self.payoff.rate(player, opponent) for opponent in opponents]

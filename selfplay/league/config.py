@@ -1,4 +1,4 @@
-"""What a config says of a league, and whether it makes sense."""
+"""The settings of a league, and their validation."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,58 +8,59 @@ from selfplay.errors import ConfigError, nearest
 from selfplay.league import LeagueState, Matchmaking
 from selfplay.league.ratings import Payoff, Ratings
 from selfplay.league.snapshots import EvictionPolicy, SnapshotTrigger
+from selfplay.types import role_of
 
 DEFAULT = "default"
-"""Stands for the policy of the roles that the league seats, whatever it is called."""
+"""Placeholder for the policy that plays the league's seats."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlayerConfig:
-    """A policy that learns in the league."""
+    """The settings of one learning policy of the league."""
 
     matchmaking: Matchmaking
-    """Whom it meets."""
+    """Rule that chooses its opponents."""
     add: SnapshotTrigger
-    """When a snapshot of it is added."""
+    """Rule that decides when a snapshot of the policy is added."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeagueConfig:
-    """Who plays in a league, and what it remembers.
+    """Players, opponents and memory of a league.
 
-    One group in turn is every player's match: only that player learns from it, from one seat, with
-    an opponent in all the others; or from all seats, where it meets itself.
+    Groups are assigned to the players in turn. Only the assigned player learns from a group: from
+    one seat, with an opponent in all other seats, or from all seats if it plays against itself.
     """
 
     players: Mapping[str, PlayerConfig]
-    """By the name of the policy; `default` is that of the seats."""
+    """Settings by policy name; `default` is the policy of the league's seats."""
     drop: EvictionPolicy
-    """Which snapshots go, and how many may stay."""
+    """Rule that drops snapshots, with their maximum number."""
     payoff: Payoff
-    """Who beats whom."""
+    """Results of all pairs."""
     ratings: Ratings
-    """How strong each is."""
+    """One strength per policy."""
     anchors: Sequence[str] | None = None
-    """Those of `population.opponents` that it may seat; all where None."""
+    """Names from `population.opponents` that the league uses; None: all."""
     seats: Sequence[str] = ()
-    """The agents that change places, where the arena has others too (a judge); all where empty."""
+    """Agents that change seats, if the arena has others too (a judge); empty: all agents."""
     opponents_per_step: int = 0
-    """Different opponents that a player draws per step, in turn for its groups; 0: one per group.
-    Each opponent is a batch of its own in the engine, so few of them are faster."""
+    """Number of opponents that a player draws per step, used in turn by its groups; 0: one per
+    group. The engine batches each opponent separately, so fewer opponents are faster."""
 
     def __post_init__(self) -> None:
         if self.opponents_per_step < 0:
-            raise ValueError(f"opponents_per_step is not negative, but {self.opponents_per_step}")
+            raise ValueError(f"opponents_per_step must not be negative: {self.opponents_per_step}")
         for name in self.players:
             if "@" in name:
-                raise ValueError(f"players: {name!r} has an @, which is for snapshots")
+                raise ValueError(f"players: {name!r} has an @, which is reserved for snapshots")
 
     def named(self, own: str) -> dict[str, PlayerConfig]:
-        """The players, `default` by its name."""
+        """Return the players, with `default` replaced by the policy's name."""
         return {own if name == DEFAULT else name: each for name, each in self.players.items()}
 
     def known_anchors(self, opponents: Collection[str]) -> list[str]:
-        """The anchors; raises ConfigError for one that is no opponent."""
+        """Return the anchors; raises ConfigError for a name that is no opponent."""
         for name in self.anchors or ():
             if name not in opponents:
                 raise ConfigError(
@@ -69,23 +70,23 @@ class LeagueConfig:
         return list(opponents if self.anchors is None else self.anchors)
 
     def validate(self, learning: Collection[str], opponents: Collection[str]) -> None:
-        """Raise ConfigError for a player or an anchor that is not there, or cannot be met.
+        """Raise ConfigError for an unknown player or anchor, or for impossible matchmaking.
 
         Args:
-            learning: Policies that learn.
-            opponents: Names in population.opponents.
+            learning: Names of the policies that learn.
+            opponents: Names in `population.opponents`.
         """
         anchors = self.known_anchors(opponents)
         for name in self.players:
             if name != DEFAULT and name not in learning:
                 raise ConfigError(
                     f"league.players: no policy {name!r} that learns; {nearest(name, learning)}; "
-                    "one without a role stands in population.extra_policies"
+                    "a policy without a role must be in population.extra_policies"
                 )
         matchmakings = {name: each.matchmaking for name, each in self.players.items()}
         table = LeagueState(players=matchmakings, anchors=anchors, snapshots=[], payoff=Payoff())
         if not table.mains:
-            raise ConfigError("league.players: all are exploiters, and there is nobody to exploit")
+            raise ConfigError("league.players: all are exploiters; add a main player to exploit")
         for name, each in matchmakings.items():
             try:
                 each.chances(name, table)
@@ -93,9 +94,9 @@ class LeagueConfig:
                 raise ConfigError(f"league.players.{name}.matchmaking: {error}") from error
 
     def contested(self, arena: Arena, policy_of: Callable[[str], str]) -> tuple[list[str], str]:
-        """The agents that change places, and the policy that they all belong to.
+        """Return the agents that change seats, and the policy that plays all of them.
 
-        Raises ConfigError where there are fewer than two, or of different policies.
+        Raises ConfigError for fewer than two agents, or agents of different policies.
         """
         known = arena.possible_agents
         for seat in self.seats:
@@ -104,7 +105,7 @@ class LeagueConfig:
         seats = list(self.seats or known)
         if len(set(seats)) < 2:
             raise ConfigError(f"league.seats: two agents are needed, and there is {seats}")
-        owners = sorted({policy_of(seat.rpartition("_")[0]) for seat in seats})
+        owners = sorted({policy_of(role_of(seat)) for seat in seats})
         if len(owners) > 1:
             raise ConfigError(
                 f"league.seats: they belong to different policies ({', '.join(owners)}); let their "

@@ -1,7 +1,4 @@
-"""The league of a run: seats every group, books the results, adds and drops snapshots.
-
-No league: every policy plays its own roles.
-"""
+"""The league of a run: assigns a match to every group, books the results, keeps snapshots."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +12,7 @@ from selfplay.league import Chances, LeagueState, Snapshot
 from selfplay.league.config import LeagueConfig
 from selfplay.league.matchmaking import Anchors, mixed
 from selfplay.league.snapshots import Snapshots
-from selfplay.learner import Trainer
+from selfplay.learner import PolicyLearner
 from selfplay.learner.checkpoint import FrozenPolicy
 from selfplay.rng import derive
 from selfplay.rollout.matches import result, returns
@@ -23,64 +20,29 @@ from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.types import Episode
 
 
-class NoLeague:
-    """What the training loop asks of a league, where there is none."""
-
-    def __init__(self, rollout_fn: RolloutFn) -> None:
-        self._play = rollout_fn
-
-    def begin_step(self, step: int, learning: Collection[str]) -> None:
-        """Nothing to seat."""
-
-    def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
-        """The episodes of the jobs as they are."""
-        return self._play(specs)
-
-    def end_step(self) -> dict[str, float]:
-        """No figures."""
-        return {}
-
-    def mix_anchors(self, share: float, *, until: int) -> None:
-        """Raises ConfigError."""
-        raise ConfigError("league: there are no anchors without a league; choose league=anchors")
-
-    def frozen(self) -> dict[str, FrozenPolicy]:
-        """Nothing to keep."""
-        return {}
-
-    def written(self, place: Path) -> None:
-        """Nothing was."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any], place: Path) -> None:
-        """Nothing to restore."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class MatchAssignment:
-    """Whose group it is, and whom it meets."""
+    """The match of one group."""
 
     player: str
-    """Who learns."""
+    """Policy that learns from the group."""
     opponent: str
-    """Who plays the other seats; the player itself in self-play."""
+    """Policy in the other seats; the player itself in self-play."""
     seat: str
-    """Where the player sits, if the opponent is another."""
+    """The player's agent; empty in self-play."""
     policy_map: Mapping[str, str]
-    """As a job has it."""
+    """`EpisodeSpec.policy_map` of the group's episodes."""
     learner: str | None
-    """As a job has it."""
+    """`EpisodeSpec.learner` of the group's episodes."""
 
 
 class League:
-    """Stands between sampler and rollout: `play` is a rollout's, with every group seated.
+    """Assigns a match to every group that the sampler asks for.
 
-    Whom a group meets depends on the group's own seed and on what was known at the step's
-    beginning, and all that is known is in the checkpoint: a resumed run plays the same matches.
-    Against every opponent a player sits in each seat equally often.
+    `Experiment` makes it and calls it around each step; `wrap` connects it to the rollout. The
+    opponent of a group depends only on the group's seed and on the state at the beginning of the
+    step, which the checkpoint stores, so that a resumed run plays the same matches. A player takes
+    every seat equally often against each opponent.
     """
 
     def __init__(
@@ -91,23 +53,20 @@ class League:
         own: str,
         anchors: Sequence[str],
         snapshots: Snapshots,
-        learners: Mapping[str, Trainer],
-        rollout_fn: RolloutFn,
+        learners: Mapping[str, PolicyLearner],
         seed: int,
     ) -> None:
         """Args:
-        settings: As configured.
-        seats: The agents that change places.
-        own: The policy whose seats they are.
-        anchors: Opponents that do not change.
-        snapshots: Makes copies of the players.
-        learners: Of the players; one that begins again forgets what it was doing.
-        rollout_fn: Plays seated jobs.
-        seed: The run's.
+        settings: The settings of the config.
+        seats: The agents that change seats.
+        own: The policy that plays these seats.
+        anchors: Names of opponents that do not change.
+        snapshots: Makes and stores copies of the players.
+        learners: Learners of the players; a reset player's learner is reset too.
+        seed: Seed of the run.
         """
         self.settings, self.seats, self.own = settings, list(seats), own
         self.snapshots, self.learners, self.seed = snapshots, learners, seed
-        self._play = rollout_fn
         self._adding = {name: each.add for name, each in settings.named(own).items()}
         self.ratings = settings.ratings
         self.table = LeagueState(
@@ -122,7 +81,7 @@ class League:
         self._groups = 0
         self._met: Counter[tuple[str, str]] = Counter()
         self._played: dict[tuple[str, str, str], tuple[int, int]] = {}
-        """Player, opponent and the player's seat, to games in all and the step of the latest."""
+        """Number of games and step of the latest game, by player, opponent and player's seat."""
         self._last = dict.fromkeys(self.table.players, 0)
         self._anchored = (0.0, 0)
         self.begin_step(0, ())
@@ -131,12 +90,12 @@ class League:
 
     def begin_step(self, step: int, learning: Collection[str]) -> None:
         """Args:
-        step: Which one.
-        learning: The policies that learn in it: each group is the match of one of them.
+        step: Number of the step.
+        learning: Names of the policies that learn in it; each group is assigned to one of them.
         """
         self.step = step
         self._learning = [name for name in self.table.players if name in learning]
-        self._fixtures: dict[tuple[str, int], MatchAssignment] = {}
+        self._matches: dict[tuple[str, int], MatchAssignment] = {}
         self._drawn: dict[str, list[str]] = defaultdict(list)
         self._asked: Counter[str] = Counter()
         self._chances: dict[str, Chances] = {}
@@ -146,25 +105,29 @@ class League:
             for name in self.table.mains:
                 self._add(name)
 
-    def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
-        """The episodes of the jobs, in their order, each group seated."""
-        if not self._learning:
-            return self._play(specs)
-        fixtures = [self._fixture(job) for job in specs]
-        both = zip(specs, fixtures, strict=True)
-        episodes = self._play(
-            [
-                replace(job, policy_map=each.policy_map, learner=each.learner, seats=self.seats)
-                for job, each in both
-            ]
-        )
-        for each, episode in zip(fixtures, episodes, strict=True):
-            self._book(each, episode)
-        return episodes
+    def wrap(self, rollout_fn: RolloutFn) -> RolloutFn:
+        """Return a rollout function that assigns a match to every group and books the results."""
+
+        def run_matches(specs: Sequence[EpisodeSpec]) -> list[Episode]:
+            if not self._learning:
+                return rollout_fn(specs)
+            matches = [self._match(spec) for spec in specs]
+            pairs = zip(specs, matches, strict=True)
+            episodes = rollout_fn(
+                [
+                    replace(spec, policy_map=m.policy_map, learner=m.learner, seats=self.seats)
+                    for spec, m in pairs
+                ]
+            )
+            for match, episode in zip(matches, episodes, strict=True):
+                self._book(match, episode)
+            return episodes
+
+        return run_matches
 
     def end_step(self) -> dict[str, float]:
-        """Add and drop snapshots, now that the players have learned; the step's figures."""
-        figures = self._figures()
+        """Add and drop snapshots after the players' updates; return the metrics of the step."""
+        metrics = self._metrics()
         self.snapshots.rest()
         added = [name for name in self._learning if self._due(name)]
         for name in added:
@@ -175,12 +138,16 @@ class League:
             self._drop(name)
         counts = {"added": len(added), "dropped": len(dropped), "begun_again": len(again)}
         counts["snapshots"] = len(self.table.snapshots)
-        return figures | {name: float(count) for name, count in counts.items()}
+        return metrics | {name: float(count) for name, count in counts.items()}
 
     def mix_anchors(self, share: float, *, until: int) -> None:
-        """Let main players meet anchors in at least this share of their groups, up to a step.
+        """Assign anchors to at least a fraction of the main players' groups, up to a step.
 
-        Raises ConfigError where there are no anchors.
+        Args:
+            share: Fraction of the groups.
+            until: The last step.
+        Raises:
+            ConfigError: If the league has no anchors.
         """
         if not self.table.anchors:
             raise ConfigError("league: there are no anchors; name some in population.opponents")
@@ -189,22 +156,22 @@ class League:
     # Matches -----------------------------------------------------------------------------------
 
     def chances(self, player: str) -> Chances:
-        """Whom the player meets in this step, and how likely."""
-        found = self.table.players[player].chances(player, self.table)
+        """Return the probability of each opponent of the player in this step."""
+        chances = self.table.players[player].chances(player, self.table)
         share, until = self._anchored
         if self.step <= until and player in self.table.mains:
             anchors = Anchors().chances(player, self.table)
-            found = mixed([(share, anchors), (1 - share, found)])
-        return found
+            chances = mixed([(share, anchors), (1 - share, chances)])
+        return chances
 
-    def _fixture(self, job: EpisodeSpec) -> MatchAssignment:
-        """The match of a job's group: jobs of one task and seed are siblings."""
+    def _match(self, job: EpisodeSpec) -> MatchAssignment:
+        """Return the match of an episode's group: the episodes of one task and seed."""
         key = (job.task.id, job.seed)
-        if key not in self._fixtures:
+        if key not in self._matches:
             player = self._learning[self._groups % len(self._learning)]
             self._groups += 1
-            self._fixtures[key] = self._seated(player, self._opponent(player, job))
-        return self._fixtures[key]
+            self._matches[key] = self._seated(player, self._opponent(player, job))
+        return self._matches[key]
 
     def _opponent(self, player: str, job: EpisodeSpec) -> str:
         drawn, place = self._drawn[player], self._asked[player]
@@ -229,23 +196,23 @@ class League:
         seating = {agent: opponent for agent in self.seats if agent != seat}
         if player != self.own:
             seating[seat] = player
-        # A current player who is met does not learn from a match that it did not choose.
+        # If the opponent is a current player, it does not learn from the match of another.
         learner = player if opponent in self.table.players else None
         return MatchAssignment(
             player=player, opponent=opponent, seat=seat, policy_map=seating, learner=learner
         )
 
-    def _book(self, fixture: MatchAssignment, episode: Episode) -> None:
-        if fixture.opponent == fixture.player:
+    def _book(self, match: MatchAssignment, episode: Episode) -> None:
+        if match.opponent == match.player:
             return
-        came = result(episode, fixture.seat, self.seats)
+        came = result(episode, match.seat, self.seats)
         if came is None:
             return
-        self._paid[fixture.player].append(returns(episode).get(fixture.seat, 0.0))
-        key = (fixture.player, fixture.opponent, fixture.seat)
+        self._paid[match.player].append(returns(episode).get(match.seat, 0.0))
+        key = (match.player, match.opponent, match.seat)
         self._played[key] = (self._played.get(key, (0, 0))[0] + 1, self.step)
-        self.table.payoff.book(fixture.player, fixture.opponent, came)
-        self.ratings.book(fixture.player, fixture.opponent, came)
+        self.table.payoff.book(match.player, match.opponent, came)
+        self.ratings.book(match.player, match.opponent, came)
 
     # Snapshots ---------------------------------------------------------------------------------
 
@@ -265,7 +232,7 @@ class League:
         self.ratings.add(snapshot.name, player)
 
     def _begins_again(self, player: str) -> bool:
-        """Whether a player whose snapshot was made went back to its first weights."""
+        """Reset a player to its initial weights, at random; return True if it was reset."""
         rng = Random(derive(self.seed, "league", player, self._updates(player)))
         if rng.random() >= self.table.players[player].reset:
             return False
@@ -283,17 +250,17 @@ class League:
         for key in [key for key in self._played if name in key[:2]]:
             del self._played[key]
 
-    # What is known ------------------------------------------------------------------------------
+    # State ------------------------------------------------------------------------------
 
-    def _figures(self) -> dict[str, float]:
-        """Of this step's matches, and of all before."""
+    def _metrics(self) -> dict[str, float]:
+        """Return metrics of this step's matches and of the state."""
         kinds = dict.fromkeys(self.table.players, "players")
         kinds |= dict.fromkeys(self.table.anchors, "anchors")
         found: dict[str, float] = {}
         for player in self._learning:
             met = Counter(
                 "self" if each.opponent == player else kinds.get(each.opponent, "snapshots")
-                for each in self._fixtures.values()
+                for each in self._matches.values()
                 if each.player == player
             )
             for kind in ("self", "players", "snapshots", "anchors"):
@@ -312,15 +279,15 @@ class League:
         return found
 
     def frozen(self) -> dict[str, FrozenPolicy]:
-        """The weights that a checkpoint keeps for it."""
+        """Return the policies whose weights a checkpoint stores for the league."""
         return self.snapshots.frozen()
 
     def written(self, place: Path) -> None:
-        """They stand in this checkpoint now."""
+        """Remember the checkpoint that now stores the snapshots."""
         self.snapshots.written(place)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the weights, as plain data."""
+        """Return the state without weights, as plain data."""
         return {
             "begun": self._begun,
             "groups": self._groups,
@@ -335,7 +302,7 @@ class League:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], place: Path) -> None:
-        """Restore what `state_dict` gave, with the weights of its checkpoint."""
+        """Restore a state and the snapshots' weights from its checkpoint."""
         self._begun, self._groups = state["begun"], state["groups"]
         self._met = Counter({(player, other): count for player, other, count in state["met"]})
         self._played = {

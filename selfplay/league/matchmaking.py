@@ -1,10 +1,9 @@
-"""Matchmaking: whom a player meets next.
+"""Matchmaking: rules that choose the next opponent of a player.
 
-AlphaStar's three kinds of players (Vinyals et al. 2019), by its released pseudocode.
-
-A main player learns to beat everybody. A main exploiter looks for what the main players do wrong
-now, a league exploiter for what everybody in the league does wrong; both begin again once what they
-found stands in the league as a snapshot. Counts of updates stand in for its steps of the game.
+AlphaStar's three kinds of players (Vinyals et al. 2019) follow its released pseudocode. A main
+player learns to beat all players. A main exploiter looks for weaknesses of the current main
+players, a league exploiter for weaknesses of all players; both are reset once their strategy is in
+the league as a snapshot. Updates are counted instead of AlphaStar's environment steps.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +21,17 @@ WEIGHTS: Mapping[Weighting, Weigh] = {
     "linear_capped": lambda rate: min(0.5, 1 - rate),
     "squared": lambda rate: (1 - rate) ** 2,
 }
-"""By the rate at which one wins: variance prefers one's equals, the others the hard opponents."""
+"""Weight of an opponent by the win rate: variance prefers equal opponents, the others hard ones."""
 
 
 def pfsp(rates: Sequence[float], weighting: Weighting) -> list[float]:
-    """Prioritised fictitious self-play: the chance of each opponent, by how often it is beaten.
+    """Return the probability of each opponent by prioritised fictitious self-play (AlphaStar).
 
-    As in AlphaStar's league; uniform where all weights are next to nothing.
+    The probabilities are uniform if all weights are almost 0.
+
+    Args:
+        rates: Win rate against each opponent.
+        weighting: Name of the function in `WEIGHTS`.
     """
     if weighting not in get_args(Weighting):
         hint = nearest(weighting, get_args(Weighting))
@@ -43,81 +46,83 @@ def pfsp(rates: Sequence[float], weighting: Weighting) -> list[float]:
 def prioritised(
     player: str, opponents: Sequence[str], table: LeagueState, weighting: Weighting
 ) -> Chances:
-    """`pfsp` over some opponents; none of nobody."""
+    """Return the probabilities by `pfsp`; {} if there are no opponents."""
     rates = table.rates(player, opponents)
     return dict(zip(opponents, pfsp(rates, weighting), strict=True)) if opponents else {}
 
 
 class BaseMatchmaking:
-    """What matchmaking is where it does not say otherwise."""
+    """Defaults of a matchmaking: a main player that is never reset."""
 
     main: ClassVar[bool] = True
     is_exploiter: ClassVar[bool] = False
     reset: float = 0.0
 
     def targets(self, player: str, table: LeagueState) -> Sequence[str]:
-        """All snapshots."""
+        """Return all snapshots."""
         return table.past()
 
 
 class Current(BaseMatchmaking):
-    """Plain self-play: the player itself, which learns in every seat."""
+    """Plain self-play: the player meets itself and learns in every seat."""
 
     def chances(self, player: str, table: LeagueState) -> Chances:
-        """Itself."""
+        """Return the player itself."""
         return {player: 1.0}
 
 
 class Latest(BaseMatchmaking):
-    """The newest snapshot of the player: itself as it was a while ago, which stands still.
+    """The player meets its own newest snapshot.
 
-    Failure mode: as in plain self-play, what was learned against one can be forgotten against the
-    next, so that play goes round in circles.
+    Failure mode: as in plain self-play, the player can forget how to beat earlier snapshots, so
+    that the strategies repeat in a cycle.
     """
 
     def chances(self, player: str, table: LeagueState) -> Chances:
-        """Its newest snapshot; itself before there is any."""
+        """Return the newest snapshot of the player; the player itself if there is none."""
         return {(table.past(player) or [player])[-1]: 1.0}
 
 
 class Uniform(BaseMatchmaking):
-    """Any snapshot of any player, all alike: fictitious self-play."""
+    """Fictitious self-play: all snapshots of all players are equally likely."""
 
     def chances(self, player: str, table: LeagueState) -> Chances:
-        """Equal chances; itself before there is a snapshot."""
+        """Return equal probabilities; the player itself if there is no snapshot."""
         past = table.past() or [player]
         return {name: 1 / len(past) for name in past}
 
 
 class PFSP(BaseMatchmaking):
-    """Any snapshot of any player, more often those against which the player still loses.
+    """Prioritised fictitious self-play: snapshots that still beat the player are more likely.
 
-    `variance` prefers those that it beats half of the time. Failure mode: the rates are estimates
-    from few games, and an opponent that nobody can learn anything from keeps its share with every
-    weighting but that one.
+    `variance` prefers snapshots with a win rate of one half. Failure mode: the win rates are
+    estimates from few games, and every weighting except `variance` keeps choosing opponents that
+    are too strong to learn from.
     """
 
     def __init__(self, *, weighting: Weighting = "squared") -> None:
-        """`weighting`: what a rate is worth, see `WEIGHTS`."""
+        """`weighting`: name of the function in `WEIGHTS`."""
         pfsp([0.5], weighting)
         self.weighting: Weighting = weighting
 
     def chances(self, player: str, table: LeagueState) -> Chances:
-        """By the rates; itself before there is a snapshot."""
+        """Return probabilities by the win rates; the player itself if there is no snapshot."""
         return prioritised(player, table.past(), table, self.weighting) or {player: 1.0}
 
 
 class Anchors(BaseMatchmaking):
-    """Opponents that never change, such as a script: what they are beaten by is progress."""
+    """Opponents that never change, such as scripts, so that beating them shows progress."""
 
     def __init__(self, *, weights: Mapping[str, float] | None = None) -> None:
-        """`weights` by name; all anchors of the league alike where None."""
+        """`weights`: weight by anchor; None: all anchors of the league with equal weights."""
         if weights is not None and (not weights or min(weights.values()) <= 0):
-            raise ValueError(f"weights names anchors, each with a weight above 0, not {weights!r}")
+            raise ValueError(
+                f"weights needs at least one anchor, with weights above 0, not {weights!r}"
+            )
         self.weights = weights
 
     def chances(self, player: str, table: LeagueState) -> Chances:
-        """By weight; raises ValueError where the league has no such anchor."""
+        """Return probabilities by weight; raises ValueError for an unknown anchor."""
         weights = dict.fromkeys(table.anchors, 1.0) if self.weights is None else self.weights
         if not weights:
             raise ValueError("there are no anchors; name some in population.opponents")
@@ -129,43 +134,44 @@ class Anchors(BaseMatchmaking):
 
 
 class MixedMatchmaking(BaseMatchmaking):
-    """One of several ways at a time, by weight."""
+    """Chooses one of several kinds of matchmaking at random, by weight."""
 
     def __init__(self, *, ways: Mapping[str, Matchmaking], weights: Mapping[str, float]) -> None:
-        """`ways` by name, `weights` by the same names; a weight of 0 leaves a way out."""
+        """`ways`: matchmaking by name; `weights`: weight by the same names, 0 to disable one."""
         for name in (*ways, *weights):
             if name not in ways or name not in weights:
                 raise ValueError(
                     f"ways and weights have the same names, but {name!r} is in one of them only"
                 )
         if not ways or min(weights.values()) < 0 or not sum(weights.values()):
-            raise ValueError(f"weights are not negative, and not all 0: {dict(weights)!r}")
+            raise ValueError(f"weights must not be negative, and not all 0: {dict(weights)!r}")
         self.ways, self.weights = ways, weights
 
     def chances(self, player: str, table: LeagueState) -> Chances:
-        """The weighted mean of theirs."""
+        """Return the weighted mean of the probabilities of all ways."""
         return mixed(
             [(self.weights[name], way.chances(player, table)) for name, way in self.ways.items()]
         )
 
 
 def mixed(parts: Sequence[tuple[float, Chances]]) -> Chances:
-    """Chances of several ways together, each with its weight."""
+    """Return the weighted mean of several distributions, given as (weight, probabilities)."""
     total = sum(weight for weight, _ in parts)
-    found: Chances = {}
+    mean: Chances = {}
     for weight, chances in parts:
         for name, chance in chances.items() if weight else ():
-            found[name] = found.get(name, 0.0) + weight / total * chance
-    return found
+            mean[name] = mean.get(name, 0.0) + weight / total * chance
+    return mean
 
 
 class MainPlayer(BaseMatchmaking):
-    """Half of its games against all snapshots, the hard ones above all; the rest against itself.
+    """AlphaStar's main player: PFSP against all snapshots, checks of old opponents, self-play.
 
-    In `verify` of the games it is checked for what it has lost: a main exploiter's snapshot that
-    beats it, or a snapshot of a main player that it used to beat and does not beat any more. Where
-    nothing is found, and in the rest of the games, it meets a main player as it is now, or its
-    snapshots as a curriculum if that one is too strong.
+    The fraction `pfsp` of its games is against all snapshots, with hard ones preferred. The
+    fraction `verify` is against opponents that it has unlearned to beat: a snapshot of a main
+    exploiter that beats it, or a main player's snapshot that it beat before and does not beat now.
+    If there is none, and in all other games, it meets a current main player, or the snapshots of
+    that player as a curriculum if the player is too strong.
     """
 
     def __init__(
@@ -178,22 +184,24 @@ class MainPlayer(BaseMatchmaking):
         too_strong: float = 0.3,
     ) -> None:
         """Args:
-        pfsp: Share of the games against all snapshots.
-        verify: Share in which it is checked.
-        exploited: A main exploiter's snapshot that it beats less often is an exploit.
-        forgotten: A snapshot that it beats less often, and beat more often, is forgotten.
-        too_strong: A main player that it beats no more often is too strong for it.
+        pfsp: Fraction of the games against all snapshots.
+        verify: Fraction of the games against old opponents.
+        exploited: Win rate against a main exploiter's snapshot below which it is an exploit.
+        forgotten: Win rate against an older snapshot below which it counts as forgotten.
+        too_strong: Win rate against a main player up to which that player is too strong.
         """
         if min(pfsp, verify) < 0 or pfsp + verify > 1:
-            raise ValueError(f"pfsp and verify are shares of the games: {pfsp}, {verify}")
+            raise ValueError(
+                f"pfsp and verify must be fractions with a sum of at most 1: {pfsp}, {verify}"
+            )
         self.pfsp, self.verify = pfsp, verify
         self.exploited, self.forgotten, self.too_strong = exploited, forgotten, too_strong
 
     def chances(self, player: str, table: LeagueState) -> Chances:
-        """Of all that its branches lead to."""
+        """Return the probabilities over all three kinds of games."""
         mains = table.mains
-        everybody = prioritised(player, table.past(), table, "squared") or {player: 1.0}
-        parts = [(self.pfsp, everybody)]
+        snapshots = prioritised(player, table.past(), table, "squared") or {player: 1.0}
+        parts = [(self.pfsp, snapshots)]
         for main in mains:
             equal = self._against(main, player, table)
             verified = self._verified(main, player, table) or equal
@@ -207,8 +215,8 @@ class MainPlayer(BaseMatchmaking):
         return prioritised(player, table.past(main), table, "variance") or {main: 1.0}
 
     def _verified(self, main: str, player: str, table: LeagueState) -> Chances:
-        hunters = [name for name, each in table.players.items() if each.is_exploiter]
-        exploits = table.past(*hunters) if hunters else []
+        exploiters = [name for name, each in table.players.items() if each.is_exploiter]
+        exploits = table.past(*exploiters) if exploiters else []
         if min(table.rates(player, exploits), default=1.0) < self.exploited:
             return prioritised(player, exploits, table, "squared")
         past = table.past(main)
@@ -219,52 +227,55 @@ class MainPlayer(BaseMatchmaking):
 
 
 class MainExploiter(BaseMatchmaking):
-    """Meets a main player as it is now; its snapshots as a curriculum where it hardly ever wins."""
+    """Meets a current main player, or that player's snapshots as a curriculum if it rarely wins."""
 
     main: ClassVar[bool] = False
     is_exploiter: ClassVar[bool] = True
 
     def __init__(self, *, hopeless: float = 0.1, reset: float = 1.0) -> None:
-        """`hopeless`: a main player that it beats no more often is too strong; `reset`: the chance
-        that it begins again when a snapshot of it has been made."""
+        """Args:
+        hopeless: Win rate against a main player up to which that player is too strong.
+        reset: Probability of a reset to the initial weights after each new snapshot.
+        """
         self.hopeless, self.reset = hopeless, _chance(reset)
 
     def chances(self, player: str, table: LeagueState) -> Chances:
-        """Of the main players, or of their snapshots."""
+        """Return probabilities over the main players, or over their snapshots."""
         mains = table.mains
         parts = []
         for main in mains:
-            found: Chances = {main: 1.0}
+            chances: Chances = {main: 1.0}
             if table.payoff.rate(player, main) <= self.hopeless:
-                found = prioritised(player, table.past(main), table, "variance") or found
-            parts.append((1.0, found))
+                chances = prioritised(player, table.past(main), table, "variance") or chances
+            parts.append((1.0, chances))
         return mixed(parts)
 
     def targets(self, player: str, table: LeagueState) -> Sequence[str]:
-        """The main players as they are."""
+        """Return the main players."""
         return table.mains
 
 
 class LeagueExploiter(BaseMatchmaking):
-    """Meets all snapshots, those above all that it does not beat yet."""
+    """Meets all snapshots; those that it does not beat yet are more likely."""
 
     main: ClassVar[bool] = False
 
     def __init__(self, *, reset: float = 0.25) -> None:
-        """`reset`: the chance that it begins again when a snapshot of it has been made."""
+        """`reset`: probability of a reset to the initial weights after each new snapshot."""
         self.reset = _chance(reset)
 
     def chances(self, player: str, table: LeagueState) -> Chances:
-        """Of the snapshots; a main player before there is any."""
+        """Return probabilities over the snapshots; over the main players if there are none."""
         past = prioritised(player, table.past(), table, "linear_capped")
         return past or dict.fromkeys(table.mains, 1 / len(table.mains))
 
 
 def before_decline(rates: Sequence[float]) -> int:
-    """How many are left, from the oldest on, without those at the end that fall steadily.
+    """Return the length of `rates` without the steady decline at its end.
 
-    That the newest snapshots are the hardest is as it should be; what stands before a rise was
-    beaten less often than what came after it.
+    Args:
+        rates: Win rates against snapshots, from the oldest to the newest. A decline at the end is
+            expected, because newer snapshots are stronger.
     """
     for last in range(len(rates) - 1, 0, -1):
         if rates[last - 1] < rates[last]:
@@ -274,5 +285,5 @@ def before_decline(rates: Sequence[float]) -> int:
 
 def _chance(value: float) -> float:
     if not 0.0 <= value <= 1.0:
-        raise ValueError(f"reset is a chance, not {value}")
+        raise ValueError(f"reset must be a probability, not {value}")
     return value

@@ -1,8 +1,7 @@
-"""Ratings: one number per player for how strong it is, whoever it has met.
+"""Results of a league: a payoff table of all pairs, and one rating per player.
 
-Where who beats whom goes round in a circle no such number tells the truth; the payoff table does.
-
-The payoff table: who beats whom, with what is long past counting less and less.
+A rating cannot describe players that beat each other in a circle; the payoff table can. Older
+results count less in the payoff table.
 """
 
 from collections.abc import Mapping
@@ -17,44 +16,44 @@ PLACES: Mapping[Result, int] = {"won": 0, "drawn": 1, "lost": 2}
 class Payoff:
     """Wins, draws and losses of every ordered pair.
 
-    A new result first multiplies what the pair has by `decay`, as AlphaStar's league does, so that
-    the table follows policies that learn: it remembers about 1 / (1 - decay) games.
+    A new result first multiplies the counts of the pair by `decay`, as in AlphaStar's league, so
+    that the table follows policies that learn. It averages over about 1 / (1 - decay) games.
     """
 
     def __init__(self, *, decay: float = 0.99) -> None:
-        """`decay` of 1 forgets nothing."""
+        """A `decay` of 1 keeps all results."""
         if not 0.0 < decay <= 1.0:
-            raise ValueError(f"decay lies in (0, 1], not {decay}")
+            raise ValueError(f"decay must be in (0, 1], not {decay}")
         self.decay = decay
         self._counts: dict[tuple[str, str], list[float]] = {}
 
     def book(self, home: str, away: str, result: Result) -> None:
-        """A game of these two, and how it came out for `home`."""
+        """Add a game of two players; `result` is the result of `home`."""
         for pair, came in (((home, away), result), ((away, home), FLIPPED[result])):
             counts = [count * self.decay for count in self._counts.get(pair, (0.0, 0.0, 0.0))]
             counts[PLACES[came]] += 1.0
             self._counts[pair] = counts
 
     def games(self, home: str, away: str) -> float:
-        """How many games the pair counts."""
+        """Return the number of games of a pair, after decay."""
         return sum(self._counts.get((home, away), ()))
 
     def rate(self, home: str, away: str) -> float:
-        """The share of games that `home` wins, a draw being half a win; 0.5 before any game."""
+        """Return the win rate of `home`; a draw is half a win, and no games give 0.5."""
         wins, draws, losses = self._counts.get((home, away), (0.0, 0.0, 0.0))
         games = wins + draws + losses
         return (wins + 0.5 * draws) / games if games else 0.5
 
     def forget(self, name: str) -> None:
-        """Drop all games of one."""
+        """Remove all games of a player."""
         self._counts = {pair: each for pair, each in self._counts.items() if name not in pair}
 
     def state_dict(self) -> dict[str, Any]:
-        """Home, away, wins, draws and losses of every pair."""
+        """Return home, away, wins, draws and losses of every pair."""
         return {"counts": [[*pair, *counts] for pair, counts in self._counts.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore the state of `state_dict`."""
         self._counts = {(home, away): counts for home, away, *counts in state["counts"]}
 
 
@@ -62,114 +61,114 @@ SCORES: Mapping[Result, float] = {"won": 1.0, "drawn": 0.5, "lost": 0.0}
 
 
 class Ratings(Protocol):
-    """Ratings by name. Whoever is new gets that of a parent, if it has one."""
+    """Ratings by name. A new player gets the rating of its parent, if it has one."""
 
     def add(self, name: str, parent: str | None = None) -> None:
-        """A new one; one that is there already stays as it is."""
+        """Add a player; a known player keeps its rating."""
         ...
 
     def book(self, home: str, away: str, result: Result) -> None:
-        """A game of these two, and how it came out for `home`."""
+        """Add a game of two players; `result` is the result of `home`."""
         ...
 
     def rating(self, name: str) -> float:
-        """The number."""
+        """Return the rating of a player."""
         ...
 
     def forget(self, name: str) -> None:
-        """Drop one."""
+        """Remove a player."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state as plain data."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore the state of `state_dict`."""
         ...
 
 
 class Elo:
-    """R <- R + k (score - expected), expected = 1 / (1 + 10^((R_other - R) / 400))."""
+    """Elo rating: R <- R + k (score - expected), expected = 1 / (1 + 10^((R_other - R) / 400))."""
 
     def __init__(self, *, k: float = 16.0, start: float = 1500.0) -> None:
-        """`k`: the largest step."""
+        """`k`: largest change by one game; `start`: initial rating."""
         self.k, self.start = k, start
         self._ratings: dict[str, float] = {}
 
     def add(self, name: str, parent: str | None = None) -> None:
-        """With the parent's number, or `start`."""
+        """Add a player with the rating of its parent, or `start`."""
         self._ratings.setdefault(name, self._ratings.get(parent or "", self.start))
 
     def book(self, home: str, away: str, result: Result) -> None:
-        """Both move by the same amount."""
+        """Change both ratings by the same amount."""
         first, second = self._ratings[home], self._ratings[away]
         step = self.k * (SCORES[result] - expected(first, second))
         self._ratings[home], self._ratings[away] = first + step, second - step
 
     def rating(self, name: str) -> float:
-        """The number."""
+        """Return the rating of a player."""
         return self._ratings[name]
 
     def forget(self, name: str) -> None:
-        """Drop one."""
+        """Remove a player."""
         del self._ratings[name]
 
     def state_dict(self) -> dict[str, Any]:
-        """The numbers."""
+        """Return the ratings."""
         return {"ratings": dict(self._ratings)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore them."""
+        """Restore the state of `state_dict`."""
         self._ratings = dict(state["ratings"])
 
 
 def expected(rating: float, other: float) -> float:
-    """The score that Elo expects of one with this rating against the other."""
+    """Return the expected score of a player with `rating` against one with `other`."""
     return float(1 / (1 + 10 ** ((other - rating) / 400)))
 
 
 class OpenSkill:
     """The Bayesian rating of the package openskill (Weng and Lin 2011): a mean and its deviation.
 
-    Its numbers are TrueSkill's: everybody begins at 25, and 99.7 % lie between 0 and 50.
+    The scale is TrueSkill's: the initial rating is 25, and 99.7 % lie between 0 and 50.
     """
 
     def __init__(self, *, mu: float = 25.0, sigma: float = 25 / 3, tau: float = 25 / 300) -> None:
         """Args:
-        mu: The mean that everybody begins with.
-        sigma: Its deviation then.
-        tau: How much less is known of one before every game, because players change.
+        mu: Initial mean.
+        sigma: Initial standard deviation.
+        tau: Standard deviation that is added before every game, because players change.
         """
-        from openskill.models import PlackettLuce  # a tenth of a second that only a league needs
+        from openskill.models import PlackettLuce  # 0.1 s to import, needed by leagues only
 
         self._model = PlackettLuce(mu=mu, sigma=sigma, tau=tau)
         self.start = (mu, sigma)
         self._ratings: dict[str, tuple[float, float]] = {}
 
     def add(self, name: str, parent: str | None = None) -> None:
-        """With the parent's mean and deviation, or the start's."""
+        """Add a player with the mean and deviation of its parent, or the initial ones."""
         self._ratings.setdefault(name, self._ratings.get(parent or "", self.start))
 
     def book(self, home: str, away: str, result: Result) -> None:
-        """Both move, the less known one further."""
+        """Change both ratings; the more uncertain rating changes more."""
         names, scores = (home, away), (SCORES[result], 1 - SCORES[result])
         teams = [[self._model.rating(*self._ratings[name])] for name in names]
         for name, (rated,) in zip(names, self._model.rate(teams, scores=list(scores)), strict=True):
             self._ratings[name] = (rated.mu, rated.sigma)
 
     def rating(self, name: str) -> float:
-        """The mean."""
+        """Return the mean of a player's rating."""
         return self._ratings[name][0]
 
     def forget(self, name: str) -> None:
-        """Drop one."""
+        """Remove a player."""
         del self._ratings[name]
 
     def state_dict(self) -> dict[str, Any]:
-        """Mean and deviation of each."""
+        """Return mean and deviation of each player."""
         return {"ratings": {name: list(each) for name, each in self._ratings.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore them."""
+        """Restore the state of `state_dict`."""
         self._ratings = {name: (mu, sigma) for name, (mu, sigma) in state["ratings"].items()}

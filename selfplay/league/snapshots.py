@@ -1,7 +1,4 @@
-"""Snapshots as policies: copies of what learned, in the engine while they are in the league.
-
-Rules: when a snapshot is added to a league, and which one is dropped when there are too many.
-"""
+"""Snapshots of policies in a league, and the rules that add and drop them."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from selfplay.engines import ServingEngine
+from selfplay.engines import Engine
 from selfplay.league import LeagueState, Snapshot
 from selfplay.learner.checkpoint import FROZEN, FrozenPolicy
 from selfplay.models.lora import frozen_copy
@@ -18,68 +15,70 @@ from selfplay.rollout.policy_pool import PolicyPool
 
 
 class SnapshotTrigger(Protocol):
-    """When a player's snapshot is added."""
+    """Rule that decides when a snapshot of a player is added."""
 
     def due(self, updates: int, rates: Sequence[float]) -> bool:
-        """Args:
-        updates: Of the player since its last snapshot.
-        rates: How often it beats each of its rivals.
+        """Return True if a snapshot is due.
+
+        Args:
+            updates: Number of updates of the player since its last snapshot.
+            rates: Win rates of the player against its targets.
         """
         ...
 
 
 class EveryNUpdates:
-    """After every so many updates."""
+    """Adds a snapshot every `updates` updates."""
 
     def __init__(self, *, updates: int) -> None:
-        """`updates`: how many."""
+        """`updates`: the interval, at least 1."""
         if updates < 1:
-            raise ValueError(f"updates is at least 1, not {updates}")
+            raise ValueError(f"updates must be at least 1, not {updates}")
         self.updates = updates
 
     def due(self, updates: int, rates: Sequence[float]) -> bool:
-        """Whether it has been so many."""
+        """Return True after enough updates."""
         return updates >= self.updates
 
 
 class OnWinRate:
-    """When the player beats every rival often enough, and in any case after `most` updates.
+    """AlphaStar's rule: adds a snapshot when the player beats every target often enough.
 
-    AlphaStar's rule: no earlier than after `least` updates.
+    It waits for at least `least` updates, and adds a snapshot after `most` updates in any case.
     """
 
     def __init__(self, *, least: int, most: int, above: float = 0.7) -> None:
-        """`above`: the rate that counts as beating."""
+        """`above`: win rate that counts as beating a target."""
         if not 1 <= least <= most:
-            raise ValueError(f"least is at least 1, most at least that: {least}, {most}")
+            raise ValueError(f"1 <= least <= most is required: {least}, {most}")
         self.least, self.most, self.above = least, most, above
 
     def due(self, updates: int, rates: Sequence[float]) -> bool:
-        """Whether it is time."""
+        """Return True if the rates or the number of updates ask for a snapshot."""
         beats_all = bool(rates) and min(rates) > self.above
         return updates >= self.least and (beats_all or updates > self.most)
 
 
 class EvictionPolicy(Protocol):
-    """Which snapshots go. It bounds how many there are, and so the memory that they take."""
+    """Rule that drops snapshots, to limit their number and so their memory."""
 
     most: int
-    """How many may stay."""
+    """Maximum number of snapshots."""
 
     def dropped(self, table: LeagueState) -> list[str]:
-        """Names of those to drop, which leave `most` at the most."""
+        """Return the names of the snapshots to drop, so that at most `most` remain."""
         ...
 
 
 class EvictOldest:
-    """The oldest go, of the player that has the most."""
+    """Drops the oldest snapshot of the player that has the most snapshots."""
 
     def __init__(self, *, most: int = 10) -> None:
-        """`most`: how many stay, of all players together."""
+        """`most`: maximum number of snapshots of all players together."""
         self.most = _at_least_one(most)
 
     def dropped(self, table: LeagueState) -> list[str]:
-        """The oldest above the limit."""
+        """Return the oldest snapshots above the limit."""
         left = list(table.snapshots)
         found = []
         while len(left) > self.most:
@@ -91,17 +90,17 @@ class EvictOldest:
 
 
 class EvictWeakest:
-    """Those go that the main players beat most of the time, the older first where two are alike.
+    """Drops the snapshots that the main players beat most often; the older one in a tie.
 
-    The newest snapshot stays whatever it is worth: it has hardly played.
+    The newest snapshot always stays, because it has played few games.
     """
 
     def __init__(self, *, most: int = 10) -> None:
-        """`most`: how many stay."""
+        """`most`: maximum number of snapshots."""
         self.most = _at_least_one(most)
 
     def dropped(self, table: LeagueState) -> list[str]:
-        """The most beaten above the limit."""
+        """Return the weakest snapshots above the limit."""
         *older, _ = table.past() or [""]
         beaten = {
             name: min(table.payoff.rate(main, name) for main in table.mains) for name in older
@@ -112,37 +111,38 @@ class EvictWeakest:
 
 def _at_least_one(most: int) -> int:
     if most < 1:
-        raise ValueError(f"most is at least 1, not {most}")
+        raise ValueError(f"most must be at least 1, not {most}")
     return most
 
 
 START = "start"
-"""What the first weights of a player are called, behind the `@`."""
+"""Suffix after `@` in the name of a player's initial weights."""
 
 
 class Snapshots:
-    """Copies of full weights, or of adapters alone over the very base of their player.
+    """The snapshots of a league as policies that the engine serves.
 
-    A copy takes the memory of what was copied until it is dropped, which limits how many there can
-    be; a key-value cache only those have that play in a step.
+    A snapshot copies the full weights of its player, or only its adapter over the shared base. It
+    takes that memory until it is dropped, which limits the number of snapshots. Only snapshots
+    that play in a step have a key-value cache.
     """
 
     def __init__(
         self,
         policies: Mapping[str, Policy],
         policy_pool: PolicyPool,
-        engine: ServingEngine,
+        engine: Engine,
         *,
         begin_again: Sequence[str] = (),
     ) -> None:
-        """`begin_again`: the players whose first weights are kept too."""
+        """`begin_again`: names of the players whose initial weights are stored too."""
         self.policies, self.policy_pool, self.engine = policies, policy_pool, engine
         self._copies: dict[str, Policy] = {}
         self._starts = {name: copy_of(policies[name], f"{name}@{START}") for name in begin_again}
         self._written: dict[str, Path] = {}
 
     def add(self, snapshot: Snapshot) -> None:
-        """A copy of the player as it is now, to be seated from now on."""
+        """Copy the player's current weights and add the copy to the engine and the pool."""
         copy = copy_of(self.policies[snapshot.player], snapshot.name, version=snapshot.updates)
         self._copies[snapshot.name] = copy
         self.engine.serve(copy.name, copy.model, copy.renderer.end_ids)
@@ -150,36 +150,36 @@ class Snapshots:
         self.policy_pool.add(copy.name, self.engine, copy.renderer)
 
     def remove(self, name: str) -> None:
-        """A copy that is not seated any more; its memory is free."""
+        """Remove a snapshot from the engine and the pool, and free its memory."""
         self.policy_pool.remove(name)
         self.engine.withdraw(name)
         del self._copies[name]
         self._written.pop(name, None)
 
     def rest(self) -> None:
-        """Let no copy keep a key-value cache until it plays again."""
+        """Free the key-value caches of all snapshots until they play again."""
         for name in self._copies:
             self.engine.release(name)
 
     def begin_again(self, player: str) -> None:
-        """Give a player its first weights back, in place."""
+        """Reset a player to its initial weights, in place."""
         policy, weights = self.policies[player], self._starts[player].model.state_dict()
         policy.model.load_state_dict(weights)
         self.engine.publish(player, policy.model.state_dict(), policy.version)
 
     def frozen(self) -> dict[str, FrozenPolicy]:
-        """What a checkpoint keeps, by folder name, with where it stands already."""
+        """Return the policies for a checkpoint by folder name, with their earlier files."""
         return {
             policy.name: FrozenPolicy(policy=policy, written=self._written.get(policy.name))
             for policy in self._all()
         }
 
     def written(self, place: Path) -> None:
-        """They stand in this checkpoint now."""
+        """Remember the checkpoint that now stores the snapshots."""
         self._written = {policy.name: place / FROZEN / policy.name for policy in self._all()}
 
     def load(self, place: Path, snapshots: Sequence[Snapshot]) -> None:
-        """Those of a checkpoint, in place of all that there are."""
+        """Replace all snapshots by those of a checkpoint."""
         for name in list(self._copies):
             self.remove(name)
         for snapshot in snapshots:
@@ -196,7 +196,7 @@ class Snapshots:
 
 
 def copy_of(policy: Policy, name: str, *, version: int = 0) -> Policy:
-    """A policy that stays as this one is now."""
+    """Return a frozen copy of a policy with its current weights."""
     return replace(
         policy,
         name=name,

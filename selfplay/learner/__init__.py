@@ -1,4 +1,4 @@
-"""The learner turns samples into gradient steps: objective, batch, learner."""
+"""The learner turns samples into gradient steps. This module holds its interfaces."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,44 +7,51 @@ from typing import Any, Protocol, runtime_checkable
 from selfplay.types import Sample
 
 
-class Trainer(Protocol):
-    """What improves one policy: a learner, or what stands for learners elsewhere."""
+class PolicyLearner(Protocol):
+    """The learner of one policy: a `Learner` in this process, or a proxy of learners in other
+    processes.
+
+    The runtime makes it; the training loop calls `update` once per step.
+    """
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of how the model is computed."""
+        """Notes for the user about how the model is computed."""
         ...
 
     def update(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
-        """One pass over the samples; returns metrics."""
+        """Make one pass over the samples. Returns metrics."""
         ...
 
     def weights(self) -> Mapping[str, Any]:
-        """What an engine is given to sample with, as a state dictionary."""
+        """Return the weights for an engine, as a state dictionary."""
         ...
 
     def begin_again(self) -> None:
-        """Forget everything but the weights that the policy has in this process."""
+        """Reset optimizer, counters and EMA; the policy's weights in this process stay."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the weights, which are saved with the policy."""
+        """Return everything except the weights, which are saved with the policy."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the policy's weights of this process and what `state_dict` gave."""
+        """Continue with the policy's weights of this process and the state of `state_dict`."""
         ...
 
 
 @runtime_checkable
 class Sharded(Protocol):
-    """A trainer whose state no process holds whole: it has files of its own, which a learner of one
-    process reads by `shards.load`."""
+    """A trainer whose state is divided among processes, each of which writes files of its own.
+
+    A learner of one process reads them by `sharded_checkpoint.load`.
+    """
 
     def save_shards(self, folder: Path) -> Mapping[str, str]:
-        """Write everything but the weights into a folder that is there; SHA-256 by file name."""
+        """Write everything except the weights into an existing folder. Returns SHA-256 by file
+        name."""
         ...
 
     def load_shards(self, folder: Path) -> None:
-        """Go on with the policy's weights of this process and what was written there."""
+        """Continue with the policy's weights of this process and the files of the folder."""
         ...

@@ -1,8 +1,9 @@
-"""Activation checkpointing: a block's inner activations are made again in the backward pass.
+"""Activation checkpointing: recomputes a block's inner activations in the backward pass.
 
-What stays is the input of every block, in place of all that its layers compute (1604.06174): a
-third more work for a memory that hardly grows with depth. transformers' own switch works in
-training mode alone, which switches on dropout, and refuses the caches that rows with a stem need.
+Only the input of each block stays in memory instead of everything that its layers compute
+(1604.06174): a third more compute for a memory that hardly grows with depth. The switch of
+transformers works only in training mode, which enables dropout, and refuses the caches that rows
+with a stem need.
 """
 
 from copy import copy
@@ -17,13 +18,14 @@ from selfplay.errors import ConfigError
 
 
 def blocks(model: PreTrainedModel) -> list[torch.nn.Module]:
-    """The model's equal parts, one above the other, as its class names them."""
+    """Return the model's repeated blocks in order, as its class names them."""
     named = set(getattr(model, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in named]
 
 
 def recompute(model: PreTrainedModel) -> None:
-    """Have the blocks of a model computed again in backward passes; ConfigError where it cannot."""
+    """Recompute the blocks of a model in backward passes. Raises ConfigError if the model
+    cannot."""
     found = blocks(model)
     if not found or not getattr(model, "supports_gradient_checkpointing", False):
         raise ConfigError(
@@ -37,17 +39,20 @@ def recompute(model: PreTrainedModel) -> None:
 
 @lru_cache
 def _recomputed(kind: Any) -> Any:
-    """The class with another `forward`: so that copies of a block compute with their own tensors,
-    and its name and those of its tensors stay."""
+    """Return a subclass with another `forward`.
+
+    A subclass is used so that copies of a block compute with their own tensors, and the names of
+    the class and of the tensors stay.
+    """
 
     def forward(self: torch.nn.Module, *given: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
             return kind.forward(self, *given, **named)
-        caches = [each for each in (*given, *named.values()) if isinstance(each, Cache)]
+        caches = [value for value in (*given, *named.values()) if isinstance(value, Cache)]
         before = [[copy(layer) for layer in cache.layers] for cache in caches]
 
         def run(*given: Any, **named: Any) -> Any:
-            # A block appends to its cache: the second time it must find what it found the first.
+            # A block appends to its cache, so the second pass must start from the same cache.
             for cache, layers in zip(caches, before, strict=True):
                 cache.layers = [copy(layer) for layer in layers]
             return kind.forward(self, *given, **named)

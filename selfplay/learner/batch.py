@@ -1,7 +1,8 @@
-"""Samples as micro-batches: rows of tokens to compute, and where the samples read them.
+"""Samples as micro-batches: rows of tokens to compute, and the positions at which samples read
+them.
 
-A row is one sample, or a trie of several that share prefixes. Rows are padded on the right, where
-causal attention sees no padding, so that plain rows need no mask at all.
+A row is one sample, or a trie of several samples that share prefixes. Rows are padded on the right,
+where causal attention sees no padding, so that plain rows need no mask.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,35 +16,42 @@ from torch import Tensor
 from selfplay.types import Sample, Turn
 
 MASK = 2**25
-"""Elements of the masks of one micro-batch of tries, at most; 128 MiB in float32."""
+"""Largest number of mask elements of one micro-batch of tries; 128 MiB in float32."""
 STEM = 128
-"""Columns that are worth computing first, and without a mask: a pass of its own costs something."""
+"""Smallest number of stem columns for which a pass of their own, without a mask, is worthwhile."""
 PADDING = 512
-"""Padding of one micro-batch, in tokens: about what another forward and backward pass costs."""
+"""Largest padding of one micro-batch, in tokens: about the cost of another forward and backward
+pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """What one sample adds to a row."""
+    """The tokens of one sample in a row. `packing.Packer` makes it; `pad` reads it."""
 
     sample: Sample
     columns: NDArray[np.int64]
-    """[L] the columns of the sample's tokens, shared ones included."""
+    """[L] columns of the sample's tokens, including shared ones."""
     shared: int
-    """How many of them were in the row before."""
+    """Number of leading tokens that the row already had."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedRow:
-    """A sequence of distinct tokens, and the samples that are paths through it."""
+    """A sequence of distinct tokens, and the samples that are paths through it.
+
+    `packing.Packer` makes it; `cut` and `pad` turn rows into a `Batch`.
+    """
 
     width: int
-    """T, its tokens."""
+    """T, number of tokens."""
     stem: int
-    """How many of them, from the first on, each see all that stand before them: all of one sample,
-    and of a conversation in which every turn begins with the turn before it."""
+    """Number of leading tokens that each see all tokens before them.
+
+    These are all tokens in a row of one sample, and in a row of a conversation in which every turn
+    begins with the turn before it.
+    """
     spans: tuple[Span, ...]
-    """Its samples, in the order in which they were added."""
+    """Samples of the row, in the order in which they were added."""
     far: tuple[bool, ...] = ()
     """For each model, True if the samples are longer than its `ContextReach.turn`. Only rows with
     equal values share a pass."""
@@ -51,53 +59,59 @@ class PackedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A micro-batch: R rows of T columns, in which S samples read N tokens; C the longest one's."""
+    """A micro-batch: R rows of T columns, in which S samples read N tokens; C is the longest
+    completion.
+
+    `pad` makes it; `logprobs.Scorer` and the objective read it.
+    """
 
     ids: Tensor
     """[R, T] token ids."""
     positions: Tensor
-    """[R, T] positions within the samples; 0 for padding, so that no position is larger than in
-    the longest sample."""
+    """[R, T] positions within the samples; 0 for padding, so that no position exceeds the longest
+    sample."""
     ends: Tensor | None
-    """[R, T] the last column that sees each token: those from its own to there do, no others. None
-    where in every row each column sees all that stand before it."""
+    """[R, T] last column that sees each token: its own column and all up to this one do, no others.
+    None if in every row each column sees all columns before it."""
     stem: int
-    """How many columns are such in all rows, if they are worth a pass of their own; 0 if not."""
+    """Number of leading stem columns that all rows have, if a pass of their own is worthwhile; else
+    0."""
     places: Tensor
-    """[N] where in the flattened rows a token is predicted from."""
+    """[N] indices in the flattened rows from which tokens are predicted."""
     targets: Tensor
-    """[N] the tokens predicted."""
+    """[N] ids of the predicted tokens."""
     temperature: Tensor
-    """[N] at which they were sampled."""
+    """[N] sampling temperatures of these tokens."""
     reads: Tensor | None
-    """[trainable tokens] which of the N each of them is; None: each is its own."""
+    """[trainable tokens] index into N of each trainable token; None if they are in the same
+    order."""
     old_logprobs: Tensor
-    """[S, C] nats; 0 where a token has no loss and the sampler's value is not finite."""
+    """[S, C] nats under the sampler; 0 for a token without loss whose value is not finite."""
     advantages: Tensor
-    """[S, C]."""
+    """[S, C] advantages per token."""
     mask: Tensor
     """[S, C] 1.0 on trainable tokens."""
     samples: tuple[Sample, ...]
-    """What they are, for error messages."""
+    """Samples of the batch, for error messages."""
     passes: int
-    """Of the model, at least as many as it needs: other ranks wait in each."""
+    """Number of passes of the model, at least as many as needed: other ranks wait in each pass."""
 
     def scatter(self, values: Tensor, background: Tensor) -> Tensor:
-        """[S, C] `values` [N] where the samples read them, `background` [S, C] elsewhere."""
+        """Return [S, C] with `values` [N] at trainable tokens and `background` [S, C] elsewhere."""
         if self.reads is not None:
             values = values[self.reads.to(values.device)]
         return background.masked_scatter(self.mask.to(values.device) > 0, values)
 
 
 def trainable_tokens(sample: Sample) -> int:
-    """How many tokens of the sample carry loss."""
+    """Return the number of tokens of the sample with a loss."""
     return sum(sample.turn.loss_mask)
 
 
 def computed(sample: Sample) -> tuple[int, ...]:
-    """The tokens that must be computed: all before the last one that carries loss."""
+    """Return the tokens that must be computed: all before the last one with a loss."""
     turn = sample.turn
-    last = max((place for place, counts in enumerate(turn.loss_mask) if counts), default=0)
+    last = max((index for index, counts in enumerate(turn.loss_mask) if counts), default=0)
     return turn.prompt_ids + turn.completion_ids[:last]
 
 
@@ -108,7 +122,7 @@ def check(sample: Sample) -> None:
     lengths = {"logprobs": len(turn.logprobs), "loss_mask": len(turn.loss_mask)}
     if isinstance(sample.advantage, tuple):
         lengths["advantage"] = len(sample.advantage)
-    wrong = [f"{found} {name}" for name, found in lengths.items() if found != count]
+    wrong = [f"{size} {name}" for name, size in lengths.items() if size != count]
     if not turn.prompt_ids:
         wrong.append("no prompt to predict its first token from")
     if wrong:
@@ -116,24 +130,25 @@ def check(sample: Sample) -> None:
 
 
 def named(sample: Sample) -> str:
-    """The sample's name for an error: group, episode and agent."""
+    """Return the sample's name for an error: group, episode and agent."""
     return f"sample {sample.group}/{sample.episode}/{sample.turn.agent}"
 
 
 def alone(sample: Sample, *, far: tuple[bool, ...] = ()) -> PackedRow:
-    """The sample as a row of its own; `far` as in `PackedRow`."""
+    """Return the sample as a row of its own; `far` as in `PackedRow`."""
     width = len(computed(sample))
     span = Span(sample=sample, columns=np.arange(width), shared=0)
     return PackedRow(width=width, stem=width, spans=(span,), far=far)
 
 
 def micro_batches(rows: Sequence[PackedRow], *, max_tokens: int) -> Iterator[Batch]:
-    """Rows of similar widths, at most `max_tokens` tokens a micro-batch, padding included."""
+    """Return micro-batches of rows of similar widths, at most `max_tokens` tokens each with
+    padding."""
     return map(pad, cut(rows, max_tokens=max_tokens))
 
 
 def nothing() -> PackedRow:
-    """A row in which nothing is read: what is computed of it has no gradient."""
+    """Return a row without trainable tokens, whose computation has no gradient."""
     turn = Turn(
         agent="",
         role="",
@@ -150,50 +165,51 @@ def nothing() -> PackedRow:
 def cut(
     rows: Sequence[PackedRow], *, max_tokens: int, mask: float = MASK
 ) -> Iterator[list[PackedRow]]:
-    """The rows of each micro-batch, at least one.
+    """Return the rows of each micro-batch, at least one row each.
 
-    Sorted by width and cut where padding adds up; the loss's denominators are those of the whole
-    batch, so the cut changes nothing but speed. Tries are kept from plain rows, which need no mask,
-    and their masks within `mask` elements. Rows with another `far` are kept apart.
+    Rows are sorted by width and cut where padding adds up. The loss's denominators are those of the
+    whole batch, so the cut affects only speed. Tries are separate from plain rows, which need no
+    mask, and their masks stay within `mask` elements. Rows with different `far` are separate.
     """
     kinds = sorted({(row.stem < row.width, row.far) for row in rows})
     for tree, far in kinds:
         kind = [row for row in rows if (row.stem < row.width) is tree and row.far == far]
-        held: list[PackedRow] = []
+        part: list[PackedRow] = []
         padding = 0
         for row in sorted(kind, key=lambda row: row.width, reverse=True):
-            width = held[0].width if held else row.width
-            tokens = (len(held) + 1) * width
+            width = part[0].width if part else row.width
+            tokens = (len(part) + 1) * width
             padding += width - row.width
-            behind = width - common_stem([*held, row])
-            too_many = tokens > max_tokens or (tree and tokens * behind > mask)
-            if held and (too_many or padding > PADDING):
-                yield held
-                held, padding = [], 0
-            held.append(row)
-        if held:
-            yield held
+            after_stem = width - common_stem([*part, row])
+            too_many = tokens > max_tokens or (tree and tokens * after_stem > mask)
+            if part and (too_many or padding > PADDING):
+                yield part
+                part, padding = [], 0
+            part.append(row)
+        if part:
+            yield part
 
 
 def common_stem(rows: Sequence[PackedRow]) -> int:
-    """How many columns of all the rows are computed first and without a mask."""
+    """Return the number of columns of all the rows that are computed first and without a mask."""
     stem = min(row.stem for row in rows)
     return stem if stem >= STEM else 0
 
 
 def passes(rows: Sequence[PackedRow]) -> int:
-    """How many passes a micro-batch of these rows needs: a stem comes before what is behind it."""
+    """Return the number of passes of a micro-batch of these rows: a stem is computed before its
+    branches."""
     trees = any(row.stem < row.width for row in rows)
     return 2 if trees and common_stem(rows) else 1
 
 
 def pad(rows: Sequence[PackedRow], *, least: int = 1, masked: bool = False) -> Batch:
-    """The rows as one micro-batch; ValueError for a sample that cannot be in one.
+    """Return the rows as one micro-batch. Raises ValueError for a sample that cannot be in one.
 
     Args:
-        rows: At least one.
-        least: Passes of the model, at least.
-        masked: Whether plain rows say who sees them, too.
+        rows: At least one row.
+        least: Smallest number of passes of the model.
+        masked: True if plain rows get a mask too.
     """
     spans = [(number, span) for number, row in enumerate(rows) for span in row.spans]
     width = max(row.width for row in rows)
@@ -213,20 +229,20 @@ def pad(rows: Sequence[PackedRow], *, least: int = 1, masked: bool = False) -> B
         advantages[place, :count] = _known(span.sample.advantage, mask[place, :count])
         offsets = np.flatnonzero(turn.loss_mask)
         from_where = number * width + columns[len(turn.prompt_ids) - 1 + offsets]
-        said = np.array(turn.completion_ids)[offsets]
-        tokens.append(np.stack([from_where, said, np.full(len(said), turn.temperature)]))
-    found, reads = np.concatenate(tokens, axis=1), None
-    if len(spans) > len(rows):  # branches share tokens of completions too
-        found, reads = np.unique(found, axis=1, return_inverse=True)
+        chosen = np.array(turn.completion_ids)[offsets]
+        tokens.append(np.stack([from_where, chosen, np.full(len(chosen), turn.temperature)]))
+    read, reads = np.concatenate(tokens, axis=1), None
+    if len(spans) > len(rows):  # branches share tokens of completions
+        read, reads = np.unique(read, axis=1, return_inverse=True)
     trees = masked or any(row.stem < row.width for row in rows)
     return Batch(
         ids=torch.from_numpy(ids),
         positions=torch.from_numpy(positions),
         ends=torch.from_numpy(_ends(rows, width)) if trees else None,
         stem=common_stem(rows) if trees and not masked else 0,
-        places=torch.tensor(found[0], dtype=torch.long),
-        targets=torch.tensor(found[1], dtype=torch.long),
-        temperature=torch.tensor(found[2], dtype=torch.float32),
+        places=torch.tensor(read[0], dtype=torch.long),
+        targets=torch.tensor(read[1], dtype=torch.long),
+        temperature=torch.tensor(read[2], dtype=torch.float32),
         reads=None if reads is None else torch.from_numpy(reads.reshape(-1)),
         old_logprobs=torch.from_numpy(old),
         advantages=torch.from_numpy(advantages),
@@ -237,14 +253,17 @@ def pad(rows: Sequence[PackedRow], *, least: int = 1, masked: bool = False) -> B
 
 
 def _known(values: float | Sequence[float], mask: NDArray[np.float32]) -> NDArray[np.float64]:
-    """[C] the values, with 0 for a value that is not finite on a token without loss: the value is
-    not used, but 0 times the value would be NaN."""
-    found = np.broadcast_to(np.asarray(values, dtype=np.float64), mask.shape)
-    return np.where((mask > 0) | np.isfinite(found), found, 0.0)
+    """Return [C] values, with 0 for a value that is not finite on a token without loss.
+
+    Such a value is not used, but 0 times the value would be NaN.
+    """
+    array = np.broadcast_to(np.asarray(values, dtype=np.float64), mask.shape)
+    return np.where((mask > 0) | np.isfinite(array), array, 0.0)
 
 
 def _ends(rows: Sequence[PackedRow], width: int) -> NDArray[np.int32]:
-    """[R, T] the last column of each token's subtree: samples are added in depth-first order."""
+    """Return [R, T] the last column of each token's subtree. Samples are added in depth-first
+    order."""
     ends = np.tile(np.arange(width, dtype=np.int32), (len(rows), 1))  # padding sees itself
     for row, own in zip(rows, ends, strict=True):
         for span in row.spans:

@@ -1,6 +1,5 @@
-"""Checkpoints: all that a run needs to go on, written whole or not at all."""
+"""Checkpoints: everything that a run needs to continue, written completely or not at all."""
 
-import hashlib
 import io
 import json
 import os
@@ -16,6 +15,7 @@ import torch
 
 from selfplay.credit import Stateful
 from selfplay.errors import DivergedError, RunError, one_line
+from selfplay.files import sha256
 from selfplay.learner import Sharded
 from selfplay.models.lora import BASES
 from selfplay.models.policy import Policy
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 SHARDS = "learners"
-"""Folder of the learners that several processes write in part."""
+"""Folder of the learners whose state several processes write in parts."""
 FROZEN = "snapshots"
-"""Folder of the copies that do not change any more."""
+"""Folder of the policies that do not change any more."""
 ASIDE = ".old"
-"""Behind the name of a checkpoint that another is about to replace."""
+"""Suffix of a checkpoint that is about to be replaced."""
 REPLACED = "being replaced, or left so by a kill, which train resume=RUN mends"
-"""What is wrong with a checkpoint of which nothing stands but what was set aside."""
+"""Fault of a checkpoint of which only the old version, set aside for its replacement, exists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenPolicy:
-    """A policy that stays as it is from one checkpoint to the next."""
+    """A policy that does not change from one checkpoint to the next, such as a snapshot."""
 
     policy: Policy
-    """The policy."""
+    """The frozen policy."""
     written: Path | None = None
-    """Where it stands in the checkpoint before."""
+    """Folder of the policy in the previous checkpoint."""
 
 
 def save(
@@ -57,16 +57,16 @@ def save(
     spare: int | None = None,
     frozen: Mapping[str, FrozenPolicy] | None = None,
 ) -> Path:
-    """Write `folder/<step>`; of the older ones only the newest `keep` stay.
+    """Write `folder/<step>`, and remove all but the newest `keep` of the older checkpoints.
 
-    With `spare` the newest up to that step stays too, with all behind it.
+    With `spare`, the newest checkpoint up to that step stays too, with all after it.
 
-    Everything is written beside its place and renamed into it, so that a kill leaves either the old
-    state or the new one; a checkpoint that stands there already is set aside before that, and gone
-    only after it. The manifest with every file's hash is written last.
+    Everything is written into a partial folder that is then renamed, so that a kill leaves either
+    the old state or the new one. A checkpoint that already exists is set aside before the renaming,
+    and removed only after it. The manifest with the hash of every file is written last.
 
-    Raises DivergedError, and writes nothing, if a weight that is trained (of a policy or of a
-    credit method) is not finite: a run cannot continue from such weights.
+    Raises DivergedError, and writes nothing, if a trained weight (of a policy or of a credit
+    method) is not finite: a run cannot continue from such weights.
     """
     _refuse_broken(folder, step, policies, learners)
     place = folder / f"{step:06d}"
@@ -84,7 +84,7 @@ def save(
             text = json.dumps({"step": step, "versions": versions, **state})
             (partial / "state.json").write_text(text, encoding="utf-8")
             hashes = {
-                name: known.get(name) or _hash(path)
+                name: known.get(name) or sha256(path)
                 for path in sorted(partial.rglob("*"))
                 for name in [str(path.relative_to(partial))]
                 if path.is_file()
@@ -106,7 +106,7 @@ def save(
             raise
         finally:
             recover(folder)
-    # A later one can only be a damaged one that the run fell back from: it counts for nothing.
+    # A later checkpoint can only be a damaged one that the run fell back from: it is not counted.
     done = [path for path in folder.iterdir() if _numbered(path) and int(path.name) <= step]
     spared = [path for path in done if spare is not None and int(path.name) <= spare]
     for old in sorted(done, key=_step)[:-keep]:
@@ -131,8 +131,10 @@ def _refuse_broken(
 
 
 def _broken(policies: Mapping[str, Policy], learners: Mapping[str, Stateful]) -> Iterator[str]:
-    """Names of tensors that are not finite, among the trained weights of policies and of credit
-    methods. Weights that other ranks train are checked in this process's policies."""
+    """Yield the names of trained tensors that are not finite, of policies and of credit methods.
+
+    Weights that other ranks train are checked in this process's policies.
+    """
     for name, policy in policies.items():
         for path, tensor in policy.model.named_parameters():
             if tensor.requires_grad and not _finite(tensor):
@@ -145,8 +147,10 @@ def _broken(policies: Mapping[str, Policy], learners: Mapping[str, Stateful]) ->
 
 
 def _tensors(state: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """All tensors of nested mappings and sequences, with their paths, except an optimizer's:
-    its squares of large gradients may be infinite although the weights are finite."""
+    """Yield all tensors of nested mappings and sequences, with their paths, except an optimizer's.
+
+    An optimizer's squares of large gradients may be infinite although the weights are finite.
+    """
     if isinstance(state, torch.Tensor):
         yield path, state
     elif isinstance(state, Mapping):
@@ -163,10 +167,11 @@ def _finite(tensor: torch.Tensor) -> bool:
 
 
 def latest(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint, and what is wrong with each newer one.
+    """Return the newest whole checkpoint, and the fault of each newer one.
 
-    None if the run has not come as far as its first. Raises RunError, naming what is wrong, if
-    there are checkpoints but no whole one. Nothing is written: the run may be at work.
+    Returns None if the run has not reached its first checkpoint. Raises RunError, naming the
+    faults, if there are checkpoints but no whole one. Nothing is written, because the run may be
+    active.
     """
     aside = (folder / path.stem[1:] for path in folder.glob(f".[0-9]*{ASIDE}"))
     found = {*kept(folder), *(place for place in aside if place.name.isdecimal())}
@@ -184,7 +189,8 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def kept(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first, whole or damaged; an empty folder is none."""
+    """Return the checkpoints in a folder, newest first, whole or damaged; an empty folder does not
+    count."""
     found = [path for path in folder.glob("[0-9]*") if _numbered(path) and _holds_something(path)]
     return sorted(found, key=_step, reverse=True)
 
@@ -206,12 +212,13 @@ def _holds_something(path: Path) -> bool:
 
 
 def before(folder: Path, step: int) -> Path | None:
-    """The newest whole checkpoint from before a step, or None."""
+    """Return the newest whole checkpoint from before a step, or None."""
     return next((p for p in kept(folder) if int(p.name) < step and broken(p) is None), None)
 
 
 def at(folder: Path, step: int) -> Path:
-    """The whole checkpoint of a step; RunError, naming those that there are, where it has none."""
+    """Return the whole checkpoint of a step. Raises RunError with the steps that exist if there is
+    none."""
     whole = {int(path.name): path for path in kept(folder) if broken(path) is None}
     if step not in whole:
         steps = ", ".join(map(str, sorted(whole))) or "none"
@@ -220,7 +227,7 @@ def at(folder: Path, step: int) -> Path:
 
 
 def drop_after(folder: Path, step: int) -> None:
-    """Drop the checkpoints from behind a step, the newest first."""
+    """Remove the checkpoints after a step, the newest first."""
     found = [path for path in folder.glob("[0-9]*") if _numbered(path)]
     with reporting_disk(folder):
         for place in sorted(found, key=_step, reverse=True):
@@ -229,7 +236,7 @@ def drop_after(folder: Path, step: int) -> None:
 
 
 def broken(place: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+    """Return the fault of a checkpoint, or None."""
     try:
         hashes = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -242,7 +249,7 @@ def broken(place: Path) -> str | None:
             return "its manifest names a file outside it"
         if not path.is_file():
             return f"{name} is missing"
-        if _hash(path) != expected:
+        if sha256(path) != expected:
             return f"{name} is damaged"
     return None
 
@@ -250,7 +257,7 @@ def broken(place: Path) -> str | None:
 def load(
     place: Path, *, policies: Mapping[str, Policy], learners: Mapping[str, Stateful] | None
 ) -> dict[str, Any]:
-    """Restore policies and learners from a whole checkpoint; returns the rest of the state.
+    """Restore policies and learners from a whole checkpoint. Returns the rest of the state.
 
     With `learners` None the state of learners is not read, because nothing will be trained.
     """
@@ -276,14 +283,15 @@ def load(
         elif isinstance(learner, Sharded):
             learner.load_shards(written)
         else:
-            from selfplay.learner import sharded_checkpoint  # much to import for what few runs need
+            from selfplay.learner import sharded_checkpoint  # a slow import that few runs need
 
             sharded_checkpoint.load(cast("Learner", learner), written)
     return state
 
 
 def _read_learners(path: Path) -> dict[str, Any]:
-    """The state of learners, as tensors and plain values; RunError if it holds anything else."""
+    """Return the state of learners, as tensors and plain values. Raises RunError for anything
+    else."""
     try:
         found: dict[str, Any] = torch.load(path, weights_only=True)
     except pickle.UnpicklingError as error:
@@ -297,7 +305,8 @@ def _read_learners(path: Path) -> dict[str, Any]:
 
 
 def read_state(place: Path) -> dict[str, Any]:
-    """Return the state beside weights and optimizers of a whole checkpoint; else raise RunError."""
+    """Return the state of a whole checkpoint without weights and optimizers. Raises RunError if it
+    cannot be read."""
     path = place / "state.json"
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
@@ -309,9 +318,11 @@ def read_state(place: Path) -> dict[str, Any]:
 
 
 def recover(folder: Path) -> None:
-    """Put back what `save` had set aside when it was killed; drop it where its successor stands.
+    """Put back a checkpoint that `save` had set aside when it was killed; remove it if its
+    successor exists.
 
-    For whoever holds the run's lock: between the two renames of a save, another would undo one.
+    Only the holder of the run's lock may call this function, because another process's save may be
+    between its two renames.
     """
     with reporting_disk(folder):
         for aside in folder.glob(f".*{ASIDE}"):
@@ -323,7 +334,8 @@ def recover(folder: Path) -> None:
 
 
 def _save_learners(learners: Mapping[str, Stateful], partial: Path) -> dict[str, str]:
-    """Write what they know, together or each rank its part; returns hashes of what is hashed."""
+    """Write the state of learners, together or in parts by each rank. Returns the hashes that are
+    known."""
     hashes: dict[str, str] = {}
     whole: dict[str, Any] = {}
     for name, learner in learners.items():
@@ -332,9 +344,9 @@ def _save_learners(learners: Mapping[str, Stateful], partial: Path) -> dict[str,
             continue
         folder = partial / SHARDS / name
         folder.mkdir(parents=True)
-        found = learner.save_shards(folder)
-        hashes |= {str(Path(SHARDS, name, file)): each for file, each in found.items()}
-    # By way of memory: on a full disk, torch's own writer reports no OSError.
+        written = learner.save_shards(folder)
+        hashes |= {str(Path(SHARDS, name, file)): digest for file, digest in written.items()}
+    # Serialize in memory first: on a full disk, torch's own writer reports no OSError.
     memory = io.BytesIO()
     torch.save(whole, memory)
     (partial / "learners.pt").write_bytes(memory.getbuffer())
@@ -344,7 +356,7 @@ def _save_learners(learners: Mapping[str, Stateful], partial: Path) -> dict[str,
 def _save_policies(policies: Mapping[str, Policy], partial: Path, place: Path) -> None:
     """Write the policies, and once each the bases of adapters that only this run has.
 
-    An adapter names its base by an absolute path, because transformers takes a relative one from
+    An adapter names its base by an absolute path, because transformers resolves a relative one from
     the current folder.
     """
     for name, policy in policies.items():
@@ -361,31 +373,26 @@ def _save_policy(policy: Policy, name: Path, partial: Path, place: Path) -> None
 
 
 def _save_frozen(frozen: Mapping[str, FrozenPolicy], partial: Path, place: Path) -> dict[str, str]:
-    """Write what does not change; returns the hashes of files that stood there before.
+    """Write policies that do not change. Returns the hashes of files that existed before.
 
-    Full weights get a second name for the very files of the checkpoint before, so that they are on
-    the disk once, and as long as any checkpoint has them. An adapter is small, and names the base
-    of its own checkpoint.
+    Full weights become hard links to the files of the previous checkpoint, so that they are on the
+    disk once, and as long as any checkpoint has them. An adapter is small, and names the base of
+    its own checkpoint.
     """
     hashes: dict[str, str] = {}
-    for name, each in frozen.items():
-        target, source = partial / FROZEN / name, each.written
-        if source is None or not source.is_dir() or each.policy.base is not None:
-            _save_policy(each.policy, Path(FROZEN, name), partial, place)
+    for name, copy in frozen.items():
+        target, source = partial / FROZEN / name, copy.written
+        if source is None or not source.is_dir() or copy.policy.base is not None:
+            _save_policy(copy.policy, Path(FROZEN, name), partial, place)
             continue
         target.mkdir(parents=True)
         known = json.loads((source.parent.parent / MANIFEST).read_text(encoding="utf-8"))
         for path in source.iterdir():
             try:
                 os.link(path, target / path.name)
-            except OSError:  # no such names on this file system, or too many
+            except OSError:  # the file system has no hard links, or the file has too many
                 shutil.copy2(path, target / path.name)
             key = str(Path(FROZEN, name, path.name))
             if key in known:
                 hashes[key] = known[key]
     return hashes
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

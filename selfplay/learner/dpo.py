@@ -1,4 +1,4 @@
-"""Direct preference optimisation: pairs of completions of one prompt, one better than the other."""
+"""Direct preference optimisation: learns from pairs of completions of one prompt."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,19 +19,20 @@ class DPO:
 
     A log-ratio is the sum over a completion's tokens of log pi - log pi_reference. The gradient of
     a pair is -beta sigmoid(-m) times that of (log pi of the better - log pi of the worse), so one
-    pass without gradients weighs every completion and the pair need not share a micro-batch. The
-    learner's figure `loss` is therefore the weighted log-probability; `preference_loss` is DPO's.
+    pass without gradients computes the weight of every completion, and the completions of a pair
+    need not share a micro-batch. The learner's metric `loss` is therefore the weighted
+    log-probability; `preference_loss` is the loss of DPO.
 
     Samples come in pairs (`Sample.pair`), as `credit=preference` makes them: advantage above 0 for
     the better one, below 0 for the worse. A pair of which only one completion has trainable tokens
-    is left out, and counted in the metric `preference_left_out`: without the other completion there
-    is no margin.
+    is left out and counted in the metric `preference_left_out`, because it has no margin.
     """
 
     beta: float = 0.1
-    """How far the policy may move from the reference: smaller is farther."""
+    """Strength of the pull to the reference: with a smaller value the policy moves farther from
+    it."""
     smoothing: float = 0.0
-    """Share of the pairs that are taken to be labelled the wrong way round."""
+    """Fraction of the pairs that are assumed to have swapped labels."""
 
     reference: ClassVar[Literal["initial"]] = "initial"
     ema_rate: ClassVar[float] = 0.0
@@ -49,7 +50,8 @@ class DPO:
     def prepare(
         self, samples: Sequence[Sample], score: Score
     ) -> tuple[list[Sample], dict[str, float]]:
-        """The samples of whole pairs with their weights as advantages; metrics of the pairs.
+        """Return the samples of whole pairs with their weights as advantages, and metrics of the
+        pairs.
 
         `samples` are those with trainable tokens. Raises ConfigError for a sample without a pair,
         and ValueError for a pair that is not one better and one worse sample.
@@ -88,7 +90,7 @@ class DPO:
         }
 
     def loss(self, scores: LossInputs, totals: BatchCounts) -> tuple[Tensor, dict[str, float]]:
-        """This micro-batch's share of the mean over pairs, and sums of diagnostics."""
+        """Return the part of the mean over pairs from this micro-batch, and sums of diagnostics."""
         weighted = (scores.logprobs * scores.advantages * scores.mask).sum()
         surprisal = float((-scores.logprobs.detach() * scores.mask).sum())
         return -weighted * 2 / totals.sequences, {"surprisal": surprisal}
@@ -102,7 +104,7 @@ def _sign(sample: Sample) -> int:
 
 
 def _total(sample: Sample, logprobs: Sequence[float]) -> float:
-    """Log-probability of what the policy itself chose."""
+    """Return the log-probability of the tokens that the policy itself chose."""
     return sum(value for value, own in zip(logprobs, sample.turn.loss_mask, strict=True) if own)
 
 

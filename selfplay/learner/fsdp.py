@@ -1,9 +1,7 @@
-"""A learner whose tensors are cut among the ranks of a process group (FSDP2).
+"""A learner whose tensors are sharded over the ranks of a process group (FSDP2).
 
-Every rank computes its share of a batch's samples. The loss's denominators are those of the whole
-batch, so gradients are added up over the ranks, not averaged.
-
-The samples of a batch cut into shares, one for each rank.
+Every rank computes a part of a batch's samples (`partition_by_work`). The loss's denominators are
+those of the whole batch, so gradients are added over the ranks, not averaged.
 """
 
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -28,49 +26,51 @@ from selfplay.types import Sample
 
 
 def partition_by_work(samples: Sequence[Sample], count: int, *, packed: bool) -> list[list[int]]:
-    """Indices of the samples by share: of about equal work, and with neighbours together.
+    """Return indices of the samples by rank: equal work, with neighbours together.
 
-    Sorted by their tokens, samples that share a prefix are neighbours. The order is cut in places
-    of equal work, so that at most `count` - 1 prefixes are computed twice.
+    Samples are sorted by their tokens, so that samples with a common prefix are neighbours. The
+    order is cut into parts of about equal work, so that at most `count` - 1 prefixes are computed
+    twice.
 
     Args:
-        samples: What is to be computed.
-        count: Number of shares; some are empty where there are fewer samples.
-        packed: Whether neighbours may compute what they share once.
+        samples: Samples to compute.
+        count: Number of parts; some are empty if there are fewer samples.
+        packed: True if neighbours compute a common prefix once.
     """
     if count == 1 or not samples:
         return [list(range(len(samples))), *([] for _ in range(count - 1))]
     ids = [computed(sample) for sample in samples]
     order = sorted(range(len(samples)), key=ids.__getitem__)
     arrays = [np.array(ids[index], dtype=np.int64) for index in order]
-    work = [len(each) for each in arrays]
+    work = [len(array) for array in arrays]
     if packed:
         before = [np.zeros(0, dtype=np.int64), *arrays[:-1]]
         work = [len(now) - common(then, now) for then, now in zip(before, arrays, strict=True)]
-    # A sample belongs where its middle falls; one that is another's whole prefix costs something.
+    # A sample belongs to the part that holds its middle. Every sample costs at least one token.
     costs = np.maximum(work, 1)
     middles = np.cumsum(costs) - costs / 2
-    found: list[list[int]] = [[] for _ in range(count)]
+    parts: list[list[int]] = [[] for _ in range(count)]
     for index, middle in zip(order, middles, strict=True):
-        found[int(middle * count / costs.sum())].append(index)
-    return [sorted(share) for share in found]
+        parts[int(middle * count / costs.sum())].append(index)
+    return [sorted(part) for part in parts]
 
 
 Spread: TypeAlias = MutableMapping[int, "ShardedScorer"]
-"""What is cut already, by the id of its model: several policies may have one reference."""
+"""Scorers of models that are already sharded, by the id of the model; several policies may share a
+reference."""
 
 
 class ShardedScorer(torch.nn.Module):
-    """A scorer as the forward pass of a module, which is when FSDP puts tensors together.
+    """A scorer as the forward pass of a module, because FSDP gathers tensors in forward passes.
 
-    Each of the model's blocks is one unit of communication, and all else is another.
+    Each of the model's blocks is one unit of communication, and the rest is another.
     """
 
     def __init__(self, model: PreTrainedModel, scorer: Any, mesh: DeviceMesh, precision: Precision):
-        """Cut the tensors of `model`, which `scorer` scores with."""
+        """Shard the tensors of `model`, which `scorer` scores with."""
         super().__init__()
         self.model, self._scorer = model, scorer
-        # What is cut, summed and stepped stays as it is; bfloat16 is what is computed in.
+        # Parameters, gradients and optimizer stay in their type; only compute is bfloat16.
         mixed = MixedPrecisionPolicy()
         if precision == "bfloat16":
             mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -81,48 +81,49 @@ class ShardedScorer(torch.nn.Module):
             made.set_force_sum_reduction_for_comms(True)
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        """As `forward`; what was put together for it is cut again."""
-        found = super().__call__(*given, **named)
+        """Run `forward`; then shard the gathered tensors again."""
+        result = super().__call__(*given, **named)
         if not torch.is_grad_enabled():  # a backward pass does so itself
             self.reshard()  # type: ignore[operator]  # FSDP's
-        return found
+        return result
 
     def forward(self, batch: Batch, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        """As the scorer."""
-        found: tuple[Tensor, Tensor | None] = self._scorer(batch, entropy=entropy)
-        return found
+        """Return [S, C] log-probabilities and entropies, like the scorer."""
+        scores: tuple[Tensor, Tensor | None] = self._scorer(batch, entropy=entropy)
+        return scores
 
 
 class ShardedProcessGroup:
-    """The ranks of a process group."""
+    """The ranks of a process group, which learn together."""
 
     def pad_passes(self, rows: Sequence[list[PackedRow]]) -> Sequence[tuple[list[PackedRow], int]]:
-        """The rows of this rank's micro-batches with the passes that any rank needs for its own,
-        and as many empty ones as others have more.
+        """Return this rank's micro-batches, each with the largest number of passes of any rank.
 
-        In every pass ranks wait for each other's part of the weights, so all make equally many.
+        Empty micro-batches are added until all ranks have equally many, because ranks wait for each
+        other's weights in every pass.
         """
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, [passes(held) for held in rows])
-        most = [max(each) for each in zip_longest(*found, fillvalue=1)]
+        by_rank: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(by_rank, [passes(part) for part in rows])
+        most = [max(counts) for counts in zip_longest(*by_rank, fillvalue=1)]
         return list(zip([*rows, *([] for _ in most[len(rows) :])], most, strict=True))
 
-    def sum_metrics(self, figures: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
-        """Figures added up over all ranks, in their order, and the first fault of any."""
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, (figures, fault))
-        total = {name: sum(each[name] for each, _ in found) for name in figures}
-        return total, next((fault for _, fault in found if fault), "")
+    def sum_metrics(self, metrics: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
+        """Return metrics added over all ranks, in the order of ranks, and the first fault of any
+        rank."""
+        by_rank: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(by_rank, (metrics, fault))
+        total = {name: sum(values[name] for values, _ in by_rank) for name in metrics}
+        return total, next((fault for _, fault in by_rank if fault), "")
 
 
 def spread(learner: Learner, mesh: DeviceMesh, *, precision: Precision, known: Spread) -> None:
-    """Cut a learner's model and reference among the ranks of a mesh, before its first update.
+    """Shard a learner's model and reference over the ranks of a mesh, before its first update.
 
     Args:
-        learner: The same on every rank.
-        mesh: Of one dimension.
-        precision: What forward and backward passes compute in.
-        known: What was cut for other learners.
+        learner: Learner, equal on every rank.
+        mesh: Mesh of one dimension.
+        precision: Type in which forward and backward passes compute.
+        known: Scorers that were sharded for other learners.
     """
     learner.scorer = _cut(learner.model, learner.scorer, mesh, precision, known)
     if learner.reference is not None:
@@ -141,29 +142,29 @@ def _cut(
 
 
 def gather(learner: Learner, *, keep: bool) -> dict[str, Tensor]:
-    """The whole weights of what learns, by name, in main memory; all ranks ask together.
+    """Return the whole trained weights by name, in main memory. All ranks call this together.
 
     Args:
-        learner: Whose.
-        keep: Whether this rank wants them. The others only give their part.
+        learner: Learner with the weights.
+        keep: True if this rank wants the weights; the other ranks only send their parts.
     """
-    found = {}
+    weights = {}
     for name, parameter in learned(learner.model).items():
         tensor = whole(parameter.detach())
         if keep:
-            found[name] = tensor.cpu()
-    return found
+            weights[name] = tensor.cpu()
+    return weights
 
 
 def take(learner: Learner, weights: Mapping[str, Tensor]) -> None:
-    """Go on with these weights of what learns."""
+    """Copy these weights into the trained parameters."""
     with torch.no_grad():
         for name, parameter in learned(learner.model).items():
             parameter.copy_(like(parameter, weights[name]))
 
 
 def like(pattern: Tensor, tensor: Tensor) -> Tensor:
-    """A whole tensor cut as another is, without any communication."""
+    """Return a whole tensor sharded like another, without communication."""
     moved = tensor.to(device=pattern.device, dtype=pattern.dtype)
     if not isinstance(pattern, DTensor):
         return moved
@@ -171,5 +172,5 @@ def like(pattern: Tensor, tensor: Tensor) -> Tensor:
 
 
 def learned(model: torch.nn.Module) -> dict[str, Tensor]:
-    """What learns of a model, by name."""
-    return {name: each for name, each in model.named_parameters() if each.requires_grad}
+    """Return the trained parameters of a model by name."""
+    return {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}

@@ -1,6 +1,6 @@
-"""The learner: samples of one policy to optimizer steps on its model.
+"""The learner: makes optimizer steps on a model from the samples of one policy.
 
-An update: one pass over the samples of a batch, wherever its optimizer steps are computed.
+An update is one pass over the samples of a batch, wherever its optimizer steps are computed.
 """
 
 import math
@@ -28,21 +28,25 @@ from selfplay.rng import derive
 from selfplay.types import Sample
 
 COUNTS = ("tokens", "idle_samples", "computed_tokens")
-"""Metrics that add up over the optimizer steps of one batch; the others are averaged."""
+"""Metrics that are summed over the optimizer steps of one batch; the others are averaged."""
 
 
 class BaseLearner(ABC):
-    """What turns batches of samples into optimizer steps."""
+    """Base class of learners: splits a batch of samples into optimizer steps.
+
+    A subclass computes the steps: `Learner` in this process, the runtime's learner on other
+    processes. The training loop calls `update` once per step.
+    """
 
     objective: Objective
     mini_batches: int
     seed: int
     longest: ContextBound | None = None
-    """The longest row that the model computes correctly, if it has such a bound."""
+    """Longest row that the model computes correctly, if there is such a bound."""
 
     @abstractmethod
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        """[N][C] nats that the present weights, or the reference's, give each completion.
+        """Return [N, C] nats of each completion under the present weights, or under the reference.
 
         A token that is not trainable gets the sampler's value, or 0 if that is not finite.
         """
@@ -51,17 +55,17 @@ class BaseLearner(ABC):
     def optimize(
         self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
     ) -> dict[str, float]:
-        """One optimizer step on samples that have a gradient, of a batch with these totals."""
+        """Make one optimizer step on samples that have a gradient, of a batch with these totals."""
 
     @abstractmethod
     def update_ema(self) -> None:
         """Move the EMA, after the steps of a batch."""
 
     def update(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
-        """One pass over the samples; returns metrics.
+        """Make one pass over the samples. Returns metrics.
 
-        Raises DivergedError if a loss or a gradient is not finite; the optimizer step at fault has
-        then written nothing. Raises DivergedError too, before any step, if the sampler's
+        Raises DivergedError if a loss or a gradient is not finite; the failed optimizer step has
+        then written nothing. Raises DivergedError, before any step, if the sampler's
         log-probability of a trainable token is not finite: no weight can be given to such a token.
         Raises ConfigError for samples that were drawn greedily, and for a sample that is longer
         than the model computes correctly.
@@ -71,18 +75,18 @@ class BaseLearner(ABC):
             check_sample(sample, self.longest)
         if any(sample.turn.temperature <= 0 for sample in usable):
             raise ConfigError(
-                "sampling: a policy that learns samples at a temperature above 0; "
-                "at 0 it never tries anything else"
+                "sampling: a policy that learns must sample at a temperature above 0; "
+                "at 0 it never explores"
             )
         metrics: dict[str, float] = {
             "samples": len(samples),
             "samples_without_tokens": len(samples) - len(usable),
         }
-        prepared, figures = self.objective.prepare(usable, self.logprobs)
-        metrics |= figures
+        prepared, prepared_metrics = self.objective.prepare(usable, self.logprobs)
+        metrics |= prepared_metrics
         parts = [self._step(part, step) for part in self._split(prepared, step)]
         if parts and "policy_kl" in parts[0]:
-            # Before its first step a batch has moved nothing: what differs is how it was sampled.
+            # Before the first step no weight has moved, so this difference is that of the sampler.
             metrics.setdefault("mismatch_kl", parts[0]["policy_kl"])
         if self.objective.reads_reference and self.objective.reference == "ema":
             self.update_ema()
@@ -106,7 +110,7 @@ class BaseLearner(ABC):
         totals = BatchCounts(tokens=sum(map(trainable_tokens, samples)), sequences=len(samples))
         work = samples
         if self.objective.linear_in_advantage:
-            # No gradient can come from these; the denominators count them all the same.
+            # The samples left out have no gradient, but the denominators count them.
             work = [sample for sample in samples if _any_advantage(sample)]
         metrics = {
             "tokens": float(totals.tokens),
@@ -118,10 +122,10 @@ class BaseLearner(ABC):
 
 
 def check_sample(sample: Sample, longest: ContextBound | None) -> None:
-    """Raise an error, naming the sample, if nothing can be learned from it.
+    """Raise an error, naming the sample, if it cannot be learned from.
 
-    DivergedError if a trainable token's log-probability is not finite, ConfigError if the
-    sample has more tokens than `longest`.
+    DivergedError if a trainable token's log-probability is not finite, ConfigError if the sample
+    has more tokens than `longest`.
     """
     check_logprobs_known(sample, sample.turn.logprobs, whose="sampler")
     tokens = len(computed(sample))
@@ -138,7 +142,7 @@ def _any_advantage(sample: Sample) -> bool:
 
 
 LARGEST = 1e30
-"""The largest number that 32 bits hold even after AdamW has divided it by its bias correction."""
+"""Largest number that 32 bits hold even after AdamW has divided it by its bias correction."""
 RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "lr": (lambda x: 0 <= x <= LARGEST, f"a finite number of at least 0 (at most {LARGEST:g})"),
     "betas": (lambda x: 0 <= x < 1, "a number of at least 0 and below 1"),
@@ -151,11 +155,15 @@ RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
 """Check of each numeric setting of a learner, and the condition in words for an error."""
 
 Scoring: TypeAlias = Callable[..., tuple[Tensor, Tensor | None]]
-"""Called as a `Scorer` is."""
+"""Function with the signature of `Scorer.__call__`."""
 
 
 class Learner(BaseLearner):
-    """One policy's optimizer. Works on any Hugging Face causal language model."""
+    """One policy's model and optimizer in this process. Works on any Hugging Face causal language
+    model.
+
+    The runtime makes it from the config group `learner`. An engine samples with its `weights`.
+    """
 
     def __init__(
         self,
@@ -176,23 +184,23 @@ class Learner(BaseLearner):
         seed: int = 0,
     ) -> None:
         """Args:
-        model: What is trained, in place.
-        objective: What is maximised.
-        reference: The frozen policy of the KL term.
+        model: Model that is trained in place.
+        objective: Objective to maximise.
+        reference: Frozen policy of the KL term.
         lr: AdamW's learning rate, reached linearly in `warmup_steps` optimizer steps.
-        betas: AdamW's averaging.
-        weight_decay: AdamW's.
+        betas: AdamW's decay rates.
+        weight_decay: AdamW's weight decay.
         clip_norm: Largest gradient norm; finite, so that one bad batch has a bounded step.
         warmup_steps: Optimizer steps until the full learning rate.
         mini_batches: Optimizer steps per batch of samples.
         max_tokens: Tokens of one forward pass, padding included.
-        packing: Whether samples that share prefixes share a row: auto (where that is cheaper),
-            trie (wherever it saves a token), rows (never).
-        attention: What computes attention while learning: sdpa, eager, flex_attention or
-            flash_attention_2; None is what the model was loaded with.
-        activation_checkpointing: Whether blocks are computed again in the backward pass, which
-            saves the memory of what is inside them.
-        seed: Of the split into mini-batches.
+        packing: Rows for samples that share prefixes: auto (one row if that is cheaper), trie (one
+            row if it saves a token), rows (a row per sample).
+        attention: Attention kernel while learning: sdpa, eager, flex_attention or
+            flash_attention_2; None for the one that the model was loaded with.
+        activation_checkpointing: True recomputes blocks in the backward pass, which saves the
+            memory of their inner activations.
+        seed: Seed of the split into mini-batches.
         """
         if objective.reads_reference and reference is None:
             raise ConfigError("objective: it needs a reference policy")
@@ -212,15 +220,15 @@ class Learner(BaseLearner):
         self.scorer: Scoring = scorer
         self.reference_scorer: Scoring | None = None if reference is None else Scorer(reference)
         models = [model] if reference is None else [model, reference]
-        for each in models:
-            if reason := kernel_model_problem(attention, each):
+        for scored in models:
+            if reason := kernel_model_problem(attention, scored):
                 raise ConfigError(f"learner.attention: {reason}")
         self.attention, self._attend = attention, partial(attending, attention, *models)
         with self._attend():
             self.packer = packer(packing, models)
         self.longest = self.packer.longest
         self.notes = tuple(filter(None, (self.packer.note, scorer.note)))
-        """What a user should know of how this model is computed."""
+        """Notes for the user about how this model is computed."""
         if activation_checkpointing:
             recompute(model)
         self.peers: ProcessGroup = SingleProcess()
@@ -228,14 +236,14 @@ class Learner(BaseLearner):
         self.use_parameters()
 
     def use_parameters(self) -> None:
-        """A new optimizer of what learns in the model as it is now."""
+        """Make a new optimizer of the trained parameters of the present model."""
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ConfigError("the policy has no parameter that could be trained")
         self.optimizer = torch.optim.AdamW(self.parameters, **self.adam)
 
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        """[N][C] nats that the present weights, or the reference's, give each completion.
+        """Return [N, C] nats of each completion under the present weights, or under the reference.
 
         A token that is not trainable gets the sampler's value, or 0 if that is not finite. The
         model is in evaluation mode during the call, because dropout would change the values.
@@ -243,30 +251,30 @@ class Learner(BaseLearner):
         scorer = self.reference_scorer if reference else self.scorer
         model = self.reference if reference else self.model
         assert scorer is not None and model is not None
-        found: dict[int, list[float]] = {}
+        completions: dict[int, list[float]] = {}
         with self._attend(), evaluating(model):
             for batch in self._micro_batches(samples):
                 rows, _ = scorer(batch)
                 for sample, row in zip(batch.samples, rows.tolist(), strict=True):
-                    found[id(sample)] = row[: len(sample.turn.completion_ids)]
-        return [found[id(sample)] for sample in samples]
+                    completions[id(sample)] = row[: len(sample.turn.completion_ids)]
+        return [completions[id(sample)] for sample in samples]
 
     def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[Batch]:
         rows = self.packer.rows(samples, max_tokens=self.max_tokens)
-        held = [*cut(rows, max_tokens=self.max_tokens, mask=self.packer.mask)]
-        for rows, least in self.peers.pad_passes(held):
+        parts = [*cut(rows, max_tokens=self.max_tokens, mask=self.packer.mask)]
+        for rows, least in self.peers.pad_passes(parts):
             yield pad(rows or [nothing()], least=least, masked=self.packer.sparse)
 
     def optimize(
         self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
     ) -> dict[str, float]:
-        """One optimizer step on samples that have a gradient, of a batch with these totals."""
-        # Not train(): dropout would score other policies than the one that sampled.
+        """Make one optimizer step on samples that have a gradient, of a batch with these totals."""
+        # Not train(): with dropout, another policy than the one that sampled would be scored.
         self.model.eval()
         if self.reference is not None:
             self.reference.eval()
         self.optimizer.zero_grad(set_to_none=True)
-        found, fault = {"loss": 0.0, "computed_tokens": 0.0, "read": 0.0}, ""
+        sums, fault = {"loss": 0.0, "computed_tokens": 0.0, "read": 0.0}, ""
         for batch in self._micro_batches(samples):
             with self._attend():
                 loss, diagnostics = self.objective.loss(self._scores(batch), totals)
@@ -276,15 +284,15 @@ class Learner(BaseLearner):
                 loss.backward()
             counted = {"loss": value, "computed_tokens": batch.ids.numel()}
             counted["read"] = float(batch.mask.sum())
-            for name, each in {**counted, **diagnostics}.items():
-                found[name] = found.get(name, 0.0) + each
-        # All processes go on from here, or none: the next one waits for all.
-        found, fault = self.peers.sum_metrics(found, fault)
+            for name, number in {**counted, **diagnostics}.items():
+                sums[name] = sums.get(name, 0.0) + number
+        # All processes continue from here, or none: the next optimizer step waits for all.
+        sums, fault = self.peers.sum_metrics(sums, fault)
         if fault:
             raise DivergedError(fault)
-        means = {name: found.pop(name) for name in ("loss", "computed_tokens")}
-        read = max(found.pop("read"), 1.0)
-        metrics = {name: value / read for name, value in found.items()} | means
+        means = {name: sums.pop(name) for name in ("loss", "computed_tokens")}
+        read = max(sums.pop("read"), 1.0)
+        metrics = {name: value / read for name, value in sums.items()} | means
         norm = self._clip()
         if not math.isfinite(norm):
             raise DivergedError(_complaint(f"the gradient norm is {norm}", step, samples))
@@ -296,14 +304,14 @@ class Learner(BaseLearner):
         return {**metrics, "gradient_norm": norm, "lr": rate}
 
     def _clip(self) -> float:
-        """Bound the gradient; the norm that it had, of all shards."""
+        """Bound the gradient. Returns the norm before, over all shards."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = whole(torch.nn.utils.get_total_norm(gradients))
         torch.nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
         return float(norm)
 
     def update_ema(self) -> None:
-        """Move the EMA a share of its way to the model."""
+        """Move the EMA towards the model by the objective's `ema_rate`."""
         if self.reference is not None:
             update_ema(self.reference, self.model, self.objective.ema_rate)
 
@@ -324,26 +332,26 @@ class Learner(BaseLearner):
         )
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """The model's own tensors by name."""
+        """Return the model's own tensors by name."""
         state: Mapping[str, torch.Tensor] = self.model.state_dict()
         return state
 
     def begin_again(self) -> None:
-        """Forget the optimizer's averages and its steps; an EMA stands where the model is now."""
+        """Reset the optimizer's averages and steps; set an EMA to the present model."""
         self.optimizer.state.clear()
         self.steps = 0
         if self.reference is not None and self.objective.reference == "ema":
             update_ema(self.reference, self.model, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer state, counters and EMA; the weights are saved with the policy."""
+        """Return optimizer state, counters and EMA; the weights are saved with the policy."""
         state = {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
         if self.reference is not None and self.objective.reference == "ema":
             state["ema"] = {name: mean for name, mean, _ in ema_pairs(self.reference, self.model)}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
         if self.reference is not None and "ema" in state:
@@ -355,17 +363,17 @@ def check_learner_settings(settings: Mapping[str, Any], *, where: str) -> None:
 
     Args:
         settings: Numbers by their names in `Learner`; other names are ignored.
-        where: The config key of the settings, for the error.
+        where: Config key of the settings, for the error.
     """
     for name, (fits, needed) in RANGES.items():
         value = settings.get(name)
-        for each in value if isinstance(value, Sequence) else (value,):
-            if isinstance(each, int | float) and not fits(each):
-                raise ConfigError(f"{where}.{name}: {each:g} does not fit: {needed} is needed")
+        for number in value if isinstance(value, Sequence) else (value,):
+            if isinstance(number, int | float) and not fits(number):
+                raise ConfigError(f"{where}.{name}: {number:g} does not fit: {needed} is needed")
 
 
 def update_ema(average: PreTrainedModel, model: PreTrainedModel, rate: float) -> None:
-    """Move the weights of an average a share `rate` of their way to the model's."""
+    """Move the weights of an average towards the model's by a fraction `rate` of the difference."""
     with torch.no_grad():
         for _, mean, now in ema_pairs(average, model):
             shard(mean).lerp_(shard(now), rate)
@@ -374,7 +382,8 @@ def update_ema(average: PreTrainedModel, model: PreTrainedModel, rate: float) ->
 def ema_pairs(
     average: PreTrainedModel, model: PreTrainedModel
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """By name, the weights of both that learn; an adapter's base does not."""
+    """Return name, averaged weight and present weight of all trained parameters, without an
+    adapter's base."""
     pairs = zip(average.named_parameters(), model.parameters(), strict=True)
     return ((name, mean.detach(), now.detach()) for (name, mean), now in pairs if now.requires_grad)
 

@@ -1,8 +1,7 @@
 """Log-probabilities of chosen tokens, without all logits of a micro-batch in memory at once.
 
-Logits are made from the last hidden states for some tokens at a time, and made again in the
-backward pass, so that the memory they take depends neither on how many tokens there are nor on the
-vocabulary.
+Logits are computed from the last hidden states for some tokens at a time, and again in the backward
+pass, so that their memory depends neither on the number of tokens nor on the vocabulary.
 """
 
 import inspect
@@ -18,25 +17,27 @@ from selfplay.learner.batch import Batch
 from selfplay.models.tree_attention import evaluating, run_tree
 
 LOGITS = 2**25
-"""Logits held at once; 128 MiB in float32."""
+"""Largest number of logits in memory at once; 128 MiB in float32."""
 
 
 class Scorer:
-    """Scores the tokens of micro-batches under one causal language model."""
+    """Scores the tokens of micro-batches under one causal language model. `Learner` calls it."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Tries once, on a few tokens, whether the model's logits are its head's of its decoder."""
+        """Check once, on a few tokens, that the model's logits are its output embedding of its
+        decoder's states."""
         self.model = model
         self.problem = _unlike_its_parts(model)
-        """Why the model must make its logits itself, all at once; empty where it need not."""
+        """Reason why the model must compute all its logits itself at once; "" if there is none."""
         self.note = f"all logits of a micro-batch at once: {self.problem}" if self.problem else ""
         self._takes = _parameters(model)
 
     def __call__(self, batch: Batch, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        """[S, C] nats of the samples' tokens at their temperatures, and their entropies if asked.
+        """Return [S, C] nats of the samples' tokens at their temperatures, and their entropies if
+        asked.
 
-        Where a token is not trainable it is not computed: the sampler's log-probability stands
-        there, and entropy 0.
+        A token that is not trainable is not computed: it gets the sampler's log-probability, and
+        entropy 0.
         """
         device = self.model.device
         places, targets = batch.places.to(device), batch.targets.to(device)
@@ -60,7 +61,7 @@ class Scorer:
         )
 
     def _run(self, module: Callable[..., Any], batch: Batch, **more: Any) -> list[Any]:
-        """Outputs of the model or its decoder, to be joined along the columns."""
+        """Return outputs of the model or its decoder, to be joined along the columns."""
         ids = batch.ids.to(self.model.device)
         if batch.ends is None:
             outs = [module(input_ids=ids, use_cache=False, **more)]
@@ -73,7 +74,8 @@ class Scorer:
         return outs
 
     def _logits(self, batch: Batch, places: Tensor) -> Tensor:
-        """[N, vocabulary] logits at the places, from the model's own forward pass."""
+        """Return [N, vocabulary] logits at the indices `places`, from the model's own forward
+        pass."""
         columns, more = batch.ids.shape[1], dict[str, int]()
         if batch.ends is None and len(places) and "logits_to_keep" in self._takes:
             more["logits_to_keep"] = columns - int((places % columns).min())
@@ -85,7 +87,7 @@ class Scorer:
 def read(
     logits: Tensor, targets: Tensor, temperature: Tensor | None, *, entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """[N] log-probabilities of `targets` [N] by `logits` [N, V], and entropies if asked.
+    """Return [N] log-probabilities of `targets` [N] by `logits` [N, V], and entropies if asked.
 
     Computed in float32 at least, as the sampler does.
     """
@@ -108,7 +110,7 @@ def read_head(
     *,
     entropy: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """`read` for the logits `head(hidden)` of `hidden` [N, H], a few tokens at a time."""
+    """Apply `read` to the logits `head(hidden)` of `hidden` [N, H], a few tokens at a time."""
 
     def part(hidden: Tensor, targets: Tensor, temperature: Tensor | None) -> Any:
         return read(head(hidden), targets, temperature, entropy=entropy)
@@ -117,26 +119,27 @@ def read_head(
     if len(hidden) <= size:
         return part(hidden, targets, temperature)
     heats = [None] * len(hidden) if temperature is None else temperature.split(size)
-    found = [
+    parts = [
         checkpoint(part, *given, use_reentrant=False, preserve_rng_state=False)
         for given in zip(hidden.split(size), targets.split(size), heats, strict=False)
     ]
-    values = torch.cat([one for one, _ in found])
-    return values, torch.cat([more for _, more in found]) if entropy else None
+    values = torch.cat([values for values, _ in parts])
+    return values, torch.cat([entropies for _, entropies in parts]) if entropy else None
 
 
 def vocabulary(head: torch.nn.Module) -> int:
-    """How many logits an output embedding makes of a hidden state."""
+    """Return the number of logits that an output embedding makes of a hidden state."""
     weight = head.weight
     assert isinstance(weight, Tensor)
     return int(weight.shape[0])
 
 
 def _unlike_its_parts(model: PreTrainedModel) -> str:
-    """Why the model's logits are not those of its head on its decoder's states; empty if they are.
+    """Return why the model's logits are not its output embedding of its decoder's states, or "".
 
-    In a forward pass the head's output is replaced by large numbers: whatever comes out changed has
-    been scaled or capped behind the head. Its input must be what the decoder gives alone.
+    In a forward pass the output of the embedding is replaced by large numbers: if the logits differ
+    from them, the model scales or caps them. The input of the embedding must equal the decoder's
+    output alone.
     """
     name = type(model).__name__
     parts = hasattr(model, "get_decoder") and hasattr(model, "get_output_embeddings")
@@ -174,9 +177,9 @@ def _unlike_its_parts(model: PreTrainedModel) -> str:
 
 
 def _parameters(model: PreTrainedModel) -> set[str]:
-    """Names that the model's forward pass takes."""
+    """Return the names of the arguments of the model's forward pass."""
     known = inspect.signature(model.forward).parameters
     wrapper = "input_ids" not in known and any(
         p.kind is p.VAR_KEYWORD for p in known.values()
-    )  # a wrapper passes all on
+    )  # a wrapper passes all arguments on
     return set(known) | ({"logits_to_keep"} if wrapper else set())

@@ -1,9 +1,8 @@
 """The policy objective: ratio x clip x aggregate, plus a KL term and an entropy bonus.
 
 Sums over micro-batches are divided by counts of the whole batch, so that the gradient does not
-depend on how the batch was cut.
-
-Correcting for a sampler whose probabilities are not the learner's.
+depend on how the batch was cut. `correct` computes importance weights for a sampler whose
+probabilities differ from the learner's.
 """
 
 import math
@@ -23,10 +22,12 @@ Correction: TypeAlias = Literal["none", "truncated", "masked"]
 
 
 class Score(Protocol):
-    """What a learner offers to an objective that looks at the samples before the first step."""
+    """Function of a learner that scores samples, for an objective that reads them before the first
+    step."""
 
     def __call__(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        """[N][C] nats that the present weights, or the reference's, give each completion."""
+        """Return [N, C] nats of each completion under the present weights, or under the
+        reference."""
         ...
 
 
@@ -38,19 +39,20 @@ def correct(
     low: float,
     high: float,
 ) -> tuple[list[Sample], dict[str, float]]:
-    """Samples as if the learner's weights had drawn them, their advantages weighted; with figures.
+    """Return the samples with importance-weighted advantages and the learner's log-probabilities,
+    and metrics.
 
-    w = p_learner / p_sampled per token. truncated: min(w, high) (TIS). masked: w where it lies
-    within [low, high], else 0 (IcePop). The ratio of the objective then starts at 1, so that its
-    clip bounds what the updates do and the weights carry the mismatch alone. Every term of the
-    surrogate is proportional to the advantage, so the weight is folded into it. A token without
-    loss gets the weight 0.
+    w = p_learner / p_sampled per token. truncated: min(w, high) (TIS). masked: w within [low,
+    high], else 0 (IcePop). The ratio of the objective then starts at 1, so that its clip bounds
+    only the updates, and the weights alone carry the mismatch. Every term of the surrogate is
+    proportional to the advantage, so the weight is multiplied into it. A token without loss gets
+    the weight 0.
 
     Args:
-        samples: With the sampler's log-probabilities.
-        present: [N][C] nats under the learner's weights before the first step.
-        mode: Which weights.
-        low: Least weight that a mask lets pass.
+        samples: Samples with the sampler's log-probabilities.
+        present: [N, C] nats under the learner's weights before the first step.
+        mode: truncated or masked.
+        low: Smallest weight that a mask lets pass.
         high: Largest weight.
     Raises:
         DivergedError: If one of the two log-probabilities of a trainable token is not finite: such
@@ -80,12 +82,12 @@ def correct(
                 ),
             )
         )
-    figures = {"mismatch_kl": mismatch(samples, present), "corrected_share": cut / max(tokens, 1)}
-    return corrected, figures
+    metrics = {"mismatch_kl": mismatch(samples, present), "corrected_share": cut / max(tokens, 1)}
+    return corrected, metrics
 
 
 def mismatch(samples: Sequence[Sample], present: Sequence[Sequence[float]]) -> float:
-    """Estimate of KL(sampler, learner) in nats per token that the policy chose.
+    """Return an estimate of KL(sampler, learner) in nats per token that the policy chose.
 
     It is k3 = r - 1 - log r with r = p_learner / p_sampled: never negative, and of less variance
     than -log r.
@@ -109,10 +111,10 @@ def check_logprobs_known(sample: Sample, logprobs: Sequence[float], *, whose: st
         logprobs: [C] nats.
         whose: Source of the log-probabilities (sampler or learner), for the error.
     """
-    for place, (value, counts) in enumerate(zip(logprobs, sample.turn.loss_mask, strict=False)):
+    for index, (value, counts) in enumerate(zip(logprobs, sample.turn.loss_mask, strict=False)):
         if counts and not math.isfinite(value):
             raise DivergedError(
-                f"{named(sample)}: the {whose} gave token {place} of the completion the "
+                f"{named(sample)}: the {whose} gave token {index} of the completion the "
                 f"log-probability {value}; the weights are broken: resume from an earlier "
                 "checkpoint with a lower learning rate, or choose another engine"
             )
@@ -130,139 +132,154 @@ Estimator: TypeAlias = Literal["k1", "k2", "k3"]
 
 @dataclass(frozen=True, kw_only=True)
 class LossInputs:
-    """What the objective sees of a micro-batch: [B] completions padded to [C] tokens."""
+    """Inputs of the loss for a micro-batch: [B] completions padded to [C] tokens.
+
+    `Learner` makes it; `Objective.loss` reads it.
+    """
 
     logprobs: Tensor
     """[B, C] nats under the weights being trained; carries the gradient."""
     old_logprobs: Tensor
     """[B, C] nats under the weights that sampled."""
     advantages: Tensor
-    """[B, C]."""
+    """[B, C] advantages per token."""
     mask: Tensor
     """[B, C] 1.0 on trainable tokens, 0.0 on padding and on tokens that others wrote."""
     reference_logprobs: Tensor | None = None
-    """[B, C] nats under the reference policy, where there is a KL term."""
+    """[B, C] nats under the reference policy, if there is a KL term."""
     entropy: Tensor | None = None
-    """[B, C] nats, where there is an entropy bonus; carries the gradient."""
+    """[B, C] nats, if there is an entropy bonus; carries the gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCounts:
-    """Counts over the whole batch, of all micro-batches and ranks."""
+    """Counts over the whole batch, of all micro-batches and ranks: denominators of the loss."""
 
     tokens: int
-    """Trainable tokens."""
+    """Number of trainable tokens."""
     sequences: int
-    """Completions with at least one trainable token."""
+    """Number of completions with at least one trainable token."""
 
 
 class Objective(Protocol):
-    """What the learner asks of any objective; its constants say what must be computed for it."""
+    """An objective as the learner sees it. Its properties say what the learner must compute for it.
+
+    `PolicyLoss` and `dpo.DPO` implement it; the config group `objective` selects one.
+    """
 
     @property
     def kl(self) -> float:
-        """Weight of a KL term per token: above 0, `LossInputs` have the reference's."""
+        """Weight of a KL term per token; above 0, `LossInputs` have the reference's
+        log-probabilities."""
         ...
 
     @property
     def entropy(self) -> float:
-        """Weight of an entropy bonus: other than 0, `LossInputs` have entropies."""
+        """Weight of an entropy bonus; if not 0, `LossInputs` have entropies."""
         ...
 
     @property
     def reference(self) -> Literal["initial", "ema"]:
-        """Which reference policy is kept."""
+        """Kind of reference policy."""
         ...
 
     @property
     def ema_rate(self) -> float:
-        """How fast the EMA follows, as a share per batch."""
+        """Fraction of the difference to the policy by which the EMA moves per batch."""
         ...
 
     @property
     def reads_reference(self) -> bool:
-        """Whether a reference policy must be kept."""
+        """True if a reference policy must be kept."""
         ...
 
     @property
     def linear_in_advantage(self) -> bool:
-        """Whether a sample with advantage 0 has no gradient, so that it need not be computed."""
+        """True if a sample with advantage 0 has no gradient, so that it need not be computed."""
         ...
 
     @property
     def one_step(self) -> bool:
-        """Whether what `prepare` found holds for one optimizer step only."""
+        """True if the result of `prepare` is valid for one optimizer step only."""
         ...
 
     @property
     def off_policy(self) -> bool:
-        """Whether samples may be of older weights: it weighs them, or need not know who drew
-        them."""
+        """True if samples may come from older weights, because they are weighted or their source is
+        irrelevant."""
         ...
 
     def prepare(
         self, samples: Sequence[Sample], score: Score
     ) -> tuple[list[Sample], dict[str, float]]:
-        """The samples as `loss` is to see them, before the first step on them; with figures."""
+        """Return the samples for `loss`, before the first step on them, and metrics."""
         ...
 
     def loss(self, scores: LossInputs, totals: BatchCounts) -> tuple[Tensor, dict[str, float]]:
-        """This micro-batch's share of the batch's loss, and sums of diagnostics over its tokens."""
+        """Return the part of the batch's loss from this micro-batch, and sums of diagnostics over
+        its tokens."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLoss:
-    """Maximises the surrogate; `loss` returns its negative."""
+    """Maximises the surrogate; `loss` returns its negative.
+
+    The fields select the objective of a paper: see the config group `objective`.
+    """
 
     ratio: Ratio = "token"
     """token: pi / pi_old per token. sequence: the geometric mean of a completion's token ratios,
     the same for all its tokens (GSPO, 2507.18071). none: the log-probability itself (REINFORCE)."""
     clip: Clip = "ppo"
-    """ppo: min(rho A, clip(rho, 1 - low, 1 + high) A). dual: that, and at least `dual` A where
-    A < 0 (1912.09729). cispo: the clipped ratio as a constant weight of the log-probability, so
-    that no token loses its gradient (2506.13585). none: no bound."""
+    """ppo: min(rho A, clip(rho, 1 - low, 1 + high) A) (1707.06347). dual: the same, and at least
+    `dual` A if A < 0 (1912.09729). cispo: the clipped ratio as a constant weight of the
+    log-probability, so that no token loses its gradient (2506.13585). none: no bound."""
     low: float = 0.2
     """Lower clip distance."""
     high: float = 0.2
     """Upper clip distance (0.28 in DAPO's clip-higher)."""
     dual: float = 3.0
-    """What `clip=dual` bounds the ratio by where A < 0."""
+    """Bound of the ratio if A < 0, for `clip=dual`."""
     aggregate: Aggregate = "token_mean"
     """token_mean: sum / tokens of the batch (DAPO). sequence_mean: mean of per-sequence means
     (GRPO). sequence_sum: mean of per-sequence sums (REINFORCE, MAGRPO). constant: sum / (sequences
     * length) (Dr. GRPO)."""
     length: int = 1
-    """The constant that `constant` divides by, e.g. the completion limit."""
+    """Constant that `aggregate=constant` divides by, e.g. the completion limit."""
     kl: float = 0.0
     """Weight of the KL to the reference policy."""
     reference: Literal["initial", "ema"] = "initial"
-    """initial: what the policy began as. ema: an average that follows the policy slowly, which
-    makes the last iterate of self-play in zero-sum games converge where plain policy gradients
-    cycle (2206.05825)."""
+    """initial: the policy at the beginning of the run. ema: an exponential moving average of the
+    policy's weights.
+
+    With ema, the last iterate of self-play in zero-sum games converges where plain policy gradients
+    cycle (magnetic mirror descent, 2206.05825).
+    """
     ema_rate: float = 0.02
-    """Share of its way to the policy that the EMA moves per batch."""
+    """Fraction of the difference to the policy by which the EMA moves per batch."""
     estimator: Estimator = "k3"
     """k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d with d = logp - logp_ref. As a loss, k2 has the
-    gradient of the KL itself; k1's is zero in expectation (it only adds noise)."""
+    gradient of the KL itself; k1's gradient is zero in expectation (it only adds noise)."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
     advantage: Literal["credit", "one"] = "credit"
-    """one: every sample counts as good, which makes the objective maximum likelihood (SFT)."""
+    """credit: the advantages of the samples. one: advantage 1 for every sample, which makes the
+    objective maximum likelihood (SFT)."""
     correction: Correction = "none"
-    """Importance weights between the engine's probabilities and the learner's, which differ where
-    the two compute otherwise or the weights are stale: see `correction.correct`."""
+    """Importance weights between the engine's probabilities and the learner's, which differ if the
+    two compute differently or the weights are stale: see `correct`."""
     weight_low: float = 0.5
-    """Least weight that `correction=masked` lets pass."""
+    """Smallest weight that `correction=masked` lets pass."""
     weight_high: float = 2.0
     """Largest weight of a correction."""
     one_step: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for setting in fields(self):
+            value = getattr(self, setting.name)
             if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"objective: {each.name} must be a finite number, not {value}")
+                raise ValueError(f"objective: {setting.name} must be a finite number, not {value}")
         if self.aggregate == "constant" and self.length < 1:
             raise ValueError(f"objective: aggregate=constant needs length >= 1, not {self.length}")
         if self.low < 0 or self.high < 0 or self.kl < 0:
@@ -282,24 +299,27 @@ class PolicyLoss:
 
     @property
     def reads_reference(self) -> bool:
-        """Whether a reference policy must be kept."""
+        """True if a reference policy must be kept."""
         return self.kl > 0
 
     @property
     def linear_in_advantage(self) -> bool:
-        """Whether a sample with advantage 0 has no gradient, so that it need not be computed."""
+        """True if a sample with advantage 0 has no gradient, so that it need not be computed."""
         return self.advantage == "credit" and self.kl == 0 and self.entropy == 0
 
     @property
     def off_policy(self) -> bool:
-        """Whether samples may be of older weights: a ratio or a correction weighs them, and maximum
-        likelihood need not know who drew them."""
+        """True if samples may come from older weights.
+
+        A ratio or a correction weights such samples; maximum likelihood does not depend on their
+        source.
+        """
         return self.ratio != "none" or self.correction != "none" or self.advantage == "one"
 
     def prepare(
         self, samples: Sequence[Sample], score: Score
     ) -> tuple[list[Sample], dict[str, float]]:
-        """The samples as `loss` is to see them, before the first step on them; with figures."""
+        """Return the samples for `loss`, before the first step on them, and metrics."""
         if self.correction == "none":
             return list(samples), {}
         return correct(
@@ -311,7 +331,8 @@ class PolicyLoss:
         )
 
     def loss(self, scores: LossInputs, totals: BatchCounts) -> tuple[Tensor, dict[str, float]]:
-        """This micro-batch's share of the batch's loss, and sums of diagnostics over its tokens."""
+        """Return the part of the batch's loss from this micro-batch, and sums of diagnostics over
+        its tokens."""
         mask = scores.mask
         advantages = torch.ones_like(mask) if self.advantage == "one" else scores.advantages
         difference = (scores.logprobs - scores.old_logprobs).clamp(-20, 20)
@@ -333,13 +354,13 @@ class PolicyLoss:
                 raise ValueError("objective: an entropy bonus needs entropies")
             value = value + self.entropy * scores.entropy
         with torch.no_grad():
-            # How far the trained weights are from those that sampled (k3 of their KL).
+            # Distance of the trained weights from those that sampled (k3 of their KL).
             sums["policy_kl"] = float(((difference.exp() - 1 - difference) * mask).sum())
             sums["surprisal"] = float((-scores.logprobs * mask).sum())
         return -self._aggregate(value, mask, totals), sums
 
     def _ratio(self, scores: LossInputs, difference: Tensor) -> Tensor:
-        """[B, C] pi / pi_old."""
+        """Return [B, C] pi / pi_old."""
         if self.ratio == "token":
             return difference.exp()
         tokens = scores.mask.sum(1, keepdim=True).clamp(min=1)
@@ -350,7 +371,7 @@ class PolicyLoss:
     def _clipped(
         self, rho: Tensor, scores: LossInputs, advantages: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """[B, C] the surrogate, and where it was bounded."""
+        """Return [B, C] the surrogate, and [B, C] where it was bounded."""
         inside = rho.clamp(1 - self.low, 1 + self.high)
         if self.clip == "cispo":
             return inside.detach() * advantages * scores.logprobs, inside != rho
@@ -377,7 +398,7 @@ class PolicyLoss:
 
 
 def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: Estimator) -> Tensor:
-    """Per-token estimates of KL(pi, reference) on samples from pi."""
+    """Return [B, C] per-token estimates of KL(pi, reference) on samples from pi."""
     d = (logprobs - reference).clamp(-20, 20)
     if estimator == "k1":
         return d

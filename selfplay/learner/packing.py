@@ -1,8 +1,8 @@
 """Trie packing: samples that share prefixes in one row, so that a shared token is computed once.
 
-Siblings of a group share their prompt, the turns of a conversation all that was said before, the
-branches of a tree their stem. Sorted, such samples are neighbours, and what one of them has in
-common with those before it is what it has in common with the one before it.
+Siblings of a group share their prompt, turns of a conversation share all earlier messages, and
+branches of a tree share their stem. The samples are sorted by tokens, so that the prefix that a
+sample shares with any earlier one is the prefix that it shares with the one before it.
 """
 
 import math
@@ -23,55 +23,57 @@ from selfplay.types import Sample
 Packing: TypeAlias = Literal["auto", "trie", "rows"]
 
 MARGIN = 1.2
-"""By how much a shared row must be cheaper: masks, and reading from it, cost something too."""
+"""Factor by which a shared row must be cheaper, because masks and reading from the row cost
+something."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packer:
-    """Puts samples into rows."""
+    """Puts samples into rows. `packer` makes it for a learner's models; `Learner` calls `rows`."""
 
     packing: Packing
-    """auto: shares where that is cheaper by estimate. trie: wherever a token is saved. rows: never.
-    """
+    """auto: shares a row if that is cheaper by estimate. trie: shares if a token is saved. rows:
+    never."""
     attention: float = 0.0
-    """What a token that is seen costs, as a share of the rest of a token's cost."""
+    """Cost of attending to one token, as a fraction of the remaining cost of a token."""
     sparse: bool = False
-    """Whether what a token does not see costs neither time nor memory, as in flex attention."""
+    """True if masked pairs of tokens cost neither time nor memory, as in flex attention."""
     note: str = ""
-    """Why `auto` came to be rows."""
+    """Reason why `auto` became `rows`."""
     reaches: tuple[ContextReach, ...] = ()
-    """The bounds of each model that computes the rows."""
+    """Bounds of each model that computes the rows."""
 
     @property
     def mask(self) -> float:
-        """Elements that the masks of one micro-batch may have."""
+        """Largest number of mask elements of one micro-batch."""
         return math.inf if self.sparse else MASK
 
     @property
     def widest(self) -> int | None:
-        """The columns that a row of several samples may have; None: as many as it needs."""
-        bounds = [each.shared() for each in self.reaches]
+        """Largest number of columns of a row of several samples; None for no limit."""
+        bounds = [model.shared() for model in self.reaches]
         return min((bound for bound in bounds if bound is not None), default=None)
 
     @property
     def longest(self) -> ContextBound | None:
-        """The longest sample that all models compute correctly; None: as long as they accept."""
-        bounds = [each.longest for each in self.reaches if each.longest is not None]
-        return min(bounds, key=lambda each: each.tokens, default=None)
+        """Longest sample that all models compute correctly; None for no bound of this kind."""
+        bounds = [model.longest for model in self.reaches if model.longest is not None]
+        return min(bounds, key=lambda bound: bound.tokens, default=None)
 
     def far(self, tokens: int) -> tuple[bool, ...]:
-        """For each model, True if a sample of `tokens` tokens has the frequencies of long rows."""
-        return tuple(each.far(tokens) for each in self.reaches)
+        """Return, for each model, True if a sample of `tokens` tokens has the frequencies of long
+        rows."""
+        return tuple(model.far(tokens) for model in self.reaches)
 
     def rows(self, samples: Sequence[Sample], *, max_tokens: int) -> list[PackedRow]:
-        """Rows of at most `max_tokens` distinct tokens, or of one sample."""
+        """Return rows of at most `max_tokens` distinct tokens, or of one sample."""
         given = [(self.far(len(ids)), ids, s) for s in samples for ids in [computed(s)]]
         if self.packing == "rows":
             return [alone(sample, far=far) for far, _, sample in given]
         limit = min(max_tokens, self.widest or max_tokens)
         rows: list[_Growing] = []
         previous: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        for far, ids, sample in sorted(given, key=lambda each: each[:2]):
+        for far, ids, sample in sorted(given, key=lambda entry: entry[:2]):
             tokens = np.array(ids, dtype=np.int64)
             shared = common(previous, tokens)
             fits = bool(rows) and rows[-1].far == far
@@ -83,19 +85,20 @@ class Packer:
         return [row.made(two_passes=not self.sparse) for row in rows]
 
     def _worth(self, row: "_Growing", shared: int, length: int, limit: int) -> bool:
-        """Whether a sample of `length` tokens, `shared` of them there, belongs into the row."""
+        """Return True if a sample of `length` tokens, of which the row has `shared`, should join
+        the row."""
         new = length - shared
         width = row.width + new
         if not shared or width > limit:
             return False
         goes_on = shared == row.stem == row.width
-        behind = width - (row.stem if row.stem >= STEM and not any(row.far) else 0)
-        if not goes_on and behind * width > self.mask:
+        after_stem = width - (row.stem if row.stem >= STEM and not any(row.far) else 0)
+        if not goes_on and after_stem * width > self.mask:
             return False
         if self.packing == "trie":
             return True
-        # A token under a mask pays for all columns of its row, any other for those before it.
-        before = shared + new / 2 if self.sparse or goes_on else row.width + behind
+        # A token under a mask costs all columns of its row, any other only those before it.
+        before = shared + new / 2 if self.sparse or goes_on else row.width + after_stem
         seen = new * before
         together = new + self.attention * seen
         return together * MARGIN <= length + self.attention * length * length / 2
@@ -131,14 +134,15 @@ class _Growing:
 
 
 def common(first: NDArray[np.int64], second: NDArray[np.int64]) -> int:
-    """Length of the longest common prefix."""
+    """Return the length of the longest common prefix."""
     count = min(len(first), len(second))
     different = np.flatnonzero(first[:count] != second[:count])
     return int(different[0]) if len(different) else count
 
 
 def packer(packing: Packing, models: Sequence[PreTrainedModel]) -> Packer:
-    """The packer that all of the models can take; ConfigError where tries are demanded in vain."""
+    """Return a packer for all of the models. Raises ConfigError if packing=trie is not supported by
+    a model."""
     for model in models:
         if reason := rows_problem(model):
             raise ConfigError(
@@ -163,7 +167,8 @@ def packer(packing: Packing, models: Sequence[PreTrainedModel]) -> Packer:
 
 
 def attention_share(model: PreTrainedModel) -> float:
-    """Operations for one more token to see, as a share of a token's in the layers' matrices.
+    """Return the operations of attending to one token, as a fraction of a token's in the layers'
+    matrices.
 
     Scores and values take 4 x heads x head size operations per layer, a matrix 2 per parameter.
     """

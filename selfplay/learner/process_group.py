@@ -1,4 +1,4 @@
-"""The processes that compute an optimizer step together, and tensors that are cut among them."""
+"""The processes that compute an optimizer step together, and tensors that are sharded over them."""
 
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias
@@ -11,35 +11,40 @@ Precision: TypeAlias = Literal["float32", "bfloat16"]
 
 
 class ProcessGroup(Protocol):
-    """The processes that compute an optimizer step together, each on samples of its own."""
+    """Processes that compute an optimizer step together, each on samples of its own.
+
+    `Learner` calls it around its micro-batches; `fsdp.ShardedProcessGroup` implements it for many
+    ranks.
+    """
 
     def pad_passes(self, rows: Sequence[list[PackedRow]]) -> Sequence[tuple[list[PackedRow], int]]:
-        """The rows of this process's micro-batches with the passes that any process needs for its
-        own, and as many empty ones as others have more."""
+        """Return this process's micro-batches, each with the largest number of passes of any
+        process.
+
+        Empty micro-batches are added until all processes have equally many.
+        """
         ...
 
-    def sum_metrics(self, figures: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
-        """Figures added up over all processes, and the first fault of any."""
+    def sum_metrics(self, metrics: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
+        """Return metrics added over all processes, and the first fault of any process."""
         ...
 
 
 class SingleProcess:
-    """One process, which learns from all samples itself."""
+    """A single process, which learns from all samples."""
 
     def pad_passes(self, rows: Sequence[list[PackedRow]]) -> Sequence[tuple[list[PackedRow], int]]:
-        """As they are."""
-        return [(held, 1) for held in rows]
+        return [(part, 1) for part in rows]
 
-    def sum_metrics(self, figures: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
-        """As they are."""
-        return figures, fault
+    def sum_metrics(self, metrics: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
+        return metrics, fault
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor; of one that is cut, all processes ask together."""
+    """Return the whole tensor. If it is sharded, all processes must call this together."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def shard(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor."""
+    """Return this process's part of a tensor."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -1,16 +1,14 @@
-"""What a learner knows beside its weights, written and read by each rank in part.
+"""State of a learner without its weights, written and read by each rank in part.
 
-The files are those of torch.distributed.checkpoint. Each rank writes what it has, and any number of
-ranks reads what it needs of them, so that no process ever holds all of an optimizer.
-
-Reader of torch.distributed.checkpoint folders that runs no code from them.
+The files are those of torch.distributed.checkpoint. Each rank writes its part, and any number of
+ranks reads the parts that they need, so that no process ever holds a whole optimizer.
 
 Torch unpickles the file `.metadata` of such a folder, and the entries that are not tensors; a
-pickle can call any function. Here `.metadata` may name only the few classes that describe tensors
-and files, and an entry that is not a tensor is refused.
+pickle can call any function. So a reader of its own is used here, which runs no code from the
+folder: `.metadata` may name only the few classes that describe tensors and files, and an entry that
+is not a tensor is refused.
 """
 
-import hashlib
 import io
 import pathlib
 import pickle
@@ -31,6 +29,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.serialization import _get_layout
 
 from selfplay.errors import RunError, one_line
+from selfplay.files import sha256
 from selfplay.learner.fsdp import learned, like
 from selfplay.learner.learner import Learner, ema_pairs
 
@@ -56,11 +55,11 @@ _KNOWN: dict[tuple[str, str], Any] = {
         for name in ("Path", "PosixPath", "PurePosixPath")
     },
 }
-"""All classes that a description of tensors consists of."""
+"""All classes in a description of tensors."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads a description of tensors; raises UnpicklingError for any other class."""
+    """Reads a description of tensors. Raises UnpicklingError for any other class."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the class of a name, if the list of allowed classes has it."""
@@ -76,7 +75,7 @@ class PlainReader(FileSystemReader):
     """Reads tensors, and refuses a folder that holds anything else."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The description of the folder; raises RunError if the file holds anything else."""
+        """Return the description of the folder. Raises RunError if the file holds anything else."""
         path = pathlib.Path(str(self._get_metadata_path(kwargs.get("rank"))))
         content = io.BytesIO(path.read_bytes())
         try:
@@ -111,7 +110,7 @@ EMA = "ema"
 
 
 def save(learner: Learner, folder: Path) -> dict[str, str]:
-    """Write this rank's part; returns the SHA-256 of its files by name. All ranks save together."""
+    """Write this rank's part. Returns the SHA-256 of its files by name. All ranks save together."""
     state: dict[str, Tensor] = {STEPS: torch.tensor(learner.steps)}
     for name, parameter in learned(learner.model).items():
         for key, value in learner.optimizer.state.get(parameter, {}).items():
@@ -123,11 +122,11 @@ def save(learner: Learner, folder: Path) -> dict[str, str]:
         raise RunError(f"cannot write to {folder}: {_cause(error)}") from error
     rank = dist.get_rank() if dist.is_initialized() else 0
     own = [*folder.glob(f"__{rank}_*"), *([folder / ".metadata"] if rank == 0 else [])]
-    return {path.name: _hash(path) for path in own}
+    return {path.name: sha256(path) for path in own}
 
 
 def load(learner: Learner, folder: Path) -> None:
-    """Take over what was saved, by however many ranks. All ranks load together."""
+    """Restore a saved state, which any number of ranks wrote. All ranks load together."""
     try:
         known: Mapping[str, Any] = PlainReader(folder).read_metadata().state_dict_metadata
     except (CheckpointException, OSError) as error:
@@ -140,7 +139,7 @@ def load(learner: Learner, folder: Path) -> None:
             name, _, key = rest.rpartition("/")
             if name not in parameters:
                 raise RunError(
-                    f"{folder}: it has an optimizer of {name}, which does not learn here; resume "
+                    f"{folder}: it has an optimizer of {name}, which is not trained here; resume "
                     "with the policy that the run began with"
                 )
             pattern = parameters[name]
@@ -162,13 +161,13 @@ def load(learner: Learner, folder: Path) -> None:
 
 
 def take(learner: Learner, state: Mapping[str, Any]) -> None:
-    """Take over the state of a learner that is one process, cut as this one's tensors are."""
+    """Restore the state of a learner of one process, sharded like this learner's tensors."""
     learner.steps = state["steps"]
     learner.optimizer.state.clear()
     for number, values in state["optimizer"]["state"].items():
         parameter = learner.parameters[int(number)]
         learner.optimizer.state[parameter] = {
-            # A copy, because a shard that is a view would keep all of what was given.
+            # A copy, because a shard that is a view would keep the whole tensor in memory.
             key: (like(parameter, value) if value.shape == parameter.shape else value).clone()
             for key, value in values.items()
         }
@@ -183,13 +182,8 @@ def _ema(learner: Learner) -> dict[str, Tensor]:
     return {name: mean for name, mean, _ in ema_pairs(learner.reference, learner.model)}
 
 
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _cause(error: BaseException) -> str:
-    """What went wrong on the first rank that it went wrong on."""
+    """Return the error of the first rank that failed."""
     failures = getattr(error, "failures", None)
     inner = next(iter(failures.values()))[0] if failures else error
     return one_line(inner)

@@ -1,4 +1,4 @@
-"""A critic: a transformer that says which return to expect from what it has read so far."""
+"""A critic: a transformer that predicts the return from a token sequence."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 class TransformerCritic:
     """The decoder of a causal language model with a value head on its last token, and its AdamW.
 
-    The head begins at zero: before its first update the critic expects 0 of everything, so that
-    training begins as it would without a critic.
+    `credit.gae` reads and trains it. The head begins at zero: before its first update the critic
+    predicts 0 for everything, so that training begins as it would without a critic.
     """
 
     def __init__(
@@ -42,20 +42,20 @@ class TransformerCritic:
         seed: int = 0,
     ) -> None:
         """Args:
-        model: Hugging Face name or folder whose decoder is copied; a fresh one where None.
-        vocabulary: Rows of a fresh decoder's embedding. Token ids beyond share them (modulo its
-            size), so that no text can stop a run; give it as many as the largest policy has.
-        hidden: Its width.
-        layers: Its depth.
-        heads: Its attention heads.
-        positions: Tokens that it can read; of a longer state the last ones are read.
+        model: Hugging Face name or folder whose decoder is copied; None makes a fresh one.
+        vocabulary: Rows of a fresh decoder's embedding. Larger token ids share them (modulo its
+            size), so that no text can stop a run; set it to the largest vocabulary of a policy.
+        hidden: Width of a fresh decoder.
+        layers: Layers of a fresh decoder.
+        heads: Attention heads of a fresh decoder.
+        positions: Context length in tokens; of a longer state the last tokens are read.
         lr: AdamW's learning rate. 1e-3 suits a fresh small decoder, 1e-5 a copied large one.
         epochs: Optimizer steps per batch of returns.
-        clip: How far a value counts as moved by one batch (PPO: 0.5); 0 is no limit.
+        clip: Largest change of a value by one batch that counts (PPO: 0.5); 0 for no limit.
         clip_norm: Largest gradient norm.
         max_tokens: Padded tokens of one forward pass.
-        device: auto is the GPU if there is one.
-        seed: Of the weights.
+        device: Device of the critic; auto is the GPU if there is one.
+        seed: Seed of the weights.
         """
         if min(vocabulary, hidden, layers, heads, positions, epochs, max_tokens) < 1:
             raise ValueError("sizes, epochs and max_tokens are at least 1")
@@ -69,7 +69,7 @@ class TransformerCritic:
         self.max_tokens, self._folded = max_tokens, 0
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        with torch.random.fork_rng(devices=[]):  # the run's own random stream goes on unmoved
+        with torch.random.fork_rng(devices=[]):  # the run's own random stream is not advanced
             whole: PreTrainedModel = (
                 load_model(model, where="credit.critic.model", dtype="float32")
                 if model
@@ -97,23 +97,24 @@ class TransformerCritic:
         self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, weight_decay=0.0)
 
     def values(self, states: Sequence[tuple[int, ...]]) -> list[float]:
-        """The expected return from each state on; equal states are read once."""
+        """Return the expected return from each state on; equal states are read once."""
         distinct = self._distinct(states)
-        found: dict[tuple[int, ...], float] = {}
+        by_state: dict[tuple[int, ...], float] = {}
         with torch.no_grad():
             for rows in self._batches(list(distinct)):
-                found |= zip(rows, self._read(rows).tolist(), strict=True)
-        by_place = {place: found[state] for state, places in distinct.items() for place in places}
-        return [by_place[place] for place in range(len(states))]
+                by_state |= zip(rows, self._read(rows).tolist(), strict=True)
+        values = {
+            index: by_state[state] for state, indices in distinct.items() for index in indices
+        }
+        return [values[index] for index in range(len(states))]
 
     def fit(self, states: Sequence[tuple[int, ...]], returns: Sequence[float]) -> dict[str, float]:
         """Move the values towards the returns by squared error, `epochs` times.
 
         Returns `critic/loss`, the mean of (V - R)^2 / 2 before the update, `critic/folded_tokens`,
-        how many of those read were beyond the vocabulary, and `critic/explained_variance`, 1 -
-        var(R - V) / var(R), which is 1 for a perfect critic and 0 for one that says the same of
-        every state. Raises DivergedError if the loss or a gradient is not finite; the optimizer
-        step at fault has then written nothing.
+        the number of tokens beyond the vocabulary, and `critic/explained_variance`, 1 - var(R - V)
+        / var(R), which is 1 for a perfect critic and 0 for a constant one. Raises DivergedError if
+        the loss or a gradient is not finite; the failed optimizer step has then written nothing.
         """
         if not states:
             return {}
@@ -122,14 +123,14 @@ class TransformerCritic:
         old = self._step(distinct, wanted)
         for _ in range(self.epochs - 1):
             self._step(distinct, wanted, old)
-        figures = {
+        metrics = {
             "critic/loss": float(np.square(old - wanted).mean() / 2),
             "critic/folded_tokens": self._folded / self.epochs,
         }
         if wanted.var() > 1e-12:
             unexplained = float((wanted - old).var() / wanted.var())
-            figures["critic/explained_variance"] = 1 - unexplained
-        return figures
+            metrics["critic/explained_variance"] = 1 - unexplained
+        return metrics
 
     def _step(
         self,
@@ -137,22 +138,23 @@ class TransformerCritic:
         returns: Floats,
         old: Floats | None = None,
     ) -> Floats:
-        """One optimizer step on all states; returns the values before it.
+        """Make one optimizer step on all states. Returns the values before it.
 
-        The denominator is that of the whole batch, so that its cut changes nothing.
+        The denominator is that of the whole batch, so that the cut into forward passes has no
+        effect.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        found = np.empty_like(returns)
+        predicted = np.empty_like(returns)
         for rows in self._batches(list(distinct)):
-            places = [place for state in rows for place in distinct[state]]
+            indices = [index for state in rows for index in distinct[state]]
             counts = torch.tensor([len(distinct[state]) for state in rows])
             read = self._read(rows)
             values = read.repeat_interleave(counts.to(read.device))
-            found[places] = values.detach().cpu().numpy()
-            wanted = read.new_tensor(returns[places])
+            predicted[indices] = values.detach().cpu().numpy()
+            wanted = read.new_tensor(returns[indices])
             error = (values - wanted).square()
             if self.clip and old is not None:
-                start = read.new_tensor(old[places])
+                start = read.new_tensor(old[indices])
                 bounded = start + (values - start).clamp(-self.clip, self.clip)
                 error = torch.maximum(error, (bounded - wanted).square())
             loss = error.sum() / (2 * len(returns))
@@ -163,18 +165,21 @@ class TransformerCritic:
         if not math.isfinite(norm):
             raise DivergedError(f"the critic's gradient norm is {norm}; lower its learning rate")
         self.optimizer.step()
-        return found
+        return predicted
 
     def _distinct(self, states: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], list[int]]:
-        """The states as they are read, each with the places where it stands."""
-        found: dict[tuple[int, ...], list[int]] = {}
-        for place, state in enumerate(states):
-            found.setdefault(tuple(state[-self.positions :]) or (0,), []).append(place)
-        return found
+        """Return the distinct states, cut to the context length, each with its indices."""
+        indices: dict[tuple[int, ...], list[int]] = {}
+        for index, state in enumerate(states):
+            indices.setdefault(tuple(state[-self.positions :]) or (0,), []).append(index)
+        return indices
 
     def _batches(self, states: Sequence[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
-        """States of similar lengths, at most `max_tokens` padded tokens together, on one side of
-        the length at which the decoder changes its frequencies."""
+        """Yield states of similar lengths, at most `max_tokens` padded tokens together.
+
+        All states of a batch are on one side of the length at which the decoder changes its
+        frequencies.
+        """
         rows: list[tuple[int, ...]] = []
         for state in sorted(states, key=len, reverse=True):
             turns = bool(rows) and self._reach.far(len(rows[0])) != self._reach.far(len(state))
@@ -186,7 +191,7 @@ class TransformerCritic:
             yield rows
 
     def _read(self, rows: Sequence[tuple[int, ...]]) -> Tensor:
-        """[B] values; rows are padded on the right and read at their last tokens."""
+        """Return [B] values; rows are padded on the right and read at their last tokens."""
         lengths = torch.tensor([len(row) for row in rows])
         ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
         for number, row in enumerate(rows):
@@ -204,10 +209,10 @@ class TransformerCritic:
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizer."""
+        """Return weights and optimizer."""
         return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,1 +1,1 @@
-"""Models: policies, adapters, the token seam, tree attention, warm starts."""
+"""Models: policies, adapters, renderers, tree attention and warm starts."""

@@ -1,7 +1,7 @@
 """Low-rank adapters over one frozen model that is in memory once (LoRA, 2106.09685).
 
 Every policy has modules of its own over the same frozen tensors, with its adapter in them. No
-adapter is switched on and off: what takes a model, an engine or a learner, takes these as they are.
+adapter is switched on and off: engines and learners use these modules like any model.
 """
 
 import copy
@@ -21,21 +21,25 @@ from transformers.pytorch_utils import Conv1D
 from selfplay.errors import ConfigError, RunError, nearest
 
 CONFIG = "adapter_config.json"
-"""What makes a folder one of an adapter."""
+"""File that marks a folder as an adapter."""
 BASES = "bases"
-"""Folder of a checkpoint with the bases of its adapters that nobody else keeps."""
+"""Folder of a checkpoint with the bases of its adapters that exist nowhere else."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
-    """The shape of an adapter: W x becomes W x + (alpha / rank) B A x, with B = 0 at first."""
+    """Shape of an adapter: W x becomes W x + (alpha / rank) B A x, with B = 0 at first
+    (2106.09685).
+
+    The config `policy.lora` makes it; `adapted` reads it.
+    """
 
     rank: int = 16
     """Rows of A and columns of B."""
     alpha: int = 32
-    """The adapter's scale, times the rank."""
+    """Scale of the adapter, times the rank."""
     targets: Sequence[str] | None = None
-    """Names of the layers that get an A and a B, such as q_proj. None: all linear layers but the
+    """Names of the layers that get an A and a B, such as q_proj. None: all linear layers except the
     output head."""
 
     def __post_init__(self) -> None:
@@ -47,7 +51,7 @@ class Lora:
             raise ValueError("targets names no layer; null means all linear layers")
 
     def layers(self, model: PreTrainedModel, *, where: str) -> list[str]:
-        """Names, without their paths, of the layers that get an adapter.
+        """Return the names, without paths, of the layers that get an adapter.
 
         Raises ConfigError for a target that is no linear layer of the model.
         """
@@ -70,9 +74,10 @@ def require_peft(where: str) -> None:
 
 
 def adapted(base: PreTrainedModel, lora: Lora, *, seed: int, where: str) -> PreTrainedModel:
-    """A model of its own modules over the tensors of `base`, with a new adapter in them.
+    """Return a model of its own modules over the tensors of `base`, with a new adapter in them.
 
-    Only the adapter has gradients. Its weights are float32 in a base of any precision: they learn.
+    Only the adapter has gradients. Its weights are float32 over a base of any precision, because
+    they are trained.
     """
     require_peft(where)
     from peft import LoraConfig
@@ -82,11 +87,11 @@ def adapted(base: PreTrainedModel, lora: Lora, *, seed: int, where: str) -> PreT
         r=lora.rank,
         lora_alpha=lora.alpha,
         target_modules=lora.layers(model, where=where),
-        # GPT-2's layers have their weights the other way round.
+        # GPT-2's layers have transposed weights.
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
         task_type="CAUSAL_LM",
     )
-    # A stream of its own: what was drawn before differs between a run and the same run resumed.
+    # A stream of its own: earlier draws differ between a run and the same run resumed.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model.add_adapter(settings)
@@ -97,7 +102,7 @@ def adapted(base: PreTrainedModel, lora: Lora, *, seed: int, where: str) -> PreT
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy of what learns in a model, over the very tensors of what does not."""
+    """Return a copy of the trained tensors of a model, over the same frozen tensors."""
     fixed = (tensor for tensor in model.parameters() if not tensor.requires_grad)
     twin = copy.deepcopy(model, {id(tensor): tensor for tensor in fixed})
     return twin.eval().requires_grad_(False)
@@ -114,7 +119,8 @@ def save_adapter(model: PreTrainedModel, folder: Path, *, base: str) -> None:
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, *, where: str) -> None:
-    """Replace the adapter's weights by those of a folder; RunError if it has another shape."""
+    """Replace the adapter's weights by those of a folder. Raises RunError if it has another
+    shape."""
     from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
     if not is_adapter(folder):
@@ -122,9 +128,9 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, where: str) -> None:
     _settings(folder, where=where)
     saved = load_peft_weights(str(folder), device="cpu")
     saved = {name.removeprefix("base_model.model."): tensor for name, tensor in saved.items()}
-    mine = get_peft_model_state_dict(model)
-    for name in dict.fromkeys([*mine, *saved]):
-        ours, theirs = (list(w[name].shape) if name in w else "absent" for w in (mine, saved))
+    own = get_peft_model_state_dict(model)
+    for name in dict.fromkeys([*own, *saved]):
+        ours, theirs = (list(w[name].shape) if name in w else "absent" for w in (own, saved))
         if ours != theirs:
             raise RunError(
                 f"{where}: the adapter in {folder} has another shape: {name} is {theirs}, the "
@@ -134,26 +140,26 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, where: str) -> None:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and no whole model."""
+    """Return True if a folder holds an adapter and no whole model."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
 def merged(folder: Path, load: Callable[[str], PreTrainedModel], *, where: str) -> PreTrainedModel:
-    """The whole model that an adapter's folder and its base come to; `load` loads the base."""
+    """Return the whole model of an adapter's folder and its base; `load` loads the base."""
     require_peft(where)
     from peft import PeftModel
 
     settings = _settings(folder, where=where)
     named = str(settings["base_model_name_or_path"])
-    # In a checkpoint that was moved, the base is still beside the policies.
-    beside = folder.parent.parent / BASES / Path(named).name
-    model: Any = load(str(beside) if beside.is_dir() else named)
+    # In a checkpoint that was moved, the base is in a sibling folder of the policies.
+    sibling = folder.parent.parent / BASES / Path(named).name
+    model: Any = load(str(sibling) if sibling.is_dir() else named)
     whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     return whole.requires_grad_(True)
 
 
 def _settings(folder: Path, *, where: str) -> Mapping[str, Any]:
-    """Read the config of an adapter; raise ConfigError if peft would import a module for it."""
+    """Return the config of an adapter. Raises ConfigError if peft would import a module for it."""
     path = folder / CONFIG
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
@@ -169,7 +175,7 @@ def _settings(folder: Path, *, where: str) -> Mapping[str, Any]:
 
 
 def _over(base: PreTrainedModel) -> PreTrainedModel:
-    """The modules of `base` a second time, over the very same tensors."""
+    """Return a copy of the modules of `base` over the same tensors."""
     tensors = chain(base.parameters(), base.buffers())
     return copy.deepcopy(base, {id(tensor): tensor for tensor in tensors})
 

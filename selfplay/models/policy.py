@@ -1,4 +1,4 @@
-"""A policy: a causal language model, its tokenizer, and whether it learns."""
+"""A policy: a causal language model and its tokenizer, trained or frozen."""
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -17,16 +17,20 @@ from selfplay.models.renderer import ChatRenderer
 
 @dataclass(kw_only=True, eq=False)
 class Base:
-    """A frozen model, in memory once, over which several policies have adapters."""
+    """A frozen model, in memory once, over which several policies have adapters.
+
+    `load_policy` makes it; checkpoints save it if it exists nowhere else.
+    """
 
     model: PreTrainedModel
     """The model without an adapter."""
     renderer: ChatRenderer
-    """Its token seam."""
+    """Renderer of its prompts."""
     source: str
-    """The name or folder that it came from."""
+    """Name or folder that the model was loaded from."""
     kept: str | None = None
-    """Its name in a checkpoint, where nobody else keeps it: a warm start's cache may be emptied."""
+    """Name in a checkpoint, for a base that exists nowhere else; a warm start's cache may be
+    emptied."""
 
     def save(self, folder: Path) -> None:
         """Write model and tokenizer in Hugging Face layout."""
@@ -35,33 +39,36 @@ class Base:
 
 
 Bases: TypeAlias = MutableMapping[tuple[str, str, str], Base]
-"""Model, dtype and device to the base that they make."""
+"""(model, dtype, device) to base."""
 
 
 @dataclass(kw_only=True)
 class Policy:
-    """The weights behind one or several roles."""
+    """The weights that play one or several roles.
+
+    `load_policy` makes it. An engine samples from it, a learner trains it, and checkpoints save it.
+    """
 
     name: str
-    """Its name in the population."""
+    """Name of the policy in the population."""
     model: PreTrainedModel
-    """The model; the embedded engine samples from the very same tensors."""
+    """The model; the embedded engine samples from the same tensors."""
     renderer: ChatRenderer
-    """Its token seam."""
+    """Renderer of its prompts."""
     learn: bool = True
-    """Whether the learner changes it."""
+    """True if a learner changes the weights."""
     version: int = 0
-    """How many updates the weights have seen."""
+    """Number of updates of the weights."""
     base: Base | None = field(default=None, repr=False)
-    """What its adapter stands on; None where all of its weights are its own."""
+    """Base of the adapter; None if all weights are the policy's own."""
     reference: PreTrainedModel | None = field(default=None, repr=False)
-    """What the policy began as, where an objective asks for it."""
+    """Reference policy of a KL term, if the objective needs one; the initial weights or an EMA."""
 
     def freeze_reference(self, *, moves: bool = False) -> None:
         """Keep the initial weights as the reference of the KL term.
 
-        An adapter's is its base, which costs nothing. One that moves (an EMA) needs tensors of
-        its own for what learns: a copy of the adapter, or of the whole model.
+        The reference of an adapter is its base, which costs nothing. A reference that moves (an
+        EMA) needs its own copy of the trained tensors: of the adapter, or of the whole model.
         """
         if self.base is not None and not moves:
             self.reference = self.base.model
@@ -72,8 +79,8 @@ class Policy:
         """Write model and tokenizer in Hugging Face layout, or the adapter in peft's.
 
         Args:
-            folder: Where to.
-            base: What the adapter names as its base, if not what that was loaded from.
+            folder: Target folder.
+            base: Base that the adapter names; None for the one that was loaded.
         """
         if self.base is None:
             self.model.save_pretrained(folder)
@@ -82,16 +89,16 @@ class Policy:
         self.renderer.tokenizer.save_pretrained(folder)
 
     def load_weights(self, folder: Path) -> None:
-        """Replace the weights by those of a folder; RunError if it has another architecture."""
+        """Replace the weights by those of a folder. Raises RunError for another architecture."""
         where = f"policy {self.name!r}"
         if self.base is not None:
             adapters.load_adapter(self.model, folder, where=where)
             return
         saved = load_model(str(folder), where=where, dtype="auto").state_dict()
-        mine = self.model.state_dict()
-        for key in dict.fromkeys([*mine, *saved]):
-            # Compared beforehand: torch would copy all that fits before it complains.
-            ours, theirs = _shape(mine, key), _shape(saved, key)
+        own = self.model.state_dict()
+        for key in dict.fromkeys([*own, *saved]):
+            # Compared first: torch would copy all matching tensors before it raises an error.
+            ours, theirs = _shape(own, key), _shape(saved, key)
             if ours != theirs:
                 raise RunError(
                     f"{where}: the weights in {folder} are of another architecture: {key} is "
@@ -112,18 +119,17 @@ def load_policy(
     bases: Bases | None = None,
     seed: int = 0,
 ) -> Policy:
-    """A policy from a Hugging Face name or folder.
+    """Return a policy from a Hugging Face name or folder.
 
     Args:
-        name: Its name in the population.
-        model: What it begins as. The folder of an adapter stands for the model that it makes of
-            its base.
-        learn: Whether the learner changes it.
-        dtype: Of the weights.
-        device: Where they are; auto is the GPU if there is one.
-        lora: The adapter that learns in place of the weights.
-        bases: Where policies with adapters find and leave the base that they share.
-        seed: Of a new adapter's A.
+        name: Name of the policy in the population.
+        model: Initial model. The folder of an adapter means its base merged with it.
+        learn: True if a learner changes the weights.
+        dtype: Type of the weights.
+        device: Device of the weights; auto is the GPU if there is one.
+        lora: Adapter that is trained instead of the weights.
+        bases: Bases that policies with adapters share; new ones are added.
+        seed: Seed of a new adapter's A.
 
     Raises ConfigError, in one line, if there is no such model or its tokenizer cannot chat.
     """
@@ -149,18 +155,20 @@ def load_policy(
 def _load(
     model: str, *, where: str, dtype: str, device: str
 ) -> tuple[PreTrainedModel, ChatRenderer]:
-    """A model on its device and its token seam."""
-    place = device_of(device, where)
+    """Return a model on its device, and its renderer."""
+    target = device_of(device, where)
     loaded = load_model(model, where=where, dtype=dtype)
     try:
-        torch.nn.Module.to(loaded, place)
+        torch.nn.Module.to(loaded, target)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"{where}: device {device!r}: {_first_line(error)}") from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(_expanded(model), trust_remote_code=False)
     except Exception as error:  # the files of the folder can make transformers fail in any way
         raise ConfigError(f"{where}: no tokenizer in {model!r}: {_first_line(error)}") from error
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what is made of a folder without one
+    if len(tokenizer) <= len(
+        tokenizer.all_special_ids
+    ):  # transformers makes such a tokenizer for a folder without one
         raise ConfigError(
             f"{where}: no tokenizer in {model!r}; save_pretrained the tokenizer there"
         )
@@ -175,7 +183,7 @@ def _load(
 
 
 def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
-    """The causal language model of a name or folder."""
+    """Return the causal language model of a name or folder."""
     folder = Path(model).expanduser()
     if adapters.is_adapter(folder):
         return adapters.merged(
@@ -210,7 +218,7 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
         raise ConfigError(f"{where}: cannot load model {model!r}: {_first_line(error)}") from error
     loaded: PreTrainedModel = loading[0]
     absent = sorted(loading[1]["missing_keys"])
-    if absent:  # transformers would train on with random numbers in their place
+    if absent:  # transformers would use random numbers for them
         raise ConfigError(
             f"{where}: the weights in {model!r} lack {len(absent)} tensors of the model, "
             f"{absent[0]} among them; its config.json is of another model"
@@ -219,7 +227,7 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
 
 
 def outline(model: str) -> PreTrainedModel | None:
-    """The modules of a model without any weights; None if its config is not on this machine."""
+    """Return the modules of a model without weights; None if its config is not on this machine."""
     try:
         config = AutoConfig.from_pretrained(
             _expanded(model), local_files_only=True, trust_remote_code=False
@@ -229,12 +237,13 @@ def outline(model: str) -> PreTrainedModel | None:
                 config, trust_remote_code=False
             )
     except Exception:  # the file can make transformers fail in any way
-        return None  # what is wrong with it is said when it is loaded
+        return None  # the fault is reported when the model is loaded
     return made
 
 
 def positions(model: str) -> int | None:
-    """Most tokens that a model reads; None if it has no limit, or no config on this machine."""
+    """Return the context length of a model; None if it has no limit, or no config on this
+    machine."""
     try:
         config = AutoConfig.from_pretrained(
             _expanded(model), local_files_only=True, trust_remote_code=False
@@ -258,7 +267,8 @@ def _shape(weights: Mapping[str, torch.Tensor], key: str) -> str:
 
 
 def device_of(device: str, where: str) -> torch.device:
-    """The device of that name; auto is the GPU if there is one. ConfigError where it is absent."""
+    """Return the device of a name; auto is the GPU if there is one. Raises ConfigError if it is
+    absent."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

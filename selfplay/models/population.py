@@ -1,4 +1,4 @@
-"""The population: which policies exist, who plays whom, and who learns when."""
+"""The population: the policies, the roles that they play, and the steps at which they learn."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ SHARED = "base"
 """Name of the policy that all roles share."""
 
 SETTINGS = ("model", "learn", "dtype", "device", "lora")
-"""What can be said of a policy."""
+"""Settings of a policy."""
 
 LEARNER = "learner"
-"""What can be said of a special one too: how it learns, unlike the others."""
+"""Additional setting in `overrides`: learner settings of one policy."""
 
 CHECKPOINT = ("model", "dtype", "device")
-"""What can be said of an opponent that is a saved model."""
+"""Settings of an opponent that is a saved model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Phase:
     learn: Sequence[str]
     """Names of the policies that learn."""
     steps: int
-    """How many steps long."""
+    """Length of the phase, in steps."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -39,45 +39,53 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
-    """Roles share one policy, or each has one of its own, or a table says who has which."""
+    """Assignment of policies to roles: one shared policy, one per role, or a table.
+
+    The config group `population` makes it. The runtime loads its policies; the training loop asks
+    it which policies learn at a step.
+    """
 
     policy: Mapping[str, Any]
-    """Settings of a policy (model, learn, dtype, device, lora) where nothing more special is
-    said."""
+    """Settings of every policy (model, learn, dtype, device, lora) that `overrides` does not
+    replace."""
     sharing: Literal["shared", "separate"] = "shared"
-    """shared: one policy for all roles. separate: every role starts from one of its own, which is
-    an adapter over the one base where `policy` has lora."""
+    """shared: one policy for all roles. separate: one policy per role, which is an adapter over one
+    base if `policy` has lora."""
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Policy name to settings that replace those of `policy` (another model, learn: false), and to
-    a `learner` whose settings replace those of the run's."""
+    a `learner` whose settings replace those of the run."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """Role to policy name, where `sharing` does not say it already; or the name of an opponent."""
+    """Role to policy name, or to the name of an opponent, if it differs from `sharing`."""
     extra_policies: Sequence[str] = ()
     """Policies that no role has, such as a league's exploiters."""
     opponents: Mapping[str, Any] = field(default_factory=dict)
-    """Name to somebody who plays and does not learn: an engine (a script, an endpoint), or the
-    settings of a saved model: {model: FOLDER}. A league, an evaluation or `roles` seats them."""
+    """Name to a player that does not learn: an engine (a script, an endpoint), or the settings of a
+    saved model: {model: FOLDER}.
+
+    A league, an evaluation or `roles` assigns them to agents.
+    """
     phases: Sequence[Mapping[str, Any]] = ()
-    """Who learns when, over and over in this order: {learn: [solver], steps: 10}. All learn at
-    every step where there are none."""
+    """Phases of training, repeated in this order: {learn: [solver], steps: 10}. Without phases, all
+    policies learn at every step."""
 
     @cached_property
     def plan(self) -> tuple[Phase, ...]:
-        """The phases; ConfigError for one that makes no sense."""
-        places = [f"population.phases.{number}" for number in range(len(self.phases))]
+        """The phases. Raises ConfigError for an impossible one."""
+        keys = [f"population.phases.{number}" for number in range(len(self.phases))]
         return tuple(
             call(Phase, check_arguments(Phase, node, where=where), where=where)
-            for where, node in zip(places, self.phases, strict=True)
+            for where, node in zip(keys, self.phases, strict=True)
         )
 
     def policy_of(self, role: str) -> str:
-        """Name of the policy behind a role."""
+        """Return the name of the policy of a role."""
         return self.roles.get(role, SHARED if self.sharing == "shared" else role)
 
     def policies(self, roles: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Name to settings of every policy that the roles need.
+        """Return name to settings of every policy that the roles need.
 
-        Raises ConfigError for unknown names, and where nobody learns or not when the phases say so.
+        Raises ConfigError for unknown names, if no policy learns, or if the phases contradict
+        `learn`.
         """
         known = list(roles)
         played = [*(self.policy_of(role) for role in known), *self.extra_policies]
@@ -99,23 +107,23 @@ class Population:
                     f"population.overrides.{name}.learner: {settings[LEARNER]!r} does not fit: it "
                     "holds learner settings by name, such as {lr: 1e-5}"
                 )
-        found = {name: {**self.policy, **self.overrides.get(name, {})} for name in names}
-        for settings in found.values():
+        policies = {name: {**self.policy, **self.overrides.get(name, {})} for name in names}
+        for settings in policies.values():
             settings.pop(LEARNER, None)
-        self._refuse_idle({name: node.get("learn", True) for name, node in found.items()})
-        return found
+        self._refuse_idle({name: node.get("learn", True) for name, node in policies.items()})
+        return policies
 
     def checkpoints(self) -> dict[str, dict[str, Any]]:
-        """Name to settings of every opponent that is a saved model."""
-        return {name: dict(each) for name, each in self.opponents.items() if _is_settings(each)}
+        """Return name to settings of every opponent that is a saved model."""
+        return {name: dict(node) for name, node in self.opponents.items() if _is_settings(node)}
 
     def learner_of(self, name: str) -> Mapping[str, Any]:
-        """Settings that replace the run's learner settings for one policy."""
+        """Return the settings that replace the run's learner settings for one policy."""
         given: Mapping[str, Any] = self.overrides.get(name, {}).get(LEARNER, {})
         return given
 
     def learns(self, name: str, step: int) -> bool:
-        """Whether the phases let a policy learn at a step; the first step is 1."""
+        """Return True if the phases let a policy learn at a step; the first step is 1."""
         left = (step - 1) % sum(phase.steps for phase in self.plan) if self.plan else 0
         for phase in self.plan:
             if left < phase.steps:
@@ -124,7 +132,7 @@ class Population:
         return True
 
     def _refuse_opponents(self, roles: Sequence[str]) -> None:
-        """Raise ConfigError for an opponent that is nobody, or whose name is a policy's."""
+        """Raise ConfigError for an opponent that cannot play, or that has the name of a policy."""
         for name, opponent in self.opponents.items():
             where = f"population.opponents.{name}"
             if name in (SHARED, *roles, *self.extra_policies):
@@ -135,7 +143,7 @@ class Population:
                 _refuse_unknown(opponent, CHECKPOINT, where=where)
                 if not opponent.get("model"):
                     raise ConfigError(
-                        f"{where}: names neither what plays (_target_) nor a saved model (model)"
+                        f"{where}: names neither an engine (_target_) nor a saved model (model)"
                     )
             elif not hasattr(opponent, "step"):
                 raise ConfigError(
@@ -144,7 +152,8 @@ class Population:
                 )
 
     def _refuse_idle(self, learn: Mapping[str, bool]) -> None:
-        """Raise ConfigError unless somebody learns, and the phases name just those who do."""
+        """Raise ConfigError unless a policy learns, and the phases name exactly the policies that
+        learn."""
         if not any(learn.values()):
             raise ConfigError("population: no policy learns; set learn=true for at least one")
         for number, phase in enumerate(self.plan):
@@ -167,7 +176,7 @@ class Population:
             if settings.get(LEARNER) and not learn[name]:
                 raise ConfigError(
                     f"population.overrides.{name}.learner: policy {name!r} is frozen (learn: "
-                    "false), so that nothing learns with these settings; set learn: true, or "
+                    "false), so these settings have no effect; set learn: true, or "
                     "drop them"
                 )
 

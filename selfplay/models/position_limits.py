@@ -20,7 +20,7 @@ OFFSETS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ContextBound:
-    """A number of tokens, and the reason for it."""
+    """A number of tokens, and the reason for it as a phrase for error messages."""
 
     tokens: int
     reason: str
@@ -28,7 +28,7 @@ class ContextBound:
 
 @dataclass(frozen=True, kw_only=True)
 class ContextReach:
-    """The bounds of one model, in tokens."""
+    """Bounds of one model, in tokens. `reach` makes it; packing and engines read it."""
 
     table: ContextBound | None = None
     """Rows of a table of positions (GPT-2's learned ones, GPT-J's sines): a pass with more columns
@@ -36,11 +36,11 @@ class ContextReach:
     window: ContextBound | None = None
     """Width of a local attention window that is counted in columns and not in positions."""
     turn: ContextBound | None = None
-    """The longest row that has the frequencies of short rows. One longer row in a pass gives all
-    other rows the frequencies of long rows (longrope, 2402.13753)."""
+    """Longest row that has the frequencies of short rows. One longer row in a pass gives all other
+    rows the frequencies of long rows (longrope, 2402.13753)."""
     longest: ContextBound | None = None
-    """The longest row that is computed correctly: in a longer row a token depends on later tokens
-    or on the length of earlier rows."""
+    """Longest row that is computed correctly: in a longer row a token depends on later tokens or on
+    the length of earlier rows."""
 
     def shared(self) -> int | None:
         """Return the largest width of a row of several samples; None: no bound."""
@@ -48,8 +48,8 @@ class ContextReach:
 
     def served(self) -> ContextBound | None:
         """Return the largest length of rows that share a cache; None: no bound."""
-        known = [each for each in (self.window, self.turn, self.longest) if each is not None]
-        return min(known, key=lambda each: each.tokens, default=None)
+        known = [bound for bound in (self.window, self.turn, self.longest) if bound is not None]
+        return min(known, key=lambda bound: bound.tokens, default=None)
 
     def far(self, tokens: int) -> bool:
         """Return True if a row of `tokens` tokens has the frequencies of long rows."""
@@ -57,7 +57,7 @@ class ContextReach:
 
 
 def reach(model: PreTrainedModel) -> ContextReach:
-    """The bounds of a model, from its config and from the tables in its modules."""
+    """Return the bounds of a model, from its config and from the tables in its modules."""
     config = model.config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
     longest = None
@@ -77,7 +77,7 @@ def reach(model: PreTrainedModel) -> ContextReach:
 
 
 def turn(config: PretrainedConfig) -> ContextBound | None:
-    """The `ContextReach.turn` of a model with this config."""
+    """Return the `ContextReach.turn` of a model with this config."""
     text = config.get_text_config()
     for rope in _ropes(text):
         if _kind(rope) == "longrope":
@@ -96,7 +96,7 @@ def _kind(rope: Mapping[str, Any]) -> str:
 
 
 def _window(config: Any) -> ContextBound | None:
-    """Return GPT-Neo's window. `attention.unordinary` handles the windows of other models."""
+    """Return GPT-Neo's window. `tree_attention.unordinary` handles the windows of other models."""
     size, kinds = getattr(config, "window_size", None), getattr(config, "attention_layers", None)
     if not isinstance(size, int) or size < 1 or (kinds and "local" not in kinds):
         return None
@@ -104,16 +104,16 @@ def _window(config: Any) -> ContextBound | None:
 
 
 def _ropes(config: Any) -> Iterator[Mapping[str, Any]]:
-    """The settings of rotary positions: one mapping, or one for each kind of layer."""
+    """Yield the settings of rotary positions: one mapping, or one for each kind of layer."""
     given = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     if not isinstance(given, Mapping):
         return
     yield given
-    yield from (each for each in given.values() if isinstance(each, Mapping))
+    yield from (rope for rope in given.values() if isinstance(rope, Mapping))
 
 
 def _table(model: PreTrainedModel, limit: Any) -> ContextBound | None:
-    """The table of positions, if the model has one."""
+    """Return the table of positions, if the model has one."""
     if not isinstance(limit, int) or limit < 1:
         return None
     sizes = range(limit, limit + OFFSETS + 1)
@@ -130,4 +130,4 @@ def _table(model: PreTrainedModel, limit: Any) -> ContextBound | None:
 
 
 def _least(*bounds: ContextBound | None) -> int | None:
-    return min((each.tokens for each in bounds if each is not None), default=None)
+    return min((bound.tokens for bound in bounds if bound is not None), default=None)

@@ -1,8 +1,9 @@
-"""The one seam between text and token ids.
+"""Renderers: chat messages to prompt ids, and sampled ids to text.
 
-Ids that a policy sampled are kept as sampled. The next turn of a conversation appends only the
-tokens of its new messages, so that prompt t+1 begins with prompt t + completion t. What anybody but
-the policy wrote is encoded with the control tokens taken apart into ordinary characters.
+This is the only place where text and token ids are converted. Ids that a policy sampled are kept as
+sampled. The next turn of a conversation appends only the tokens of its new messages, so that prompt
+t+1 begins with prompt t + completion t. In text that the policy did not write, control tokens are
+encoded as ordinary characters.
 """
 
 import re
@@ -17,28 +18,34 @@ from selfplay.sandbox.templates import bounded, check_template
 from selfplay.types import Message, well_formed
 
 _MARK = "\ue000"
-"""Encloses a stand-in's index in a rendered template; a private character, so templates lack it."""
+"""Encloses the index of a placeholder in a rendered template; a private character that templates
+lack."""
 
 
 class Renderer(Protocol):
-    """Chat messages to prompt ids and sampled ids to text."""
+    """Chat messages to prompt ids, and sampled ids to text.
+
+    Every policy has one; the rollout calls it before and after each request.
+    """
 
     end_ids: tuple[int, ...]
-    """Tokens that end a completion; first what the chat template itself ends a turn with."""
+    """Tokens that end a completion; the first one is the chat template's own end of a turn."""
 
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Prompt ids of a new conversation, up to where the policy begins to write."""
+        """Return prompt ids of a new conversation, with the generation prompt."""
         ...
 
     def extend(
         self, so_far: tuple[int, ...], completion: tuple[int, ...], messages: Sequence[Message]
     ) -> tuple[int, ...] | None:
-        """Prompt ids of the next turn: `so_far + completion + new`; None if the chat template
-        cannot be extended, so that the caller must start a new sequence."""
+        """Return prompt ids of the next turn: `so_far + completion + new`.
+
+        None if the chat template cannot be extended, so that the caller must start a new sequence.
+        """
         ...
 
     def text(self, completion: Sequence[int]) -> str:
-        """The completion's text, without the token that ends it."""
+        """Return the completion's text, without the token that ends it."""
         ...
 
 
@@ -48,7 +55,7 @@ class ByteRenderer:
     end_ids: tuple[int, ...] = ()
 
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The messages' bytes."""
+        """Return the bytes of the messages."""
         return tuple(
             "".join(f"{m['role']}: {m['content']}\n" for m in messages).encode("utf-8", "replace")
         )
@@ -56,11 +63,11 @@ class ByteRenderer:
     def extend(
         self, so_far: tuple[int, ...], completion: tuple[int, ...], messages: Sequence[Message]
     ) -> tuple[int, ...] | None:
-        """Always extends."""
+        """Return `so_far + completion + new`; it never fails."""
         return so_far + completion + self.start(messages)
 
     def text(self, completion: Sequence[int]) -> str:
-        """The bytes as text."""
+        """Return the bytes as text."""
         return bytes(completion).decode("utf-8", "replace")
 
 
@@ -68,7 +75,12 @@ class ChatRenderer:
     """A renderer over a Hugging Face tokenizer with a chat template."""
 
     def __init__(self, tokenizer: Any, *, where: str = "policy") -> None:
-        """`where` names the policy in errors. Raises ConfigError without a chat template."""
+        """Args:
+            tokenizer: Hugging Face tokenizer.
+            where: Name of the policy in errors.
+
+        Raises ConfigError without a chat template.
+        """
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
                 f"{where}: its tokenizer has no chat template; set tokenizer.chat_template in the "
@@ -82,18 +94,18 @@ class ChatRenderer:
             raise ConfigError(f"{where}: its tokenizer has no end-of-sequence token")
         special = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if t.special}
         self._control = sorted(special.values(), key=len, reverse=True)
-        # The mark stands for itself too: a content that holds it cannot forge a stand-in.
+        # The mark has a placeholder too, so that a content with marks cannot forge a placeholder.
         self._stand_ins = [*self._control, _MARK]
         self._smuggled = re.compile("|".join(map(re.escape, self._stand_ins)))
         self.end_ids: tuple[int, ...] = tuple(
             dict.fromkeys([*self._end_of_turn(set(special)), int(tokenizer.eos_token_id)])
         )
-        # The same prompts come back for every sibling of a group and for every reference.
+        # Siblings of a group and references have the same prompts.
         self._cached_start = lru_cache(maxsize=4096)(self._start)
-        self._cached_behind = lru_cache(maxsize=4096)(self._behind)
+        self._cached_suffixes = lru_cache(maxsize=4096)(self._suffixes)
 
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Prompt ids of the messages, the generation prompt included."""
+        """Return prompt ids of the messages, with the generation prompt."""
         return self._cached_start(tuple((m["role"], self._text(m["content"])) for m in messages))
 
     def _start(self, messages: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
@@ -102,55 +114,59 @@ class ChatRenderer:
     def extend(
         self, so_far: tuple[int, ...], completion: tuple[int, ...], messages: Sequence[Message]
     ) -> tuple[int, ...] | None:
-        """The new messages' tokens after what was sampled, found from the template itself.
+        """Return the earlier ids followed by the new messages' tokens, which the template gives.
 
-        None where the template does not keep the earlier text as a prefix (some drop old thinking).
+        None if the template does not keep the earlier text as a prefix (some drop old thinking).
         """
-        behind = self._cached_behind(tuple((m["role"], self._text(m["content"])) for m in messages))
-        if behind is None:
+        suffixes = self._cached_suffixes(
+            tuple((m["role"], self._text(m["content"])) for m in messages)
+        )
+        if suffixes is None:
             return None
         ended = bool(completion) and completion[-1] in self.end_ids
-        return so_far + completion + behind[ended]
+        return so_far + completion + suffixes[ended]
 
-    def _behind(
+    def _suffixes(
         self, messages: tuple[tuple[str, str], ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """What stands behind a completion that did not end its turn, and behind one that did.
+        """Return the ids after a completion that did not end its turn, and after one that did.
 
-        Found by rendering a probe conversation with and without the new messages.
+        They are found by rendering a probe conversation with and without the new messages.
         """
         probe = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
         added = [{"role": r, "content": c} for r, c in messages]
         before = self._render(probe, generate=False)
         after = self._render([*probe, *added], generate=True)
-        # `before` ends in end-of-turn and whatever the template writes behind it (often a newline).
+        # `before` ends in end-of-turn and the template's text after it (often a newline).
         last = max((i for i, token in enumerate(before) if token in self.end_ids), default=None)
         if last is None or after[: len(before)] != before:
             return None
         return after[last:], after[last + 1 :]
 
     def text(self, completion: Sequence[int]) -> str:
-        """Decoded text without the end token; other control tokens stay visible."""
+        """Return the decoded text without the end token; other control tokens stay visible."""
         ids = list(completion)
         if ids and ids[-1] in self.end_ids:
             ids.pop()
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
     def _end_of_turn(self, special: set[int]) -> list[int]:
-        """The control token that the template writes behind what an assistant said, if any.
+        """Return the control token that the template writes after an assistant's message, if any.
 
-        It is what a chat model ends its turn with, and not always the tokenizer's end of sequence.
+        A chat model ends its turn with this token, which is not always the tokenizer's end of
+        sequence.
         """
-        said = "selfplay-probe"
-        probe = [{"role": "user", "content": "x"}, {"role": "assistant", "content": said}]
-        ids = self._encode(self._apply(probe, generate=False).rpartition(said)[2], plain=False)
+        answer = "selfplay-probe"
+        probe = [{"role": "user", "content": "x"}, {"role": "assistant", "content": answer}]
+        ids = self._encode(self._apply(probe, generate=False).rpartition(answer)[2], plain=False)
         return [token for token in ids if token in special][:1]
 
     def _render(self, messages: Sequence[Message], *, generate: bool) -> tuple[int, ...]:
-        """Ids of the chat template, with control tokens inside contents spelled out.
+        """Return ids of the chat template, with control tokens inside contents encoded as ordinary
+        characters.
 
-        A content that holds a control token's text is rendered with a stand-in for it; the stand-in
-        is then replaced by the ids of that text as ordinary characters.
+        In a content, the text of a control token is rendered as a placeholder; the placeholder is
+        then replaced by the ids of that text as ordinary characters.
         """
         shown = [{**m, "content": self._mask(self._text(m["content"]))} for m in messages]
         text = self._apply(shown, generate=generate)
@@ -200,5 +216,5 @@ class ChatRenderer:
 
     @property
     def control_tokens(self) -> tuple[str, ...]:
-        """The strings that no message may smuggle in."""
+        """Texts of control tokens, which messages cannot inject."""
         return tuple(self._control)

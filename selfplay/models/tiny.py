@@ -1,4 +1,4 @@
-"""The embedded default model: about a million parameters and a tokenizer, made on the spot."""
+"""The embedded default model: a million parameters and a tokenizer, made without any download."""
 
 from collections.abc import Sequence
 
@@ -26,11 +26,11 @@ LARGEST = {
 
 
 def build_tokenizer(pieces: Sequence[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer of bytes, plus one token for each of `pieces`.
+    """Return a tokenizer of bytes, plus one token for each of `pieces`.
 
-    A regular expression cuts a text into the pieces and, elsewhere, into single characters; a cut
-    that is in the vocabulary is taken as it is and anything else falls apart into its bytes, so
-    that every text of any language has an encoding that decodes to itself.
+    A regular expression cuts a text into the pieces and, elsewhere, into single characters. A cut
+    that is in the vocabulary is one token; any other is split into its bytes, so that every text of
+    any language has an encoding that decodes to itself.
     """
     strings = list(dict.fromkeys(["user\n", "assistant\n", "system\n", *pieces]))
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -68,10 +68,10 @@ def build_model(
     intermediate: int = 384,
     positions: int = 1024,
 ) -> Qwen3ForCausalLM:
-    """A Qwen3 model with random weights.
+    """Return a Qwen3 model with random weights.
 
     Args:
-        vocabulary: Number of tokens that it knows.
+        vocabulary: Number of tokens.
         seed: Seed of the weights.
         hidden: Width per token; an even width for each head.
         layers: Number of blocks of attention and feed-forward.
@@ -115,5 +115,5 @@ def build_model(
 
 
 def _escape(text: str) -> str:
-    """`text` as a pattern of the tokenizer's regular expressions."""
+    """Return `text` as a pattern of the tokenizer's regular expressions."""
     return "".join(c if c.isalnum() or c in " \n'\"`<>=,:/" else "\\" + c for c in text)

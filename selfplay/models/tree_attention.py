@@ -1,11 +1,10 @@
-"""A model's attention: what computes it, and what it can take: a cache with a column per token, a
-tree of tokens in a row.
+"""Tree attention: rows that hold a tree of tokens, their masks, and checks of what a model
+supports.
 
-The mask of a row that is a tree of tokens, in the form that each kernel of attention takes.
-
-Tokens stand in depth-first order, so what a token's subtree holds are the columns from its own to
-its `end`: a token sees another exactly where its column lies between the two. One number per token
-is the whole mask.
+Tokens are in depth-first order, so the subtree of a token holds the columns from its own to its
+`end`. A token sees an earlier one exactly if its column lies in the subtree of the earlier one. So
+one number per token is the whole mask. This module gives the mask in the form that each attention
+kernel takes, and tests whether a model's attention supports such masks.
 """
 
 import copy
@@ -20,15 +19,15 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.utils import is_flash_attn_2_available
 
 BLOCK = 128
-"""Columns of a block: flex attention skips those of which nothing is seen."""
+"""Columns of a block: flex attention skips blocks that are masked completely."""
 
 
 def visible(ends: Tensor, stem: int = 0) -> Tensor:
-    """[R, 1, T - stem, T] which columns each column from `stem` on sees.
+    """Return [R, 1, T - stem, T], True where a column from `stem` on sees a column.
 
     Args:
-        ends: [R, T] the last column of each token's subtree.
-        stem: The first column that looks.
+        ends: [R, T] last column of each token's subtree.
+        stem: First column of the queries.
     """
     columns = torch.arange(ends.shape[1], device=ends.device)
     own = columns[stem:, None]
@@ -36,9 +35,9 @@ def visible(ends: Tensor, stem: int = 0) -> Tensor:
 
 
 def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask to add to the scores: 0 where `visible`, the least number of `dtype` elsewhere.
+    """Return a mask to add to the scores: 0 where `visible`, the least number of `dtype` elsewhere.
 
-    Eager attention knows no other; sdpa converts to it in every layer anew.
+    Eager attention takes no other mask; sdpa would convert a boolean mask in every layer again.
     """
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
         ~visible, torch.finfo(dtype).min
@@ -46,20 +45,20 @@ def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def blocks(ends: Tensor) -> BlockMask:
-    """The mask of flex attention (2412.05496), without any tensor of T x T.
+    """Return the mask of flex attention (2412.05496), without any tensor of T x T.
 
     Args:
-        ends: [R, T] the last column of each token's subtree.
+        ends: [R, T] last column of each token's subtree.
     """
     columns = ends.shape[1]
     count = -(-columns // BLOCK)
-    # Behind the last column nothing is seen, and no block that reaches there is seen whole.
-    held = torch.nn.functional.pad(ends, (0, count * BLOCK - columns), value=-1)
-    held = held.unflatten(1, (count, BLOCK))
+    # Columns after the last one see nothing, so no block that contains them is completely visible.
+    padded = torch.nn.functional.pad(ends, (0, count * BLOCK - columns), value=-1)
+    padded = padded.unflatten(1, (count, BLOCK))
     first = torch.arange(count, device=ends.device) * BLOCK
     last, query = first + BLOCK - 1, first[:, None]
-    whole = (last < query) & (last[:, None] <= held.amin(-1)[:, None])
-    some = (first <= query) & (query <= held.amax(-1)[:, None]) & ~whole
+    whole = (last < query) & (last[:, None] <= padded.amin(-1)[:, None])
+    some = (first <= query) & (query <= padded.amax(-1)[:, None]) & ~whole
 
     def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (key <= query) & (query <= ends[row, key])
@@ -74,38 +73,40 @@ def blocks(ends: Tensor) -> BlockMask:
 
 
 def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """[R, 1, Q] how many blocks of keys each block of queries has, and [R, 1, Q, K] which, first.
+    """Return [R, 1, Q] number of key blocks of each query block, and [R, 1, Q, K] their indices
+    first.
 
     Args:
-        chosen: [R, Q, K].
+        chosen: [R, Q, K] True for the chosen blocks.
     """
     order = (~chosen).to(torch.int32).argsort(dim=-1, stable=True)
     return chosen.sum(-1, dtype=torch.int32)[:, None], order.to(torch.int32)[:, None]
 
 
 Kernel: TypeAlias = Literal["sdpa", "eager", "flex_attention", "flash_attention_2"]
-"""What computes attention, as transformers names it."""
+"""Attention kernel, by its name in transformers."""
 
 FLEX, FLASH = "flex_attention", "flash_attention_2"
 ON_GPUS = {
     FLEX: "has no backward pass on a CPU",
     FLASH: "has no code for a CPU",
 }
-"""Kernels that learn on GPUs alone, each with the reason."""
+"""Kernels that learn only on GPUs, each with the reason."""
 PROGRAMS = 64
-"""Into how many programs flex attention may be compiled for rows of other shapes."""
+"""Largest number of programs that flex attention is compiled into, for rows of different shapes."""
 CLEARLY_NEARER = 8
-"""How many times nearer to the truth than any mistake a tree's hidden states must come."""
+"""Factor by which a tree's hidden states must be nearer to the truth than those with a mistake."""
 ROUNDING = 32
-"""Differences below so many units of rounding tell nothing."""
+"""Units of rounding below which a difference has no meaning."""
 
 
 def unordinary(model: PreTrainedModel, *kernels: str) -> str:
-    """What keeps the model from ordinary attention over all earlier tokens; empty if nothing.
+    """Return the reason why the model has no ordinary attention over all earlier tokens; empty if
+    it has.
 
     Args:
         model: The model.
-        kernels: What may compute it, beside sdpa and eager.
+        kernels: Kernels that are allowed besides sdpa and eager.
     """
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -122,9 +123,9 @@ def unordinary(model: PreTrainedModel, *kernels: str) -> str:
 
 @contextmanager
 def attending(kernel: Kernel | None, *models: PreTrainedModel) -> Iterator[None]:
-    """With the models' attention computed by a kernel, and afterwards as before; None: no change.
+    """Compute the models' attention with a kernel during the context; None changes nothing.
 
-    Backward passes belong inside: they may compute blocks again.
+    Backward passes belong inside the context, because they may compute blocks again.
     """
     if kernel is None:
         yield
@@ -141,33 +142,33 @@ def attending(kernel: Kernel | None, *models: PreTrainedModel) -> Iterator[None]
 
 
 def _compiling(kernel: Kernel) -> AbstractContextManager[Any]:
-    """torch's settings while a kernel computes."""
+    """Return a context with torch's settings for a kernel."""
     if kernel != FLEX:
         return nullcontext()
     from torch._dynamo import config
 
-    # One row or several, one block or several, with gradients and without: each is a program.
-    # Beyond the limit torch would compute, and hold, all scores.
+    # Each combination of one or several rows, one or several blocks, and gradients or none is a
+    # program. Above the limit torch would compute and store all scores.
     patched: AbstractContextManager[Any] = config.patch(recompile_limit=PROGRAMS)
     return patched
 
 
 def kernel_device_problem(kernel: str | None, device: torch.device) -> str:
-    """Why a kernel cannot learn on a device; empty if it can."""
+    """Return why a kernel cannot learn on a device; empty if it can."""
     if kernel in ON_GPUS and device.type == "cpu":
         return f"{kernel} {ON_GPUS[kernel]}; set policy.device to a GPU, or learner.attention=sdpa"
     return ""
 
 
 def kernel_model_problem(kernel: Kernel | None, model: PreTrainedModel) -> str:
-    """Why a kernel cannot compute the model's attention for a learner; empty if it can.
+    """Return why a kernel cannot compute the model's attention for a learner; empty if it can.
 
-    Tried with a few tokens where the model is, on a CPU without its compiler.
+    It is tested with a few tokens on the model's device, on a CPU without the compiler.
     """
     if kernel is None:
         return ""
     name = type(model).__name__
-    # A rank's model goes from the CPU to its GPU when it is cut.
+    # A rank's model moves from the CPU to its GPU when it is sharded.
     dist = torch.distributed
     moves = dist.is_initialized() and "nccl" in dist.get_backend_config()
     if not moves and (reason := kernel_device_problem(kernel, model.device)):
@@ -188,9 +189,9 @@ def kernel_model_problem(kernel: Kernel | None, model: PreTrainedModel) -> str:
                 with evaluating(model):
                     ids = torch.tensor([[1, 2, 1, 0]], device=model.device)
                     model(input_ids=ids, use_cache=False)
-    except Exception as error:  # whatever packages, compilers and a model's own code make of it
-        said = (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
-        return f"{name} cannot use {kernel} here: {said}"
+    except Exception as error:  # packages, compilers and a model's own code can raise anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
+        return f"{name} cannot use {kernel} here: {reason}"
     return ""
 
 
@@ -203,16 +204,17 @@ def run_tree(
     *,
     stem: int = 0,
 ) -> list[Any]:
-    """A model, or its decoder, on rows that are trees: its outputs, to be joined along the columns.
+    """Run a model, or its decoder, on rows that are trees. Returns outputs to join along the
+    columns.
 
     Args:
         module: `model` or its decoder.
         model: The model.
         ids: [R, T] tokens, in depth-first order.
-        ends: [R, T] the last column of each token's subtree.
+        ends: [R, T] last column of each token's subtree.
         places: [R, T] positions.
-        stem: So many columns see, in every row, all that stand before them. They come first and
-            without a mask, except where the kernel passes over what is not seen.
+        stem: Number of columns that, in every row, see all columns before them. They are computed
+            first and without a mask, except if the kernel skips masked blocks itself.
     """
     device = model.device
     ids, ends, places = ids.to(device), ends.to(device), places.to(device)
@@ -235,13 +237,13 @@ def run_tree(
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout and without gradients, and afterwards as before."""
+    """Run the model without dropout and without gradients during the context."""
     training = model.training
     model.eval()
     try:
         with torch.no_grad(), ExitStack() as stack:
             if model.config._attn_implementation == FLEX and model.device.type == "cpu":
-                # A rank tries here what it computes on a GPU: the compiler would take a minute.
+                # A rank tests here what a GPU computes later; the compiler would take a minute.
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             yield
     finally:
@@ -249,7 +251,10 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def exact(model: PreTrainedModel) -> PreTrainedModel:
-    """The model, or of one in 16 bits its first two layers in float32: rounding hides mistakes."""
+    """Return the model, or the first two layers in float32 of a model in 16 bits.
+
+    In 16 bits, rounding would hide mistakes.
+    """
     if model.dtype not in (torch.bfloat16, torch.float16):
         return model
     decoder: Any = model.get_decoder()
@@ -294,12 +299,13 @@ def rows_problem(model: PreTrainedModel) -> str:
 
 
 def tree_problem(model: PreTrainedModel) -> str:
-    """Why the model cannot take a tree of tokens in one row; empty if it can.
+    """Return why the model cannot take a tree of tokens in one row; empty if it can.
 
-    Layers with a window or a state would pass for a tree that is smaller than the window; the
-    config tells of them. The others are tried: a small tree with two branches, as one row and as
-    one row behind its stem, must come much nearer to the two branches as rows of their own than
-    the mistakes do that a model can make, to ignore the mask and to ignore the positions.
+    Layers with a window or a state would pass the test with a tree that is smaller than the window,
+    so they are found in the config. Other models are tested with a small tree with two branches, as
+    one row and as one row after its stem. The result must be much nearer to that of two separate
+    rows than the results of the two mistakes that a model can make: ignoring the mask and ignoring
+    the positions.
     """
     if reason := unordinary(model, FLEX):
         return reason
@@ -312,7 +318,7 @@ def tree_problem(model: PreTrainedModel) -> str:
     places = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 4, 5, 6]])
     tried = {
         "tree": (ends, places, 0),
-        "behind a stem": (ends, places, len(stem)),
+        "after a stem": (ends, places, len(stem)),
         "without mask": (torch.full_like(ends, 9), places, 0),
         "without positions": (ends, torch.arange(10)[None], 0),
     }
@@ -323,16 +329,16 @@ def tree_problem(model: PreTrainedModel) -> str:
             apart = {}
             for name, (seen, at, first) in tried.items():
                 parts = run_tree(model, model, tree, seen, at, stem=first)
-                found = torch.cat([part.logits for part in parts], dim=1)[0]
-                apart[name] = float((found.double() - truth).abs().max())
-    except Exception as error:  # whatever a model's own code makes of what it does not know
+                logits = torch.cat([part.logits for part in parts], dim=1)[0]
+                apart[name] = float((logits.double() - truth).abs().max())
+    except Exception as error:  # a model's own code can raise anything
         return f"a forward pass that does not take a tree's mask ({type(error).__name__})"
-    distance = max(apart["tree"], apart["behind a stem"])
+    distance = max(apart["tree"], apart["after a stem"])
     leak, shift = apart["without mask"], apart["without positions"]
     least = ROUNDING * torch.finfo(model.dtype).eps * float(truth.abs().max())
     if not leak > least:
-        return "attention on which a mask has no effect that can be told from rounding"
-    mistakes = [leak, shift] if shift > least else [leak]  # some models know no positions
+        return "attention on which a mask has no effect beyond rounding"
+    mistakes = [leak, shift] if shift > least else [leak]  # some models have no positions
     if not distance * CLEARLY_NEARER <= min(mistakes):
         return "attention that does not follow a tree's mask and positions"
     return ""

@@ -1,7 +1,7 @@
 """The warm start: supervised learning on demonstrations that an arena generates.
 
-Makes the embedded default policy in a minute or two of CPU. The result is cached by everything that
-it depends on, and the same seed makes the same weights on one machine.
+It makes the embedded default policy in a minute or two of CPU time. The result is cached by
+everything that it depends on, and the same seed gives the same weights on one machine.
 """
 
 import json
@@ -34,19 +34,20 @@ SECONDS_BETWEEN_REPORTS = 5.0
 
 
 class Demonstrations(Protocol):
-    """Where demonstrations come from."""
+    """A source of demonstrations. The author of an arena writes it; `WarmStart` reads it."""
 
     def pieces(self) -> Sequence[str]:
-        """Frequent fixed strings, each worth a token of its own."""
+        """Return frequent fixed strings, each of which becomes one token."""
         ...
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Endless demonstrations; `progress` in [0, 1] is how far the warm start has come."""
+        """Yield endless demonstrations; `progress` in [0, 1] is the completed fraction of the warm
+        start."""
         ...
 
 
 class Situations(Protocol):
-    """Demonstrations that know their situations; all members are optional."""
+    """Optional members of demonstrations that list their situations."""
 
     turns: int
     """Largest number of turns that one agent takes in one episode."""
@@ -56,16 +57,16 @@ class Situations(Protocol):
         ...
 
     def summary(self) -> str:
-        """One line about the situations."""
+        """Return one line about the situations."""
         ...
 
     def questions(self) -> Sequence[tuple[str, Observation, Sequence[str]]]:
-        """(role, observation, legal moves) to try the trained model on."""
+        """Return (role, observation, legal moves) on which the trained model is tested."""
         ...
 
 
 class WarmStart:
-    """Trains a new tiny model on demonstrations."""
+    """Trains a new tiny model on demonstrations. The config group `warmstart` makes it."""
 
     def __init__(
         self,
@@ -84,16 +85,16 @@ class WarmStart:
         model: Mapping[str, int] | None = None,
     ) -> None:
         """Args:
-        demonstrations: What to imitate.
+        demonstrations: Demonstrations to imitate.
         roles: Name to role, for the prompts.
-        seed: Of the weights and the demonstrations.
+        seed: Seed of the weights and the demonstrations.
         steps: Optimizer steps.
         batch: Demonstrations per step.
         matrix_lr: Muon's learning rate, for the hidden matrices.
-        lr: AdamW's, for everything else.
-        weight_decay: Of both.
+        lr: AdamW's learning rate, for all other weights.
+        weight_decay: Weight decay of both optimizers.
         warmup: Steps until the full learning rates.
-        final: Share of the learning rates that is left at the end of their linear decay.
+        final: Fraction of the learning rates at the end of their linear decay.
         micro_batch: Demonstrations per forward pass.
         model: Sizes for `selfplay.models.tiny.build_model`. The default of `positions` is
             1024, or more if the demonstrations are longer.
@@ -116,7 +117,7 @@ class WarmStart:
         self.warmup, self.final, self.model_sizes = warmup, final, dict(model or {})
 
     def train(self, report: Report = lambda text: None) -> tuple[Any, Any]:
-        """(model, tokenizer) after the warm start."""
+        """Train the model. Returns (model, tokenizer)."""
         tokenizer = build_tokenizer(self.demonstrations.pieces())
         renderer = ChatRenderer(tokenizer, where="warm start")
         sizes = {"vocabulary": len(tokenizer), "seed": self.seed, **self.model_sizes}
@@ -131,7 +132,7 @@ class WarmStart:
             f"warm start: training a model of {model.num_parameters():,} parameters for "
             f"{self.steps} steps of {self.batch} demonstrations; it is made once and then kept"
         )
-        started = told = time.perf_counter()
+        started = reported = time.perf_counter()
         model.train()
         for step in range(self.steps):
             progress = step / self.steps
@@ -151,19 +152,19 @@ class WarmStart:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             now = time.perf_counter()
-            if now - told >= SECONDS_BETWEEN_REPORTS or step + 1 == self.steps:
-                told, seconds = now, now - started
+            if now - reported >= SECONDS_BETWEEN_REPORTS or step + 1 == self.steps:
+                reported, seconds = now, now - started
                 left = seconds / (step + 1) * (self.steps - step - 1)
                 report(
                     f"warm start: step {step + 1}/{self.steps}, loss {loss:.3f}, {seconds:.0f} s, "
                     f"about {left:.0f} s left"
                 )
-        if said := self.try_out(model.eval(), renderer):
-            report(f"warm start: {said}")
+        if result := self.try_out(model.eval(), renderer):
+            report(f"warm start: {result}")
         return model.eval(), tokenizer
 
     def positions(self, renderer: ChatRenderer) -> int:
-        """The number of tokens that the model must be able to read.
+        """Return the context length of the model in tokens.
 
         It is 1.5 times the longest of 512 demonstrations, plus 256 for the run's own answers, and
         at least 1024. If a role remembers the conversation, a demonstration counts once for every
@@ -180,8 +181,10 @@ class WarmStart:
         return max(1024, -(-(3 * max(rows) // 2 + 256) // 64) * 64)
 
     def try_out(self, model: Any, renderer: ChatRenderer) -> str:
-        """One line with the fraction of the model's answers that are legal moves; empty if the
-        demonstrations do not list legal moves."""
+        """Return one line with the fraction of the model's answers that are legal moves.
+
+        Returns "" if the demonstrations do not list legal moves.
+        """
         ask = getattr(self.demonstrations, "questions", None)
         questions = ask() if ask is not None else []
         if not questions:
@@ -212,7 +215,7 @@ class WarmStart:
     def encode(
         self, demonstration: Demonstration, renderer: ChatRenderer
     ) -> tuple[tuple[int, ...], list[int]]:
-        """(prompt ids, completion ids with the end token)."""
+        """Return (prompt ids, completion ids with the end token)."""
         prompt = renderer.start(self._messages(demonstration))
         ids = renderer.tokenizer(demonstration.completion, add_special_tokens=False)["input_ids"]
         return prompt, [*ids, renderer.end_ids[0]]
@@ -224,9 +227,9 @@ class WarmStart:
         return self.roles[demonstration.role].prompt(demonstration.observation)
 
     def _optimizers(self, model: Any) -> list[tuple[torch.optim.Optimizer, float]]:
-        """Muon for the hidden matrices, AdamW for the rest.
+        """Return Muon for the hidden matrices and AdamW for the rest, with their learning rates.
 
-        Muon brought the step-by-step accuracy of 90 steps from 1 % to 59 %.
+        Muon raised the step-by-step accuracy after 90 steps from 1 % to 59 %.
         """
         named = list(model.named_parameters())
         matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
@@ -237,7 +240,8 @@ class WarmStart:
         return [(muon, self.matrix_lr), (adam, self.lr)]
 
     def _backward(self, model: Any, rows: Sequence[tuple[tuple[int, ...], list[int]]]) -> float:
-        """Gradient of the mean negative log-likelihood per completion token."""
+        """Compute the gradient of the mean negative log-likelihood per completion token. Returns
+        the mean."""
         tokens = sum(len(completion) for _, completion in rows)
         total = 0.0
         for first in range(0, len(rows), self.micro_batch):
@@ -249,19 +253,20 @@ class WarmStart:
                 end = len(prompt) + len(completion)
                 ids[row, :end] = torch.tensor([*prompt, *completion])
                 labels[row, len(prompt) : end] = torch.tensor(completion)
-            # Padding stands on the right, where causal attention never looks back from.
+            # Padding is on the right, where causal attention does not see it.
             hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
             wanted = labels[:, 1:]
-            kept = wanted != -100
+            labelled = wanted != -100
             loss = functional.cross_entropy(
-                model.lm_head(hidden[kept]).float(), wanted[kept], reduction="sum"
+                model.lm_head(hidden[labelled]).float(), wanted[labelled], reduction="sum"
             )
             (loss / tokens).backward()
             total += float(loss.detach())
         return total / tokens
 
     def fingerprint(self) -> str:
-        """Names the content of what is imitated: the tokens, and examples from start and end."""
+        """Return a text that identifies the demonstrations: the tokens, and examples from start and
+        end."""
         shown = []
         for progress in (0.0, 1.0):
             rng = Random(derive(self.seed, "demonstrations"))
@@ -274,7 +279,7 @@ class WarmStart:
 def sampled(
     model: Any, prompts: Sequence[Sequence[int]], longest: int, *, seed: int
 ) -> list[list[int]]:
-    """An answer of at most `longest` tokens to each prompt, at temperature 1."""
+    """Return an answer of at most `longest` tokens to each prompt, at temperature 1."""
     width = max(map(len, prompts))
     pad, end = model.config.pad_token_id, model.config.eos_token_id
     ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
@@ -293,7 +298,7 @@ def sampled(
 
 
 def place_of(config: Mapping[str, Any]) -> Path:
-    """The folder where the warm start that `config` describes is, or will be."""
+    """Return the folder of the warm start that `config` describes, which may not exist yet."""
     return _place(build(config, where="warmstart"), config)
 
 
@@ -305,7 +310,8 @@ def _place(warm: WarmStart, config: Mapping[str, Any]) -> Path:
 
 
 def make(config: Mapping[str, Any], report: Report = lambda text: None) -> Path:
-    """The folder of the warm start that `config` describes; trained now if it is not cached."""
+    """Return the folder of the warm start that `config` describes. It is trained now if it is not
+    cached."""
     warm: WarmStart = build(config, where="warmstart")
     if prepare := getattr(warm.demonstrations, "prepare", None):
         prepare(report)
@@ -314,8 +320,8 @@ def make(config: Mapping[str, Any], report: Report = lambda text: None) -> Path:
         return place
     with reporting_disk(place.parent):
         place.parent.mkdir(parents=True, exist_ok=True)
-        # Made beside its place and renamed into it: a kill leaves nothing half made. The folder is
-        # this process's own, because two may make the same warm start at once.
+        # The model is written into a temporary folder and then renamed, so that a kill leaves no
+        # partial result. Each process has its own folder, because two may make the same warm start.
         files.sweep(place.parent, ".*-*")
         with (
             TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as folder,
@@ -338,7 +344,7 @@ def make(config: Mapping[str, Any], report: Report = lambda text: None) -> Path:
 def resolve_model(
     model: str | None, config: Mapping[str, Any] | None, *, where: str, report: Report = print
 ) -> str:
-    """A policy's model: the one it names, or else the warm start's."""
+    """Return a policy's model: the one that it names, or else the warm start's."""
     if model:
         return model
     if not config or TARGET not in config:

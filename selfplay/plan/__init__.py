@@ -1,1 +1,1 @@
-"""What a run will need before it is started: memory, seconds per step, and what limits it."""
+"""Predictions of a run's memory, seconds per step and bottleneck, before it starts."""

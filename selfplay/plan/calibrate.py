@@ -1,10 +1,8 @@
-"""Measuring this machine: what a CPU's peaks are, and what engine, learner and rollout reach.
+"""Measurement of this machine: peaks of the CPU, and speed of engine, learner and rollout.
 
-Threads are torch's own number: OMP_NUM_THREADS=1 measures what run.threads=1 gets.
-
-Small models of several sizes on which engine and learner are timed, and what fits the timings.
-
-None of them is an experiment's, so that predicting a run is no repetition of its own measurement.
+Engine and learner are timed on small models of several sizes, and costs are fitted to the timings.
+No experiment uses these models, so that the prediction of a run does not repeat its measurement.
+The number of threads is torch's own: OMP_NUM_THREADS=1 measures a run with run.threads=1.
 """
 
 import os
@@ -48,23 +46,23 @@ VOCABULARY = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A model, and requests to it that are then learned from."""
+    """A small model, with requests to it and learning from these."""
 
     layers: int
-    """Of the model."""
+    """Number of layers of the model."""
     hidden: int
-    """Its width."""
+    """Width of the model."""
     requests: int
-    """Completions asked for at once."""
+    """Number of requests at once."""
     prompts: int
-    """Different prompts among them."""
+    """Number of distinct prompts among the requests."""
     prompt: int
-    """Tokens of each."""
+    """Tokens per prompt."""
     new: int
-    """Tokens of each completion."""
+    """Tokens per completion."""
 
     def model(self) -> Qwen3ForCausalLM:
-        """With random weights."""
+        """Build the model with random weights."""
         wide = 3 * self.hidden
         return build_model(
             VOCABULARY, seed=0, layers=self.layers, hidden=self.hidden, heads=2, intermediate=wide
@@ -72,12 +70,12 @@ class Probe:
 
     @cached_property
     def outline(self) -> ModelShape:
-        """Its sizes."""
+        """Shape of the model."""
         with torch.device("meta"):
             return of_config(self.model().config, where="probe")
 
     def generating(self) -> list[float]:
-        """What an engine is given to do: steps, layers in steps, rows in steps, requests,
+        """Return the engine's work: steps, steps x layers, steps x requests, requests,
         operations."""
         outline, steps = self.outline, self.new
         body = 2 * outline.layers * outline.layer_parameters * self.prompt
@@ -87,7 +85,7 @@ class Probe:
         return [steps, steps * self.layers, steps * self.requests, self.requests, operations]
 
     def learning(self) -> list[float]:
-        """What a learner is given to do: an update, its layers, samples, operations."""
+        """Return the learner's work: updates (1), layers, samples, operations."""
         length = self.prompt + self.new
         tokens = self.requests * length
         distinct = self.prompts * self.prompt + self.requests * self.new
@@ -98,7 +96,7 @@ class Probe:
         return [1, self.layers, self.requests, 3 * forward]
 
     def works(self) -> tuple[Callable[[], object], Callable[[], object]]:
-        """Generating once, and learning once."""
+        """Return two functions: one generates once, one learns once."""
         model, rng = self.model(), Random(0)
         engine = TransformersEngine()
         engine.serve("base", model, ())
@@ -117,7 +115,7 @@ class Probe:
             Sample(turn=_turn(request, self._ids(rng, self.new)), advantage=rng.choice((-1, 1)))
             for request in requests
         ]
-        # A learning rate of nothing: the probe stays what it is.
+        # With a learning rate of 0 the model does not change.
         learner = Learner(model, objective=PolicyLoss(ratio="none", clip="none"), lr=0.0)
 
         def generate() -> None:
@@ -148,7 +146,8 @@ PROBES = tuple(
         (5, 128, 360, 45, 24, 16),
     )
 )
-"""From a game's model to a few million parameters, few rows and many, prompts shared and not."""
+"""Models from a game's size to a few million parameters, with small and large batches, and with
+shared and distinct prompts."""
 
 
 def _turn(request: Request, completion: tuple[int, ...]) -> Turn:
@@ -165,21 +164,24 @@ def _turn(request: Request, completion: tuple[int, ...]) -> Turn:
 
 
 def timings(probes: Sequence[Probe] = PROBES, *, rounds: int = 5) -> list[tuple[float, float]]:
-    """(seconds of generating, of learning) for every probe: medians of rounds in turns."""
+    """Measure (seconds of generation, of learning) of every probe, as medians over the rounds.
+
+    A round has all probes, one after another.
+    """
     works = [work for probe in probes for work in probe.works()]
     seconds: list[list[float]] = [[] for _ in works]
     for number in range(rounds + 1):
-        for place, work in enumerate(works):
+        for index, work in enumerate(works):
             begin = time.perf_counter()
             work()
-            if number:  # the first warms up
-                seconds[place].append(time.perf_counter() - begin)
+            if number:  # the first round is a warm-up
+                seconds[index].append(time.perf_counter() - begin)
     found = [median(each) for each in seconds]
     return list(zip(found[::2], found[1::2], strict=True))
 
 
 def fit(features: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Costs of the features, none below 0, with the least sum of squared relative errors."""
+    """Fit non-negative costs of the features with the least sum of squared relative errors."""
     rows = np.array(features, dtype=float) / np.array(seconds)[:, None]
     scale = rows.max(axis=0)
     kept = list(range(rows.shape[1]))
@@ -197,16 +199,18 @@ ROUNDS = 5
 
 
 def measure(report: Callable[[str], None] = print) -> ClusterSpec:
-    """This machine as a cluster of one process; takes about a minute."""
+    """Measure this machine as a cluster of one process. This takes about a minute."""
     threads = torch.get_num_threads()
-    report(f"measuring {threads} thread(s); other work on the machine is measured with it")
+    report(f"measuring {threads} thread(s); other load on the machine distorts the result")
     peak, bandwidth = products(), streams()
     report(f"matrix products {peak / 1e9:.0f} GFLOP/s, memory {bandwidth / GB:.1f} GB/s")
     timed = timings()
     engine = fit([probe.generating() for probe in PROBES], [seconds for seconds, _ in timed])
     taught = fit([probe.learning() for probe in PROBES], [seconds for _, seconds in timed])
     if not engine[-1] or not taught[-1]:
-        raise RunError("the timings do not fit any rates: measure again when less else is running")
+        raise RunError(
+            "the timings fit no rates; measure again with less other load on the machine"
+        )
     generating, learning = 1 / (engine[-1] * peak), 1 / (taught[-1] * peak)
     report(f"of these, the engine reaches {generating:.0%} and the learner {learning:.0%}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
@@ -253,7 +257,7 @@ def measure(report: Callable[[str], None] = print) -> ClusterSpec:
 
 
 def to_yaml(cluster: ClusterSpec) -> str:
-    """A cluster as a file that `cluster=FILE` reads."""
+    """Return a cluster as the text of a file for `cluster=FILE`."""
     plain = asdict(cluster)
     plain["device"]["rates"] = {TARGET: _target(Rates), **plain["device"]["rates"]}
     plain["device"] = {TARGET: _target(Device), **plain["device"]}
@@ -274,7 +278,7 @@ def _lists(value: Any) -> Any:
 
 
 def _around(share: float) -> tuple[float, float, float]:
-    """A measured share with the band within which timings of one machine drift."""
+    """Return a measured fraction with the range in which timings of one machine drift."""
     return (share / 1.25, share, share * 1.25)
 
 
@@ -282,13 +286,13 @@ def _around(share: float) -> tuple[float, float, float]:
 
 
 def products(size: int = 2048) -> float:
-    """Operations per second of a float32 matrix product, the best of five."""
+    """Measure the operations per second of a float32 matrix product, the best of five."""
     a, b = torch.ones(size, size), torch.ones(size, size)
     return 2 * size**3 / min(_times(lambda: torch.mm(a, b)))
 
 
 def streams(count: int = 24_000_000) -> float:
-    """Bytes per second of adding two arrays far larger than a cache into a third."""
+    """Measure the bytes per second of the sum of two arrays that are far larger than the cache."""
     a, b, c = (torch.ones(count) for _ in range(3))
     return 12 * count / min(_times(lambda: torch.add(a, b, out=c)))
 
@@ -307,7 +311,7 @@ def _times(work: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
 
 
 class Counting(Arena):
-    """Two players say a word in turns; as small as the games of which a step has hundreds."""
+    """A minimal game in which two players alternately say a word, to measure rollout costs."""
 
     name = "counting_v0"
 
@@ -316,20 +320,20 @@ class Counting(Arena):
         self.turns = turns
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Begin at nought."""
+        """Start a game without words."""
         self.said: list[str] = []
 
     def acting(self) -> Sequence[str]:
-        """One after the other."""
+        """Return the player whose turn it is."""
         return [self.possible_agents[len(self.said) % 2]]
 
     def view(self, agent: str) -> Observation:
-        """What was said."""
+        """Return the words so far."""
         fields = {"agent": agent, "said": self.said, "words": ["yes", "no", "word"]}
         return Observation(text=" ".join(self.said), fields=fields)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Count."""
+        """Append the word and pay the player; finish after the last turn."""
         for agent, action in actions.items():
             self.said.append(action or "nothing")
             self.pay(agent, float(action is not None))
@@ -339,7 +343,7 @@ class Counting(Arena):
 
 
 class Speaker(Role):
-    """Says one of the words that the observation lists."""
+    """A role that says one of the words in its observation."""
 
     template = (
         "You are {{ agent }}. {% if said %}So far: {{ said | join(', ') }}.{% endif %}\n"
@@ -347,7 +351,7 @@ class Speaker(Role):
     )
 
     def parse(self, text: str) -> Action:
-        """The word in small letters."""
+        """Return the word in lower case."""
         word = text.strip().lower()
         if not word.isalpha():
             raise InvalidAction("no_word")
@@ -355,14 +359,14 @@ class Speaker(Role):
 
 
 def hosted(games: int = 120, few: int = 2, many: int = 10) -> tuple[float, float]:
-    """Seconds per episode and per turn of all that is no model: rollout, figures and credit."""
+    """Measure the seconds per episode and per turn outside the model: rollout, metrics, credit."""
     short, long = (median(_times(partial(_host, turns, games))) / games for turns in (few, many))
     turn = max(0.0, (long - short) / (many - few))
     return max(0.0, short - few * turn), turn
 
 
 def _host(turns: int, games: int) -> None:
-    """Play games with an engine that answers at once, and credit them in groups of eight."""
+    """Play games with a scripted engine, and compute their metrics and credit in groups of 8."""
     seat = AgentSpec(
         role=Speaker(),
         policy="base",
@@ -384,7 +388,7 @@ def _host(turns: int, games: int) -> None:
 
 
 def calls(count: int = 60) -> float:
-    """Seconds per verified program run of a busy executor with one worker."""
+    """Measure the seconds per verified program run of a busy executor with one worker."""
     program = "def f(text, n):\n    return sorted(text.split() * n)[:{}]"
     batch = [
         Call(program=program.format(number), arguments="'a quick brown fox', 3")

@@ -1,4 +1,4 @@
-"""What a run is planned on: devices, the links between them, and how the work is laid out."""
+"""The hardware of a plan: devices, the links between them, and the layout of the work."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -13,15 +13,14 @@ from selfplay.errors import ConfigError, nearest
 GB = 1e9
 
 Case: TypeAlias = Literal[0, 1, 2]
-"""Which value of a range: slow, likely, fast."""
+"""Index of a value in a range: slow, likely, fast."""
 SLOW: Case = 0
 LIKELY: Case = 1
 FAST: Case = 2
 
 
 def check_positive(what: Any, prefix: str, above: Sequence[str] = ()) -> None:
-    """Raise ValueError for a figure that no machine has: those in `above` are above 0, all others
-    at least 0."""
+    """Raise ValueError unless fields in `above` are above 0, and all other numbers at least 0."""
     for each in fields(what):
         value = getattr(what, each.name)
         if not isinstance(value, int | float):
@@ -33,39 +32,39 @@ def check_positive(what: Any, prefix: str, above: Sequence[str] = ()) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What a device reaches of its peaks, and what it spends beside them.
+    """Utilisation of a device's peaks, and fixed costs in seconds.
 
-    Shares are [low, likely, high]. The defaults are those of 16-bit training and serving on data
+    Fractions are [low, likely, high]. The defaults are those of 16-bit training and serving on data
     center GPUs: published utilisations of 0.33 to 0.39 in training 8B models, 0.69 of the peak
     bandwidth in decoding one sequence, prefills at 0.43 to 0.60 of the peak.
     """
 
     train: Sequence[float] = (0.25, 0.40, 0.50)
-    """Share of the peak operations in forward and backward passes."""
+    """Fraction of the peak operations per second in forward and backward passes."""
     forward: Sequence[float] = (0.25, 0.40, 0.50)
-    """Share of it in scoring passes of the learner."""
+    """Fraction of the peak operations per second in scoring passes of the learner."""
     prefill: Sequence[float] = (0.35, 0.50, 0.60)
-    """Share of it in prefill and decoding."""
+    """Fraction of the peak operations per second in prefill and decoding."""
     bandwidth: Sequence[float] = (0.55, 0.70, 0.77)
-    """Share of the peak memory bandwidth in decoding."""
+    """Fraction of the peak memory bandwidth in decoding."""
     step: float = 1.5e-3
-    """Seconds of a decoding step, whatever the model."""
+    """Seconds per decoding step, independent of the model."""
     layer: float = 0.0
-    """Seconds of a decoding step per layer."""
+    """Seconds per decoding step and layer."""
     row: float = 15e-6
-    """Seconds of a decoding step per sequence."""
+    """Seconds per decoding step and sequence."""
     request: float = 0.0
-    """Seconds of the engine per request, beside its tokens."""
+    """Seconds of the engine per request, in addition to its tokens."""
     update: float = 0.0
-    """Seconds of an optimizer step with its passes, whatever the model."""
+    """Seconds per optimizer step with its passes, independent of the model."""
     update_layer: float = 0.0
-    """Seconds of it per layer."""
+    """Seconds per optimizer step and layer."""
     sample: float = 0.0
-    """Seconds of the learner per sample, beside its tokens."""
+    """Seconds of the learner per sample, in addition to its tokens."""
     episode: float = 0.0
-    """Seconds of one core per episode: arena, figures, credit."""
+    """Seconds of one core per episode: arena, metrics, credit."""
     turn: float = 2e-4
-    """Seconds of one core per turn of it: prompt, parsing."""
+    """Seconds of one core per turn: prompt, parsing."""
     call: float = 2.5e-3
     """Seconds per call of a service, such as a program run."""
 
@@ -79,22 +78,22 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One accelerator, or one process on a CPU: peaks as its maker states or a benchmark finds."""
+    """One accelerator, or one process on a CPU, with its peaks from a datasheet or a benchmark."""
 
     name: str
-    """What it is."""
+    """Name of the device."""
     memory: float
-    """GB (1e9 bytes)."""
+    """Memory, in GB (1e9 bytes)."""
     bandwidth: float
-    """GB/s of its memory."""
+    """Memory bandwidth, in GB/s."""
     tflops: float
-    """1e12 dense operations per second in the dtype that it computes in."""
+    """Peak of dense operations in the compute dtype, in 1e12 per second."""
     link: float
-    """GB/s that collectives reach per device within a node."""
+    """Bandwidth of collectives per device within a node, in GB/s."""
     rates: Rates = field(default_factory=Rates)
-    """What it reaches."""
+    """Utilisation and fixed costs."""
     basis: Literal["datasheet", "calibrated"] = "datasheet"
-    """Where the figures come from."""
+    """Source of the numbers."""
 
     def __post_init__(self) -> None:
         check_positive(self, "device.", above=("memory", "bandwidth", "tflops", "link"))
@@ -105,49 +104,50 @@ class ClusterSpec:
     """Devices and layout. The keys can be overridden as `cluster.KEY=value`."""
 
     device: Device
-    """What it consists of."""
+    """Type of all devices."""
     devices: int = 1
-    """How many."""
+    """Number of devices."""
     node: int = 8
-    """Devices of one machine."""
+    """Number of devices per machine."""
     network: float = 47.0
-    """GB/s per device between machines; a 400 Gb/s port gives 46 to 48."""
+    """Bandwidth per device between machines, in GB/s; a 400 Gb/s port gives 46 to 48."""
     host: float = 2000.0
-    """GB of main memory per machine."""
+    """Main memory per machine, in GB."""
     pcie: float = 25.0
-    """GB/s between a device and main memory."""
+    """Bandwidth between a device and main memory, in GB/s."""
     rollout: int = 0
-    """Devices that only generate; 0: all of them take turns at generating and learning."""
+    """Number of devices that only generate; 0: all devices alternate generation and learning."""
     tensor: int = 1
-    """Devices that one copy of the engine is spread over."""
+    """Number of devices per copy of the engine (tensor parallelism)."""
     shards: int = 0
-    """Devices that one copy of the learner's state is spread over; 0: all that learn."""
+    """Number of devices per copy of the learner's state; 0: all devices that learn."""
     precision: Literal["mixed", "float32"] = "mixed"
-    """mixed: masters, gradients and AdamW in float32, passes and engine in 16 bits."""
+    """Precision; mixed: master weights, gradients and AdamW in float32, passes and engine in 16
+    bits."""
     same_weights: bool = False
-    """Whether the engine samples from the learner's own tensors."""
+    """True if the engine samples from the learner's own tensors."""
     checkpointing: bool = True
-    """Whether layers are computed again in the backward pass."""
+    """True for activation checkpointing: the backward pass computes each layer again."""
     logits: int = 1024
-    """Tokens whose logits exist at once; 0: those of the whole micro-batch."""
+    """Number of tokens whose logits exist at once; 0: those of the whole micro-batch."""
     offload: bool = False
-    """Whether the optimizer's state lies in main memory."""
+    """True if the optimizer's state is in main memory."""
     asleep: bool = False
-    """Whether the learner's state leaves the device while all generate."""
+    """True if the learner's state is in main memory during generation."""
     sequences: int = 256
-    """Most sequences that a copy of the engine decodes at once."""
+    """Largest number of sequences that a copy of the engine decodes at once."""
     usable: float = 0.92
-    """Share of the memory that may be planned with."""
+    """Fraction of the memory that a plan may use."""
     reserved: float = 3.0
-    """GB of context, communication buffers and allocator per device in learning."""
+    """Context, communication buffers and allocator per device in learning, in GB."""
     engine_reserved: float = 4.0
-    """GB of activations and captured graphs per device in generating."""
+    """Activations and captured graphs per device in generation, in GB."""
     publish: float = 8.0
-    """GB/s at which new weights reach the engine."""
+    """Bandwidth of weight updates to the engine, in GB/s."""
     pause: float = 3.0
-    """Seconds that a change of weights stops the engine."""
+    """Seconds that a weight update stops the engine."""
     lag: int = 0
-    """Weight versions that a sample may be behind; 0: learning waits for all samples."""
+    """Largest staleness of a sample, in weight versions; 0: learning waits for all samples."""
     overhead: float = 1.25
     """Factor on a synchronous step, for data movement, imbalance and logging."""
 
@@ -168,27 +168,27 @@ class ClusterSpec:
 
     @property
     def generators(self) -> int:
-        """Devices that generate."""
+        """Number of devices that generate."""
         return self.rollout or self.devices
 
     @property
     def learners(self) -> int:
-        """Devices that learn."""
+        """Number of devices that learn."""
         return self.devices - self.rollout
 
     @property
     def engines(self) -> int:
-        """Copies of the engine."""
+        """Number of copies of the engine."""
         return self.generators // self.tensor
 
     @property
     def sharded(self) -> int:
-        """Devices that hold one copy of the learner's state."""
+        """Number of devices that hold one copy of the learner's state."""
         return self.shards or self.learners
 
     @property
     def width(self) -> int:
-        """Bytes of a number in passes and in the engine."""
+        """Bytes per number in passes and in the engine."""
         return 2 if self.precision == "mixed" else 4
 
     @property
@@ -208,14 +208,14 @@ class ClusterSpec:
 
 
 def folder() -> Path:
-    """Where the presets are."""
+    """Return the folder of the presets."""
     return compose.config_folder() / "cluster"
 
 
 def load_cluster(name: str, overrides: Sequence[str]) -> tuple[ClusterSpec, dict[str, Any]]:
-    """A preset or a file, with `overrides` of its keys; and its plain data.
+    """Load a preset or a file with `overrides` of its keys; return the cluster and its plain data.
 
-    Raises ConfigError in one line where there is no such cluster, or it makes no sense.
+    Raises ConfigError, in one line, if there is no such cluster or its values are invalid.
     """
     path = Path(name).expanduser()
     if path.suffix != ".yaml":
@@ -227,17 +227,20 @@ def load_cluster(name: str, overrides: Sequence[str]) -> tuple[ClusterSpec, dict
             )
         path = folder() / f"{name}.yaml"
     elif not path.is_file():
-        raise ConfigError(f"cluster={name}: no such file; selfplay plan --measure {name} makes one")
+        raise ConfigError(
+            f"cluster={name}: no such file; create it: selfplay plan --measure {name}"
+        )
     devices = [found.stem for found in (path.parent / "device").glob("*.yaml")]
     for asked in (o.removeprefix("device=") for o in overrides if o.startswith("device=")):
         if asked not in devices:
             raise ConfigError(f"cluster.device={asked}: no such device; {nearest(asked, devices)}")
-    # A preset says only what it changes: any key may be set, and what is no key is refused below.
+    # A preset has only the keys that it changes; "++" also sets others, and `build` checks them.
     keys = [o if o.startswith("device=") else f"++{o}" for o in overrides]
     plain = compose.load(keys, name=path.stem, folder=path.parent)
     if TARGET not in plain:
-        raise ConfigError(f"cluster={name}: {path} names no {TARGET}")
+        raise ConfigError(f"cluster={name}: {path} has no {TARGET}; name that of a ClusterSpec")
     made = build(plain, where="cluster")
     if not isinstance(made, ClusterSpec):
-        raise ConfigError(f"cluster={name}: {path} describes a {type(made).__name__}")
+        kind = type(made).__name__
+        raise ConfigError(f"cluster={name}: {path} is a {kind}, not a ClusterSpec")
     return made, plain

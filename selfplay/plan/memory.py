@@ -1,4 +1,4 @@
-"""Bytes per device: of learning, of generating, and whether they fit."""
+"""Memory per device in learning and in generation, and a check that it fits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,50 +15,50 @@ COMPONENTS = (
     "activations",
     "logits",
 )
-"""What a learner holds."""
+"""Components of a learner's memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One policy, as far as memory and time go."""
+    """A policy's properties that determine memory and time."""
 
     outline: ModelShape
-    """Its sizes."""
+    """Shape of the model."""
     learns: bool = True
-    """Whether it has gradients and an optimizer."""
+    """True if the policy has gradients and an optimizer."""
     rank: int = 0
-    """Of its LoRA adapter; 0: all weights learn."""
+    """Rank of the LoRA adapter; 0: all weights learn."""
     reference: bool = False
-    """Whether a frozen copy of what it began as is kept."""
+    """True if a frozen copy of the initial weights is needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """Bytes by component of the most that one device holds."""
+    """Peak memory of one device, in bytes by component."""
 
     learning: Mapping[str, float]
-    """While learning; empty on devices that only generate."""
+    """Bytes in learning; empty on devices that only generate."""
     generating: Mapping[str, float]
-    """While generating, without the cache."""
+    """Bytes in generation, without the cache."""
     cache: float
     """Bytes left for the key-value cache."""
     cache_tokens: float
-    """Tokens that it holds per copy of the engine."""
+    """Capacity of the cache per copy of the engine, in tokens."""
     host: float = 0.0
-    """Bytes of main memory per machine for what is moved out."""
+    """Bytes of main memory per machine for offloaded state."""
     limit: float
-    """Bytes that may be planned with per device."""
+    """Usable bytes per device."""
     complaints: tuple[str, ...] = field(default_factory=tuple)
-    """What does not fit, each in one line."""
+    """Messages about what does not fit, one line each."""
 
     @property
     def fits(self) -> bool:
-        """Whether nothing complains."""
+        """True if everything fits."""
         return not self.complaints
 
     @property
     def margin(self) -> float:
-        """Share of the limit that learning leaves; small ones are lost to fragmentation."""
+        """Fraction of the limit that learning leaves free; fragmentation may use a small one."""
         return 1 - sum(self.learning.values()) / self.limit
 
 
@@ -69,19 +69,20 @@ def learning(
     micro_batch: float,
     completions: float = 0.0,
 ) -> dict[str, float]:
-    """Bytes per device of a learner of N shards, by component.
+    """Return the bytes per device of a learner with N shards, by component.
 
-    Full weights in mixed precision hold float32 masters, gradients and two averages of AdamW:
-    4 + 4 + 8 bytes a parameter over N (1910.02054), and beside them two layers and the embeddings
-    in 16 bits while they pass, or all of them where N is 1. An adapter holds its 16 A / N over a
-    frozen 2 P / N. Activations are 2 h L per token with checkpointing, plus one layer's own.
-    Policies take turns at passing: of what is only there then, the largest counts.
+    Training of all weights in mixed precision needs float32 master weights, gradients and two
+    AdamW moments: 4 + 4 + 8 bytes per parameter over N (1910.02054). During a pass, two layers and
+    the embeddings are also there in 16 bits, or all layers if N is 1. An adapter of A parameters
+    needs 16 A / N, and its frozen base of P parameters 2 P / N. Activations are 2 h L per token
+    with checkpointing, plus those of one layer. Policies do their passes one after another, so of
+    the memory that only passes need, the largest policy's counts.
 
     Args:
         members: Policies by name.
         cluster: Layout.
         micro_batch: Tokens of one forward pass on a device.
-        completions: Tokens of it whose logits are needed; all of them where 0.
+        completions: Tokens of the pass whose logits are needed; 0: all of them.
     """
     shards, width = cluster.sharded, cluster.width
     found = dict.fromkeys(COMPONENTS, 0.0)
@@ -91,7 +92,7 @@ def learning(
         size = outline.parameters
         if member.rank:
             size = outline.adapter(member.rank)
-            if outline not in bases:  # in memory once, however many adapters stand on it
+            if outline not in bases:  # one copy in memory for all its adapters
                 found["weights"] += width * outline.parameters / shards
             bases.add(outline)
         if not member.learns:
@@ -113,7 +114,8 @@ def learning(
 
 
 def _unsharded(member: Member, cluster: ClusterSpec) -> float:
-    """What of the weights is whole while a layer passes: two layers, gradients of one, the ends."""
+    """Return the bytes of unsharded weights during a pass: two layers, the gradients of one layer,
+    and the embeddings."""
     outline, width = member.outline, cluster.width
     if cluster.sharded == 1:
         copied = cluster.precision == "mixed" and not member.rank
@@ -124,7 +126,7 @@ def _unsharded(member: Member, cluster: ClusterSpec) -> float:
 
 
 def _activations(outline: ModelShape, cluster: ClusterSpec) -> float:
-    """Bytes that a token holds until the backward pass."""
+    """Return the bytes per token that are stored until the backward pass."""
     kept = outline.activations(bytes_per_value=cluster.width)
     if cluster.checkpointing:
         return cluster.width * outline.hidden * outline.layers + kept
@@ -139,14 +141,14 @@ def plan_memory(
     completions: float,
     longest: float,
 ) -> MemoryPlan:
-    """The memory of a device, learning and generating in turns or one of them.
+    """Plan the memory of a device that learns, generates, or alternates both.
 
     Args:
         members: Policies by name.
         cluster: Layout.
         micro_batch: Tokens of one forward pass on a device.
-        completions: Tokens of it whose logits are needed.
-        longest: Tokens of the longest prompt with its completion: one of them must fit the cache.
+        completions: Tokens of the pass whose logits are needed.
+        longest: Tokens of the longest prompt with its completion, which must fit in the cache.
     """
     limit = cluster.usable * cluster.device.memory * GB
     learned = learning(members, cluster, micro_batch=micro_batch, completions=completions)
@@ -176,7 +178,7 @@ def plan_memory(
     host = on_host * min(cluster.node, cluster.devices)
     if host > cluster.host * GB:
         complaints.append(
-            f"{host / GB:.0f} GB are moved out to a machine's main memory of {cluster.host:.0f} GB"
+            f"{host / GB:.0f} GB are offloaded to a machine's main memory of {cluster.host:.0f} GB"
         )
     return MemoryPlan(
         learning=learned,
@@ -194,7 +196,7 @@ def _size(member: Member) -> int:
 
 
 def _served(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
-    """Bytes of weights per device of the engines: each base once, and the adapters over it."""
+    """Return the engines' bytes of weights per device: each base once, and all adapters."""
     bases: set[ModelShape] = set()
     whole = 0
     for member in members.values():
@@ -207,5 +209,6 @@ def _served(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
 
 
 def _cache(outline: ModelShape, cluster: ClusterSpec) -> float:
-    """Bytes per token and device; key-value heads are repeated beyond one per device."""
+    """Return the cache's bytes per token and device. Tensor parallelism over more devices than
+    key-value heads repeats heads."""
     return outline.cache(cluster.width) / min(cluster.tensor, outline.kv_heads)

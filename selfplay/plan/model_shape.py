@@ -1,6 +1,6 @@
-"""The outline of a decoder: what its sizes say about parameters, operations and cache, no weights.
+"""Shape of a decoder: parameters, operations and cache, computed from its sizes without weights.
 
-q = heads x head size, k = key-value heads x head size; B = 1e9 bytes in comments on sizes.
+Symbols: q = query heads x head size, k = key-value heads x head size.
 """
 
 from collections.abc import Mapping
@@ -19,29 +19,29 @@ class ModelShape:
     hidden: int
     """Width of the residual stream, h."""
     heads: int
-    """Query heads."""
+    """Number of query heads."""
     kv_heads: int
-    """Key-value heads."""
+    """Number of key-value heads."""
     head_dim: int
-    """Width of a head; not always hidden / heads."""
+    """Width of a head, which may differ from hidden / heads."""
     intermediate: int
     """Width of the feed-forward layer, I."""
     vocabulary: int
-    """Rows of the embedding, V."""
+    """Number of rows of the embedding, V."""
     tied: bool = False
-    """Whether the head is the input embedding."""
+    """True if the head shares its weights with the input embedding."""
     qkv_bias: bool = False
-    """Whether query, key and value projections have a bias."""
+    """True if the query, key and value projections have a bias."""
     qk_norm: bool = False
-    """Whether queries and keys are normalised by weights of their own."""
+    """True if queries and keys have norms with weights."""
     experts: int = 0
-    """Experts of each layer; 0 for a dense model."""
+    """Number of experts per layer; 0 for a dense model."""
     active_experts: int = 0
-    """Experts that a token passes through, those that all share included."""
+    """Number of experts per token, including the shared ones."""
     expert_intermediate: int = 0
     """Width of one expert."""
     extra: int = 0
-    """Parameters of a layer beyond those that the formula knows."""
+    """Parameters of a layer that the formula does not count."""
 
     @property
     def query(self) -> int:
@@ -55,7 +55,7 @@ class ModelShape:
 
     @property
     def layer_parameters(self) -> int:
-        """h q + 2 h k + q h + 3 h I + 2 h, and biases, norms and experts where there are any."""
+        """Parameters of a layer: h q + 2 h k + q h + 3 h I + 2 h, and biases, norms and experts."""
         h, q, k = self.hidden, self.query, self.key
         forward = 3 * h * self.intermediate
         if self.experts:
@@ -66,43 +66,44 @@ class ModelShape:
 
     @property
     def active_layer_parameters(self) -> int:
-        """Parameters of a layer that one token meets: all of them in a dense model."""
+        """Parameters of a layer that one token uses; all of them in a dense model."""
         idle = (self.experts - self.active_experts) * 3 * self.hidden * self.expert_intermediate
         return self.layer_parameters - (idle if self.experts else 0)
 
     @property
     def embedding(self) -> int:
-        """V h."""
+        """Parameters of the embedding, V h."""
         return self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
-        """P: all parameters; the count of the public checkpoints, to the last one."""
+        """Number of all parameters, P; exactly the count of the public checkpoints."""
         embeddings = self.embedding * (1 if self.tied else 2)
         return self.layers * self.layer_parameters + embeddings + self.hidden
 
     @property
     def matrices(self) -> int:
-        """P_mm: what takes part in a product for every token, the head but no input embedding."""
+        """Parameters in matrix products per token, P_mm: with head, without input embedding."""
         return self.layers * self.active_layer_parameters + self.embedding
 
     def adapter(self, rank: int) -> int:
-        """A: parameters of a LoRA adapter on every linear layer (2106.09685), r (in + out) each."""
+        """Return the parameters A of a LoRA adapter on all linear layers (2106.09685): r (in + out)
+        each."""
         h, q, k, i = self.hidden, self.query, self.key, self.intermediate
         widths = (h + q) + 2 * (h + k) + (q + h) + 2 * (h + i) + (i + h)
         return self.layers * rank * widths
 
     def cache(self, bytes_per_value: int = 2) -> int:
-        """Bytes of the key-value cache per token: 2 L k b."""
+        """Return the bytes of the key-value cache per token: 2 L k b."""
         return 2 * self.layers * self.key * bytes_per_value
 
     def forward(self, tokens: float, squares: float, head_tokens: float | None = None) -> float:
-        """Operations of a forward pass: 2 P_mm T + 2 q L sum(s^2), attention being causal.
+        """Return the operations of a forward pass with causal attention: 2 P_mm T + 2 q L sum(s^2).
 
         Args:
-            tokens: T, of all sequences together.
-            squares: Sum of the squares of the sequences' lengths: sequences do not see each other.
-            head_tokens: Tokens whose logits are asked for; all of them where None.
+            tokens: Tokens of all sequences together, T.
+            squares: Sum of the squares of the sequences' lengths s.
+            head_tokens: Tokens whose logits are needed; None: all of them.
         """
         head = tokens if head_tokens is None else head_tokens
         body = self.layers * self.active_layer_parameters
@@ -110,14 +111,15 @@ class ModelShape:
         return 2 * body * tokens + 2 * self.embedding * head + attention
 
     def attention(self, new: float, context: float) -> float:
-        """Operations of `new` tokens' attention behind `context` ones: 4 n (c + n/2) q L."""
+        """Return the operations of the attention of n `new` tokens after c `context` tokens:
+        4 n (c + n/2) q L."""
         return 4 * new * (context + new / 2) * self.query * self.layers
 
     def activations(self, *, bytes_per_value: int = 2, compiled: bool = False) -> int:
-        """Bytes that one token leaves in a layer for the backward pass, without checkpointing.
+        """Return the bytes per token and layer stored for the backward pass, without checkpointing.
 
         2 [4 h + (2 n_q + 2 n_kv) d + c I] + 4 n_q with c = 4 (3 when compiled), and 8 h for norms
-        in float32; scores are not kept, as in FlashAttention (2205.14135).
+        in float32. Attention scores are not stored, as in FlashAttention (2205.14135).
         """
         kept = 4 * self.hidden + 2 * (self.query + self.key) + (3 if compiled else 4) * self._active
         norms = 0 if compiled else 8 * self.hidden
@@ -129,9 +131,9 @@ class ModelShape:
 
 
 def read_outline(model: str) -> ModelShape:
-    """The outline of a Hugging Face name or folder, from its config.json alone.
+    """Read the shape of a Hugging Face model, by name or folder, from its config.json alone.
 
-    Raises ConfigError where there is none, or for a model that is no decoder of the usual kind.
+    Raises ConfigError if there is no config, or if the model is not a supported decoder.
     """
     from transformers import AutoConfig
 
@@ -139,14 +141,14 @@ def read_outline(model: str) -> ModelShape:
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"policy.model: no config of {model!r} can be read here; a folder that holds only its "
-            "config.json is enough to plan with: policy.model=FOLDER"
+            f"policy.model: the config of {model!r} cannot be read here; a folder with only its "
+            "config.json is enough for a plan: policy.model=FOLDER"
         ) from error
     return of_config(config, where=f"policy.model {model!r}")
 
 
 def of_config(config: Any, *, where: str) -> ModelShape:
-    """The outline of a transformers config; what is special of its layers is read off a layer."""
+    """Return the shape of a transformers config; biases and norms come from its first layer."""
     text = config.get_text_config()
     try:
         heads = int(text.num_attention_heads)
@@ -161,7 +163,7 @@ def of_config(config: Any, *, where: str) -> ModelShape:
             "tied": bool(getattr(text, "tie_word_embeddings", False)),
         }
     except AttributeError as error:
-        raise ConfigError(f"{where}: no decoder that can be planned for: {error}") from error
+        raise ConfigError(f"{where}: not a decoder that a plan supports: {error}") from error
     sizes |= _experts(text)
     names, count = _first_layer(text)
     sizes["qkv_bias"] = any(name.endswith(("q_proj.bias", "qkv_proj.bias")) for name in names)
@@ -183,7 +185,7 @@ def _experts(text: Any) -> Mapping[str, int]:
 
 
 def _first_layer(text: Any) -> tuple[list[str], int]:
-    """Names and number of the parameters of the first layer, without memory for any."""
+    """Return the names and the number of the first layer's parameters, without allocating them."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

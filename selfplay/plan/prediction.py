@@ -1,4 +1,4 @@
-"""A prediction: memory, seconds by phase, what limits the step, and what would help."""
+"""A prediction: memory, seconds by phase, the bottleneck, and changes that would help."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,27 +19,27 @@ from selfplay.plan.workload import Workload
 
 PHASES = ("prefill", "decode", "environment", "score", "train", "optimizer", "exchange", "publish")
 GENERATING = ("prefill", "decode", "environment")
-"""What a run's records call rollout; the rest is learning."""
+"""Phases that a run's records call rollout; all others are learning."""
 TIGHT = 0.06
-"""Share of the memory below which a margin is lost to fragmentation."""
+"""Fraction of the memory below which fragmentation may consume the margin."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a workload costs on a cluster."""
+    """Predicted memory and time of a workload on a cluster."""
 
     workload: Workload
-    """The step."""
+    """Requests and samples of a step."""
     members: Mapping[str, Member]
-    """The policies."""
+    """Policies by name."""
     cluster: ClusterSpec
-    """Where."""
+    """Devices and layout."""
     micro_batch: float
     """Tokens of one forward pass of the learner."""
 
     @cached_property
     def memory(self) -> MemoryPlan:
-        """Bytes per device."""
+        """Memory per device, in bytes."""
         tokens = max(self.workload.tokens, 1.0)
         share = self.workload.generated / tokens
         return plan_memory(
@@ -51,11 +51,11 @@ class Prediction:
         )
 
     def generation(self, case: Case = LIKELY) -> GenerationTime:
-        """Generating, all stages."""
+        """Return the time of generation over all stages."""
         return generation(self.workload, self.members, self.cluster, self.memory, case)
 
     def learning(self, case: Case = LIKELY) -> dict[str, LearningTime]:
-        """Learning, by policy."""
+        """Return the time of learning by policy."""
         return {
             name: learning(
                 lesson, self.members[name], self.cluster, micro_batch=self.micro_batch, case=case
@@ -64,7 +64,7 @@ class Prediction:
         }
 
     def seconds(self, case: Case = LIKELY) -> dict[str, float]:
-        """Seconds by phase; all of them follow one another where `lag` is 0."""
+        """Return the seconds by phase. With `lag` 0 the phases run one after another."""
         made, learned = self.generation(case), self.learning(case).values()
         rates = self.cluster.device.rates
         return {
@@ -81,11 +81,11 @@ class Prediction:
         }
 
     def step(self, case: Case = LIKELY) -> float:
-        """Seconds of a step.
+        """Return the seconds of a step.
 
-        One that waits for its samples is the sum of its phases, times what no formula sees. One
-        that lags is the slower of two sides that run at once: learning with its publication, and
-        the engines at their steady rate, which no tail slows down.
+        A synchronous step is the sum of its phases times `overhead`. An asynchronous step is the
+        slower of two parallel sides: learning with its weight update, and the engines at their
+        steady rate, without a tail.
         """
         parts = self.seconds(case)
         if not self.cluster.lag:
@@ -94,7 +94,7 @@ class Prediction:
         return max(learned, self.flowing(case))
 
     def flowing(self, case: Case = LIKELY) -> float:
-        """Seconds in which the engines make a step's completions when they never run dry."""
+        """Return the seconds to generate a step's completions if the engines are never idle."""
         total = 0.0
         for flow in self.workload.flows:
             outline = self.members[flow.policy].outline
@@ -107,11 +107,11 @@ class Prediction:
 
     @property
     def tokens_per_second(self) -> float:
-        """Prompt and completion tokens of a step, per second and device."""
+        """Prompt and completion tokens per second and device."""
         return self.workload.tokens / self.step() / self.cluster.devices
 
     def bottleneck(self) -> tuple[str, str]:
-        """The side that a faster machine should help first, and why it takes what it takes."""
+        """Return the slowest part of the step and the reason."""
         parts, made = self.seconds(), self.generation()
         learned = sum(parts[name] for name in ("score", "train", "optimizer"))
         sides = {
@@ -125,33 +125,33 @@ class Prediction:
         if slowest != "generation":
             reasons = {
                 "learning": "operations of the learner",
-                "environment": "arenas and services, on the host",
+                "environment": "arenas and services on the host",
                 "exchange": "links between devices",
-                "publish": "weights on their way to the engines",
+                "publish": "transfer of weights to the engines",
             }
             return slowest, reasons[slowest]
         if made.tail > made.decode / 2 and not self.cluster.lag:
             return slowest, "the longest completions, while most of the engine is idle"
         if made.limited:
-            return slowest, "memory for the cache: more sequences do not fit at once"
+            return slowest, "memory of the cache: more sequences do not fit at once"
         rates = self.cluster.device.rates
-        beside = rates.step + rates.layer * max(m.outline.layers for m in self.members.values())
+        fixed = rates.step + rates.layer * max(m.outline.layers for m in self.members.values())
         flow = max(self.workload.flows, key=lambda each: each.requests * each.completion.mean)
         live = living(flow, self.cluster, self.memory)[0]
         whole = decode_step(self.members[flow.policy].outline, self.cluster)(
             live, live * (flow.prompt + flow.completion.mean / 2)
         )
-        if beside + rates.row * live > whole / 2:
-            return slowest, "what a decoding step costs beside its numbers: few or small sequences"
+        if fixed + rates.row * live > whole / 2:
+            return slowest, "fixed costs of a decoding step: few or small sequences"
         return slowest, "memory bandwidth" if made.starved else "operations of the engine"
 
     def advice(self, most: int = 3) -> list[tuple[str, "Prediction"]]:
-        """The changes that help most, each tried: a line, and what it comes to."""
+        """Return the changes that help most, as (description, prediction with the change)."""
         found = []
         for line, change in CHANGES.items():
             try:
                 other = change(self)
-            except ValueError:  # a layout that this cluster cannot have
+            except ValueError:  # this cluster does not allow the layout
                 continue
             if other is None or not other.memory.fits:
                 continue
@@ -183,7 +183,7 @@ def _adapters(before: Prediction) -> Prediction:
 
 
 def _apart(before: Prediction) -> Prediction | None:
-    """The best split into devices that generate and devices that learn, one version behind."""
+    """Return the best split into devices that generate and devices that learn, with a lag of 1."""
     cluster, best = before.cluster, None
     if cluster.lag or cluster.devices == 1:
         return None
@@ -205,18 +205,18 @@ def _doubled(before: Prediction) -> Prediction:
 
 CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
     "no reference and no correction (objective.kl=0)": _without_passes,
-    "generate and learn on devices of their own, one version behind": _apart,
-    "no layers computed twice (cluster.checkpointing=false)": _on(checkpointing=False),
-    "layers computed twice (cluster.checkpointing=true)": _on(checkpointing=True),
-    "logits in pieces (cluster.logits=1024)": _on(logits=1024),
-    "the learner's state in main memory while all generate (cluster.asleep=true)": _on(asleep=True),
-    "the optimizer in main memory (cluster.offload=true)": _on(offload=True),
+    "generate and learn on separate devices, with one version of lag (cluster.rollout)": _apart,
+    "no activation checkpointing (cluster.checkpointing=false)": _on(checkpointing=False),
+    "activation checkpointing (cluster.checkpointing=true)": _on(checkpointing=True),
+    "logits in chunks (cluster.logits=1024)": _on(logits=1024),
+    "learner's state in main memory during generation (cluster.asleep=true)": _on(asleep=True),
+    "optimizer state in main memory (cluster.offload=true)": _on(offload=True),
     "engines over two devices (cluster.tensor=2)": _on(tensor=2),
     "engines over four devices (cluster.tensor=4)": _on(tensor=4),
     "engines on one device each (cluster.tensor=1)": _on(tensor=1),
-    "adapters in place of all weights (population=adapters policy.lora.rank=32)": _adapters,
+    "adapters instead of all weights (population=adapters policy.lora.rank=32)": _adapters,
     "twice the devices (cluster.devices)": _doubled,
 }
-"""What may be tried, each by what it makes of a prediction; None where it changes nothing."""
+"""Description of a change to its function on a prediction; None if it changes nothing."""
 
 CASES: Mapping[str, Case] = {"slow": SLOW, "likely": LIKELY, "fast": FAST}

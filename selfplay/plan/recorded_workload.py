@@ -1,4 +1,4 @@
-"""The workload of a run that exists: lengths, counts and shared prefixes as they were recorded."""
+"""The workload of an existing run: recorded lengths, counts and shared prefixes."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,13 +23,13 @@ from selfplay.plan.workload import (
 from selfplay.run.records import Recorded, episodes_of, read_metrics, recorded_steps
 
 NEWEST = 20
-"""Recorded steps that are read, the newest first: older ones are of a policy that has moved on."""
+"""Number of newest steps that are read; older ones are from a policy that has changed since."""
 
 
 def of_run(config: Mapping[str, Any], folder: Path) -> Workload:
-    """The mean workload of the newest steps whose episodes a run recorded.
+    """Return the mean workload of the newest recorded steps of a run.
 
-    Raises RunError where it recorded none.
+    Raises RunError if the run recorded no episodes.
     """
     population: Population = build(config["population"], where="population")
     steps = recorded_steps(folder)[-NEWEST:]
@@ -97,8 +97,10 @@ class _Turn:
 
 
 def _turns(record: Recorded, *, idle: bool) -> Iterator[_Turn]:
-    """The turns of an episode that it does not share with its parent. Where the learner passes over
-    samples that teach nothing (`idle`), those without an advantage are none that it learns from."""
+    """Yield the turns of an episode, except those shared with the episode that it branches from.
+
+    If `idle`, the learner skips samples with an advantage of 0, so these turns are not trainable.
+    """
     turns = zip(record.episode.turns, record.advantages, strict=True)
     for turn, advantage in islice(turns, record.episode.shared_turns, None):
         flat = advantage if isinstance(advantage, list) else [advantage]
@@ -127,36 +129,36 @@ def _lesson(steps: Sequence[Sequence[_Turn]], count: int, passes: Mapping[str, i
 
 
 def _distinct(turns: Sequence[_Turn]) -> int:
-    """Tokens of turns when those that begin alike share their beginning."""
+    """Count the tokens of turns, with common prefixes once."""
     count = 0
     previous: tuple[int, ...] = ()
     for ids in sorted(turn.prompt + turn.completion for turn in turns):
         pairs = zip(previous, ids, strict=False)
         least = min(len(previous), len(ids))
-        shared = next((place for place, (a, b) in enumerate(pairs) if a != b), least)
+        shared = next((index for index, (a, b) in enumerate(pairs) if a != b), least)
         count, previous = count + len(ids) - shared, ids
     return count
 
 
 def _calls(folder: Path) -> float:
-    """Service calls of a typical step: all that the services counted but what a cache answered."""
+    """Return the median number of service calls of a step, without those that a cache answered."""
     found = []
-    for figures in lines(folder):
-        named = {name: value for name, value in figures.items() if name.startswith("service/")}
+    for row in lines(folder):
+        named = {name: value for name, value in row.items() if name.startswith("service/")}
         found.append(sum(v for name, v in named.items() if not name.endswith("/cached")))
     return median(found) if found else 0.0
 
 
 def lines(folder: Path) -> list[dict[str, float]]:
-    """The newest lines of a run's metrics, those of step 0 left out; RunError if there are none."""
+    """Read the metrics of a run's newest steps, except step 0; raise RunError if there are none."""
     found = read_metrics(folder / "metrics.jsonl")
     if not found:
         raise RunError(f"{folder} has no line in metrics.jsonl")
-    return [figures for step, figures in found.items() if step > 0][-NEWEST:]
+    return [row for step, row in found.items() if step > 0][-NEWEST:]
 
 
 def seconds(folder: Path) -> dict[str, float]:
-    """Median seconds of the newest steps of a run, evaluation left out, by what they are for."""
+    """Return the median seconds of a run's newest steps by phase, without evaluations."""
     found = lines(folder)
     if not found:
         raise RunError(f"{folder} has no step to compare with")

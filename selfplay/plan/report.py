@@ -1,4 +1,4 @@
-"""A prediction as text and as JSON."""
+"""Formatting of a prediction as text and as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,7 +17,10 @@ def as_json(
     simulated: "Simulation | None" = None,
     measured: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Plain data; bytes, seconds and tokens. Every part says in `basis` what it rests on."""
+    """Return a prediction as plain data in bytes, seconds and tokens.
+
+    The key `basis` of each part names its source: formula, assumed, recorded or simulated.
+    """
     cluster, memory, workload = prediction.cluster, prediction.memory, prediction.workload
     side, reason = prediction.bottleneck()
     return {
@@ -73,7 +76,7 @@ def as_text(
     simulated: "Simulation | None" = None,
     measured: Mapping[str, float] | None = None,
 ) -> str:
-    """What a person wants to know, on one screen."""
+    """Format a prediction for a terminal, on one screen."""
     cluster, workload = prediction.cluster, prediction.workload
     split = f", {cluster.rollout} of them only to generate" if cluster.rollout else ""
     lines = [f"{cluster.devices} x {cluster.device.name} ({cluster.device.basis}){split}"]
@@ -126,26 +129,26 @@ def _seconds(prediction: Prediction, measured: Mapping[str, float] | None) -> li
         f"{_time(step['slow'])}   {number(prediction.tokens_per_second)} tokens/s per device"
     )
     if prediction.cluster.lag:
-        lines.append("  generating and learning run at once; the slower of them is the step")
+        lines.append("  generation and learning overlap; the slower of them determines the step")
     elif prediction.cluster.overhead != 1:
-        lines.append(f"  with a factor of {prediction.cluster.overhead} for what no formula sees")
+        lines.append(f"  times {prediction.cluster.overhead} for costs that the formulas leave out")
     if measured:
         lines += _compared(prediction, measured)
     return lines
 
 
 def _compared(prediction: Prediction, measured: Mapping[str, float]) -> list[str]:
-    """Predicted beside measured, and their ratio."""
-    lines = [f"  {'beside the run':<18}{'plan':>9}   {'measured':>9}   {'plan / measured'}"]
-    for name, mine in sides(prediction).items():
-        theirs = measured[name]
-        ratio = f"{mine / theirs:.2f}" if theirs else "-"
-        lines.append(f"  {name:<18}{_time(mine):>9}   {_time(theirs):>9}   {ratio}")
+    """Format predicted and measured seconds, and their ratio."""
+    lines = [f"  {'compared to run':<18}{'plan':>9}   {'measured':>9}   {'plan / measured'}"]
+    for name, planned in sides(prediction).items():
+        observed = measured[name]
+        ratio = f"{planned / observed:.2f}" if observed else "-"
+        lines.append(f"  {name:<18}{_time(planned):>9}   {_time(observed):>9}   {ratio}")
     return lines
 
 
 def sides(prediction: Prediction) -> dict[str, float]:
-    """Predicted seconds under the names that a run records."""
+    """Return predicted seconds under the names that a run records."""
     parts = prediction.seconds()
     rollout = sum(parts[name] for name in GENERATING)
     return {

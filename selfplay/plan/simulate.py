@@ -1,8 +1,8 @@
-"""Steps played out event by event: random lengths, engines that run dry, learners that wait.
+"""Discrete-event simulation of steps: random lengths, idle engines, waiting learners.
 
-Between two events an engine's batch is constant, so that decoding costs an event per completion and
-not one per token. What the sums of `phases` cannot see: engines of unequal luck, how far samples
-lag, what a gate on their number costs.
+Between two events an engine's batch is constant, so that decoding needs one event per completion
+and not one per token. The simulation shows effects that the sums of `step_time` leave out:
+differences between engines, the staleness of samples, and the cost of a limit on it.
 """
 
 import heapq
@@ -22,26 +22,26 @@ from selfplay.run.formatting import duration, number
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """What came of it. The first third of the steps is left out: everything is empty there."""
+    """Results of a simulation, without the first third of the steps, which is the warm-up."""
 
     steps: Sequence[float]
-    """Seconds of every step."""
+    """Seconds of each step."""
     generating: float
-    """Share of the time in which an engine had work."""
+    """Fraction of the time in which an engine is busy."""
     learning: float
-    """Share of the time in which the learners had work."""
+    """Fraction of the time in which the learners are busy."""
     small: float
-    """Share of the engines' busy time with fewer than 8 sequences."""
+    """Fraction of the engines' busy time with fewer than 8 sequences."""
     ages: Sequence[int]
-    """Versions by which each learned episode was behind when it was learned from."""
+    """Staleness of each episode when it was learned from, in weight versions."""
     submitted: int
-    """Episodes begun."""
+    """Number of started episodes."""
     consumed: int
-    """Episodes that were taken to be learned from."""
+    """Number of episodes that were learned from."""
     left: int
-    """Episodes alive or waiting at the end."""
+    """Number of episodes in progress or waiting at the end."""
     seed: int
-    """Of the lengths."""
+    """Seed of the random lengths."""
 
     @property
     def step(self) -> float:
@@ -49,7 +49,7 @@ class Simulation:
         return fmean(self.steps)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the results as plain data."""
         ages = sorted(self.ages)
         return {
             "step": self.step,
@@ -70,15 +70,15 @@ class Simulation:
         }
 
     def lines(self) -> list[str]:
-        """For the screen."""
+        """Format the results for a terminal."""
         age = self.to_json()["age"]
         return [
             f"simulated, {len(self.steps)} steps: {_time(self.step)} a step "
             f"({_time(min(self.steps))} to {_time(max(self.steps))})",
             f"  busy: engines {self.generating:.0%} (with fewer than 8 sequences {self.small:.0%} "
             f"of it), learners {self.learning:.0%}",
-            f"  samples lag {number(age['mean'])} versions, 99 % at most {age['p99']}, all "
-            f"{age['max']}",
+            f"  samples lag {number(age['mean'])} versions on average, 99 % at most {age['p99']}, "
+            f"all at most {age['max']}",
         ]
 
 
@@ -88,7 +88,7 @@ def _time(seconds: float) -> str:
 
 @dataclass(eq=False)
 class _Episode:
-    """A chain of requests: the next flow's begins where the last one's ended."""
+    """A chain of requests, each of which starts when the one before it ends."""
 
     chain: Sequence[tuple[Flow, float]]
     place: int = 0
@@ -97,7 +97,7 @@ class _Episode:
 
 @dataclass(eq=False)
 class _Engine:
-    """One copy of the engine: decoding steps since the start, and who ends at which."""
+    """A copy of the engine: its decoding steps so far, and the step at which each request ends."""
 
     step: Step
     limit: int
@@ -111,13 +111,13 @@ class _Engine:
     small: float = 0.0
 
     def advance(self, now: float) -> None:
-        """Decode until `now`, or until nothing runs."""
+        """Decode until the time `now`."""
         elapsed, count = now - self.clock, len(self.running)
         self.clock = max(now, self.clock)
         if not count or elapsed <= 0:
             return
         pace = self.step(count, self.context)
-        # One correction for contexts that grow on the way.
+        # One correction for contexts that grow in the meantime.
         steps = elapsed / pace
         pace = (pace + self.step(count, self.context + count * steps)) / 2
         steps = elapsed / pace
@@ -127,19 +127,19 @@ class _Engine:
         self.small += elapsed if count < 8 else 0.0
 
     def next(self) -> float:
-        """When the next completion ends, if nothing joins before."""
+        """Return the time at which the next completion ends if no request joins before."""
         count, steps = len(self.running), max(self.running[0][0] - self.done, 0.0)
         first = self.step(count, self.context)
         return self.clock + steps * (first + self.step(count, self.context + count * steps)) / 2
 
 
 def simulate(prediction: Prediction, *, steps: int = 12, seed: int = 0) -> Simulation:
-    """Play `steps` steps of a prediction's workload on its cluster.
+    """Simulate `steps` steps of a prediction's workload on its cluster.
 
-    An episode is a chain of requests, one per flow, on the engine with the fewest. Where nothing
-    may lag, a step's episodes begin together and learning waits for the last of them. Else an
-    episode may begin while fewer than (version + lag + 1) steps' worth have begun (2505.24298),
-    and learning takes those that ended first.
+    An episode is a chain of requests, one per flow, on the engine with the fewest episodes. If
+    `lag` is 0, a step's episodes begin together and learning waits for the last of them. Otherwise
+    an episode may begin while fewer than (version + lag + 1) x batch episodes have begun
+    (2505.24298), and learning takes the episodes that ended first.
     """
     return _Simulator(prediction, seed).run(steps)
 
@@ -170,7 +170,7 @@ class _Simulator:
         self.loads = [0] * len(self.engines)
 
     def run(self, steps: int) -> Simulation:
-        """Until so many steps are learned."""
+        """Simulate until `steps` steps are learned."""
         self._submit(0.0)
         while len(self.ends) < steps:
             now, _, which, stamp = heapq.heappop(self.events)
@@ -198,20 +198,20 @@ class _Simulator:
         )
 
     def _submit(self, now: float) -> None:
-        """Begin the episodes that may begin."""
+        """Begin the episodes that the staleness limit allows."""
         allowed = (self.version + self.lag + 1) * self.batch - self.submitted
         for _ in range(allowed):
             self._join(now, _Episode(chain=self._chain()))
         self.submitted += allowed
 
     def _chain(self) -> list[tuple[Flow, float]]:
-        """The requests of one episode: a flow that few episodes have is in a share of them."""
+        """Draw the requests of one episode, with each flow in its fraction of the episodes."""
         flows = self.prediction.workload.flows
         taken = [flow for flow in flows if self.rng.random() < flow.requests / self.batch]
         return [(flow, flow.completion.draw(self.rng, 1)[0]) for flow in taken or flows[:1]]
 
     def _join(self, now: float, episode: _Episode) -> None:
-        """Send an episode's next request to the engine with the fewest."""
+        """Send an episode to the engine with the fewest episodes."""
         which = min(range(len(self.loads)), key=self.loads.__getitem__)
         self.loads[which] += 1
         engine = self.engines[which]
@@ -220,7 +220,7 @@ class _Simulator:
         self._admit(engine, which)
 
     def _admit(self, engine: _Engine, which: int) -> None:
-        """Let in what there is room for; reading its prompts stops the others."""
+        """Start waiting requests up to the limit; their prefill stops the running requests."""
         while engine.waiting and len(engine.running) < engine.limit:
             episode = engine.waiting.popleft()
             if episode.version < 0:
@@ -238,19 +238,19 @@ class _Simulator:
         engine = self.engines[which]
         engine.advance(now)
         end, _, episode = heapq.heappop(engine.running)
-        engine.done = max(engine.done, end)  # what rounding left
+        engine.done = max(engine.done, end)  # corrects rounding
         flow, length = episode.chain[episode.place]
         engine.context = max(0.0, engine.context - flow.prompt - length)
         episode.place += 1
         if episode.place < len(episode.chain):
-            engine.waiting.append(episode)  # where its conversation is cached
+            engine.waiting.append(episode)  # this engine has the episode's prefix in its cache
         else:
             self.loads[which] -= 1
             self.ready.append(episode)
         self._admit(engine, which)
 
     def _learn(self, now: float) -> None:
-        """Take the step's episodes; the engines go on meanwhile if they may."""
+        """Start learning from a step's episodes; the engines may continue in the meantime."""
         taken = [self.ready.popleft() for _ in range(self.batch)]
         self.ages.append([self.version - episode.version for episode in taken])
         self.consumed += self.batch
@@ -259,7 +259,7 @@ class _Simulator:
         heapq.heappush(self.events, (now + self.learn + self.publish, 0, -1, 0))
 
     def _learned(self, now: float) -> None:
-        """A new version is out: its publication has stopped the engines."""
+        """Finish a step: a new version is published, which stopped the engines for a time."""
         self.learning = False
         self.version += 1
         self.ends.append(now)

@@ -1,7 +1,7 @@
-"""Seconds of a step by phase, from what is asked for and what the devices reach.
+"""Seconds of a step by phase, from its workload and the speed of the devices.
 
-Decoding reads all weights and the cache for every token of every sequence; prefill and learning are
-bound by operations; what is spent beside both is measured (`Rates`).
+A decoding step reads all weights and the cache; prefill and learning are limited by operations;
+fixed costs are measured (`Rates`).
 """
 
 import heapq
@@ -18,35 +18,35 @@ Step: TypeAlias = Callable[[float, float], float]
 """(sequences, tokens of their contexts) -> seconds of one decoding step."""
 
 LATENCY = 15e-6
-"""Seconds of one all-reduce within an engine, beside its bytes."""
+"""Latency of one all-reduce within an engine, in seconds."""
 HIDDEN = 0.8
-"""Share of computing behind which collectives can hide: an assumption."""
+"""Fraction of the computing time with which collectives can overlap (an assumption)."""
 MASKED = 0.7
-"""Share of the saving by shared prefixes that is left behind masks: an assumption."""
+"""Fraction of the saving by shared prefixes that remains with attention masks (an assumption)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationTime:
-    """Generating a step's completions."""
+    """Time of generation in a step."""
 
     prefill: float
-    """Seconds of reading prompts."""
+    """Seconds of prefill."""
     decode: float
     """Seconds of decoding."""
     tail: float
-    """Seconds of `decode` in which fewer than 8 sequences of an engine live."""
+    """Seconds of `decode` in which an engine has fewer than 8 sequences."""
     limited: bool
-    """Whether the cache, not the requests, limits how many sequences live."""
+    """True if the cache limits the number of sequences, not the number of requests."""
     starved: bool
-    """Whether a decoding step spends more time reading than computing."""
+    """True if a decoding step is limited by memory bandwidth, not by operations."""
 
 
 def decode_step(outline: ModelShape, cluster: ClusterSpec, case: Case = LIKELY) -> Step:
-    """Seconds of a step of one engine: max(reading, computing) and what comes beside them.
+    """Return the function for the seconds of a decoding step: max(reading, computing) + fixed.
 
-    reading = (P_mm b + cache per token x contexts) / (tensor x bandwidth), computing =
-    (2 P_mm B + 4 C q L) / (tensor x operations); two all-reduces per layer where an engine spans
-    several devices.
+    reading = (P_mm b + cache per token x C) / (tensor x bandwidth), computing =
+    (2 P_mm B + 4 C q L) / (tensor x operations), for B sequences with C context tokens in all and b
+    bytes per number. An engine on several devices adds two all-reduces per layer.
     """
     rates, tensor, width = cluster.device.rates, cluster.tensor, cluster.width
     bandwidth = tensor * cluster.bytes_per_second * rates.bandwidth[case]
@@ -69,7 +69,7 @@ def decode_step(outline: ModelShape, cluster: ClusterSpec, case: Case = LIKELY) 
 
 
 def _read(outline: ModelShape, sequences: float) -> float:
-    """Weights that a step of so many sequences reads: of experts, those that any token meets."""
+    """Return the parameters that a decoding step reads; of the experts, the expected used ones."""
     if not outline.experts:
         return outline.matrices
     one = 3 * outline.hidden * outline.expert_intermediate
@@ -79,7 +79,10 @@ def _read(outline: ModelShape, sequences: float) -> float:
 
 
 def prefill(outline: ModelShape, cluster: ClusterSpec, flow: Flow, case: Case = LIKELY) -> float:
-    """Seconds of one engine for its share of a flow's distinct prompts, cached contexts aside."""
+    """Return an engine's seconds for its part of a flow's distinct prompts, without cached tokens.
+
+    The prompts are divided evenly between the engines.
+    """
     prompts = flow.prompts / cluster.engines
     new = max(flow.prompt - flow.context, 0.0)
     body = 2 * outline.layers * outline.active_layer_parameters * new
@@ -90,16 +93,16 @@ def prefill(outline: ModelShape, cluster: ClusterSpec, flow: Flow, case: Case = 
 
 
 def makespan(lengths: Sequence[float], prompt: float, live: int, step: Step) -> tuple[float, float]:
-    """Seconds of decoding in one engine that never has more than `live` sequences at once.
+    """Return the seconds of decoding in one engine with at most `live` sequences at once.
 
-    Between two completions the batch is constant and every context grows by one per step, so
-    that k steps take k times the mean of the first and the last.
+    Between two completions the batch is constant and every context grows by one token per step, so
+    that k steps take k times the mean of the first and the last step.
 
-    Returns: Seconds, and those of them with fewer than 8 sequences.
+    Returns: All seconds, and the seconds with fewer than 8 sequences.
     """
     waiting = list(reversed(lengths))
     now, context, seconds, small = 0.0, 0.0, 0.0, 0.0
-    running: list[tuple[float, float]] = []  # (the step at which it ends, its length)
+    running: list[tuple[float, float]] = []  # (step of the end, length)
     while waiting or running:
         while waiting and len(running) < live:
             length = waiting.pop()
@@ -122,10 +125,11 @@ def generation(
     memory: MemoryPlan,
     case: Case = LIKELY,
 ) -> GenerationTime:
-    """The stages one after the other, each as long as its busiest engine.
+    """Return the time of generation.
 
-    Policies of one stage share the engines in turns; the lengths of a flow are its distribution's
-    quantiles, dealt out evenly, the longest to the engine that is looked at.
+    Stages run one after another, each as long as its busiest engine. The flows of a stage use the
+    engines one after another. The lengths of a flow are quantiles of its distribution, divided
+    evenly between the engines; the busiest engine has the longest.
     """
     read = decoded = tail = 0.0
     limited = starved = False
@@ -146,19 +150,20 @@ def generation(
 
 
 def living(flow: Flow, cluster: ClusterSpec, memory: MemoryPlan) -> tuple[int, int]:
-    """Sequences that live at once in an engine, and those that its cache has room for.
+    """Return the number of concurrent sequences of an engine, and the capacity of its cache in
+    sequences.
 
-    A prompt that several share is held once. Completions count in full: half of them are further
-    than half way, because long ones live longer.
+    A shared prompt is stored once. Completions count with their full mean length, because long ones
+    stay longer, so that the running ones are on average more than half way.
     """
     held = flow.prompt * flow.prompts / flow.requests + flow.completion.mean
     room = int(memory.cache_tokens / max(held, 1.0))
-    mine = -(-flow.requests // cluster.engines)
-    return max(1, min(room, cluster.sequences, int(mine))), room
+    requests = -(-flow.requests // cluster.engines)
+    return max(1, min(room, cluster.sequences, int(requests))), room
 
 
 def _dealt(lengths: Sequence[float]) -> list[float]:
-    """Long and short ones in turn, so that what waits is like what has been let in."""
+    """Mix long and short lengths, so that waiting and running requests are alike."""
     stride = 7 if len(lengths) % 7 else 5
     return [length for start in range(stride) for length in lengths[start::stride]]
 
@@ -176,28 +181,28 @@ def _starved(
 
 @dataclass(frozen=True, kw_only=True)
 class LearningTime:
-    """Learning from a step's samples."""
+    """Time of learning from a step's samples."""
 
     score: float
-    """Seconds of forward passes beside training."""
+    """Seconds of additional forward passes."""
     train: float
-    """Seconds of forward and backward passes."""
+    """Seconds of forward and backward passes in training."""
     optimizer: float
     """Seconds of optimizer steps."""
     communication: float
     """Seconds of collectives."""
     exposed: float
-    """Those of them that computing does not hide."""
+    """Seconds of collectives that do not overlap with computing."""
 
 
 def learning(
     lesson: Lesson, member: Member, cluster: ClusterSpec, *, micro_batch: float, case: Case = LIKELY
 ) -> LearningTime:
-    """Seconds of all learning devices for one policy's samples.
+    """Return the seconds of all learning devices for one policy's samples.
 
-    Training is 3 forward passes; 4 with checkpointing, whose repeated one has no head; an adapter
-    leaves out the gradients of the frozen weights, a third of the linear part. A shared prefix is
-    computed once.
+    Training costs 3 forward passes, or 4 with checkpointing, whose repeated pass has no head. An
+    adapter saves the gradients of the frozen weights, a third of the linear part. A shared prefix
+    is computed once.
     """
     outline, rates = member.outline, cluster.device.rates
     saving = shared(lesson.sharing)
@@ -224,16 +229,17 @@ def learning(
 
 
 def shared(ratio: float) -> float:
-    """How many times less is computed where prefixes are shared: less than the tokens say."""
+    """Return the factor by which shared prefixes reduce computing, from the ratio of tokens."""
     return 1 + MASKED * (ratio - 1)
 
 
 def _communication(
     outline: ModelShape, member: Member, cluster: ClusterSpec, passes: float, lesson: Lesson
 ) -> float:
-    """Weights are gathered in every pass, forward and backward; gradients reduced once a step.
+    """Return the seconds of collectives.
 
-    Copies of a sharded state also add up their gradients, 4 P / N bytes over the network.
+    Weights are gathered in every forward and backward pass, and gradients are reduced once per
+    update. Copies of a sharded state also sum their gradients, 4 P / N bytes over the network.
     """
     shards = cluster.sharded
     if cluster.learners == 1:
@@ -249,7 +255,10 @@ def _communication(
 
 
 def _optimizer(member: Member, cluster: ClusterSpec, case: Case) -> float:
-    """AdamW touches 32 bytes a parameter; an offloaded one moves 24 over PCIe."""
+    """Return the seconds of an optimizer step.
+
+    AdamW reads and writes 32 bytes per parameter; with offloading, 24 bytes go over PCIe.
+    """
     outline = member.outline
     learned = outline.adapter(member.rank) if member.rank else outline.parameters
     size = learned / cluster.sharded
@@ -260,9 +269,10 @@ def _optimizer(member: Member, cluster: ClusterSpec, case: Case) -> float:
 
 
 def publication(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
-    """Seconds until the engines have what was learned: 2 bytes a parameter, and the pause.
+    """Return the seconds of a weight update: 2 bytes per parameter (4 in float32), and the pause.
 
-    A learner whose state sleeps in main memory brings it back and forth: 32 bytes a parameter.
+    A learner whose state is in main memory during generation moves it in both directions: 32 bytes
+    per parameter.
     """
     learned = [
         m.outline.adapter(m.rank) if m.rank else m.outline.parameters

@@ -1,8 +1,7 @@
-"""What a step asks for: requests by stage and role, and what the learner gets of them.
+"""The workload of a step: requests by stage and role, and samples by policy that learns.
 
-Read off a config here, with assumptions where a config does not say it.
-
-How long completions are: a capped log-normal, or what was recorded.
+This module derives the workload from a config, with assumptions for what a config does not have.
+Completion lengths are log-normal with a cap, or recorded.
 """
 
 import math
@@ -29,16 +28,16 @@ from selfplay.plan.cluster import check_positive
 
 @dataclass(frozen=True, kw_only=True)
 class LengthDistribution:
-    """Completion lengths in tokens."""
+    """Distribution of completion lengths, in tokens."""
 
     average: float
     """Mean of the distribution before the cap."""
     cv: float = 1.0
-    """Standard deviation by mean; 0: all alike."""
+    """Standard deviation divided by the mean; 0: equal lengths."""
     cap: int
-    """The limit that cuts completions off."""
+    """Token limit of a completion."""
     recorded: Sequence[int] = ()
-    """Lengths that were seen: where there are any, they are the distribution."""
+    """Recorded lengths, ascending; if there are any, they are the distribution."""
 
     def __post_init__(self) -> None:
         if self.average <= 0 or self.cv < 0 or self.cap < 1:
@@ -46,11 +45,11 @@ class LengthDistribution:
 
     @classmethod
     def of(cls, recorded: Sequence[int], cap: int) -> "LengthDistribution":
-        """The distribution of recorded lengths."""
+        """Return the distribution of recorded lengths."""
         return cls(average=max(fmean(recorded), 1e-9), cap=cap, recorded=tuple(sorted(recorded)))
 
     def quantile(self, share: float) -> float:
-        """The length that `share` of the completions do not exceed."""
+        """Return the length that a fraction `share` of the completions does not exceed."""
         if self.recorded:
             return float(
                 self.recorded[min(int(share * len(self.recorded)), len(self.recorded) - 1)]
@@ -63,43 +62,43 @@ class LengthDistribution:
         return min(max(drawn, 1.0), float(self.cap))
 
     def spread(self, count: int) -> list[float]:
-        """`count` lengths that stand for the distribution, ascending: its quantiles, no chance."""
-        return [self.quantile((place + 0.5) / count) for place in range(count)]
+        """Return `count` lengths that represent the distribution: even quantiles, ascending."""
+        return [self.quantile((index + 0.5) / count) for index in range(count)]
 
     def draw(self, rng: Random, count: int) -> list[float]:
-        """`count` random lengths."""
+        """Draw `count` random lengths."""
         return [self.quantile(min(max(rng.random(), 1e-12), 1 - 1e-12)) for _ in range(count)]
 
     @cached_property
     def mean(self) -> float:
-        """Mean under the cap."""
+        """Mean after the cap."""
         return fmean(self.recorded) if self.recorded else fmean(self.spread(2000))
 
     def longest(self, count: int) -> float:
-        """What the longest of `count` completions is likely to be."""
+        """Return the likely length of the longest of `count` completions."""
         return self.quantile(1 - 0.5 / max(count, 1))
 
 
 MOST_TURNS = 10_000
-"""Of an agent per episode: each of them is a stage of the plan."""
+"""Largest number of turns of an agent per episode; each turn is a stage of the plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What a config does not say. Set with `workload.KEY=value`."""
+    """Properties of a workload that a config does not have. Set them with `workload.KEY=value`."""
 
     prompt: float = 512.0
-    """Tokens of a prompt."""
+    """Mean tokens of a prompt."""
     completion: float | None = None
     """Mean tokens of a completion; None: half of the role's limit."""
     cv: float = 1.0
-    """Standard deviation of completion lengths by their mean."""
+    """Standard deviation of completion lengths divided by their mean."""
     turns: float = 1.0
-    """Turns of every agent per episode."""
+    """Number of turns of every agent per episode."""
     tasks: float | None = None
-    """Tasks per step; None: as the curriculum's own keys say."""
+    """Number of tasks per step; None: derived from the curriculum's keys."""
     calls: float = 0.0
-    """Calls of services per turn, such as program runs."""
+    """Number of service calls per turn, such as program runs."""
 
     def __post_init__(self) -> None:
         check_positive(self, "", above=("prompt", "completion", "turns", "tasks"))
@@ -112,73 +111,73 @@ class Flow:
     """The requests of one role in one stage of a step."""
 
     role: str
-    """Who asks."""
+    """Role that takes the turns."""
     policy: str
-    """Who answers."""
+    """Policy that samples the completions."""
     requests: float
-    """How many per step."""
+    """Number of requests per step."""
     prompts: float
-    """How many different prompts they are."""
+    """Number of distinct prompts per step."""
     prompt: float
     """Mean tokens of a prompt."""
     context: float = 0.0
-    """Mean tokens of it that stood in the agent's earlier turns: a prefix cache holds them."""
+    """Mean tokens of the prompt that the prefix cache has from the agent's earlier turns."""
     completion: LengthDistribution
-    """Tokens of the answers."""
+    """Tokens per completion."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """What one policy learns from per step."""
+    """Samples that one policy learns from per step."""
 
     samples: float
-    """Turns."""
+    """Number of samples, which are turns."""
     tokens: float
-    """Tokens of all turns, prompts included."""
+    """Tokens of all turns, including prompts."""
     distinct: float
-    """Tokens of them when shared prefixes count once."""
+    """Tokens of all turns, with shared prefixes counted once."""
     completions: float
-    """Tokens that carry loss."""
+    """Tokens that contribute to the loss."""
     squares: float
     """Sum of the squares of the turns' lengths."""
     updates: int = 1
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     passes: int = 0
-    """Forward passes beside those of training: a reference, a rollout correction."""
+    """Number of additional forward passes, for a reference or a rollout correction."""
 
     @property
     def sharing(self) -> float:
-        """How many times smaller shared prefixes make the batch: 2511.00413's token ratio."""
+        """Ratio of all tokens to distinct tokens, which is the token ratio of 2511.00413."""
         return self.tokens / max(self.distinct, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A step."""
+    """Requests and samples of a step. `of_config` or `recorded_workload` makes it."""
 
     stages: Sequence[Sequence[Flow]]
     """Flows of a stage run together; the next stage waits for them."""
     lessons: Mapping[str, Lesson]
-    """By policy that learns."""
+    """Samples by policy that learns."""
     frozen: Sequence[str] = ()
-    """Policies that only play."""
+    """Policies that do not learn."""
     episodes: float = 0.0
-    """Games played."""
+    """Number of episodes per step."""
     calls: float = 0.0
-    """Service calls."""
+    """Number of service calls per step."""
     basis: Literal["assumed", "recorded"] = "assumed"
-    """Where lengths and counts come from."""
+    """Source of the lengths and counts."""
     notes: Sequence[str] = field(default_factory=tuple)
-    """What was assumed, in words."""
+    """Sentences about the assumptions."""
 
     @property
     def flows(self) -> list[Flow]:
-        """Of all stages."""
+        """Flows of all stages."""
         return [flow for stage in self.stages for flow in stage]
 
     @property
     def turns(self) -> float:
-        """Requests per step."""
+        """Number of requests per step."""
         return sum(flow.requests for flow in self.flows)
 
     @property
@@ -192,17 +191,17 @@ class Workload:
         return self.generated + sum(flow.requests * flow.prompt for flow in self.flows)
 
     def of(self, policies: Collection[str]) -> "Workload":
-        """Without the requests of others: an opponent that is a script or elsewhere is free."""
-        mine = [[flow for flow in stage if flow.policy in policies] for stage in self.stages]
+        """Return the workload of `policies` alone; other opponents cost nothing here."""
+        stages = [[flow for flow in stage if flow.policy in policies] for stage in self.stages]
         lessons = {name: each for name, each in self.lessons.items() if name in policies}
-        return replace(self, stages=[stage for stage in mine if stage], lessons=lessons)
+        return replace(self, stages=[stage for stage in stages if stage], lessons=lessons)
 
 
 def of_config(config: Mapping[str, Any], assumed: Assumptions) -> Workload:
-    """The workload that a config implies, every agent in turn taking `assumed.turns` turns.
+    """Derive the workload of a config: the roles take turns, `assumed.turns` each.
 
-    A self-proposed curriculum's proposers ask first, all solvers after them. A tree plays a stage
-    as often as it has branches there.
+    In a self-proposed curriculum, proposers come before solvers. With a tree sampler, a stage is
+    played once per branch.
     """
     population: Population = build(config["population"], where="population")
     counts, notes = _agents(config["arena"], config["services"]), []
@@ -214,7 +213,7 @@ def of_config(config: Mapping[str, Any], assumed: Assumptions) -> Workload:
         limit = limit_of(config, role)
         mean = assumed.completion or limit / 2
         tasks = played.get(role, played["*"])
-        # In a tree every move of the stage before leads to a prompt of its own.
+        # In a tree, every move of the stage before leads to a distinct prompt.
         prompts = _moves(sampler, place - 1) if place and _is_tree(sampler) else 1.0
         flow = Flow(
             role=role,
@@ -228,7 +227,7 @@ def of_config(config: Mapping[str, Any], assumed: Assumptions) -> Workload:
     given = "given" if assumed.completion else "half of its limit"
     notes.append(
         f"assumed: prompts of {assumed.prompt:.0f} tokens, a mean completion {given}, "
-        f"{assumed.turns:.0f} turn(s) per agent; a run says it better: --run RUN"
+        f"{assumed.turns:.0f} turn(s) per agent; for recorded values use --run RUN"
     )
     flows = [flow for stage in stages for flow in stage]
     return Workload(
@@ -246,7 +245,7 @@ def _is_tree(sampler: Mapping[str, Any]) -> bool:
 
 
 def _moves(sampler: Mapping[str, Any], place: int) -> float:
-    """How often a task's stage of this place, from 0, is played (see `sampler.tree.Tree`)."""
+    """Return how often stage `place`, from 0, of a task is played (see `sampler.tree.Tree`)."""
     if not _is_tree(sampler):
         return float(sampler.get("group_size", 1))
     candidates, branched = sampler["candidates"], min(place + 1, sampler["depth"])
@@ -256,7 +255,7 @@ def _moves(sampler: Mapping[str, Any], place: int) -> float:
 
 
 def _agents(node: Mapping[str, Any], services: Mapping[str, Any]) -> dict[str, int]:
-    """Agents by role, as the arena says; built without services, which may be processes."""
+    """Return the arena's number of agents by role, without starting its services."""
     target = import_target(node[TARGET], "arena")
     known = signature(target, "arena").known
     absent = dict.fromkeys(services, object())  # a None would be checked against its type
@@ -273,7 +272,7 @@ def _agents(node: Mapping[str, Any], services: Mapping[str, Any]) -> dict[str, i
 def _tasks(
     curriculum: Mapping[str, Any], roles: Mapping[str, int], assumed: Assumptions
 ) -> dict[str, float]:
-    """Tasks of a step by role; "*" is for the others."""
+    """Return the number of tasks of a step by role; "*" stands for all other roles."""
     if assumed.tasks:
         return {"*": assumed.tasks}
     if "parts" in curriculum:
@@ -281,7 +280,7 @@ def _tasks(
     if "proposals" in curriculum:
         kinds = len(curriculum.get("types", ())) or 1
         asked = kinds * float(curriculum["proposals"])
-        # A ladder's variants come on top of its batch; others fill theirs with what was asked.
+        # A ladder adds its variants to its batch; other curricula put the proposals into theirs.
         if "batch" in curriculum:
             solved = asked + float(curriculum["batch"])
         else:
@@ -291,14 +290,15 @@ def _tasks(
     if "batch" in curriculum:
         return {"*": float(curriculum["batch"])}
     raise ConfigError(
-        "the curriculum does not say how many tasks a step has; say it: workload.tasks=N"
+        "the curriculum does not define the number of tasks per step; set workload.tasks=N"
     )
 
 
 def _shared_out(
     mixture: Mapping[str, Any], roles: Mapping[str, int], assumed: Assumptions
 ) -> dict[str, float]:
-    """A mixture's tasks by role: each part has its share, divided as its own curriculum does."""
+    """Return a mixture's number of tasks by role: each part has its fraction of the batch, divided
+    between its roles by its own curriculum."""
     found = {"*": float(mixture["batch"])}
     shares = mixture["shares"]
     for part, curriculum in mixture["parts"].items():
@@ -310,13 +310,13 @@ def _shared_out(
 
 
 def limit_of(config: Mapping[str, Any], role: str) -> int:
-    """Most tokens of a role's completion."""
+    """Return the token limit of a role's completions."""
     limits = {**config["sampling"]["default"], **config["sampling"].get(role, {})}
     return int(limits.get("max_tokens", 256))
 
 
 def frozen_in(config: Mapping[str, Any], population: Population) -> list[str]:
-    """Policies that only play."""
+    """Return the policies that do not learn."""
     settings = population.policies(config["roles"])
     return [name for name, node in settings.items() if not node.get("learn", True)]
 
@@ -324,31 +324,32 @@ def frozen_in(config: Mapping[str, Any], population: Population) -> list[str]:
 def _lessons(
     config: Mapping[str, Any], population: Population, flows: Sequence[Flow]
 ) -> dict[str, Lesson]:
-    """What the learners get of assumed flows: every turn is a sample, siblings share prompts."""
+    """Return the samples of assumed flows by policy: each turn is a sample, and the episodes of a
+    group share prompts."""
     frozen, lessons = frozen_in(config, population), {}
     for policy in dict.fromkeys(flow.policy for flow in flows):
         if policy in frozen:
             continue
-        mine = [flow for flow in flows if flow.policy == policy]
-        completions = sum(flow.requests * flow.completion.mean for flow in mine)
+        own = [flow for flow in flows if flow.policy == policy]
+        completions = sum(flow.requests * flow.completion.mean for flow in own)
         lessons[policy] = Lesson(
-            samples=sum(flow.requests for flow in mine),
-            tokens=completions + sum(flow.requests * flow.prompt for flow in mine),
-            distinct=completions + sum(flow.prompts * flow.prompt for flow in mine),
+            samples=sum(flow.requests for flow in own),
+            tokens=completions + sum(flow.requests * flow.prompt for flow in own),
+            distinct=completions + sum(flow.prompts * flow.prompt for flow in own),
             completions=completions,
-            squares=sum(flow.requests * _square(flow) for flow in mine),
+            squares=sum(flow.requests * _square(flow) for flow in own),
             **passes_of(config, population, policy),
         )
     return lessons
 
 
 def _square(flow: Flow) -> float:
-    """Mean of (prompt + completion)^2."""
+    """Return the mean of (prompt + completion)^2."""
     return fmean((flow.prompt + length) ** 2 for length in flow.completion.spread(500))
 
 
 def passes_of(config: Mapping[str, Any], population: Population, policy: str) -> dict[str, int]:
-    """Optimizer steps and forward passes of a policy's update, as arguments of a `Lesson`."""
+    """Return `updates` and `passes` of a policy's `Lesson`."""
     learner = {**config["learner"], **population.learner_of(policy)}
     objective = config["objective"]
     corrected = objective.get("correction", "none") != "none"
@@ -357,7 +358,7 @@ def passes_of(config: Mapping[str, Any], population: Population, policy: str) ->
 
 
 def assumptions(overrides: Sequence[str]) -> Assumptions:
-    """`KEY=value` pairs as assumptions; ConfigError for one that is not known."""
+    """Parse `KEY=value` pairs as assumptions; raise ConfigError for an unknown key."""
     from omegaconf import OmegaConf
 
     plain: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)))

@@ -1,4 +1,4 @@
-"""A game: one episode while it is being played, from its task or from a sibling's record."""
+"""Runs one episode, from its task or from the recorded turns of a sibling."""
 
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,71 +12,75 @@ from selfplay.types import Action, Episode, Message, Status, Task, Turn
 
 
 class ReplayError(ValueError):
-    """A record does not fit the arena that replays it."""
+    """Raised if a record does not fit the arena that replays it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSpec:
-    """One episode to play."""
+    """One episode to play: task, seed, and the policies of its agents.
+
+    Samplers make them; `Rollout.run` plays them.
+    """
 
     task: Task
-    """Its initial state."""
+    """Initial state of the episode."""
     seed: int
-    """With the task, all that the episode depends on; same within a group but for `member`."""
+    """Seed of the arena, equal for all episodes of a group; sampling also depends on `member`."""
     member: int = 0
-    """Which sibling of its group it is."""
+    """Index of the episode in its group."""
     prefix_turns: tuple[Turn, ...] = ()
-    """Leading turns of a record with the same task and seed, in whole stages: they are replayed,
-    and play goes on behind them with this job's own seeds."""
+    """Leading turns of a recorded episode with the same task and seed, in whole stages. They are
+    replayed, and the episode continues after them with its own seeds."""
     branch_of: int | None = None
-    """The sibling whose record that is: its index in the group."""
+    """Index in the group of the episode that `prefix_turns` come from."""
     policy_map: Mapping[str, str] = field(default_factory=dict)
-    """Agent to the name of the policy that plays it, where it is not its role's own, or where it is
-    another policy's match. The same for all siblings of a group."""
+    """Agent to the name of its policy, for agents that their role's own policy does not play. It is
+    equal for all episodes of a group."""
     learner: str | None = None
-    """Whose match it is: no other policy learns from it. None: every policy that learns."""
+    """Name of the only policy that learns from the episode; None: every policy that learns."""
     seats: Sequence[str] = ()
-    """The agents of a match: ConfigError where one of them takes no part in the task."""
+    """Agents of a match; ConfigError is raised if one of them takes no part in the task."""
 
 
 class EpisodeRunner:
-    """An episode being played. Whatever its arena raises becomes its error and harms no other.
+    """Runs one episode. An exception of its arena fails this episode and no other.
 
-    A replayed stage asks nobody: the recorded actions are played, and what the arena pays and
-    notes is booked again, because a sibling's last turns were paid for what came after. A turn
-    that comes out as it was recorded is that very object. Services are called again, so a replay
-    costs what its stages cost; what the arena measured and created in them is the parent's alone.
+    Replayed stages ask no policy: the recorded actions are played, and rewards and notes of the
+    arena are booked again, because the rewards of a sibling's last turns depend on its later turns.
+    A turn with the same result as recorded is the same object. A replay calls the services again,
+    so that it costs as much as its stages; metrics and created tasks of replayed stages count only
+    for the parent.
     """
 
     def __init__(self, spec: EpisodeSpec, arena: Arena, *, prefix: Sequence[Turn] = ()) -> None:
-        """`prefix` is the job's, with the notes of the roles only."""
+        """`prefix`: the turns of `spec.prefix_turns`, with only the notes of the roles."""
         self.spec, self.arena = spec, arena
         self.error = ""
-        """Why it failed, in one line."""
+        """Reason of a failure, in one line; empty otherwise."""
         self.turns: list[Turn] = []
-        """As they were sampled; rewards and notes are put into them at the end."""
+        """Turns as they were sampled; rewards and notes are added at the end."""
         self.latest: dict[str, Turn] = {}
-        """Each agent's latest turn."""
+        """Latest turn of each agent."""
         self.moves: dict[str, Turn] = {}
-        """Turns of the current stage that are in."""
+        """Received turns of the current stage, by agent."""
         self.stage = 0
-        """Stages that have been played."""
+        """Number of played stages."""
         self._prefix = prefix
         self._paid: list[float] = []
         self._notes: list[dict[str, Any]] = []
         self._places: dict[str, int] = {}
         """Index of each agent's latest turn."""
         self._early: dict[str, float] = {}
-        """Paid to agents before their first turn."""
+        """Rewards of agents before their first turn."""
         self._other_pay: dict[str, list[tuple[int, float]]] = {}
-        """`Episode.other_pay` up to now."""
+        """Current value of `Episode.other_pay`."""
         self._created_before = 0
         self._begun = False
 
     def advance(self) -> None:
-        """Begin, or play the stage whose moves are complete, and record the rewards.
+        """Begin the episode, or play the stage whose moves are complete, and record the rewards.
 
-        A game that has failed does not change.
+        A failed episode does not change.
         """
         if self.error:
             return
@@ -87,22 +91,22 @@ class EpisodeRunner:
                 self._begin()
         except SelfplayError:
             raise
-        except Exception as error:  # the arena's own fault: a failed episode, counted by its kind
+        except Exception as error:  # an error of the arena's code fails the episode
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """End as failed."""
+        """End the episode as failed."""
         self.error = one_line(error)
 
     def said(self, agent: str) -> Iterator[Message]:
-        """All that the agent has seen and said, as chat messages."""
+        """Yield the agent's conversation so far, as chat messages."""
         for turn in self.turns:
             if turn.agent == agent:
                 yield from turn.messages
                 yield {"role": "assistant", "content": turn.text}
 
     def status(self, *, max_turns: int) -> Status | None:
-        """How it has ended; None while it goes on."""
+        """Return the final status of the episode, or None if it is not over."""
         if self.error:
             return Status.FAILED
         if self.arena.finished:
@@ -110,7 +114,7 @@ class EpisodeRunner:
         return Status.TRUNCATED if len(self.turns) >= max_turns else None
 
     def episode(self, status: Status) -> Episode:
-        """The record."""
+        """Return the record of the episode."""
         failed = status is Status.FAILED
         metrics: Mapping[str, float] = {} if failed else self.arena.metrics
         if isinstance(metrics, ChainMap):
@@ -145,7 +149,7 @@ class EpisodeRunner:
         for _, turns in groupby(self._prefix, key=lambda turn: turn.stage):
             self._replay(list(turns))
         if self._prefix:
-            # The arena may read what it measured before; only what it adds is this episode's.
+            # The arena can read its earlier metrics; only new ones count for this episode.
             self.arena.metrics = ChainMap({}, self.arena.metrics)
             self._created_before = len(self.arena.created)
 
@@ -161,7 +165,7 @@ class EpisodeRunner:
         self._play_stage()
 
     def _play_stage(self) -> None:
-        """Turns stand in the arena's order, not in the order they were finished in."""
+        """Play the stage; its turns are in the arena's order, not in the order of completion."""
         actions: dict[str, Action | None] = {}
         for agent in self.arena.stage:
             turn = self.moves[agent]
@@ -176,9 +180,11 @@ class EpisodeRunner:
         self._book(self.arena.play_stage(actions), moved=actions)
 
     def _book(self, paid: Mapping[str, float], *, moved: Collection[str]) -> None:
-        """Add rewards and notes to each agent's latest turn; late pay goes to the turn it names.
+        """Add rewards and notes to each agent's latest turn; delayed rewards to the turn they name.
 
-        `moved` are the agents that moved in the stage that paid this.
+        Args:
+            paid: Reward by agent.
+            moved: Agents that moved in the stage of these rewards.
         """
         left, rounding = dict(paid), dict.fromkeys(paid, 0.0)
         for agent, move, reward in self.arena.delayed_rewards:

@@ -1,4 +1,4 @@
-"""Evaluation: fixed tasks, fixed seeds, played by policies as they are."""
+"""Evaluation: fixed tasks and seeds, played by the current policies."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -7,36 +7,36 @@ from dataclasses import dataclass, replace
 from selfplay.arena import Arena
 from selfplay.errors import nearest
 from selfplay.rng import derive
-from selfplay.rollout import matches as versus
+from selfplay.rollout.matches import Match, match_metrics
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn, check_sampling_limits
 from selfplay.types import Episode, Status, Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What is played, how often and how it is sampled.
+    """Tasks to play, with the number of samples and the sampling settings.
 
-    The seeds depend on the run's seed and the evaluation's name alone, so that before, during and
-    after training the same tasks meet the same random numbers.
+    The seeds depend only on the run's seed, the evaluation's name and the task, so that the same
+    tasks use the same random numbers before, during and after training.
     """
 
     arena: Callable[[], Arena]
-    """Makes the arena."""
+    """Function that makes a new arena."""
     tasks: Sequence[Task]
-    """What is played."""
+    """Tasks to play."""
     metrics: Mapping[str, str]
-    """Reported name to the arena's metric, e.g. accuracy: solve_rate."""
+    """Reported name to the name of the arena's metric, such as accuracy: solve_rate."""
     samples: int = 1
-    """Episodes per task."""
+    """Number of episodes per task."""
     temperature: float = 1.0
-    """0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
     every: int = 0
-    """Also during training, every so many steps; 0 is before and after only."""
+    """Interval of evaluations during training, in steps; 0: only before and after training."""
     opponents: Sequence[str] = ()
-    """Opponents by name. The roles' own policies then do not meet each other, but each of these:
-    from every seat in turn, with the opponent in all the others, and with the same seeds."""
+    """Names of opponents. If there are any, the roles' own policies play each opponent instead of
+    each other: from every seat in turn, with the opponent in all other seats and the same seeds."""
     seats: Sequence[str] = ()
-    """The agents that change places, where the arena has others too (a judge); all where empty."""
+    """Agents that change seats, if the arena has others too (a judge); empty: all agents."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.temperature < 0 or self.every < 0:
@@ -55,8 +55,8 @@ class Evaluation:
     def run(
         self, name: str, rollout_fn: RolloutFn, *, seed: int
     ) -> tuple[dict[str, float], list[Episode]]:
-        """Means over all episodes, and by task type; with the episodes."""
-        members: Counter[str] = Counter()  # a task that is listed twice is sampled afresh
+        """Play the evaluation; return its metrics (means, also by task type) and its episodes."""
+        members: Counter[str] = Counter()  # a task that is listed twice gets new samples
         jobs = []
         for task in self.tasks:
             for _ in range(self.samples):
@@ -68,7 +68,7 @@ class Evaluation:
             return self.summarize(episodes), episodes
         seats = self.seats or self.arena().possible_agents
         matches = [
-            versus.Match(seat=seat, opponent=opponent, seats=seats)
+            Match(seat=seat, opponent=opponent, seats=seats)
             for opponent in self.opponents
             for seat in seats
         ]
@@ -76,42 +76,42 @@ class Evaluation:
             [replace(job, policy_map=m.policy_map, seats=seats) for m in matches for job in jobs]
         )
         played = [match for match in matches for _ in jobs]
-        found = self.summarize(episodes)
-        return found | versus.figures(played, episodes), episodes
+        return self.summarize(episodes) | match_metrics(played, episodes), episodes
 
     def unmeasured(self, name: str, episodes: Sequence[Episode]) -> list[str]:
-        """A line for every metric that no episode that was played to its end has.
+        """Return a line for every configured metric that no finished episode has.
 
-        No error: all of them may be without it, as refused proposals are without a solve rate.
+        It is no error: for example, all proposals may have been refused, which have no solve rate.
         """
         finished = [episode for episode in episodes if episode.status is Status.FINISHED]
         known = {metric for episode in finished for metric in episode.metrics}
         return [
             f"evaluations.{name}.metrics.{shown}: none of {len(finished)} finished episodes has a "
-            f"{measured!r}, so there is no such figure; {nearest(measured, known)}"
+            f"{measured!r}, so it is not reported; {nearest(measured, known)}"
             for shown, measured in self.metrics.items()
             if finished and measured not in known
         ]
 
     def summarize(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """The reported means, and `distinct_created`: distinct tasks among those created, if any.
+        """Return the reported means.
 
-        A failed episode counts as 0, and so does one that was cut off before it was measured: no
-        share or score gets better by failing.
+        `distinct_created` is the fraction of distinct tasks among the created tasks, if there are
+        any. A failed episode counts as 0, and so does an episode that was cut off before it was
+        measured, so that failing improves no metric.
         """
         values: dict[str, list[float]] = defaultdict(list)
         for episode in episodes:
             for shown, measured in self.metrics.items():
                 value = episode.metrics.get(measured)
                 if value is None and episode.status is Status.FINISHED:
-                    continue  # it has no such metric, as a refused proposal has no solve rate
+                    continue  # e.g. a refused proposal has no solve rate
                 if value is None or episode.status is Status.FAILED:
                     value = 0.0
                 values[shown].append(value)
                 values[f"{episode.task.type}/{shown}"].append(value)
-        found = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+        means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
         created = [task.id for episode in episodes for task in episode.created]
         if created:
-            found["distinct_created"] = len(set(created)) / len(created)
-        found["failed_episodes"] = float(sum(e.status is Status.FAILED for e in episodes))
-        return found
+            means["distinct_created"] = len(set(created)) / len(created)
+        means["failed_episodes"] = float(sum(e.status is Status.FAILED for e in episodes))
+        return means

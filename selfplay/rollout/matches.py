@@ -1,4 +1,4 @@
-"""Matches: one seat against all others, and what came of them."""
+"""Matches: one agent against the same opponent in all other seats, and the results."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,25 +12,25 @@ Result: TypeAlias = Literal["won", "drawn", "lost"]
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """Somebody in one seat, an opponent in all the others."""
+    """One agent with its role's own policy, and an opponent in all other seats."""
 
     seat: str
-    """The agent whose result is asked for."""
+    """The agent whose result counts."""
     opponent: str
-    """The policy that plays the others."""
+    """The policy of all other agents."""
     seats: Sequence[str]
     """All agents that take part."""
 
     @property
     def policy_map(self) -> dict[str, str]:
-        """As a job has it: `seat` is left to its role's own policy."""
+        """Agent to policy, for `EpisodeSpec`; `seat` is missing because its role decides."""
         return {agent: self.opponent for agent in self.seats if agent != self.seat}
 
 
 def result(episode: Episode, seat: str, seats: Sequence[str]) -> Result | None:
-    """How it came out for one seat: won with more than any other was paid, lost with less than one.
+    """Return the result of an episode for one agent; None if the episode failed.
 
-    None for an episode that failed.
+    The agent won if its return is above those of all other agents, and lost if it is below one.
     """
     if episode.status is Status.FAILED:
         return None
@@ -41,29 +41,30 @@ def result(episode: Episode, seat: str, seats: Sequence[str]) -> Result | None:
 
 
 def returns(episode: Episode) -> dict[str, float]:
-    """What each agent was paid on its turns; an agent that never moved is not there."""
+    """Return the sum of the rewards of each agent's turns; agents without a turn are left out."""
     paid: dict[str, float] = defaultdict(float)
     for turn in episode.turns:
         paid[turn.agent] += turn.reward
     return paid
 
 
-def figures(matches: Sequence[Match], episodes: Sequence[Episode]) -> dict[str, float]:
-    """`versus/<opponent>/won`, `drawn`, `lost`: shares; `return`: the mean; all also by seat.
+def match_metrics(matches: Sequence[Match], episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the metrics of matches, for each opponent and for each opponent and seat.
 
-    A failed episode counts as lost, with the lowest return of all: nothing gets better by failing.
-    There is no `return` where all of them failed.
+    `versus/<opponent>/won`, `drawn` and `lost` are fractions; `return` is a mean. A failed episode
+    counts as lost, with the lowest return of all episodes, so that failing improves no metric. If
+    all episodes failed, `return` is left out.
     """
-    both = list(zip(matches, episodes, strict=True))
-    results = [result(episode, match.seat, match.seats) for match, episode in both]
-    got = [returns(episode).get(match.seat, 0.0) for match, episode in both]
-    lowest = min((value for value, came in zip(got, results, strict=True) if came), default=None)
+    pairs = list(zip(matches, episodes, strict=True))
+    results = [result(episode, match.seat, match.seats) for match, episode in pairs]
+    gains = [returns(episode).get(match.seat, 0.0) for match, episode in pairs]
+    lowest = min((gain for gain, came in zip(gains, results, strict=True) if came), default=None)
     values: Mapping[str, list[float]] = defaultdict(list)
-    for (match, _), came, value in zip(both, results, got, strict=True):
-        here = f"versus/{match.opponent}"
-        for place in (here, f"{here}/{match.seat}"):
+    for (match, _), came, gain in zip(pairs, results, gains, strict=True):
+        prefix = f"versus/{match.opponent}"
+        for path in (prefix, f"{prefix}/{match.seat}"):
             for name in ("won", "drawn", "lost"):
-                values[f"{place}/{name}"].append(float((came or "lost") == name))
+                values[f"{path}/{name}"].append(float((came or "lost") == name))
             if lowest is not None:
-                values[f"{place}/return"].append(value if came else lowest)
-    return {name: sum(found) / len(found) for name, found in values.items()}
+                values[f"{path}/return"].append(gain if came else lowest)
+    return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}

@@ -1,4 +1,4 @@
-"""Seating: everyone that an agent can be played by, and rollouts of which they are part."""
+"""The policies that can play, by name, and the rollouts that use them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -9,56 +9,27 @@ from selfplay.engines import Engine
 from selfplay.errors import ConfigError, nearest
 from selfplay.models.renderer import ByteRenderer, Renderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import MOST_THREADS, AgentSpec, Rollout, check_sampling_limits
+from selfplay.rollout.rollout import AgentSpec, Rollout
 
-# What the program fills in, and a config therefore may not.
+# Arguments that the program provides, so that a config must not set them.
 ROLLOUT = ("arena", "seats", "engines", "renderers", "learning")
-SEAT = ("role", "policy", "renderer")
-
-
-def validate(
-    *, sampling: Mapping[str, Any], rollout: Mapping[str, Any], roles: Mapping[str, Any]
-) -> None:
-    """Raise ConfigError for the first setting that no seat or rollout could have."""
-    fitted = check_arguments(Rollout, rollout, where="rollout", reserved=ROLLOUT)
-    if fitted.get("threads", 1) > MOST_THREADS:
-        raise ConfigError(
-            f"rollout.threads: {fitted['threads']} does not fit: {MOST_THREADS} is the maximum"
-        )
-    if "default" not in sampling:
-        raise ConfigError("sampling.default: missing; it limits the answers of all other roles")
-    known = ("default", *roles)
-    for role, node in sampling.items():
-        if role not in known:
-            raise ConfigError(f"sampling.{role}: no such role; {nearest(role, known)}")
-        limits = check_arguments(AgentSpec, node, where=f"sampling.{role}", reserved=SEAT)
-        try:
-            check_sampling_limits(**limits)
-        except ValueError as error:
-            raise ConfigError(f"sampling.{role}.{error}") from error
-
-
-def answers(*, sampling: Mapping[str, Any], roles: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Of each role, where the config limits its answers and to how many tokens."""
-    found = {}
-    for role in roles:
-        name = role if "max_tokens" in sampling.get(role, {}) else "default"
-        limits = check_arguments(AgentSpec, sampling[name], where=f"sampling.{name}", reserved=SEAT)
-        tokens = limits.get("max_tokens", AgentSpec.max_tokens)
-        found[role] = (f"sampling.{name}.max_tokens", tokens)
-    return found
+AGENT_SPEC = ("role", "policy", "renderer")
 
 
 def check_known(names: Iterable[str], known: Iterable[str], *, where: str) -> None:
-    """Raise ConfigError for the first name of nobody who can be seated."""
-    everyone = list(known)
+    """Raise ConfigError for the first name that is neither a policy nor an opponent."""
+    known = list(known)
     for name in names:
-        if name not in everyone:
-            raise ConfigError(f"{where}: nobody is called {name!r}; {nearest(name, everyone)}")
+        if name not in known:
+            raise ConfigError(f"{where}: no policy or opponent {name!r}; {nearest(name, known)}")
 
 
 class PolicyPool:
-    """The policies by name, with what serves each; its rollouts see who comes and goes."""
+    """The policies by name, each with the engine that serves it and its renderer.
+
+    A `RolloutSetup` makes one. Its rollouts read it, so that they see policies that are added or
+    removed later, such as the snapshots of a league.
+    """
 
     def __init__(
         self,
@@ -69,10 +40,10 @@ class PolicyPool:
         rollout: Mapping[str, Any],
     ) -> None:
         """Args:
-        roles: By name.
-        policy_of: Whose seat it is if a job does not say otherwise: role to policy.
-        sampling: Limits by role, as in the config.
-        rollout: Settings of the rollouts.
+        roles: Roles by name.
+        policy_of: Maps a role to the policy that plays it by default.
+        sampling: Sampling limits by role, as in the config.
+        rollout: Settings of the rollouts, as in the config.
         """
         self.roles, self.policy_of = roles, policy_of
         self.sampling, self.settings = sampling, rollout
@@ -83,43 +54,43 @@ class PolicyPool:
     def add(
         self, name: str, engine: Engine, renderer: Renderer | None = None, *, learn: bool = False
     ) -> None:
-        """A policy that can be seated from now on.
+        """Add a policy.
 
         Args:
-            name: What jobs call it.
-            engine: What serves it under that name.
-            renderer: Its token seam; the engine's own, or bytes, for one that speaks text.
-            learn: Whether its turns are learned from.
+            name: Name of the policy in a `policy_map`.
+            engine: Engine that serves it under that name.
+            renderer: Its token seam. By default the engine's own, or bytes if the engine has none.
+            learn: True if the policy learns from its turns.
         """
         self.engines[name] = engine
-        self.renderers[name] = renderer or getattr(engine, "renderer", None) or ByteRenderer()
+        self.renderers[name] = renderer or engine.renderer or ByteRenderer()
         if learn:
             self.learning.add(name)
 
     def remove(self, name: str) -> None:
-        """A policy that is not seated any more."""
+        """Remove a policy."""
         del self.engines[name], self.renderers[name]
         self.learning.discard(name)
 
     def rollout(self, arena: Callable[[], Arena], **limits: Any) -> Rollout:
-        """A rollout of an arena, with these limits in place of the config's."""
+        """Return a rollout of an arena; `limits` replace the sampling limits of the config."""
         settings = check_arguments(Rollout, self.settings, where="rollout", reserved=ROLLOUT)
         return Rollout(
             arena=arena,
-            seats={role: self.seat(role, **limits) for role in arena().roles},
+            seats={role: self.agent_spec(role, **limits) for role in arena().roles},
             engines=self.engines,
             renderers=self.renderers,
             learning=self.learning,
             **settings,
         )
 
-    def seat(self, role: str, **limits: Any) -> AgentSpec:
-        """The seat of a role, on its own policy."""
+    def agent_spec(self, role: str, **limits: Any) -> AgentSpec:
+        """Return the specification of the agents of a role, played by the role's own policy."""
         policy = self.policy_of(role)
-        given = {**self.sampling["default"], **self.sampling.get(role, {}), **limits}
+        settings = {**self.sampling["default"], **self.sampling.get(role, {}), **limits}
         return AgentSpec(
             role=self.roles[role],
             policy=policy,
             renderer=self.renderers[policy],
-            **check_arguments(AgentSpec, given, where=f"sampling.{role}", reserved=SEAT),
+            **check_arguments(AgentSpec, settings, where=f"sampling.{role}", reserved=AGENT_SPEC),
         )

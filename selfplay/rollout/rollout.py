@@ -1,4 +1,4 @@
-"""The rollout plays many arenas at once and keeps every ready agent's request in flight."""
+"""Plays many episodes at once, with one request in flight for every agent that is to move."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,45 +14,46 @@ from selfplay.models.renderer import Renderer
 from selfplay.rng import derive
 from selfplay.role import BrokenRole, Role
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
-from selfplay.types import Completion, Episode, Message, Request, Turn, well_formed
+from selfplay.types import Completion, Episode, Message, Request, Turn, role_of, well_formed
 
 __all__ = ["AgentSpec", "EpisodeSpec", "Rollout", "check_sampling_limits"]
 
 COOLEST, HOTTEST = 1e-6, 1e6
-"""Range of temperatures above 0 by which float32 logits can be divided."""
+"""Smallest and largest temperature above 0 by which float32 logits can be divided."""
 MOST_THREADS = 1024
-"""Largest number of arenas that advance at the same time."""
+"""Maximum number of arenas that advance at the same time."""
 
 
 RolloutFn: TypeAlias = Callable[[Sequence[EpisodeSpec]], list[Episode]]
-"""Plays jobs to episodes in their order: `Rollout.run`."""
+"""Function that plays specifications and returns their episodes in order: `Rollout.run`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSpec:
-    """Who sits where: the role of an agent, the policy behind it and how it is sampled."""
+    """Role, policy and sampling limits of the agents of a role."""
 
     role: Role
-    """Makes prompts and reads actions."""
+    """Makes prompts and parses actions."""
     policy: str
     """Name of the policy."""
     renderer: Renderer
-    """The policy's token seam."""
+    """Converts between messages and the policy's tokens."""
     max_tokens: int = 256
-    """Longest completion."""
+    """Maximum length of a completion in tokens."""
     temperature: float = 1.0
-    """0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
 
     def __post_init__(self) -> None:
         check_sampling_limits(max_tokens=self.max_tokens, temperature=self.temperature)
 
 
 def check_sampling_limits(*, max_tokens: int = 1, temperature: float = 1.0) -> None:
-    """Raise ValueError for limits under which nothing can be sampled.
+    """Raise ValueError for limits that sampling cannot use.
 
     Args:
-        max_tokens: Largest number of tokens of a completion.
-        temperature: 0 is greedy. Between 0 and `COOLEST` float32 logits overflow.
+        max_tokens: Maximum length of a completion in tokens.
+        temperature: Sampling temperature; 0 is greedy. Float32 logits overflow between 0 and
+            `COOLEST`.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens: {max_tokens} does not fit: at least 1 is needed")
@@ -68,23 +69,27 @@ class _Asked:
     """A request in flight."""
 
     game: EpisodeRunner
-    """Whose episode waits for it."""
+    """The episode that waits for the completion."""
     agent: str
-    """Whose move it will be."""
+    """The agent that will make the move."""
     seat: AgentSpec
-    """Where the agent sits."""
+    """Role, policy and sampling limits of the agent."""
     request: Request
-    """What was asked."""
+    """The request to the engine."""
     messages: tuple[Message, ...]
-    """What it added to what the agent sees."""
+    """Messages that the request added to the agent's context."""
 
 
 _InFlight: TypeAlias = dict[int, _Asked]
-"""By request id."""
+"""Requests in flight by their id."""
 
 
 class Rollout:
-    """Plays jobs to their end. Nothing is dropped: a broken arena becomes a failed episode."""
+    """Plays episode specifications to their end.
+
+    `PolicyPool.rollout` makes one. No specification is dropped: an error of an arena or a role
+    becomes a failed episode.
+    """
 
     def __init__(
         self,
@@ -100,16 +105,17 @@ class Rollout:
         patience: int = 100_000,
     ) -> None:
         """Args:
-        arena: Makes a fresh arena.
-        seats: Role name to seat; an agent `solver_3` takes the seat of `solver`.
-        engines: Policy name to the engine that serves it. Read when a job asks for it, as are the
-            two below: whoever made them may add policies between two calls of `play`.
-        renderers: Policy name to its token seam, for agents that a job seats otherwise.
-        learning: Names of the policies that learn; all where None.
-        max_turns: Turns after which an episode is cut off as truncated.
-        max_live: Episodes in flight at once.
-        threads: Arenas that advance at once where `Arena.blocking`.
-        patience: Steps in a row without any completion, after which the engines are stuck.
+        arena: Function that makes a new arena.
+        seats: Role name to the specification of its agents; `solver_3` is an agent of `solver`.
+        engines: Policy name to the engine that serves it. `engines`, `renderers` and `learning`
+            are read at every use, so that policies can be added between two calls of `run`.
+        renderers: Policy name to its renderer, for the agents in a `policy_map`.
+        learning: Names of the policies that learn; None: all.
+        max_turns: Number of turns after which an episode is truncated.
+        max_live: Maximum number of episodes in flight.
+        threads: Number of arenas that advance at once if `Arena.blocking`.
+        patience: Number of consecutive engine steps without a completion after which the rollout
+            raises StalledError.
         """
         self.arena, self.seats, self.engines = arena, dict(seats), engines
         self.renderers = {} if renderers is None else renderers
@@ -119,7 +125,7 @@ class Rollout:
         self._requests = count()
 
     def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
-        """The episodes of `specs`, in their order."""
+        """Play all specifications and return their episodes in the same order."""
         episodes: dict[int, Episode] = {}
         in_flight: _InFlight = {}
         engines = list({id(engine): engine for engine in self.engines.values()}.values())
@@ -128,14 +134,14 @@ class Rollout:
         idle = 0
         with ThreadPoolExecutor(self.threads, thread_name_prefix="advance") as pool:
             ready: list[EpisodeRunner] = []
-            # A failed episode may leave requests behind; no engine keeps any when this returns.
+            # Requests of failed episodes are completed too, so that no engine keeps any.
             while len(episodes) < len(specs) or in_flight:
                 while upcoming and len(places) < self.max_live:
                     place, job = upcoming.popleft()
                     game = self._game(job)
                     places[game] = place
                     ready.append(game)
-                # A fixed order, whatever order the engines finished in.
+                # A fixed order, independent of the order in which the engines finished.
                 ready.sort(key=places.__getitem__)
                 self._advance_all(ready, pool)
                 for game in ready:
@@ -165,7 +171,10 @@ class Rollout:
         return [episodes[place] for place in range(len(specs))]
 
     def _game(self, job: EpisodeSpec) -> EpisodeRunner:
-        """A job's game. Of a recorded turn only what its role notes: the arena notes again."""
+        """Return the runner of an episode.
+
+        Recorded turns keep only the notes of their roles, because the arena adds its own again.
+        """
         arena = self.arena()
         for agent in job.policy_map:
             if agent not in arena.possible_agents:
@@ -185,17 +194,17 @@ class Rollout:
 
     @staticmethod
     def _advance_all(games: Sequence[EpisodeRunner], pool: ThreadPoolExecutor) -> None:
-        """Play the complete stages: side by side where the arenas wait for something outside."""
+        """Play the complete stages, in parallel if the arenas wait for external work."""
         side_by_side = bool(games) and games[0].arena.blocking
         list((pool.map if side_by_side else map)(EpisodeRunner.advance, games))
 
     def _ask(self, game: EpisodeRunner, in_flight: _InFlight) -> None:
-        """Ask for the moves of all agents of the stage."""
+        """Send the requests of all agents of the stage."""
         try:
             views = {agent: game.arena.view(agent) for agent in game.arena.stage}
         except SelfplayError:
             raise
-        except Exception as error:  # as in Game.advance
+        except Exception as error:  # as in EpisodeRunner.advance
             game.fail(error)
             return
         for agent, observation in views.items():
@@ -237,19 +246,19 @@ class Rollout:
     def _prompt_ids(
         game: EpisodeRunner, agent: str, seat: AgentSpec, messages: Sequence[Message]
     ) -> tuple[int, ...]:
-        """What the policy sees: the messages alone, or behind all it has seen and said."""
+        """Return the prompt: the messages alone, or appended to the agent's conversation."""
         if seat.role.memory == "none" or agent not in game.latest:
             return seat.renderer.start(messages)
         turn = game.latest[agent]
         extended = seat.renderer.extend(turn.prompt_ids, turn.completion_ids, messages)
         if extended is not None:
             return extended
-        # The chat template does not keep its prefix: start a new sequence rather than guess.
+        # The chat template does not keep its prefix, so the conversation is rendered again.
         return seat.renderer.start([*game.said(agent), *messages])
 
     def _seat(self, agent: str, job: EpisodeSpec) -> AgentSpec:
-        """The seat of the agent's role, taken by the policy that the job puts there."""
-        role = agent.rpartition("_")[0]
+        """Return how an agent is played, with the policy of the episode's `policy_map` if any."""
+        role = role_of(agent)
         if role not in self.seats:
             raise ConfigError(
                 f"no seat for role {role!r} of agent {agent!r}; {nearest(role, self.seats)}"
@@ -259,8 +268,7 @@ class Rollout:
             return seat
         if policy not in self.renderers:
             raise ConfigError(
-                f"no policy {policy!r} for {agent!r} to be played by; "
-                f"{nearest(policy, self.renderers)}"
+                f"no policy {policy!r} for agent {agent!r}; {nearest(policy, self.renderers)}"
             )
         return replace(seat, policy=policy, renderer=self.renderers[policy])
 
@@ -268,7 +276,7 @@ class Rollout:
         return job.learner in (None, policy) and (self.learning is None or policy in self.learning)
 
     def _receive(self, completion: Completion, in_flight: _InFlight) -> EpisodeRunner:
-        """Book a completion as its agent's turn; its action waits for the rest of the stage."""
+        """Store a completion as its agent's turn until the stage is complete."""
         if completion.id not in in_flight:
             raise RuntimeError(f"an engine answered request {completion.id}, not in flight")
         asked = in_flight.pop(completion.id)
@@ -284,7 +292,7 @@ class Rollout:
             return game
         game.moves[asked.agent] = Turn(
             agent=asked.agent,
-            role=asked.agent.rpartition("_")[0],
+            role=role_of(asked.agent),
             policy=seat.policy,
             version=completion.version,
             versions=completion.versions,

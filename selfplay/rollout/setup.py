@@ -1,9 +1,5 @@
-"""Everything that plays: a world, the policies in it, what serves them, and their rollouts.
-
-An experiment has one, and so has every worker that plays for it.
-
-The world of a config: its services, roles and arenas. No policy, and nothing that learns.
-"""
+"""Builds everything that a rollout needs, in reading order: services, roles, arenas, policies,
+engine, rollouts."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,25 +7,30 @@ from typing import Any
 
 from selfplay.arena import Arena
 from selfplay.config.instantiate import build, call, check_arguments, resolve
-from selfplay.engines import ServingEngine
+from selfplay.engines import Engine
 from selfplay.errors import ConfigError, nearest
-from selfplay.models.policy import Policy
+from selfplay.models.policy import Policy, load_policy
 from selfplay.models.population import Population
 from selfplay.role import Role
-from selfplay.rollout import policies
 from selfplay.rollout.evaluation import Evaluation
+from selfplay.rollout.policies import load_policies
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import Rollout
 
 
 class Components:
-    """Built once; whoever built it closes it."""
+    """The services, roles and arena of a config, without policies.
+
+    The commands `replay`, `play` and `train --cfg` use it alone; a `RolloutSetup` adds policies.
+    Its maker calls `close`.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Raises ConfigError for the first thing that cannot be built."""
+        """Raises ConfigError for the first part that cannot be built."""
         self.config = config
-        self.services: dict[str, Any] = {"seed": int(config["seed"])}
-        """By name, and the seed, as what is built from the config is given them."""
+        self.seed = int(config["seed"])
+        self.services: dict[str, Any] = {"seed": self.seed}
+        """Services by name, and the seed: the arguments that other parts of a config may take."""
         try:
             for name, node in config["services"].items():
                 self.services[name] = build(node, where=f"services.{name}", provided=self.services)
@@ -37,22 +38,22 @@ class Components:
                 name: build(node, where=f"roles.{name}", provided=self.services)
                 for name, node in config["roles"].items()
             }
-            self.arena = self.arena_of(config["arena"], where="arena")
+            self.arena = self.arena_factory(config["arena"], where="arena")
         except BaseException:
             self.close()
             raise
 
-    def build(self, key: str, **given: Any) -> Any:
-        """What the config has under a key, given the services and whatever else there is."""
-        return build(self.config[key], where=key, provided={**self.services, **given})
+    def build(self, key: str, **provided: Any) -> Any:
+        """Return the object of a config key, built with the services and with `provided`."""
+        return build(self.config[key], where=key, provided={**self.services, **provided})
 
-    def arena_of(self, node: Mapping[str, Any], *, where: str) -> Callable[[], Arena]:
-        """What makes a fresh arena; one is made now, to see that its roles are there."""
+    def arena_factory(self, node: Mapping[str, Any], *, where: str) -> Callable[[], Arena]:
+        """Return a function that makes new arenas; raises ConfigError if a role is missing."""
         target, arguments = resolve(node, where=where, provided=self.services)
 
         def make() -> Arena:
-            made: Arena = call(target, arguments, where=where)
-            return made
+            arena: Arena = call(target, arguments, where=where)
+            return arena
 
         for role in make().roles:
             if role not in self.roles:
@@ -69,14 +70,17 @@ class Components:
                 service.close()
 
 
-class RolloutSetup:
-    """Made in two steps, because policies cost minutes and everything else can be wrong before."""
+class RolloutSetup(Components):
+    """Everything that plays: services, roles, arenas, policies, and their rollouts.
+
+    An experiment makes one, and so does every rollout worker. It is made in two steps, `__init__`
+    and `load`, because loading policies can take minutes and every other fault is found before.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """The world and the evaluations; raises ConfigError for the first that cannot be built."""
-        self.config = config
-        self.seed = int(config["seed"])
-        self.world = Components(config)
+        """Build everything but the policies; raises ConfigError for the first faulty part."""
+        self._engines: Mapping[str, Engine] = {}
+        super().__init__(config)
         try:
             self.population: Population = build(config["population"], where="population")
             self.evaluations: dict[str, Evaluation] = {
@@ -89,22 +93,22 @@ class RolloutSetup:
 
     def load(
         self,
-        engine: ServingEngine,
+        engine: Engine,
         *,
         saved: Path | None = None,
         afresh: bool = False,
         device: str | None = None,
     ) -> None:
-        """The policies, in an engine and on their seats.
+        """Load the policies, serve them in the engine, and make the rollouts.
 
         Args:
-            engine: What will serve them.
-            saved: A checkpoint to take the policies from, not the models that they began as.
-            afresh: See `members.load`.
-            device: Where they are, if not where their settings say.
+            engine: Serves the policies.
+            saved: Checkpoint to load the policies from, instead of their initial models.
+            afresh: See `load_policies`.
+            device: Device of the policies, in place of the configured one.
         """
         self.engine, self.saved = engine, saved
-        self.policies: dict[str, Policy] = policies.load(
+        self.policies: dict[str, Policy] = load_policies(
             self.population,
             self.config["roles"],
             warmstart=self.config["warmstart"],
@@ -116,48 +120,65 @@ class RolloutSetup:
         for name, policy in self.policies.items():
             engine.serve(name, policy.model, policy.renderer.end_ids)
         self.policy_pool = PolicyPool(
-            roles=self.world.roles,
+            roles=self.roles,
             policy_of=self.population.policy_of,
             sampling=self.config["sampling"],
             rollout=self.config["rollout"],
         )
-        policies.seat(self.population, self.policies, self.policy_pool, engine)
-        self.rollout: Rollout = self.policy_pool.rollout(self.world.arena)
-        """That of training."""
+        self._engines = self.policy_pool.engines
+        for name, policy in self.policies.items():
+            self.policy_pool.add(name, engine, policy.renderer, learn=policy.learn)
+        self._add_opponents()
+        self.rollout: Rollout = self.policy_pool.rollout(self.arena)
+        """The rollout of training."""
         self.rollouts = {
             name: self.policy_pool.rollout(each.arena, temperature=each.temperature)
             for name, each in self.evaluations.items()
         }
-        """Those of the evaluations, by name."""
-        self.counts()  # loading is no part of what is played, here, on a worker or after a resume
+        """The rollouts of the evaluations, by name."""
+        self.counts()  # reset the counters: loading is not part of a step
 
     def counts(self) -> dict[str, float]:
-        """What services and engines counted since they were last asked, by figure."""
-        figures: dict[str, float] = {}
-        for name, each in self._outside().items():
-            if hasattr(each, "drain_counts"):
-                counts = each.drain_counts()
-                figures |= {f"{name}/{key}": float(value) for key, value in counts.items()}
-        return figures
+        """Return the counts of services and engines since the last call, by metric name."""
+        counts: dict[str, Mapping[str, float]] = {
+            f"service/{name}": service.drain_metrics()
+            for name, service in self.services.items()
+            if hasattr(service, "drain_metrics")
+        }
+        counts |= {
+            f"engine/{name}": engine.drain_metrics() for name, engine in self._engines.items()
+        }
+        return {
+            f"{name}/{key}": float(value)
+            for name, metrics in counts.items()
+            for key, value in metrics.items()
+        }
 
     def close(self) -> None:
         """Release services and engines that hold processes or connections."""
-        for each in {id(each): each for each in self._outside().values()}.values():
-            if hasattr(each, "close"):
-                each.close()
+        super().close()
+        for engine in {id(engine): engine for engine in self._engines.values()}.values():
+            engine.close()
 
-    def _outside(self) -> dict[str, Any]:
-        """Services, and engines where they are built, under the names of their figures."""
-        engines = self.policy_pool.engines if hasattr(self, "policy_pool") else {}
-        return {
-            **{f"service/{name}": service for name, service in self.world.services.items()},
-            **{f"engine/{name}": engine for name, engine in engines.items()},
-        }
+    def _add_opponents(self) -> None:
+        """Add the population's opponents to the pool.
+
+        An opponent that is a saved model is loaded here. It does not learn, and no checkpoint
+        stores it.
+        """
+        saved = self.population.checkpoints()
+        for name, opponent in self.population.opponents.items():
+            if name not in saved:
+                self.policy_pool.add(name, opponent)
+                continue
+            policy = load_policy(name, **saved[name], learn=False)
+            self.engine.serve(name, policy.model, policy.renderer.end_ids)
+            self.policy_pool.add(name, self.engine, policy.renderer)
 
     def _evaluation(self, where: str, node: Mapping[str, Any]) -> Evaluation:
         rest = {key: value for key, value in node.items() if key != "arena"}
-        built = build(rest, where=where, provided=self.world.services)
+        built = build(rest, where=where, provided=self.services)
         checked = check_arguments(Evaluation, built, where=where, provided=("arena",))
-        arena = self.world.arena_of(node["arena"], where=f"{where}.arena")
+        arena = self.arena_factory(node["arena"], where=f"{where}.arena")
         evaluation: Evaluation = call(Evaluation, {"arena": arena, **checked}, where=where)
         return evaluation

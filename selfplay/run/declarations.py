@@ -2,7 +2,7 @@
 
 Arenas declare what they measure (`Arena.measures`, `Arena.chief`); `OWN` has what the library
 itself writes. A run folder keeps the declarations of its arenas in `measures.json`, so that pages
-need no code of the arena. A metric that nobody declared is a plain number.
+need no code of the arena. A metric without a declaration is a plain number.
 """
 
 import json

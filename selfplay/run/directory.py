@@ -1,4 +1,4 @@
-"""The run folder: a contract that users script against. A name that exists is never overwritten."""
+"""The run folder. Its layout is a public interface, and an existing run is never overwritten."""
 
 import errno
 import fcntl
@@ -23,34 +23,37 @@ from selfplay.run.untrusted import is_confined
 from selfplay.types import Group, Sample, Status, to_json
 
 ROLLED_BACK = "rolled_back"
-"""Folder of the run for what it recorded and then went back from."""
+"""Folder of the run for the records of steps that a rollback discarded."""
 
 EPISODES, FAILED = "episodes", "failed"
 """Folders of the run for the episodes of recorded steps, and for the failed ones of all steps."""
 
 LOCK_ATTEMPTS = 10
-"""How often the lock of a run is asked for before somebody else is said to have it."""
+"""Number of attempts to take the lock of a run before another process counts as its owner."""
 
 
 class Run:
-    """A folder `runs/<name>` with config, metrics, episodes, checkpoints and summary."""
+    """A folder `runs/<name>` with config, metrics, episodes, checkpoints and summary.
+
+    Training creates or opens it and writes each step; resuming, reports and the viewer read it.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Use `create` for a new run and `open` for one that exists."""
         self.folder = folder
         self.listeners: list[Callable[[int, Mapping[str, float]], None]] = []
-        """Told of every line of metrics, such as trackers."""
+        """Functions called with (step, metrics) after each step is written, such as trackers."""
 
     @classmethod
     def create(cls, folder: Path, config: Mapping[str, Any]) -> "Run":
-        """A new run folder with its resolved config; raises RunError if it exists.
+        """Create a run folder with its resolved config; raise RunError if it exists.
 
-        It has its name when it has all that a run begins with: a kill leaves the name free.
+        The folder gets its name after its first files are written: a kill leaves the name free.
         """
         cls.check_new(folder)
         run, partial = cls(folder), folder.with_name(f".{folder.name}.{os.getpid()}.partial")
         with reporting_disk(folder):
-            shutil.rmtree(partial, ignore_errors=True)  # of a killed process of this number
+            shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same id
             files.sweep(folder.parent, ".*.[0-9]*.partial")
             try:
                 for name in (EPISODES, "checkpoints"):
@@ -69,12 +72,12 @@ class Run:
 
     @staticmethod
     def check_new(folder: Path) -> None:
-        """Raise RunError if there is something at `folder`, or if nothing can be made there."""
+        """Raise RunError if `folder` exists, or if it cannot be created."""
         with reporting_disk(folder):
             if not folder.exists():
-                parent = next(place for place in folder.absolute().parents if place.exists())
+                parent = next(path for path in folder.absolute().parents if path.exists())
                 with TemporaryDirectory(dir=parent, prefix=".selfplay-"):
-                    return  # so that a long warm start does not end at a folder nobody can write
+                    return  # writable: a long warm start does not end at a read-only folder
         if (folder / "config.yaml").is_file():
             raise RunError(
                 f"run {folder} exists and is never overwritten; choose another run.name, or go on "
@@ -86,8 +89,8 @@ class Run:
     def open(cls, folder: Path) -> "Run":
         """Open an existing run folder.
 
-        Raises RunError if `folder` is not a run folder, or holds links that lead out of it: the
-        run may be from somebody else. The folder itself may be a link.
+        Raises RunError if `folder` is not a run folder, or holds links that lead out of it,
+        because another person may have made it. The folder itself may be a link.
         """
         if not (folder / "config.yaml").is_file():
             raise RunError(f"{folder} is no run folder (config.yaml is missing)")
@@ -95,21 +98,24 @@ class Run:
         return cls(folder)
 
     def lock(self) -> None:
-        """Keep other processes from training this run while this one lives; raises RunError."""
+        """Lock the run for training until this process ends.
+
+        Raises RunError if another process trains the run.
+        """
         with reporting_disk(self.folder):
             self._lock = (self.folder / ".lock").open("w")
             for left in reversed(range(LOCK_ATTEMPTS)):
                 try:
                     fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return
-                except BlockingIOError as error:  # a viewer asks for a moment whether it is held
+                except BlockingIOError as error:  # a viewer takes the lock for a moment to test it
                     if not left:
                         message = f"run {self.folder} is being trained by another process"
                         raise RunError(message) from error
                     time.sleep(0.02)
 
     def config(self) -> dict[str, Any]:
-        """The resolved config that the run was made with."""
+        """Return the resolved config that the run was created with."""
         return compose.load([], name="config", folder=self.folder)
 
     def record(
@@ -124,9 +130,15 @@ class Run:
     ) -> None:
         """Write a step's episodes, then its line of metrics.
 
-        `groups`: the groups of the step. If `whole` is False, only failed episodes are written.
-        `evaluated`: the episodes of the step's evaluations. Only failed ones are written.
         Failed episodes are always written to `failed/`, so that no error is lost.
+
+        Args:
+            step: Number of the step.
+            metrics: Metrics of the step.
+            groups: Groups of the step.
+            samples: Samples that the step learned from, with the advantages of their turns.
+            whole: False writes only the failed episodes of `groups`.
+            evaluated: Groups of the step's evaluations; only their failed episodes are written.
         """
         credited = {id(sample.turn): sample.advantage for sample in samples}
         with reporting_disk(self.folder):
@@ -145,12 +157,12 @@ class Run:
             with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": step, **metrics}) + "\n")
                 file.flush()
-                os.fsync(file.fileno())  # a checkpoint never knows more than the metrics
+                os.fsync(file.fileno())  # a checkpoint is never newer than the metrics
         for listener in self.listeners:
             listener(step, metrics)
 
     def rewind(self, step: int) -> list[str]:
-        """Remove the record after `step`: a resumed run writes it again. -1 removes all of it.
+        """Remove the record after `step`, which a resumed run writes again; -1 removes all of it.
 
         Returns a line for each fault of metrics.jsonl: lines that cannot be read, steps that are
         missing. Such lines are left out, and all others are kept.
@@ -169,7 +181,7 @@ class Run:
                 notes.append(f"{path}: {steps} missing; the run goes on, with a gap in its record")
             for episodes in self._episodes(step):
                 episodes.unlink()
-            # They tell of an end that this run has not reached again yet.
+            # They describe the finished run and are stale after a rewind.
             for name in ("summary.json", "report.html"):
                 (self.folder / name).unlink(missing_ok=True)
         return notes
@@ -178,10 +190,10 @@ class Run:
         """Return the steps from 0 to `step` without a line in metrics.jsonl."""
         path = self.folder / "metrics.jsonl"
         known = self._lines(step).steps if path.exists() else set()
-        return [each for each in range(step + 1) if each not in known]
+        return [number for number in range(step + 1) if number not in known]
 
     def check_complete(self) -> None:
-        """Raise RunError if steps are recorded: then the run had checkpoints, which are missing."""
+        """Raise RunError if steps are recorded: the run then had checkpoints, which are missing."""
         path = self.folder / "metrics.jsonl"
         last = max(self._lines(0).later, default=0) if path.exists() else 0
         if last:
@@ -194,8 +206,8 @@ class Run:
     def set_aside(self, step: int, number: int, why: Mapping[str, Any]) -> None:
         """Copy what was recorded after `step` to `rolled_back/<number>`, whole or not at all.
 
-        The copy has metrics.jsonl, episodes/ and failed/ as they were, and `why.json`. An existing
-        copy with this number, as after a kill, is replaced.
+        The copy has metrics.jsonl, episodes/ and failed/ unchanged, and `why` as `why.json`. An
+        existing copy with this number, such as one left by a kill, is replaced.
         """
         place = self.folder / ROLLED_BACK / str(number)
         partial = place.with_name(f".{number}.partial")
@@ -227,15 +239,15 @@ class Run:
             except (ValueError, KeyError, TypeError, RecursionError):
                 found.damaged.append(number)
                 continue
-            behind = bool(found.left) or recorded > step
-            (found.left if behind else found.kept).append(line + "\n")
-            (found.later if behind else found.steps).add(recorded)
+            later = bool(found.left) or recorded > step
+            (found.left if later else found.kept).append(line + "\n")
+            (found.later if later else found.steps).add(recorded)
         if found.damaged and not any(line.strip() for line in lines[found.damaged[-1] :]):
-            found.damaged.pop()  # a kill cut the last line short, before its checkpoint
+            found.damaged.pop()  # a kill cut the last line, before the step's checkpoint
         return found
 
     def _episodes(self, step: int) -> list[Path]:
-        """The records of episodes from behind a step."""
+        """Return the files with episodes of the steps after `step`."""
         return [
             path
             for folder in (EPISODES, FAILED)
@@ -244,14 +256,13 @@ class Run:
         ]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json."""
         with reporting_disk(self.folder):
             write_atomic(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
 @dataclass(kw_only=True)
 class _Lines:
-    """The lines of metrics.jsonl."""
+    """The lines of metrics.jsonl up to a step and after it."""
 
     kept: list[str] = field(default_factory=list)
     """Lines up to a given step."""
@@ -266,7 +277,7 @@ class _Lines:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Write increasing numbers in short form: `3, 6 to 8`."""
+    """Format increasing numbers in short form: `3, 6 to 8`."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][-1] + 1:
@@ -300,7 +311,7 @@ def check_links(root: Path) -> None:
 
 
 def record_line(group: Group, member: int, credited: Mapping[int, Any]) -> dict[str, Any]:
-    """An episode as a record has it. `credited`: the id() of a turn to its advantage."""
+    """Return an episode as a line of the record. `credited`: id() of a turn to its advantage."""
     episode = group.episodes[member]
     return {
         "group": group.id,
@@ -311,7 +322,7 @@ def record_line(group: Group, member: int, credited: Mapping[int, Any]) -> dict[
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept: $SELFPLAY_CACHE, or the user's cache."""
+    """Return the folder of the cache: $SELFPLAY_CACHE, or a folder in the user's cache."""
     home = os.environ.get("SELFPLAY_CACHE")
     if home:
         return Path(home)
@@ -333,7 +344,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file or folder written to the disk before going on."""
+    """Flush a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -342,29 +353,29 @@ def sync(path: Path) -> None:
 
 
 class reporting_disk:
-    """A context that turns a full or read-only disk into one clear line."""
+    """A context that converts an OSError, such as a full disk, to a RunError of one line."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Raise RunError in place of an OSError."""
+        """Raise RunError in place of an OSError, with what to do."""
         if isinstance(error, OSError | SafetensorError):
             number = getattr(error, "errno", None) or _os_error_number(str(error))
             full = number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             advice = (
-                "what was recorded before is intact: free some space, then resume the run"
+                "earlier records are intact; free some space, then resume the run"
                 if full
-                else "choose a folder that can be written to, or mend this one"
+                else "choose a writable folder, or repair this one"
             )
             reason = os.strerror(number) if number else str(error)
             raise RunError(f"cannot write to {self.folder}: {reason}; {advice}") from error
 
 
 def _os_error_number(text: str) -> int | None:
-    """The error number in a message of the safetensors library, which raises no OSError."""
+    """Return the error number in a message of safetensors, which raises no OSError; else None."""
     found = re.search(r"os error (\d+)", text)
     return int(found.group(1)) if found else None

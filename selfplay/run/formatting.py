@@ -1,4 +1,4 @@
-"""How figures read in the terminal and in the report."""
+"""Formatting of metrics, durations and names as text for the terminal and the pages."""
 
 import math
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from selfplay.types import Metric
 BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 """Bars of a sparkline, low to high."""
 ASCII_BARS = "_.-=+*%#"
-"""The same for a terminal that knows ASCII alone."""
+"""The bars for a terminal without Unicode, low to high."""
 
 
 def number(value: float | None) -> str:
-    """About three significant digits; "-" where there is no finite value."""
+    """Format a number with about three significant digits; "-" if there is no finite value."""
     if value is None or not math.isfinite(value):
         return "-"
     size = abs(value)
@@ -28,8 +28,8 @@ def number(value: float | None) -> str:
     return f"{value:.3f}" if size >= 0.001 else f"{value:.1e}"
 
 
-def figure(metric: Metric, value: float | None) -> str:
-    """A value of a metric: a fraction as per cent, an alarm in words, anything else as a number."""
+def format_value(metric: Metric, value: float | None) -> str:
+    """Format a metric's value: a fraction as per cent, an alarm in words, others as a number."""
     if value is None or not math.isfinite(value):
         return "-"
     if metric.unit == "alarm":
@@ -38,7 +38,7 @@ def figure(metric: Metric, value: float | None) -> str:
 
 
 def change(metric: Metric, before: float | None, after: float | None) -> str:
-    """The signed difference; of fractions, in percentage points."""
+    """Format the signed difference of two values; for fractions in percentage points."""
     if before is None or after is None or not math.isfinite(after - before):
         return "-"
     difference = after - before
@@ -58,12 +58,12 @@ def direction(metric: Metric, difference: str) -> str:
 
 
 def as_of(text: str, step: int, newest: int) -> str:
-    """A value in words, with its step if that is not the newest step."""
+    """Return a value's text, with its step if that is not the newest step."""
     return text if step == newest or text == "-" else f"{text} (step {step:,})"
 
 
 def duration(seconds: float) -> str:
-    """A span of time, e.g. "42 s", "3 min 05 s", "2 h 07 min"."""
+    """Format seconds as a duration, such as "42 s", "3 min 05 s" or "2 h 07 min"."""
     if not math.isfinite(seconds):
         return "-"
     whole = max(0, round(seconds))
@@ -75,14 +75,15 @@ def duration(seconds: float) -> str:
 
 
 def words(name: str) -> str:
-    """A name from a key or a config, as words."""
+    """Return a key or a name of a config with spaces in place of `_` and commas in place of `/`."""
     return name.replace("_", " ").replace("/", ", ")
 
 
 def sparkline(values: Sequence[float], width: int = 12, *, bars: str = BARS) -> str:
-    """The values as at most `width` small bars, the oldest first; older ones are averaged together.
+    """Draw values as at most `width` bars, the oldest first; neighbours are averaged if needed.
 
-    A value that is not finite is left out; bars span the range of what is shown.
+    Values that are not finite are left out. The lowest bar is the smallest mean, the highest bar
+    the largest.
     """
     finite = [value for value in values if math.isfinite(value)]
     if not finite or width < 1:

@@ -1,6 +1,6 @@
-"""Flat figures of a step. Names are paths: `role/solver/reward`, `arena/deduction/solve_rate`.
+"""Metrics of a step: means over episodes and turns, staleness of samples, seconds per phase.
 
-The clock: wall-clock seconds of a step.
+Metrics are flat. Their names are paths: `role/solver/reward`, `arena/deduction/solve_rate`.
 """
 
 import re
@@ -15,7 +15,7 @@ from selfplay.types import Episode, Sample, Status
 
 
 class StepTimer:
-    """Wall-clock seconds of a step by phase."""
+    """Measures the wall-clock seconds of a step and of each of its phases."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -32,7 +32,7 @@ class StepTimer:
             self._phases[phase] = time.perf_counter() - self._open.pop(phase)
 
     def metrics(self) -> dict[str, float]:
-        """`seconds/<phase>` of the phases that ended, and `seconds/total` so far."""
+        """Return `seconds/<phase>` of the phases that ended, and `seconds/total` so far."""
         total = time.perf_counter() - self._start
         return {
             **{f"seconds/{name}": value for name, value in self._phases.items()},
@@ -43,7 +43,7 @@ class StepTimer:
 OUT_OF_TIME = {"timeout": "timed out", "stalled": "stalled"}
 """Outcomes of program runs that ended because of a time limit, and the words for them."""
 FACTS = ("invalid", "verdict")
-"""Notes on turns that are names: counted as shares of the role's turns."""
+"""Notes of turns whose values are names; the metric is the fraction of turns per name."""
 
 
 _FAMILIES = re.compile(
@@ -55,60 +55,61 @@ _FAMILIES = re.compile(
 
 
 class Outcomes:
-    """Names of the outcomes that a run has seen; an outcome that a step lacks is 0 at this step.
+    """Adds a 0 for every outcome that the run has seen before and that a step lacks.
 
     Without the 0 the last value above 0 would look like the latest one, and fractions that belong
-    together would add up to more than 1. The names are part of a checkpoint, so that a resumed
-    run writes the same metrics as one that was never stopped.
+    together would add up to more than 1. The names of the outcomes are part of a checkpoint, so
+    that a resumed run writes the same metrics as one that was never stopped.
     """
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
-    def complete(self, figures: Mapping[str, float]) -> dict[str, float]:
+    def complete(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return a step's metrics, with a 0 for every outcome that was seen before and is missing.
 
         A role that took no turn at the step has no fractions, so none of its outcomes is added.
         """
-        self._seen.update(name for name in figures if _FAMILIES.match(name))
-        return {**{name: 0.0 for name in sorted(self._seen) if _counted(name, figures)}, **figures}
+        self._seen.update(name for name in metrics if _FAMILIES.match(name))
+        return {**{name: 0.0 for name in sorted(self._seen) if _counted(name, metrics)}, **metrics}
 
     def state_dict(self) -> list[str]:
-        """The names seen so far, as plain data."""
+        """Return the names seen so far, as plain data."""
         return sorted(self._seen)
 
     def load_state_dict(self, names: Iterable[str]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore the names that `state_dict` returned."""
         self._seen = set(names)
 
 
-def _counted(name: str, figures: Mapping[str, float]) -> bool:
+def _counted(name: str, metrics: Mapping[str, float]) -> bool:
     """Return True if the outcome `name` could occur at a step with these metrics.
 
     An outcome of a role could occur if the role took a turn; any other always could.
     """
-    section, whose, _ = name.split("/", 2)
-    return section != "role" or f"role/{whose}/valid" in figures
+    section, role, _ = name.split("/", 2)
+    return section != "role" or f"role/{role}/valid" in metrics
 
 
 def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
-    """Means over episodes and turns.
+    """Compute the metrics of a step's episodes: counts, and means over episodes and turns.
 
-    episodes: how many, and how many failed (by kind of error too) or were truncated. arena: what
-    the arena measured, over all and by task type (and by what is above it, where the type is a
-    path). role: pay per agent and episode, share of actions that parsed, tokens, named verdicts as
-    shares of the role's turns. Turns that an episode shares with its parent are the parent's, but
-    what they were paid is part of both returns.
+    `episodes/`: the number of episodes, of failed ones (also by kind of error) and of truncated
+    ones. `arena/`: means of the arena's metrics over all episodes and by task type; for a type
+    a/b also over all types under a/. `role/`: mean reward per agent and episode, fraction of turns
+    whose action parsed, tokens per turn, and for each verdict its fraction of the role's turns.
+    A turn that an episode shares with the episode that it branches from counts once, but its
+    reward is part of both returns.
 
-    role is about the roles' own policies: an agent that a job seated otherwise has no part in it.
-    versus: what the others of such an episode were paid, by whom they met.
+    `role/` covers only agents that play with their role's own policy. `versus/`: rewards of these
+    agents in episodes in which another agent plays with another policy, by that policy.
     """
     everything = list(episodes)
-    figures = {"episodes/count": float(len(everything))}
+    metrics = {"episodes/count": float(len(everything))}
     for status in (Status.FAILED, Status.TRUNCATED):
-        figures[f"episodes/{status}"] = float(sum(e.status is status for e in everything))
+        metrics[f"episodes/{status}"] = float(sum(e.status is status for e in everything))
     kinds = Counter(e.error.partition(":")[0] for e in everything if e.status is Status.FAILED)
-    figures |= {f"episodes/failed/{kind}": float(n) for kind, n in sorted(kinds.items()) if kind}
+    metrics |= {f"episodes/failed/{kind}": float(n) for kind, n in sorted(kinds.items()) if kind}
     played = [episode for episode in everything if episode.status is not Status.FAILED]
     measured: dict[str, list[float]] = defaultdict(list)
     for episode in played:
@@ -116,8 +117,8 @@ def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
             measured[f"arena/{name}"].append(value)
             for kind in _and_above(episode.task.type):
                 measured[f"arena/{kind}/{name}"].append(value)
-    figures |= _means(measured)
-    return figures | _by_role(played) | _versus(played)
+    metrics |= _means(measured)
+    return metrics | _by_role(played) | _versus(played)
 
 
 def of_troubles(rows: Iterable[Mapping[str, float]]) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def of_troubles(rows: Iterable[Mapping[str, float]]) -> dict[str, Any]:
     return {**troubles, "failed_kinds": dict(kinds.most_common())} if kinds else troubles
 
 
-def told(troubles: Mapping[str, Any]) -> str:
+def describe_troubles(troubles: Mapping[str, Any]) -> str:
     """Describe the faults that `of_troubles` counted in one sentence; empty without faults."""
     parts = [
         f"{troubles[name]:,} program {_plural(troubles[name], 'run')} {what}"
@@ -169,7 +170,7 @@ def _plural(number: int, word: str) -> str:
 
 
 def commonest_error(episodes: Iterable[Episode]) -> str:
-    """The most common error of the failed episodes, in words; empty if no episode failed.
+    """Describe the most common error of the failed episodes; empty if no episode failed.
 
     Errors are compared by their kind, which is the part before the first colon, because messages
     of one kind often differ in a number. The message shown is the most common one of that kind.
@@ -184,8 +185,11 @@ def commonest_error(episodes: Iterable[Episode]) -> str:
 
 
 def of_age(samples: Iterable[Sample], *, version: int) -> dict[str, float]:
-    """`staleness_mean` and `_max`: versions that the weights that sampled a token lie behind
-    `version`, those that are about to learn from it, over the tokens that the policy chose."""
+    """Return `staleness_mean` and `staleness_max` over the tokens that the policy sampled.
+
+    The staleness of a token is `version`, the version of the weights that learn from it, minus the
+    version of the weights that sampled it.
+    """
     ages: Counter[int] = Counter()
     for sample in samples:
         own = iter(sample.turn.loss_mask)
@@ -199,38 +203,40 @@ def of_age(samples: Iterable[Sample], *, version: int) -> dict[str, float]:
 
 
 def _by_role(episodes: Iterable[Episode]) -> dict[str, float]:
+    """Compute the metrics under `role/`; see `of_episodes`."""
     sums: dict[str, list[float]] = defaultdict(list)
     noted: dict[str, list[float]] = defaultdict(list)
     named: dict[str, Counter[str]] = defaultdict(Counter)
     for episode in episodes:
         paid: dict[tuple[str, str], float] = defaultdict(float)
-        for place, turn in enumerate(episode.turns):
+        for index, turn in enumerate(episode.turns):
             if turn.agent in episode.policy_map:
                 continue
             paid[turn.role, turn.agent] += turn.reward
-            if place < episode.shared_turns:
+            if index < episode.shared_turns:
                 continue
-            here = f"role/{turn.role}"
-            sums[f"{here}/valid"].append(float(turn.action is not None))
-            sums[f"{here}/completion_tokens"].append(len(turn.completion_ids))
-            sums[f"{here}/prompt_tokens"].append(len(turn.prompt_ids))
+            prefix = f"role/{turn.role}"
+            sums[f"{prefix}/valid"].append(float(turn.action is not None))
+            sums[f"{prefix}/completion_tokens"].append(len(turn.completion_ids))
+            sums[f"{prefix}/prompt_tokens"].append(len(turn.prompt_ids))
             for name, value in turn.info.items():
                 if name in FACTS:
-                    named[here][f"{name}/{value}"] += 1
+                    named[prefix][f"{name}/{value}"] += 1
                 elif isinstance(value, int | float):
-                    noted[f"{here}/{name}"].append(float(value))
+                    noted[f"{prefix}/{name}"].append(float(value))
         for (role, _), reward in paid.items():
             sums[f"role/{role}/reward"].append(reward)
             sums[f"role/{role}/reward/{episode.task.type}"].append(reward)
-    figures = _means(noted) | _means(sums)  # a note named like one of ours does not replace it
-    for here, counts in named.items():
-        turns = len(sums[f"{here}/valid"])
-        figures |= {f"{here}/{name}": count / turns for name, count in counts.items()}
-    return figures
+    metrics = _means(noted) | _means(sums)  # a note never replaces a metric of the library
+    for prefix, counts in named.items():
+        turns = len(sums[f"{prefix}/valid"])
+        metrics |= {f"{prefix}/{name}": count / turns for name, count in counts.items()}
+    return metrics
 
 
 def _versus(episodes: Iterable[Episode]) -> dict[str, float]:
-    """`versus/<policy>/<role>/reward` per agent and episode, and `versus/<policy>/episodes`."""
+    """Compute `versus/<policy>/<role>/reward`, a mean per agent and episode, and
+    `versus/<policy>/episodes`."""
     paid: dict[str, list[float]] = defaultdict(list)
     met: Counter[str] = Counter()
     for episode in episodes:
@@ -244,10 +250,10 @@ def _versus(episodes: Iterable[Episode]) -> dict[str, float]:
 
 
 def _and_above(kind: str) -> list[str]:
-    """A type and, where it is a path, those above it: a/b is of the types a/b and a."""
+    """Return a type and the types above it in its path, the topmost first: for a/b, a and a/b."""
     parts = kind.split("/")
     return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def _means(values: Mapping[str, list[float]]) -> dict[str, float]:
-    return {name: sum(found) / len(found) for name, found in sorted(values.items())}
+    return {name: sum(numbers) / len(numbers) for name, numbers in sorted(values.items())}

@@ -23,16 +23,16 @@ from selfplay.run.formatting import (
     change,
     direction,
     duration,
-    figure,
+    format_value,
     number,
     sparkline,
     words,
 )
 
 HISTORY = 240
-"""Steps that sparklines and the pace look back on."""
+"""Number of latest steps that a sparkline covers."""
 MOST_COLUMNS = 4
-"""Figures shown per role, policy or task type."""
+"""Largest number of metrics shown per role, policy or task type."""
 
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "role": ("reward", "valid", "completion_tokens"),
@@ -48,7 +48,7 @@ _SHORT = {
 
 
 class Progress:
-    """Shows a run as it goes. Use as a context manager; safe to call from several threads."""
+    """Shows the progress of a run. Use it as a context manager; it is safe to call from threads."""
 
     def __init__(
         self,
@@ -61,15 +61,16 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
-        total_steps: Steps of the whole run, those before a resume included.
+        total_steps: Steps of the whole run, including those before a resume.
         name: The run's name.
-        console: Where to show it; standard output where None.
-        live: A panel that redraws itself, on a terminal that can. False writes plain lines always.
-        every: Steps between two plain lines; about twenty lines per run where None.
-        clock: Seconds of some monotonic clock.
+        console: The console to print to; None: standard output.
+        live: True shows a panel that redraws itself if the terminal supports it; False always
+            prints plain lines.
+        every: Steps between two plain lines; None: about twenty lines per run.
+        clock: A monotonic clock, in seconds.
         """
         self.console = console or Console()
-        # FORCE_COLOR makes rich take a pipe for a terminal; a log must not get cursor movements.
+        # With FORCE_COLOR rich treats a pipe as a terminal; a log must not get cursor movements.
         terminal = self.console.is_terminal and not self.console.is_dumb_terminal
         self.live = live and terminal and (console is not None or sys.stdout.isatty())
         self.total_steps, self.name = total_steps, name
@@ -106,7 +107,7 @@ class Progress:
         with self._lock:
             self._phase = "finished" if kind is None else f"stopped by {kind.__name__}"
         if self._view is not None:
-            view, self._view = self._view, None  # the last drawing has no spinner
+            view, self._view = self._view, None  # the final panel has no spinner
             view.stop()
             return
         took = duration(self._clock() - self._started)
@@ -114,12 +115,12 @@ class Progress:
             f"{self.name}: {self._phase} at step {self.done}/{self.total_steps} after {took}"
         )
 
-    # What a run reports --------------------------------------------------------------------------
+    # Events of a run -----------------------------------------------------------------------------
 
     def step(self, metrics: Mapping[str, float]) -> None:
-        """A step is done; `metrics` is its line of metrics.jsonl, "step" included if known."""
+        """Show a completed step. `metrics`: its line of metrics.jsonl, with "step" if known."""
         with self._lock:
-            self.done = int(metrics.get("step", self.done + 1))  # may go back
+            self.done = int(metrics.get("step", self.done + 1))  # a rollback lowers it
             self._pace.append(self._clock())
             self._phase = "training"
             for key, value in metrics.items():
@@ -132,34 +133,34 @@ class Progress:
             self._line(self._plain_step())
 
     def phase(self, text: str) -> None:
-        """What is going on now, e.g. "warm start"."""
+        """Show the current phase, such as "warm start"."""
         with self._lock:
             changed, self._phase = text != self._phase, text
-        # Phases within a step come too often for a log; those before and between steps are few.
+        # Phases within a step are too many for a log; those before and between steps are few.
         if not self.live and changed and text not in ("rollout", "credit", "learn"):
             self._line(f"{self.name}: {text}")
 
-    def evaluation(self, name: str, when: str, figures: Mapping[str, float]) -> None:
-        """The figures of an evaluation; the first of a name is what later ones are compared to."""
+    def evaluation(self, name: str, when: str, metrics: Mapping[str, float]) -> None:
+        """Show the metrics of an evaluation. Later values are compared to the first ones."""
         with self._lock:
-            before = self._evaluations[name][0] if name in self._evaluations else figures
-            self._evaluations[name] = (dict(before), dict(figures), when)
+            before = self._evaluations[name][0] if name in self._evaluations else metrics
+            self._evaluations[name] = (dict(before), dict(metrics), when)
         if not self.live:
             shown = "  ".join(
-                f"{key} {self._read(f'evaluation/{name}/{key}', figures[key])}"
-                for key in self._chief_first(name, figures)
+                f"{key} {self._read(f'evaluation/{name}/{key}', metrics[key])}"
+                for key in self._chief_first(name, metrics)
                 if "/" not in key or self.declared.is_chief(name, key)
             )
             self._line(f"{self.name}: evaluation {name} ({when})  {shown}")
 
     def note(self, text: str) -> None:
-        """A line worth keeping, such as where a checkpoint went."""
+        """Print a line that stays visible, such as the path of a checkpoint."""
         if self.live:
             self.console.print(Text(text))
         else:
             self._line(f"{self.name}: {text}")
 
-    # Figures -------------------------------------------------------------------------------------
+    # Values --------------------------------------------------------------------------------------
 
     @property
     def _unicode(self) -> bool:
@@ -176,7 +177,7 @@ class Progress:
         return None if pace is None else pace * max(0, self.total_steps - self.done)
 
     def _rows(self, prefix: str) -> tuple[list[str], list[str]]:
-        """(names of the rows, metrics of the columns) of what is on record under a prefix."""
+        """Return (names of the rows, metrics of the columns) of the metrics under a prefix."""
         rows: dict[str, None] = {}
         metrics: dict[str, None] = {}
         for key in self._history:
@@ -190,14 +191,14 @@ class Progress:
         return sorted(rows), [*known, *others][:MOST_COLUMNS]
 
     def _read(self, key: str, value: float | None) -> str:
-        return figure(self.declared.of(key), value)
+        return format_value(self.declared.of(key), value)
 
     def _newest(self, key: str) -> str:
-        """The latest value, with its step if that is not the latest step."""
+        """Return the latest value as text, with its step if that is not the latest step."""
         return as_of(self._read(key, self._history[key][-1]), self._latest[key], self.done)
 
-    def _chief_first(self, evaluation: str, figures: Mapping[str, float]) -> list[str]:
-        return sorted(figures, key=lambda each: self.declared.rank(evaluation, each))
+    def _chief_first(self, evaluation: str, metrics: Mapping[str, float]) -> list[str]:
+        return sorted(metrics, key=lambda name: self.declared.rank(evaluation, name))
 
     # Plain lines ---------------------------------------------------------------------------------
 
@@ -311,8 +312,8 @@ class Progress:
                 way = direction(metric, difference)
                 table.add_row(
                     Text(words(name) if key == "accuracy" else f"{words(name)} {words(key)}"),
-                    figure(metric, before.get(key)),
-                    Text(figure(metric, now[key]), style="bold"),
+                    format_value(metric, before.get(key)),
+                    Text(format_value(metric, now[key]), style="bold"),
                     Text(difference + unit, style={"up": "green", "down": "red"}.get(way, "")),
                     Text(when if width >= 64 else ""),
                 )

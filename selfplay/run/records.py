@@ -1,9 +1,8 @@
-"""What a run has recorded: episodes, metrics and summary, read back from the run folder."""
+"""Readers of a run folder's records: episodes, metrics and summary."""
 
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +12,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from selfplay.errors import RunError
 from selfplay.run.untrusted import open_regular
-from selfplay.types import Episode, from_json
+from selfplay.types import LONE_SURROGATE, Episode, from_json
 
 Advantage: TypeAlias = float | list[float] | None
-"""One number per turn, one per token of it, or none: the turn was not credited."""
+"""Advantage of a turn: one number, one number per token, or None for a turn without credit."""
 
 DIGITS = 12
 """Largest number of digits of a step."""
@@ -27,35 +26,34 @@ LONGEST_REASON = 200
 
 _ADVANTAGES: TypeAdapter[list[Advantage]] = TypeAdapter(list[Advantage])
 _MEMBER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, lt=2**31)])
-_SURROGATE = re.compile("[\\ud800-\\udfff]")
 
 
 Evaluations = Mapping[str, Mapping[str, Mapping[str, float | None] | None]]
-"""Evaluation to "before" and "after" to metric to value."""
+"""Evaluation name to "before" and "after" to metric name to value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What `summary.json` says; the defaults stand for a run that is still going."""
+    """The contents of `summary.json`. The defaults stand for a run that has not ended."""
 
     name: str = ""
     """The run's name."""
     experiment: str = ""
-    """The experiment it runs."""
+    """The experiment's name."""
     steps: Annotated[int, Field(ge=0, lt=10**DIGITS)] = 0
-    """Steps done."""
+    """Number of completed steps."""
     seconds: float = 0.0
-    """Time spent."""
+    """Wall-clock time of the run, in seconds."""
     evaluations: Evaluations = field(default_factory=dict)
-    """Figures before and after training."""
+    """Metrics of the evaluations before and after training."""
     totals: Mapping[str, Any] = field(default_factory=dict)
     """Sums over the run."""
     troubles: Mapping[str, Any] = field(default_factory=dict)
-    """Program runs that ran out of time and failed episodes, see `metrics.of_troubles`."""
+    """Counts of failed episodes and of program runs out of time; see `metrics.of_troubles`."""
     command: str = ""
-    """What to type to run it again."""
+    """The command that reproduces the run."""
     versions: Mapping[str, Any] = field(default_factory=dict)
-    """Versions of what it ran on."""
+    """Versions of Python and of the libraries that the run used."""
 
 
 _SUMMARY: TypeAdapter[Summary] = TypeAdapter(Summary)
@@ -63,42 +61,47 @@ _SUMMARY: TypeAdapter[Summary] = TypeAdapter(Summary)
 
 @dataclass(kw_only=True)
 class Recorded:
-    """An episode as a step recorded it."""
+    """An episode of a run folder, with its position in the record and its advantages."""
 
     step: int
-    """The step that played it."""
+    """The step that played the episode."""
     line: int
-    """Its line in the step's file, from 1."""
+    """Line of the episode in the step's file, from 1."""
     group: str
-    """The group it belongs to."""
+    """Id of the episode's group."""
     member: int
-    """Its place in the group."""
+    """Index of the episode in its group."""
     advantages: list[Advantage]
-    """One per turn, where it was credited."""
+    """[turns] advantages, None for turns without credit; empty if none is recorded."""
     episode: Episode
-    """The episode."""
 
 
 def recorded_steps(run: Path) -> list[int]:
-    """The steps of a run whose episodes were recorded; raises RunError if they cannot be read."""
+    """Return the steps of a run whose episodes were recorded.
+
+    Raises RunError if the folder of episodes cannot be read.
+    """
     folder = run / "episodes"
     try:
         if not folder.is_dir():
             return []
         return sorted(
             int(path.stem)
-            for path in folder.iterdir()  # a glob would find nothing where it may not look
+            for path in folder.iterdir()  # glob() hides permission errors
             if path.stem.isdecimal()
             and len(path.stem) < DIGITS
             and path == file_of(run, int(path.stem))
-            and path.stat().st_size > 1  # a step may keep no episodes
+            and path.stat().st_size > 1  # the file of a step without episodes is empty
         )
     except OSError as error:
         raise RunError(f"{folder}: cannot be read ({error.strerror})") from error
 
 
 def episodes_of(run: Path, step: int) -> Iterator[Recorded]:
-    """The episodes of a recorded step; raises RunError naming file and line of what is none."""
+    """Yield the episodes of a recorded step.
+
+    Raises RunError, with file and line, for a line that is not a recorded episode.
+    """
     path = file_of(run, step)
     seen: set[tuple[str, int]] = set()
     for line, data in records(path, root=run):
@@ -114,7 +117,10 @@ def episodes_of(run: Path, step: int) -> Iterator[Recorded]:
 
 
 def record_of(data: Any, *, step: int, line: int, path: Path) -> Recorded:
-    """A decoded line as an episode; RunError, naming file and line, if it is none."""
+    """Convert a decoded line to an episode.
+
+    Raises RunError, with file and line, if the line is not a recorded episode.
+    """
     try:
         record = Recorded(
             step=step,
@@ -131,7 +137,7 @@ def record_of(data: Any, *, step: int, line: int, path: Path) -> Recorded:
 
 
 def demand_whole(record: Recorded) -> None:
-    """Raise ValueError, in a few words, for an episode that a rollout cannot have made."""
+    """Raise ValueError if a rollout cannot have produced this episode."""
     episode, advantages = record.episode, record.advantages
     if episode.branch_of is not None and not 0 <= episode.branch_of < record.member:
         raise ValueError(f"branch_of {episode.branch_of} is not an earlier member of its group")
@@ -170,16 +176,16 @@ def _reason(error: Exception) -> str:
 
 
 def file_of(run: Path, step: int) -> Path:
-    """Where the episodes of a step stand."""
+    """Return the path of the file with the episodes of a step."""
     return run / "episodes" / f"{step:06d}.jsonl"
 
 
 def read_metrics(path: Path) -> dict[int, dict[str, float]]:
-    """Step to metrics. A step that was done again after a resume counts as done the last time.
+    """Read metrics.jsonl; return step to metrics. For a repeated step, the last line counts.
 
-    Values that are not numbers are left out: they are not curves. A number that is too large for a
-    float becomes infinite. A missing file means that the run has not finished a step. Raises
-    RunError naming file and line.
+    Values that are not numbers are left out. A number that is too large for a float becomes
+    infinite. A missing file means that the run has not finished a step. Raises RunError, with
+    file and line, for an invalid line.
     """
     rows: dict[int, dict[str, float]] = {}
     if not os.path.lexists(path):
@@ -204,7 +210,10 @@ def _float(value: float) -> float:
 
 
 def read_summary(path: Path) -> Summary | None:
-    """What summary.json says; None where there is none yet. RunError if it cannot be read."""
+    """Read summary.json; return None if it does not exist yet.
+
+    Raises RunError if it cannot be read.
+    """
     if not os.path.lexists(path):
         return None
     try:
@@ -219,25 +228,26 @@ def read_summary(path: Path) -> Summary | None:
 
 
 def decode(data: bytes) -> Any:
-    """The JSON value in `data`; raises ValueError where there is none.
+    """Decode a JSON value; raise ValueError if `data` is not valid JSON.
 
-    A lone surrogate, which JSON can escape but no text can hold, becomes its code in brackets.
+    A lone surrogate, which JSON can escape but UTF-8 cannot encode, becomes its code in brackets.
     """
     try:
         value = json.loads(data.decode())
         if b"\\ud" not in data and b"\\uD" not in data:
             return value
         text = json.dumps(value, ensure_ascii=False)
-        return json.loads(_SURROGATE.sub(lambda lone: f"\u27e8U+{ord(lone[0]):04X}\u27e9", text))
+        text = LONE_SURROGATE.sub(lambda lone: f"\u27e8U+{ord(lone[0]):04X}\u27e9", text)
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
 def records(path: Path, *, root: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of a file of JSON lines; raises RunError naming file and line.
+    """Yield (line number, object) of a file of JSON lines.
 
-    An incomplete last line is left out: the run is being written, or was killed. Only a regular
-    file inside `root` is read.
+    An incomplete last line is left out: the run is in progress, or was killed. Only a regular
+    file inside `root` is read. Raises RunError, with file and line, for an invalid line.
     """
     try:
         with open_regular(path, root=root) as lines:

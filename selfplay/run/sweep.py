@@ -2,9 +2,9 @@
 
     selfplay train -m +experiment=tiny/quickstart credit=grpo,rloo seed=0,1,2 run.name=ablation
 
-A sweep is a folder of run folders with a `sweep.json` that says what each was made with. Every run
-has a process of its own, so that none inherits another's random state. The same command goes on
-with a sweep that was stopped.
+A sweep is a folder of run folders with a `sweep.json` that lists the overrides of each run. Every
+run has a process of its own, so that no run inherits the random state of another. The same command
+continues a sweep that was stopped.
 """
 
 import json
@@ -38,25 +38,28 @@ class Point:
     """One run of a sweep."""
 
     name: str
-    """Its folder's name."""
+    """Name of the run folder."""
     choices: Mapping[str, str]
     """The value of every swept key."""
     overrides: tuple[str, ...]
-    """Its whole command line, without the run's place."""
+    """All overrides of the run, without run.folder and run.name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """All runs that one command line asks for."""
+    """All runs of one command line."""
 
     command: tuple[str, ...]
-    """Its arguments."""
+    """Arguments of the command line."""
     points: tuple[Point, ...]
-    """The runs, the last swept key changing fastest."""
+    """The runs; the last swept key changes fastest."""
 
 
 def plan(overrides: Sequence[str]) -> Sweep:
-    """Every combination of the values listed; ConfigError if none is."""
+    """Return a run for every combination of the listed values.
+
+    Raises ConfigError if no override lists several values, or if the runs are too many.
+    """
     fixed: list[str] = []
     swept: dict[str, list[str]] = {}
     for text in overrides:
@@ -97,15 +100,15 @@ def run(
     jobs: int = 1,
     tell: Callable[[str], None] = print,
 ) -> list[str]:
-    """Make the runs that are not there yet; returns the names of those that failed.
+    """Train or resume the runs that have not ended; return the names of those that failed.
 
     Args:
-        folder: Where the run folders go.
-        sweep: What to run.
+        folder: The folder of the sweep, which holds the run folders.
+        sweep: The runs.
         arguments: Further arguments of `selfplay train`, such as --config-dir.
         trusted: Packages whose code the configs name, for runs that are resumed.
-        jobs: Runs side by side.
-        tell: Shows a line of progress.
+        jobs: Number of runs at the same time.
+        tell: Prints a line of progress.
     """
     if jobs < 1:
         raise ConfigError(f"--jobs: at least 1 is needed, not {jobs}")
@@ -125,12 +128,12 @@ def run(
         else:
             what = [*arguments, *point.overrides, f"run.folder={folder}", f"run.name={point.name}"]
         tell(title)
-        # Side by side their lines would be mixed, so each has a log beside its folder.
+        # Lines of parallel runs would be mixed, so each run has a log file next to its folder.
         with (folder / f"{point.name}.log").open("a") as log:
             command = [sys.executable, "-m", "selfplay", "train", *what]
             process = subprocess.Popen(command, stdout=log, stderr=log)
             processes.append(process)
-            if stopping.is_set():  # started while the interruption was being dealt with
+            if stopping.is_set():  # the process started during the interruption
                 process.terminate()
             code = process.wait()
         if code:
@@ -141,7 +144,7 @@ def run(
     with ThreadPoolExecutor(jobs) as pool:
         try:
             return [name for name in pool.map(one, enumerate(sweep.points, 1)) if name]
-        except BaseException:  # an interruption: start no more, and end what was started
+        except BaseException:  # an interruption: start no more runs, and end the started ones
             stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
             for process in processes:
@@ -150,7 +153,7 @@ def run(
 
 
 def read(folder: Path) -> Sweep:
-    """The sweep of a folder; RunError if there is none."""
+    """Read the sweep of a folder; raise RunError if there is none."""
     path = folder / FILE
     try:
         with open_regular(path, root=folder) as file:
@@ -161,7 +164,7 @@ def read(folder: Path) -> Sweep:
 
 
 def _claim(folder: Path, sweep: Sweep) -> None:
-    """Make the sweep's folder, or see that it is this very sweep's."""
+    """Create the sweep's folder, or check that an existing folder holds the same sweep."""
     if (folder / FILE).is_file():
         if read(folder).points != sweep.points:
             raise RunError(

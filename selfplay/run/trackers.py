@@ -1,8 +1,8 @@
-"""Trackers: a run's figures sent to TensorBoard, Weights & Biases or MLflow as well.
+"""Trackers: a run's metrics are also sent to TensorBoard, Weights & Biases or MLflow.
 
-The names are those of metrics.jsonl. A run that is resumed goes on in the same record there: it
-computes the steps after its checkpoint again and sends them again, with the same figures. One that
-was rolled back sends others for them.
+The names are those of metrics.jsonl. A resumed run continues its record at the tracker: it computes
+the steps after its checkpoint again and sends the same values again. After a rollback it sends new
+values for the discarded steps.
 """
 
 import json
@@ -17,18 +17,18 @@ from uuid import uuid4
 from selfplay.errors import ConfigError, one_line
 
 PLACE = "trackers"
-"""Folder of the run in which trackers keep their files and the names of their records."""
+"""Folder of the run for the trackers' files and the ids of their records."""
 
 
 class Tracker(Protocol):
-    """One place that figures are sent to."""
+    """A service that receives the metrics of a run."""
 
     def begin(self, folder: Path, config: Mapping[str, Any], step: int) -> None:
-        """Open the record of the run at `folder`, or go on with it behind `step`; -1: anew."""
+        """Open a new record for the run at `folder` if `step` is -1; else continue after `step`."""
         ...
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send a step's figures."""
+        """Send the metrics of a step."""
         ...
 
     def end(self, *, failed: bool) -> None:
@@ -43,25 +43,25 @@ class TensorBoard:
         _require("tensorboard", "tensorboard")
 
     def begin(self, folder: Path, config: Mapping[str, Any], step: int) -> None:
-        """A new event file, in which what came after `step` counts no longer."""
+        """Open an event file that invalidates all values after `step`."""
         from torch.utils.tensorboard import SummaryWriter
 
         place = folder / PLACE / "tensorboard"
         self._writer = SummaryWriter(str(place), purge_step=step + 1 if step >= 0 else None)
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A scalar per figure."""
+        """Write each metric as a scalar."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def end(self, *, failed: bool) -> None:
-        """Close the file."""
+        """Close the event file."""
         self._writer.close()
 
 
 class WandB:
-    """Weights & Biases. Offline, `wandb sync RUN/trackers/wandb/offline-run-*` sends it later."""
+    """Weights & Biases. `wandb sync RUN/trackers/wandb/offline-run-*` uploads an offline run."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class WandB:
         mode: Literal["online", "offline"] = "online",
     ) -> None:
         """Args:
-        project: Where the run appears.
-        entity: The user or team; the account's own where None. The key is in WANDB_API_KEY.
-        mode: offline keeps everything in the run folder until it is synced.
+        project: The W&B project of the run.
+        entity: User or team; None: the account's default. The API key is read from WANDB_API_KEY.
+        mode: "offline" keeps everything in the run folder until it is synced.
         """
         _require("wandb", "wandb")
         self.project, self.entity, self.mode = project, entity, mode
 
     def begin(self, folder: Path, config: Mapping[str, Any], step: int) -> None:
-        """A new W&B run, or the one that this run had."""
+        """Start a W&B run, or continue the earlier one."""
         import wandb
 
         name = _remembered(folder, "wandb", step, lambda: uuid4().hex[:12])
@@ -94,26 +94,26 @@ class WandB:
             config=dict(config),
             settings=wandb.Settings(silent=True),
         )
-        # Steps that come again after a resume would be refused as W&B's own, which only rise.
+        # W&B refuses its own step if it decreases, as after a resume; so "step" is a metric.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One line of the run's history."""
+        """Append a line to the history of the W&B run."""
         self._run.log({"step": step, **metrics})
 
     def end(self, *, failed: bool) -> None:
-        """Finish, as failed where it did."""
+        """Finish the W&B run; `failed` marks it as failed."""
         self._run.finish(exit_code=int(failed))
 
 
 class MLflow:
-    """MLflow, by default a database in `RUN/trackers`: `mlflow ui --backend-store-uri` shows it."""
+    """MLflow. The default is a database in `RUN/trackers` (`mlflow ui --backend-store-uri`)."""
 
     def __init__(self, *, uri: str | None = None, experiment: str | None = None) -> None:
         """Args:
-        uri: A tracking server or database; `RUN/trackers/mlflow.db` where None.
-        experiment: Its MLflow experiment; the run's own where None.
+        uri: A tracking server or database; None: `RUN/trackers/mlflow.db`.
+        experiment: The MLflow experiment; None: the run's experiment.
         """
         _require("mlflow", "mlflow")
         if uri is None or not uri.startswith("http"):
@@ -122,7 +122,7 @@ class MLflow:
         self.uri, self.experiment = uri, experiment
 
     def begin(self, folder: Path, config: Mapping[str, Any], step: int) -> None:
-        """A new MLflow run, or the one that this run had."""
+        """Start an MLflow run, or continue the earlier one."""
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
@@ -135,33 +135,33 @@ class MLflow:
             found = self._client.get_experiment_by_name(title)
             number = found.experiment_id if found else self._client.create_experiment(title)
             made = self._client.create_run(number, run_name=folder.name)
-            said = [Param(key, value[:6000]) for key, value in _settings(config)]
-            for first in range(0, len(said), 100):  # the most that one call takes, as below
-                self._client.log_batch(made.info.run_id, params=said[first : first + 100])
+            params = [Param(key, value[:6000]) for key, value in _settings(config)]
+            for first in range(0, len(params), 100):  # MLflow's limit per call
+                self._client.log_batch(made.info.run_id, params=params[first : first + 100])
             return str(made.info.run_id)
 
         self._name = _remembered(folder, "mlflow", step, make)
         self._client.update_run(self._name, status="RUNNING")
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A metric per figure; characters that MLflow refuses in names become `_`."""
+        """Send each metric; characters that MLflow refuses in names become `_`."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
         sent = [Metric(_named(name), value, now, step) for name, value in metrics.items()]
-        for first in range(0, len(sent), 1000):
+        for first in range(0, len(sent), 1000):  # MLflow's limit per call
             self._client.log_batch(self._name, metrics=sent[first : first + 1000])
 
     def end(self, *, failed: bool) -> None:
-        """Mark it as ended."""
+        """Mark the MLflow run as finished or failed."""
         self._client.set_terminated(self._name, "FAILED" if failed else "FINISHED")
 
 
 class Tracking:
     """The trackers of a run, as a context.
 
-    metrics.jsonl is the record; a tracker that breaks is told of in one line and left out from
-    then on, because a training that has run for a night is worth more than a curve elsewhere.
+    A tracker that fails is reported in one line and not called again, because it must not end a
+    training. metrics.jsonl has all values in any case.
     """
 
     def __init__(
@@ -174,41 +174,42 @@ class Tracking:
         note: Callable[[str], None],
     ) -> None:
         """Args:
-        trackers: By their names in the config.
+        trackers: Name in the config to tracker.
         folder: The run folder.
         config: The run's resolved config.
-        step: The last step that stays of a run that is resumed; -1 for a new one.
-        note: Takes the line about a tracker that broke.
+        step: The checkpoint's step of a resumed run; -1 for a new run.
+        note: Receives the line about a tracker that failed.
         """
         self._trackers, self._folder = dict(trackers), folder
         self._config, self._step, self._note = config, step, note
 
     def __enter__(self) -> "Tracking":
-        """Open all records."""
+        """Open the records of all trackers."""
         self._each(lambda tracker: tracker.begin(self._folder, self._config, self._step))
         return self
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send a step's figures to all."""
+        """Send the metrics of a step to all trackers."""
         self._each(lambda tracker: tracker.record(step, metrics))
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Close all records."""
+        """Close the records of all trackers."""
         self._each(lambda tracker: tracker.end(failed=error is not None))
 
     def _each(self, call: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
                 call(tracker)
-            except Exception as error:  # whatever a network or another library does
+            except Exception as error:  # a network or another library can raise any error
                 del self._trackers[name]
                 self._note(
-                    f"tracker {name} stopped: {one_line(error)}; metrics.jsonl has every figure"
+                    f"tracker {name} stopped: {one_line(error)}; metrics.jsonl has every value"
                 )
 
 
 def _remembered(folder: Path, name: str, step: int, make: Callable[[], str]) -> str:
-    """The name of the run's record at a tracker: that of before if it goes on, else a new one."""
+    """Return the id of the run's record at a tracker: the stored id of a resumed run, else a new
+    id from `make`, which is then stored."""
     path = folder / PLACE / f"{name}.json"
     if step >= 0 and path.is_file():
         return str(json.loads(path.read_text(encoding="utf-8"))["id"])
@@ -219,7 +220,7 @@ def _remembered(folder: Path, name: str, step: int, make: Callable[[], str]) -> 
 
 
 def _settings(node: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Every value of a config as text, by its key path."""
+    """Yield (key path, value as text) of every value of a config."""
     children = node.items() if isinstance(node, Mapping) else enumerate(node)
     for key, value in children:
         path = f"{where}.{key}" if where else str(key)
@@ -230,7 +231,7 @@ def _settings(node: Any, where: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _named(name: str) -> str:
-    """A name that MLflow takes."""
+    """Replace the characters that MLflow refuses in names."""
     return re.sub(r"[^\w\-. :/]", "_", name)
 
 

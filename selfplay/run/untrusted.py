@@ -1,9 +1,9 @@
-"""Files of a folder that somebody else may have made: no link leads out, no pipe is opened.
+"""Safe access to the files of an untrusted folder: no link leads out, no pipe is opened.
 
-A run folder can come from a stranger. It may hold symbolic links to files of the reader, and pipes
-or devices with the names of ordinary files. All code that reads or writes inside such a folder
-uses these functions. They check the folder as it is; they do not protect against a process that
-changes the folder at the same time.
+A run folder can come from another person. It may hold symbolic links to files of the reader, and
+pipes or devices with the names of ordinary files. All code that reads or writes inside such a
+folder uses these functions. They check the folder's present state; they do not protect against a
+process that changes the folder at the same time.
 """
 
 import os
@@ -75,10 +75,10 @@ def check_inside(root: Path, path: Path) -> None:
 
 
 def write_text_confined(root: Path, path: Path, text: str) -> Path:
-    """Write a text file inside `root` so that it is either whole or as it was; return `path`.
+    """Write a text file inside `root` completely or leave it unchanged; return `path`.
 
-    The text is UTF-8 with line breaks as they are; a lone surrogate is written as "?". The folder
-    of `path` has to exist. Raises RunError as `check_inside` does, and OSError from the disk.
+    The text is written as UTF-8 with its line breaks unchanged; a lone surrogate becomes "?". The
+    folder of `path` has to exist. Raises RunError like `check_inside`, and OSError from the disk.
     """
     check_inside(root, path)
     # The name is new and cannot be guessed, so no link can have it already.

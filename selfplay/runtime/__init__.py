@@ -1,59 +1,62 @@
-"""Where a run happens: in this process, or on workers and learners of a cluster."""
+"""The interface of runtimes, which run rollouts and learners in this process or on a cluster."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from selfplay.engines import ServingEngine
+from selfplay.engines import Engine
 from selfplay.errors import LearnersLost
-from selfplay.learner import Trainer
+from selfplay.learner import PolicyLearner
 from selfplay.learner.objective import Objective
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.rollout.setup import RolloutSetup
 
 
 class Runtime(Protocol):
-    """Where rollouts and learners are."""
+    """Runs the rollouts and learners of an experiment, which a config names as `runtime`."""
 
     max_staleness: int
-    """Updates that what is learned from may lie behind; 0: every step waits for the one before."""
+    """Maximum number of updates between sampling and learning; 0: synchronous steps."""
     device: str | None
-    """Where the policies of this process are, if not where their settings say."""
+    """Device of the policies in this process; None: the device of their settings."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of where the run happens."""
+        """Hints for the user about this runtime, one line each."""
         ...
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Raise ConfigError where the config asks for what is not there. Starts nothing."""
+        """Raise ConfigError if the config needs something that is missing; start nothing."""
         ...
 
-    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> ServingEngine:
-        """What serves the policies, wherever that is; the first to be asked for."""
+    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> Engine:
+        """Return the engine that serves the policies; called before the other methods."""
         ...
 
-    def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, Trainer]:
-        """One for every policy that learns; asked for once the policies are loaded."""
+    def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, PolicyLearner]:
+        """Return a learner for every policy that learns; called after the policies are loaded."""
         ...
 
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
-        """What plays the jobs of training, or of an evaluation; with a lag, from any thread."""
+        """Return the function that plays episodes of training, or of an evaluation.
+
+        With `max_staleness` above 0 it may be called from any thread.
+        """
         ...
 
     def restart(self, lost: LearnersLost, saved: Path | None) -> None:
-        """Put new learners in place of lost ones, to be told what to go on from.
+        """Replace lost learners by new ones, whose state the caller restores.
 
         Args:
-            lost: What became of them; RunError tells of it where there are no others to be had.
-            saved: The checkpoint that will be restored, or None where nothing was learned yet.
+            lost: The reason of the loss; RunError shows it if no learners can be started.
+            saved: The checkpoint that will be restored; None if nothing was learned yet.
         """
         ...
 
     def counts(self) -> dict[str, float]:
-        """Figures of a step: those of services elsewhere, deaths, restarts and staleness."""
+        """Return a step's metrics of the workers and learners, such as deaths and restarts."""
         ...
 
     def close(self) -> None:
-        """End what was started."""
+        """End the processes that the runtime started."""
         ...

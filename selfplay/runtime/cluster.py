@@ -1,4 +1,4 @@
-"""A Ray cluster: one that is started here, or one that exists; what actors may use of it."""
+"""A Ray cluster, started here or elsewhere, and the resources of the actors on it."""
 
 import math
 import os
@@ -16,15 +16,15 @@ from selfplay.errors import ConfigError, SelfplayError, StalledError
 from selfplay.runtime.health import PlacementCheck, RayHealthCheck, shortage
 
 PORT = 6379
-"""Where a head node listens unless it is told otherwise."""
+"""Default port of a head node."""
 PATIENCE = 5.0
-"""Seconds in which a head node takes a connection, or is not there."""
+"""Timeout in seconds of a connection to a head node."""
 TICK = 1.0
-"""Most seconds of a wait between two looks at who is still alive."""
+"""Maximum number of seconds of a wait between two checks that Ray is alive."""
 
 
 def require_ray(where: str = "runtime") -> Any:
-    """The package; raises ConfigError where it is not installed."""
+    """Return the package; raise ConfigError if it is not installed."""
     if find_spec("ray") is None:
         raise ConfigError(f"{where}: needs the package ray (pip install 'selfplay[ray]')")
     import ray
@@ -33,36 +33,39 @@ def require_ray(where: str = "runtime") -> Any:
 
 
 class RayCluster:
-    """Connected when it is made. Every wait ends after `timeout` seconds and says what for; sooner
-    where Ray dies."""
+    """Connection to a Ray cluster, for the driver of a run.
+
+    Every wait ends after `timeout` seconds, or earlier if Ray dies; the error says what was waited
+    for.
+    """
 
     def __init__(self, *, address: str | None, cpus: float, timeout: float) -> None:
         """Args:
-        address: null starts a Ray on this machine; host:port or auto joins one that exists. One
-            that this process is connected to already is used in any case.
-        cpus: Cores that actors will ask for, all together.
-        timeout: Seconds of every wait.
+        address: null starts Ray on this machine; host:port or auto joins an existing cluster. A
+            cluster that this process is already connected to is used in any case.
+        cpus: Total number of cores that actors will request.
+        timeout: Maximum number of seconds of every wait.
 
-        Raises ConfigError where the cluster is not there.
+        Raises ConfigError if there is no cluster at the address.
         """
         self.ray, self.timeout = require_ray(), timeout
         self._group: Any = None
         self._bundles: list[dict[str, float]] = []
-        self._places: PlacementCheck | None = None
+        self._placement: PlacementCheck | None = None
         self.ours = not self.ray.is_initialized()
         if self.ours:
             terminated = signal.getsignal(signal.SIGTERM)
             quiet = {"log_to_driver": False, "logging_level": "error"}
             if address is None:
-                # More actors than cores are allowed: they share them. One without takes a little.
+                # Actors share the cores if they request more; one without cores needs a little.
                 cores = max(os.cpu_count() or 1, math.floor(cpus) + 1)
                 self.ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
             else:
-                found = reachable(address)
-                # To a cluster that it finds itself, and to no other, Ray shows this user's token.
+                resolved = reachable(address)
+                # Ray sends this user's token only to a cluster that it finds itself.
                 here = address == "auto" and "RAY_ADDRESS" not in os.environ
                 try:
-                    self.ray.init("auto" if here else found, **quiet)
+                    self.ray.init("auto" if here else resolved, **quiet)
                 except (
                     ConnectionError,
                     RuntimeError,
@@ -71,22 +74,22 @@ class RayCluster:
                 ) as error:
                     raise ConfigError(
                         f"runtime.address: {address}: {_first_line(error)}; a cluster that was "
-                        "started where there is ~/.ray/auth_token asks for the same one here, and "
-                        "for RAY_AUTH_MODE=token"
+                        "started with ~/.ray/auth_token needs the same file here, and "
+                        "RAY_AUTH_MODE=token"
                     ) from error
             if terminated and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, terminated)  # Ray's own prints stacks and aborts
-        self._pulse = RayHealthCheck(self.ray)
+        self._health = RayHealthCheck(self.ray)
 
     def reserve(self, bundles: Sequence[Mapping[str, float]]) -> None:
-        """Set resources aside for actors: a bundle for each, such as {"CPU": 1, "GPU": 1}.
+        """Reserve one bundle of resources per actor, such as {"CPU": 1, "GPU": 1}.
 
-        Raises ConfigError where the cluster lacks them.
+        Raises ConfigError if the cluster has too few.
         """
         from ray.util.placement_group import placement_group, placement_group_table
 
         self._bundles = [{k: v for k, v in bundle.items() if v} for bundle in bundles]
-        # A bundle has something in it, and an actor without a core may yet be placed.
+        # Ray refuses an empty bundle; the actor itself may still request no core.
         bundles = [bundle or {"CPU": 0.01} for bundle in self._bundles]
         if lacking := shortage(bundles, self.ray.nodes()):
             raise ConfigError(
@@ -94,7 +97,7 @@ class RayCluster:
                 "gpus that each one asks for"
             )
         self._group = placement_group(bundles)
-        self._places = PlacementCheck(
+        self._placement = PlacementCheck(
             bundles,
             state=lambda: str(placement_group_table(self._group)["state"]),
             nodes=self.ray.nodes,
@@ -103,20 +106,20 @@ class RayCluster:
         self.get(self._group.ready(), f"{len(bundles)} places for actors in the cluster")
 
     def actor(self, kind: type, *, bundle: int, groups: Mapping[str, int] | None = None) -> Any:
-        """An actor of a class, made without arguments, with the resources of a bundle.
+        """Start an actor with the resources of a bundle.
 
-        It does not come back by itself when it dies, because what it knew would be lost; whoever
-        made it makes another.
+        Ray does not restart an actor that dies, because its state would be lost; the caller starts
+        another one.
 
         Args:
-            kind: Its class. Importable where it runs; it is not copied.
-            bundle: Index of its bundle.
-            groups: Threads by name that its methods may be called in (`method.options(
+            kind: Class of the actor, made without arguments. It is imported, not copied.
+            bundle: Index of the bundle.
+            groups: Number of threads by name in which methods can be called (`method.options(
                 concurrency_group=...)`).
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        given = {"concurrency_groups": dict(groups)} if groups else {"max_restarts": 0}
+        settings = {"concurrency_groups": dict(groups)} if groups else {"max_restarts": 0}
         resources = self._bundles[bundle]
         options = {
             "num_cpus": resources.get("CPU", 0),
@@ -126,10 +129,10 @@ class RayCluster:
             ),
             "runtime_env": {"env_vars": environment()},
         }
-        return self.ray.remote(**given)(kind).options(**options).remote()
+        return self.ray.remote(**settings)(kind).options(**options).remote()
 
     def get(self, refs: Any, what: str) -> Any:
-        """The value of an object, or of several; `what` is waited for."""
+        """Return the value of an object, or of several; `what` describes it in error messages."""
         end = time.monotonic() + self.timeout
         while True:
             left = max(0.0, end - time.monotonic())
@@ -139,44 +142,44 @@ class RayCluster:
                 self.check()
                 if left <= TICK:
                     raise StalledError(
-                        f"runtime: waited {self.timeout:g} s for {what}; see what keeps the "
-                        "cluster busy, or raise runtime.timeout"
+                        f"runtime: waited {self.timeout:g} s for {what}; check why the cluster "
+                        "is busy, or raise runtime.timeout"
                     ) from error
             except self.ray.exceptions.RayTaskError as error:
                 raise ours(error) from None
 
     def check(self, *, now: bool = False) -> None:
-        """Raise RunError where Ray is dead, or has no room any more for what was reserved.
+        """Raise RunError if Ray is dead, or if reserved resources were lost.
 
-        To be called in every wait, where it looks every few seconds. With `now`, to be called
-        before what calls Ray's head: it looks at once, and waits for a head that may come back.
+        Call it in every wait; it probes every few seconds. Call it with `now` before a call that
+        needs Ray's head; it then probes at once and waits for a head that may return.
         """
-        if not (now or self._pulse.due()):
+        if not (now or self._health.due()):
             return
-        there = self._pulse.look()
-        while now and not there:
+        alive = self._health.look()
+        while now and not alive:
             time.sleep(TICK)
-            there = self._pulse.look()
-        if there and self._places is not None:
-            self._places.look()
+            alive = self._health.look()
+        if alive and self._placement is not None:
+            self._placement.look()
 
     def put(self, value: Any) -> Any:
-        """A reference to an object that all may read; RunError where Ray is dead."""
+        """Store an object for all processes; return its reference. RunError if Ray is dead."""
         self.check(now=True)
         return self.ray.put(value)
 
     @property
     def dead(self) -> bool:
-        """Whether a look has found Ray dead."""
-        return self._pulse.dead is not None
+        """True if a probe has found Ray dead."""
+        return self._health.dead is not None
 
     def kill(self, actor: Any) -> None:
         """End an actor at once."""
         self.ray.kill(actor, no_restart=True)
 
     def close(self) -> None:
-        """Give back what was reserved; end the Ray that was started here, or leave the cluster."""
-        # A dead head would be waited for.
+        """Free the reserved resources; end Ray if it was started here, else leave the cluster."""
+        # Removing the group would wait for a dead head.
         if self.ray.is_initialized() and self._group is not None and not self.dead:
             from ray.util.placement_group import remove_placement_group
 
@@ -188,40 +191,40 @@ class RayCluster:
             self.ray.shutdown()
 
     def _end_processes(self) -> None:
-        """End the Ray that was started here at once: it waits for one of it that is stopped."""
+        """Kill the Ray processes started here, because a shutdown would wait for a stopped one."""
         node = self.ray._private.worker._global_node
         if node is not None:
             node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 def ours(error: Any) -> BaseException:
-    """What a method of an actor raised: our own errors as they were, others with Ray's report."""
+    """Return the SelfplayError that an actor's method raised, or Ray's own error."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, SelfplayError) else error
 
 
 def reachable(address: str) -> str:
-    """host:port of a cluster; raises ConfigError where nobody listens there.
+    """Return host:port of a cluster; raise ConfigError if it takes no connection.
 
-    Ray itself would wait a minute and then end the process.
+    Ray itself would wait for a minute and then end the process.
     """
-    found = address
+    resolved = address
     if address == "auto":
         require_ray()
         from ray._private.utils import read_ray_address
 
-        found = os.environ.get("RAY_ADDRESS") or read_ray_address() or ""
-        if not found:
+        resolved = os.environ.get("RAY_ADDRESS") or read_ray_address() or ""
+        if not resolved:
             raise ConfigError(
                 "runtime.address: auto: no cluster was started on this machine; run `ray start "
                 "--head` first, give host:port, or leave out the address to start one"
             )
-    if "://" in found:
+    if "://" in resolved:
         raise ConfigError(
-            f"runtime.address: {found!r} is for Ray's client; start on a node of the cluster with "
-            "auto, or give host:port of its head node"
+            f"runtime.address: {resolved!r} is for Ray's client; start on a node of the cluster "
+            "with auto, or give host:port of the head node"
         )
-    host, _, port = found.rpartition(":") if ":" in found else (found, "", str(PORT))
+    host, _, port = resolved.rpartition(":") if ":" in resolved else (resolved, "", str(PORT))
     if not host or not port.isdigit():
         raise ConfigError(f"runtime.address: {address!r} is neither auto nor host:port")
     try:
@@ -235,17 +238,17 @@ def reachable(address: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """What actors inherit: where this process finds modules, where caches and networks are."""
+    """Return the environment variables of actors: module paths, caches and networks."""
     installed = (sys.prefix, sys.base_prefix)
     paths = [str(Path(path).resolve()) for path in sys.path if path.endswith(".zip") is False]
     own = [path for path in paths if not path.startswith(installed)]
-    kept = (
+    inherited = (
         *("SELFPLAY_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "TOKENIZERS_PARALLELISM"),
         *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
     )
     return {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(own)),
-        **{name: os.environ[name] for name in kept if name in os.environ},
+        **{name: os.environ[name] for name in inherited if name in os.environ},
     }
 
 

@@ -1,4 +1,4 @@
-"""Whether the Ray under this process lives: its head, and the node of this machine."""
+"""Checks that Ray is alive: its head, the node of this machine, and the reserved resources."""
 
 import socket
 import time
@@ -8,51 +8,54 @@ from typing import Any
 from selfplay.errors import RunError
 
 EVERY = 2.0
-"""Seconds between two looks, and in which a process takes a connection and answers."""
+"""Seconds between two probes, and timeout of a connection and of its answer."""
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
-"""How a client of gRPC begins; the kernel takes connections for a process that is stopped."""
+"""First bytes of a gRPC client; the kernel accepts connections also for a stopped process."""
 SILENCE = {"raylet": 0.0, "gcs_server": 10.0}
-"""Seconds without a connection after which one of Ray's processes is dead. Nothing but death comes
-between this process and the raylet beside it; a head can be far away, or start again."""
+"""Seconds without a connection after which one of Ray's processes counts as dead. The raylet is on
+this machine, so only its death refuses a connection; a head can be far away, or restart."""
 STOPPED = 60.0
-"""Seconds without an answer after which one is stopped, or hangs, and no longer has much to do."""
+"""Seconds without an answer after which a process counts as stopped or hanging, not as busy."""
 LOST = 20.0
-"""Seconds in which a machine that was lost may come back."""
+"""Seconds in which a lost machine may return."""
 
 
 class RayHealthCheck:
-    """Looks by connecting, because a call of Ray would wait for a dead head: after a minute of
-    that Ray ends the whole process. For one that is stopped it would wait for ever."""
+    """Probes Ray's processes by connecting to them.
+
+    A call of Ray would wait for a dead head, and Ray ends the whole process after a minute of that.
+    It would wait forever for a stopped head.
+    """
 
     def __init__(self, ray: Any) -> None:
         """Args:
-        ray: The package, connected.
+        ray: The package, connected to a cluster.
         """
         context = ray.get_runtime_context()
         here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
         host, _, port = context.gcs_address.rpartition(":")
-        self._places = {
+        self._addresses = {
             "raylet": (here["NodeManagerAddress"], int(here["NodeManagerPort"])),
             "gcs_server": (host.strip("[]"), int(port)),
         }
-        self._looked = time.monotonic()
+        self._probed = time.monotonic()
         self._silent: dict[str, float] = {}
-        """Since which look each is silent: when nobody looked, nobody was."""
+        """Monotonic time of the first failed probe in a row, per process."""
         self.dead: str | None = None
-        """Which process, once it is known."""
+        """Name of the dead process; None while all are alive."""
 
     def due(self) -> bool:
-        """Whether the last look was long enough ago."""
-        return time.monotonic() - self._looked >= EVERY
+        """Return True if the last probe was at least `EVERY` seconds ago."""
+        return time.monotonic() - self._probed >= EVERY
 
     def look(self) -> bool:
-        """Whether the head answers; RunError where it or the raylet is dead or stopped."""
-        self._looked = time.monotonic()
-        for name, place in self._places.items():
+        """Return True if the head answers; RunError if it or the raylet is dead or stopped."""
+        self._probed = time.monotonic()
+        for name, address in self._addresses.items():
             try:
-                connection = socket.create_connection(place, timeout=EVERY)
+                connection = socket.create_connection(address, timeout=EVERY)
             except OSError as error:
-                # A raylet that does not refuse is there, and has much to do.
+                # A raylet that does not refuse the connection is alive and busy.
                 refused = name != "raylet" or isinstance(error, ConnectionRefusedError)
                 self._judge(name, "takes no connection", SILENCE[name] if refused else STOPPED)
                 continue
@@ -64,20 +67,20 @@ class RayHealthCheck:
         return "gcs_server" not in self._silent
 
     def _judge(self, name: str, how: str, patience: float) -> None:
-        """Raise RunError where a process was silent for long enough."""
-        since = self._silent.setdefault(name, self._looked)
-        if self._looked - since < patience:
+        """Raise RunError if a process has not answered for `patience` seconds."""
+        since = self._silent.setdefault(name, self._probed)
+        if self._probed - since < patience:
             return
-        host, port = self._places[name]
+        host, port = self._addresses[name]
         self.dead = name
         raise RunError(
-            f"runtime: Ray died under this run: its {name} at {host}:{port} {how}; what was "
-            "recorded is kept, go on with selfplay train resume=RUN"
+            f"runtime: Ray died under this run: its {name} at {host}:{port} {how}; the records of "
+            "the run are kept, continue with selfplay train resume=RUN"
         )
 
 
 def _answers(connection: socket.socket) -> bool:
-    """Whether who took a connection says anything, be it that it takes it back."""
+    """Return True if the peer sends any data or closes the connection."""
     try:
         connection.sendall(GREETING)
         connection.recv(1)
@@ -89,7 +92,7 @@ def _answers(connection: socket.socket) -> bool:
 
 
 class PlacementCheck:
-    """Whether all that was set aside for actors is still there: with a machine its places go."""
+    """Checks that the resources reserved for actors still exist, as they go with their machine."""
 
     def __init__(
         self,
@@ -100,17 +103,17 @@ class PlacementCheck:
         timeout: float,
     ) -> None:
         """Args:
-        bundles: What is set aside.
-        state: Of the placement group, in Ray's words.
-        nodes: What `ray.nodes` gives.
-        timeout: Seconds in which others may free what is needed.
+        bundles: The reserved resources.
+        state: Returns the state of the placement group, as Ray names it.
+        nodes: Returns the nodes, as `ray.nodes` does.
+        timeout: Seconds in which others may free the needed resources.
         """
         self._bundles, self._state, self._nodes, self._timeout = bundles, state, nodes, timeout
         self._lost: float | None = None
-        """Since which look something is missing."""
+        """Monotonic time since which resources are missing; None if none are."""
 
     def look(self) -> None:
-        """Raise RunError where places were lost and no others can be had."""
+        """Raise RunError if resources were lost and cannot be reserved again."""
         now = time.monotonic()
         if self._state() == "CREATED":
             self._lost = None
@@ -120,7 +123,7 @@ class PlacementCheck:
         if now - self._lost >= (LOST if lacking else self._timeout):
             raise RunError(
                 f"runtime: no room for the actors of this run: {lacking or 'others use it'}; start "
-                "machines again, or lower runtime.workers or runtime.learners; then go on with "
+                "machines again, or lower runtime.workers or runtime.learners; then continue with "
                 "selfplay train resume=RUN"
             )
 
@@ -128,15 +131,18 @@ class PlacementCheck:
 def shortage(
     bundles: Sequence[Mapping[str, float]], nodes: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """What living nodes lack for bundles, each of which must be on one of them."""
+    """Return the resources that living nodes lack for bundles; None if there are enough.
+
+    Each bundle must fit on one node.
+    """
     living = [node["Resources"] for node in nodes if node["Alive"]]
-    for name, called in (("GPU", "GPUs"), ("CPU", "cores")):
+    for name, unit in (("GPU", "GPUs"), ("CPU", "cores")):
         needs = [bundle.get(name, 0.0) for bundle in bundles]
         there = [resources.get(name, 0.0) for resources in living]
         if round(sum(needs) - sum(there), 4) > 0:  # Ray counts in steps of 1/10000
-            return f"{sum(needs):g} {called} are needed, the cluster has {sum(there):g}"
+            return f"{sum(needs):g} {unit} are needed, the cluster has {sum(there):g}"
     for bundle in bundles:
         if not any(all(has.get(n, 0.0) >= v for n, v in bundle.items()) for has in living):
-            asked = " and ".join(f"{value:g} {name}" for name, value in bundle.items())
-            return f"no machine of the cluster has {asked} for one actor"
+            needed = " and ".join(f"{value:g} {name}" for name, value in bundle.items())
+            return f"no machine of the cluster has {needed} for one actor"
     return None

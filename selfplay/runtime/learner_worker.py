@@ -1,4 +1,4 @@
-"""A learner rank: one of the processes that learn together, each from its share of the samples."""
+"""A learner rank: one of the processes that learn together, each from a part of the samples."""
 
 import gc
 import socket
@@ -20,44 +20,47 @@ from selfplay.learner.learner import Learner
 from selfplay.learner.objective import BatchCounts, Objective
 from selfplay.learner.process_group import Precision
 from selfplay.models.population import Population
-from selfplay.rollout import policies as members
+from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.runtime.rollout_worker import check_model_files
 from selfplay.types import Sample
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
-    """All that a new rank is told."""
+    """The settings of a new rank, which the driver sends."""
 
     config: Mapping[str, Any]
-    """The run's."""
+    """Config of the run."""
     objective: Objective
-    """What is maximised."""
+    """The objective that is maximised."""
     saved: Path | None
-    """A checkpoint to take bases of adapters from, and what no other folder has."""
+    """Checkpoint with the base models of adapters and the files that exist nowhere else."""
     precision: Precision
-    """What forward and backward passes compute in."""
+    """Precision of forward and backward passes."""
     gpu: bool
-    """Whether it learns on a GPU."""
+    """True if the rank learns on a GPU."""
     threads: int
-    """Torch threads; 0: as many as the rank has cores."""
+    """Number of torch threads; 0: the rank's number of cores."""
     host: str
-    """The driver's machine."""
+    """Name of the driver's machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerInfo:
-    """What the driver must know of a learner."""
+    """Properties of a learner that the driver needs."""
 
     notes: Sequence[str]
+    """Hints for the user, one line each."""
     mini_batches: int
+    """Number of optimizer steps per update."""
     seed: int
+    """Seed of the order of samples."""
     packed: bool
-    """Whether samples that share prefixes share rows."""
+    """True if samples that share prefixes share rows."""
 
 
 class LearnerWorker:
-    """An actor. All ranks are asked the same, in one order: their answers need each other."""
+    """Ray actor. Every method is collective: call it on all ranks in the same order."""
 
     def __init__(self) -> None:
         self.learners: Mapping[str, Learner] = {}
@@ -66,10 +69,10 @@ class LearnerWorker:
     # Beginning ---------------------------------------------------------------------------------
 
     def alive(self) -> None:
-        """A sign of life."""
+        """Return at once; the answer shows that the rank is alive."""
 
     def open(self, timeout: float) -> tuple[str, int]:
-        """Make the place where ranks find each other: its host and port."""
+        """Open the store through which ranks find each other; return its host and port."""
         host = _address()
         self._store = dist.TCPStore(
             host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout)
@@ -79,7 +82,7 @@ class LearnerWorker:
     def join(
         self, rank: int, count: int, place: tuple[str, int], timeout: float, gpu: bool
     ) -> None:
-        """Become one of `count` ranks."""
+        """Join the process group as one of `count` ranks."""
         patience = timedelta(seconds=timeout)
         if gpu and not torch.cuda.is_available():
             raise ConfigError(
@@ -88,7 +91,7 @@ class LearnerWorker:
             )
         store = self._store or dist.TCPStore(*place, is_master=False, timeout=patience)
         dist.init_process_group(
-            # Counts and figures go by main memory.
+            # Counts and metrics are in main memory.
             "cpu:gloo,cuda:nccl" if gpu else "gloo",
             store=store,
             rank=rank,
@@ -97,7 +100,7 @@ class LearnerWorker:
         )
 
     def begin(self, setup: LearnerConfig) -> dict[str, LearnerInfo]:
-        """Load all that learns, and cut it among the ranks where there are several."""
+        """Load all learners, and shard them if there are several ranks."""
         try:
             self._begin(setup)
         except SelfplayError as error:
@@ -108,7 +111,7 @@ class LearnerWorker:
         return self.about()
 
     def about(self) -> dict[str, LearnerInfo]:
-        """What the driver must know of the learners."""
+        """Return the properties of the learners that the driver needs."""
         return {
             name: LearnerInfo(
                 notes=learner.notes,
@@ -127,17 +130,17 @@ class LearnerWorker:
         if setup.saved is None or setup.objective.reads_reference:
             check_model_files(config, population, bases=setup.saved is not None)
         device = "cuda" if setup.gpu else "cpu"
-        policies = members.load(
+        policies = load_policies(
             population,
             config["roles"],
             warmstart=config["warmstart"],
             seed=seed,
             saved=setup.saved,
             afresh=setup.objective.reads_reference,
-            # Whole, a model may be more than a GPU holds.
+            # A whole model may be too large for a GPU.
             device="cpu" if dist.is_initialized() else device,
         )
-        self.learners = members.learners(
+        self.learners = make_learners(
             population,
             policies,
             settings=config["learner"],
@@ -146,11 +149,11 @@ class LearnerWorker:
         )
         if dist.is_initialized():
             self.spread(device, setup.precision)
-            del policies  # and with them whole tensors, such as an adapter's base
+            del policies  # frees whole tensors, such as an adapter's base
             gc.collect()
 
     def spread(self, device: str, precision: Precision) -> None:
-        """Cut the learners among the ranks."""
+        """Shard the learners over the ranks."""
         mesh = init_device_mesh(device, (dist.get_world_size(),))
         known: fsdp.Spread = {}
         for learner in self.learners.values():
@@ -161,49 +164,49 @@ class LearnerWorker:
     def logprobs(
         self, name: str, samples: Sequence[Sample], *, reference: bool = False
     ) -> list[list[float]]:
-        """Of this rank's share."""
+        """Return the log-probabilities [N][C] of this rank's samples, in nats."""
         return self.learners[name].logprobs(samples, reference=reference)
 
     def optimize(
         self, name: str, samples: Sequence[Sample], totals: BatchCounts, *, step: int
     ) -> dict[str, float]:
-        """One optimizer step; the samples are this rank's share, the figures those of all."""
+        """Make one optimizer step with this rank's samples; return the metrics of all samples."""
         return self.learners[name].optimize(samples, totals, step=step)
 
     def update_ema(self, name: str) -> None:
-        """Move the EMA."""
+        """Update the EMA of the weights."""
         self.learners[name].update_ema()
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
-        """All that learns of a policy; of other ranks than the first, nothing."""
+        """Return all learned weights of a policy on the first rank, nothing on the others."""
         keep = not dist.is_initialized() or dist.get_rank() == 0
         return fsdp.gather(self.learners[name], keep=keep)
 
     def take(self, name: str, weights: Mapping[str, torch.Tensor]) -> None:
-        """Go on with these weights."""
+        """Continue with these weights."""
         fsdp.take(self.learners[name], weights)
 
     def begin_again(self, name: str) -> None:
-        """Forget all but the weights."""
+        """Reset the learner's state except the weights."""
         self.learners[name].begin_again()
 
     # Checkpoints -------------------------------------------------------------------------------
 
     def save(self, name: str, folder: Path) -> dict[str, str]:
-        """Write this rank's part of what is known beside the weights; hashes by file."""
+        """Write this rank's part of the state, without the weights; return hashes by file."""
         if not folder.is_dir():
             raise RunError(
-                f"{socket.gethostname()} does not see {folder}: let run.folder name a folder that "
-                "all machines of the cluster have"
+                f"{socket.gethostname()} does not see {folder}; set run.folder to a folder that "
+                "all machines of the cluster share"
             )
         return sharded_checkpoint.save(self.learners[name], folder)
 
     def load(self, name: str, folder: Path) -> None:
-        """Take over what ranks of any number have written."""
+        """Load the state that any number of ranks wrote."""
         sharded_checkpoint.load(self.learners[name], folder)
 
     def load_state(self, name: str, state: Mapping[str, Any]) -> None:
-        """Take over what one process has saved."""
+        """Load the state that a learner of one process saved."""
         sharded_checkpoint.take(self.learners[name], state)
 
 

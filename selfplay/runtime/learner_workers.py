@@ -1,6 +1,6 @@
-"""The learner ranks of a run, seen from the driver: started, asked and ended together.
+"""Driver side of the learner ranks: starts, calls and ends them together.
 
-A trainer whose learners are ranks: shares of samples go out, weights come back.
+`DistributedLearner` sends each rank a part of the samples and receives the weights.
 """
 
 import socket
@@ -25,36 +25,40 @@ from selfplay.types import Sample
 
 
 class WorkerGroup(Protocol):
-    """Ranks that are asked together."""
+    """Ranks that are called together."""
 
     count: int
+    """Number of ranks."""
 
     def ask(self, method: str, *arguments: Any, **named: Any) -> list[Any]:
-        """The answers of all ranks, in their order."""
+        """Call a method on all ranks; return their results in order."""
         ...
 
     def ask_each(
         self, method: str, name: str, parts: Sequence[Any], *arguments: Any, **named: Any
     ) -> list[Any]:
-        """The same, each with a part of its own behind the policy's name."""
+        """Call a method on all ranks, each with its own part after the policy's name."""
         ...
 
     def put(self, value: Any) -> Any:
-        """What all are to be sent, to be used in place of it."""
+        """Store a value that all ranks receive; return a reference for the arguments."""
         ...
 
 
 class DistributedLearner(BaseLearner):
-    """Stands for a policy's learners on all ranks. After an update the policy has the weights."""
+    """Represents a policy's learners on all ranks in the driver.
+
+    After an update the driver's copy of the policy has the new weights.
+    """
 
     def __init__(
         self, ranks: WorkerGroup, policy: Policy, objective: Objective, about: LearnerInfo
     ) -> None:
         """Args:
-        ranks: Where it is learned.
-        policy: Whose copy in this process follows.
-        objective: What is maximised.
-        about: As the ranks tell.
+        ranks: The ranks that learn.
+        policy: The driver's copy of the policy.
+        objective: The objective that is maximised.
+        about: Properties of the learner, from the ranks.
         """
         self.ranks, self.policy, self.objective = ranks, policy, objective
         self.mini_batches, self.seed = about.mini_batches, about.seed
@@ -63,7 +67,10 @@ class DistributedLearner(BaseLearner):
         self._moved = False
 
     def update(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
-        """One pass over the samples; returns metrics. LearnersLost where a rank dies or hangs."""
+        """Make one pass over the samples and return metrics.
+
+        Raises LearnersLost if a rank dies or hangs.
+        """
         self._moved = False
         metrics = super().update(samples, step=step)
         if self._moved:
@@ -74,58 +81,58 @@ class DistributedLearner(BaseLearner):
         return metrics
 
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        """[N][C] nats, each sample's by one of the ranks."""
+        """Return log-probabilities [N][C] in nats; one of the ranks computes each sample."""
         cut = partition_by_work(samples, self.ranks.count, packed=self._packed)
-        parts = [[samples[index] for index in share] for share in cut]
+        parts = [[samples[index] for index in indices] for indices in cut]
         answers = self.ranks.ask_each("logprobs", self.policy.name, parts, reference=reference)
-        found = {
+        logprobs = {
             index: row
-            for share, rows in zip(cut, answers, strict=True)
-            for index, row in zip(share, rows, strict=True)
+            for indices, rows in zip(cut, answers, strict=True)
+            for index, row in zip(indices, rows, strict=True)
         }
-        return [found[index] for index in range(len(samples))]
+        return [logprobs[index] for index in range(len(samples))]
 
     def optimize(
         self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
     ) -> dict[str, float]:
-        """One optimizer step, to which each rank adds the gradient of its share."""
+        """Make one optimizer step with the sum of all ranks' gradients."""
         cut = partition_by_work(samples, self.ranks.count, packed=self._packed)
-        parts = [[samples[index] for index in share] for share in cut]
+        parts = [[samples[index] for index in indices] for indices in cut]
         self._moved = True
-        found: dict[str, float]
-        found, *_ = self.ranks.ask_each("optimize", self.policy.name, parts, totals, step=step)
-        return found
+        metrics: dict[str, float]
+        metrics, *_ = self.ranks.ask_each("optimize", self.policy.name, parts, totals, step=step)
+        return metrics
 
     def update_ema(self) -> None:
-        """Move the EMA."""
+        """Update the EMA of the weights."""
         self.ranks.ask("update_ema", self.policy.name)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """Those of the policy in this process."""
+        """Return the weights of the driver's copy of the policy."""
         state: Mapping[str, torch.Tensor] = self.policy.model.state_dict()
         return state
 
     def begin_again(self) -> None:
-        """Forget all but the weights that the policy has in this process."""
+        """Reset the learner's state; keep the weights of the driver's copy of the policy."""
         self._send_weights()
         self.ranks.ask("begin_again", self.policy.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: see `save_shards`."""
+        """Return nothing; `save_shards` saves the state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the policy's weights and what a learner of one process has saved."""
+        """Continue with the policy's weights and the saved state of a learner of one process."""
         self._send_weights()
         self.ranks.ask("load_state", self.policy.name, self.ranks.put(state))
 
     def save_shards(self, folder: Path) -> dict[str, str]:
-        """Have every rank write its part into a folder; hashes of all files by name."""
+        """Let every rank write its part into a folder; return the hashes of all files by name."""
         answers = self.ranks.ask("save", self.policy.name, folder.resolve())
-        return {name: found for each in answers for name, found in each.items()}
+        return {name: sha for hashes in answers for name, sha in hashes.items()}
 
     def load_shards(self, folder: Path) -> None:
-        """Go on with the policy's weights and what ranks of any number have written."""
+        """Continue with the policy's weights and the state that any number of ranks wrote."""
         self._send_weights()
         self.ranks.ask("load", self.policy.name, folder.resolve())
 
@@ -137,14 +144,14 @@ class DistributedLearner(BaseLearner):
 
 
 LEARN, LISTEN = "learn", "listen"
-"""The threads of a rank."""
+"""Names of a rank's threads."""
 GRACE = 5.0
-"""Seconds in which who is alive says so, and in which the cause of a fault comes behind its effect
-on others."""
+"""Seconds in which a living rank must answer `alive`. The cause of a failure may also arrive up to
+so many seconds after its consequences on other ranks."""
 
 
 class LearnerWorkerGroup:
-    """Actors that live and die together: a rank that waits for a dead one is of no more use."""
+    """Learner ranks that start and end together, because none can continue without the others."""
 
     def __init__(
         self,
@@ -158,66 +165,66 @@ class LearnerWorkerGroup:
         max_restarts: int,
     ) -> None:
         """Args:
-        cluster: Where they are.
-        first: Index of the first one's bundle; those of the others come behind it.
-        count: How many there are. One learns as a learner of this process would.
-        gpu: Whether each has a GPU.
-        precision: What forward and backward passes compute in.
-        timeout: Seconds of every wait.
-        max_restarts: Losses since the last checkpoint that are borne.
+        cluster: The cluster of the ranks.
+        first: Index of the first rank's bundle; those of the others follow.
+        count: Number of ranks; a single one learns exactly like a learner of this process.
+        gpu: True if each rank has a GPU.
+        precision: Precision of forward and backward passes.
+        timeout: Maximum number of seconds of every wait.
+        max_restarts: Maximum number of restarts since the last checkpoint.
         """
         self.cluster, self.first, self.count = cluster, first, count
         self.gpu, self.precision = gpu, precision
         self.timeout, self.max_restarts = timeout, max_restarts
         self._actors: list[Any] = []
-        self._borne = self._restarts = 0
+        self._losses = self._restarts = 0
         self._since: Path | None = None
 
     def trainers(
         self, players: RolloutSetup, objective: Objective
     ) -> dict[str, DistributedLearner]:
-        """Start the ranks; one trainer for every policy that learns."""
+        """Start the ranks; return a learner for every policy that learns."""
         self._players, self._objective = players, objective
         about = self._begin(players.saved)
         return {
-            name: DistributedLearner(self, players.policies[name], objective, each)
-            for name, each in about.items()
+            name: DistributedLearner(self, players.policies[name], objective, info)
+            for name, info in about.items()
         }
 
     def restart(self, lost: LearnersLost, saved: Path | None) -> None:
-        """New ranks in place of lost ones. They know what a run begins with, or a checkpoint does.
+        """Replace lost ranks by new ones, with the initial state of the run or of a checkpoint.
 
-        Raises RunError if that happens over and over again with no checkpoint in between.
+        Raises RunError after more than `max_restarts` losses without a new checkpoint.
         """
         if saved != self._since:
-            self._borne, self._since = 0, saved
-        self._bear(lost)
+            self._losses, self._since = 0, saved
+        self._count_loss(lost)
         self._begin(saved)
 
     def ask(self, method: str, *arguments: Any, **named: Any) -> list[Any]:
-        """The answers of all ranks, in their order.
+        """Call a method on all ranks; return their results in order.
 
-        Raises what a rank raised of our own errors, and LearnersLost where one dies, breaks or is
-        not done in time; the others are ended with it.
+        Raises a SelfplayError of a rank as it is, and LearnersLost if a rank dies, fails or takes
+        too long; all ranks are then ended.
         """
         return self._ask(method, [arguments] * self.count, named)
 
     def ask_each(
         self, method: str, name: str, parts: Sequence[Any], *arguments: Any, **named: Any
     ) -> list[Any]:
-        """The same, each with a part of its own behind the policy's name."""
+        """Call a method on all ranks, each with its own part after the policy's name."""
         return self._ask(method, [(name, part, *arguments) for part in parts], named)
 
     def put(self, value: Any) -> Any:
-        """What all are to be sent, written once per machine."""
+        """Store a value that all ranks receive, once per machine; return a reference."""
         return self.cluster.put(value)
 
     def counts(self) -> dict[str, float]:
-        """How often all ranks were started again, so far."""
+        """Return the number of restarts of all ranks so far."""
         return {"runtime/learner_restarts": float(self._restarts)}
 
     def close(self) -> None:
-        """End them all."""
+        """End all ranks."""
         actors, self._actors = self._actors, []
         for actor in actors:
             self.cluster.kill(actor)
@@ -227,14 +234,14 @@ class LearnerWorkerGroup:
             try:
                 return self._start(saved)
             except LearnersLost as lost:
-                self._bear(lost)
+                self._count_loss(lost)
 
-    def _bear(self, lost: LearnersLost) -> None:
-        """Count a loss."""
-        self._borne += 1
-        if self._borne > self.max_restarts:
+    def _count_loss(self, lost: LearnersLost) -> None:
+        """Count a loss; raise RunError if there were too many."""
+        self._losses += 1
+        if self._losses > self.max_restarts:
             raise RunError(
-                f"runtime: the learners were lost {self._borne} times with no checkpoint in "
+                f"runtime: the learners were lost {self._losses} times with no checkpoint in "
                 f"between (runtime.max_restarts is {self.max_restarts}); the last time: {lost}"
             ) from lost
         self._restarts += 1
@@ -258,7 +265,7 @@ class LearnerWorkerGroup:
             saved=saved,
             precision=self.precision,
             gpu=self.gpu,
-            # One rank computes as this process would; several have the cores set aside for them.
+            # One rank computes like this process; several use their reserved cores.
             threads=torch.get_num_threads() if alone else 0,
             host=socket.gethostname(),
         )
@@ -269,41 +276,41 @@ class LearnerWorkerGroup:
     def _ask(
         self, method: str, each: Sequence[tuple[Any, ...]], named: Mapping[str, Any]
     ) -> list[Any]:
-        """Ask the first ranks, one with each tuple of arguments."""
+        """Call a method on the first ranks, one per tuple of arguments."""
         if not self._actors:
             raise LearnersLost("the learner ranks were ended")
         refs = [
             getattr(actor, method).options(concurrency_group=LEARN).remote(*arguments, **named)
             for actor, arguments in zip(self._actors, each, strict=False)
         ]
-        found: dict[int, Any] = {}
+        results: dict[int, Any] = {}
         faults: dict[int, Exception] = {}
         end = time.monotonic() + self.timeout
-        while len(found) + len(faults) < len(refs) and time.monotonic() < end:
-            waiting = [ref for rank, ref in enumerate(refs) if rank not in {*found, *faults}]
+        while len(results) + len(faults) < len(refs) and time.monotonic() < end:
+            waiting = [ref for rank, ref in enumerate(refs) if rank not in {*results, *faults}]
             left = max(0.0, end - time.monotonic())
             ready, _ = self.cluster.ray.wait(waiting, timeout=min(TICK, left))
             self.cluster.check()
             for ref in ready:
                 try:
-                    found[refs.index(ref)] = self.cluster.ray.get(ref)
+                    results[refs.index(ref)] = self.cluster.ray.get(ref)
                 except self.cluster.ray.exceptions.RayError as error:
                     faults[refs.index(ref)] = error
                     end = min(end, time.monotonic() + GRACE)
-        if len(found) == len(refs):
-            return [found[rank] for rank in range(len(refs))]
+        if len(results) == len(refs):
+            return [results[rank] for rank in range(len(refs))]
         self.cluster.check(now=True)
         silent = [] if faults else self._silent()
         self.close()
-        raise self._fault(method, faults, silent, [r for r in range(len(refs)) if r not in found])
+        raise self._fault(method, faults, silent, [r for r in range(len(refs)) if r not in results])
 
     def _silent(self) -> list[int]:
-        """The ranks that do not even say that they are there."""
+        """Return the ranks that do not answer `alive`."""
         questions = [
             actor.alive.options(concurrency_group=LISTEN).remote() for actor in self._actors
         ]
-        said, _ = self.cluster.ray.wait(questions, num_returns=len(questions), timeout=GRACE)
-        return [rank for rank, question in enumerate(questions) if question not in said]
+        answered, _ = self.cluster.ray.wait(questions, num_returns=len(questions), timeout=GRACE)
+        return [rank for rank, question in enumerate(questions) if question not in answered]
 
     def _fault(
         self,
@@ -312,7 +319,7 @@ class LearnerWorkerGroup:
         silent: Sequence[int],
         waiting: Sequence[int],
     ) -> Exception:
-        """The one error that tells of it: our own as it was, then deaths, then what broke."""
+        """Return the error to raise: a SelfplayError first, then a death, then another failure."""
         broken = self.cluster.ray.exceptions.RayTaskError
         causes = {rank: getattr(error, "cause", None) for rank, error in faults.items()}
         for cause in causes.values():
@@ -323,11 +330,11 @@ class LearnerWorkerGroup:
                 return LearnersLost(f"learner rank {rank} died ({method}): {one_line(error)}")
         for rank, error in faults.items():
             why = one_line(causes[rank] or error)
-            return LearnersLost(f"learner rank {rank} broke ({method}): {why}")
+            return LearnersLost(f"learner rank {rank} failed ({method}): {why}")
         late = silent or waiting
         names = "rank " + ", ".join(map(str, late)) if len(late) == 1 else f"ranks {list(late)}"
-        what = "says nothing" if silent else "is not done"
+        what = "does not answer" if silent else "is not done"
         return LearnersLost(
-            f"learner {names} {what} after {self.timeout:g} s ({method}); runtime.timeout is how "
-            "long that may take"
+            f"learner {names} {what} after {self.timeout:g} s ({method}); if this is too short, "
+            "raise runtime.timeout"
         )

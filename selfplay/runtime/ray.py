@@ -1,4 +1,4 @@
-"""Rollouts on Ray workers, learning on ranks of learners or in this process."""
+"""The runtime with rollouts on Ray workers, and learning on Ray workers or in this process."""
 
 import math
 import os
@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from selfplay.config.instantiate import build
-from selfplay.engines import ServingEngine
+from selfplay.engines import Engine
 from selfplay.errors import ConfigError, LearnersLost, RunError
-from selfplay.learner import Trainer
+from selfplay.learner import PolicyLearner
 from selfplay.learner.checkpoint import MANIFEST, broken, kept
 from selfplay.learner.objective import Objective
 from selfplay.learner.process_group import Precision
@@ -31,11 +31,11 @@ from selfplay.types import Episode
 
 
 class RayRuntime:
-    """Rollout workers, each with the arenas and an engine; learners where they are asked for.
+    """Runs rollouts on Ray workers with their own arenas and engines, and learners as configured.
 
-    One worker that plays while nobody learns gives the very samples of a run in one process. Tests
-    and notebooks may have called `ray.init` themselves: a Ray that this process is connected to
-    is used as it is, and left running.
+    A synchronous run with one worker gives exactly the samples of a run in one process. If this
+    process is already connected to Ray, as in tests and notebooks, that connection is used and
+    stays open.
     """
 
     def __init__(
@@ -55,24 +55,23 @@ class RayRuntime:
         max_restarts: int = 3,
     ) -> None:
         """Args:
-        workers: Actors that play.
-        learners: Ranks that learn; 0: this process does.
-        max_staleness: Updates that what is learned from may lie behind; 0: every step waits for the
-        one
-            before.
-        address: Of a cluster that exists, host:port or auto; null starts one on this machine.
-        worker_cpus: Cores set aside for each worker.
-        worker_gpus: GPUs of each worker; a part of one where it shares it.
-        learner_cpus: Cores set aside for each rank.
+        workers: Number of actors that play episodes.
+        learners: Number of learner ranks; 0: this process learns.
+        max_staleness: Maximum number of updates between sampling and learning; 0: synchronous
+            steps.
+        address: host:port of an existing cluster, or auto; null starts one on this machine.
+        worker_cpus: Cores reserved for each worker.
+        worker_gpus: GPUs of each worker; a fraction if it shares one.
+        learner_cpus: Cores reserved for each rank.
         learner_gpus: GPUs of each rank; several ranks need whole ones.
-        learner_precision: What ranks compute in. Weights, sums of gradients and the optimizer stay
+        learner_precision: Precision of the ranks' passes. Weights, gradients and the optimizer stay
             in the policy's dtype; bfloat16 is for GPUs.
-        chunks: Pieces that a worker's share of the jobs is cut into: more of them even out who has
-            longer games, fewer keep an engine's batch large.
-        timeout: Seconds of every wait: for the cluster, for a sign of life of who plays, for each
-            thing that ranks are asked.
-        max_restarts: Deaths of workers over the same jobs that are borne; and losses of learners
-            with no checkpoint in between.
+        chunks: Number of chunks per worker that a batch's jobs are divided into: more chunks
+            balance episodes of different lengths, fewer keep an engine's batch large.
+        timeout: Maximum number of seconds of every wait: for the cluster, for a worker's next
+            engine step, for a call of the ranks.
+        max_restarts: Maximum number of worker deaths over the same jobs, and of learner losses
+            without a checkpoint in between.
         """
         least = {"workers": 1, "chunks": 1}
         given: dict[str, float] = {
@@ -87,18 +86,18 @@ class RayRuntime:
             "max_restarts": max_restarts,
         }
         for name, value in given.items():
-            if not value >= least.get(name, 0):  # nor where it is no number
-                raise ValueError(f"{name} is at least {least.get(name, 0)}, not {value}")
+            if not value >= least.get(name, 0):  # also if it is NaN
+                raise ValueError(f"{name} must be at least {least.get(name, 0)}, not {value}")
         if not 0 < timeout < math.inf:
-            raise ValueError(f"timeout is a number of seconds, not {timeout}")
+            raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
         if not learners and (learner_gpus or learner_precision != "float32"):
             raise ValueError(
-                "learner_gpus and learner_precision are of ranks, and learners=0 has none; set "
-                "learners to at least 1, or policy.device and policy.dtype for this process"
+                "learner_gpus and learner_precision need learner ranks, and learners=0 has none; "
+                "set learners to at least 1, or policy.device and policy.dtype for this process"
             )
         if learners > 1 and learner_gpus != int(learner_gpus):
             raise ValueError(
-                f"learner_gpus is a whole number for several ranks, not {learner_gpus}"
+                f"learner_gpus must be a whole number for several ranks, not {learner_gpus}"
             )
         self.workers, self.learners, self.max_staleness = workers, learners, max_staleness
         self.address, self.chunks = address, chunks
@@ -113,23 +112,25 @@ class RayRuntime:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of where the run happens."""
+        """Hints for the user about this runtime, one line each."""
         cores = os.cpu_count() or 1
         asked = self._total("CPU")
         if self.address is None and asked > cores:
-            return [f"runtime: actors ask for {asked:g} cores and share the {cores} there are"]
+            return [
+                f"runtime: actors request {asked:g} cores and share the {cores} of this machine"
+            ]
         return []
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Raise ConfigError where there is no Ray, no cluster, or no GPU that is asked for."""
+        """Raise ConfigError if Ray, the cluster or a requested GPU is missing."""
         ray = require_ray()
         if config["engine"].get("sleep"):
             raise ConfigError(
-                "engine.sleep: the engines of workers do not sleep; set engine.sleep=false, or "
+                "engine.sleep: engines of workers cannot sleep; set engine.sleep=false, or "
                 "runtime=local"
             )
         if self.address is not None:
-            # What auto stands for is known where the run is started; a config is right anywhere.
+            # auto is resolved when the run starts; a config can be checked on any machine.
             if self.address != "auto":
                 reachable(self.address)
             return
@@ -137,19 +138,18 @@ class RayRuntime:
         gpus = self._total("GPU")
         if gpus and not ray.is_initialized() and gpus > torch.cuda.device_count():
             raise ConfigError(
-                f"runtime: {gpus:g} GPUs are asked for, this machine has "
+                f"runtime: {gpus:g} GPUs are requested, this machine has "
                 f"{torch.cuda.device_count()}; lower runtime.worker_gpus or runtime.learner_gpus, "
                 "or give the address of a cluster"
             )
 
-    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> ServingEngine:
-        """What tells the workers, for whom places are set aside now."""
+    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> Engine:
+        """Reserve the resources of all actors; return the engine that forwards to the workers."""
         self.cluster = RayCluster(
             address=self.address,
             cpus=self._total("CPU"),
             timeout=self.timeout,
         )
-        self.cluster.reserve([self._worker] * self.workers + [self._learner] * self.learners)
         self._workers = RolloutWorkers(
             self.cluster,
             count=self.workers,
@@ -157,12 +157,13 @@ class RayRuntime:
             timeout=self.timeout,
             max_restarts=self.max_restarts,
         )
+        self.cluster.reserve([self._worker] * self.workers + [self._learner] * self.learners)
         self._engine = RemoteEngine(tell=self._workers.tell, put=self.cluster.put)
         return self._engine
 
-    def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, Trainer]:
-        """The ranks of learners, or the learners of this process; workers begin to load."""
-        # Together they have the threads that this process would have.
+    def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, PolicyLearner]:
+        """Start the workers; return the learners on ranks, or those of this process."""
+        # All workers together use the number of threads of this process.
         threads = max(1, torch.get_num_threads() // self.workers)
         self._workers.start(
             lambda: WorkerConfig(
@@ -189,40 +190,42 @@ class RayRuntime:
         return self._ranks.trainers(players, objective)
 
     def restart(self, lost: LearnersLost, saved: Path | None) -> None:
-        """New ranks in place of all; RunError where that happens too often."""
+        """Replace all ranks by new ones; raises RunError after too many losses."""
         if self._ranks is None:
             raise RunError(str(lost)) from lost
         self._ranks.restart(lost, saved)
 
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
-        """What gives jobs to workers, once they know what the services here know."""
+        """Return the function that plays jobs on workers.
+
+        It first sends the states of the driver's services.
+        """
 
         def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-            first = partial(self._send_states, players.world.services)
+            first = partial(self._send_states, players.services)
             return self._workers.run(jobs, evaluation, first=first)
 
         return play
 
     def counts(self) -> dict[str, float]:
-        """What workers counted, deaths and restarts, and the seconds of publishing."""
+        """Return the workers' metrics, deaths and restarts, and the seconds spent in `publish`."""
         seconds, self._engine.seconds = self._engine.seconds, 0.0
         ranks = self._ranks.counts() if self._ranks else {}
         return {**self._workers.counts(), **ranks, "runtime/publish_seconds": seconds}
 
     def close(self) -> None:
-        """End workers and ranks, and the Ray that was started for them."""
+        """End workers and ranks, and Ray if it was started for them."""
         if self.cluster is None:
             return
         try:
             if self._ranks:
                 self._ranks.close()
-            if hasattr(self, "_workers"):
-                self._workers.close()
+            self._workers.close()
         finally:
             self.cluster.close()
 
     def _send_states(self, services: Mapping[str, Any]) -> None:
-        """Send what services hold, where it changed: a worker must know the tasks it plays."""
+        """Send the states of services that changed, because workers need the tasks they play."""
         for name, service in services.items():
             if not hasattr(service, "load_state_dict"):
                 continue
@@ -236,18 +239,18 @@ class RayRuntime:
 
 
 def newest(saved: Path | None) -> Path | None:
-    """The newest whole checkpoint beside one, which is the last to go: its files are needed."""
+    """Return the newest complete checkpoint in the folder of one, because it is removed last."""
     if saved is None:
         return None
-    return next((place for place in kept(saved.parent) if _whole(place)), saved)
+    return next((path for path in kept(saved.parent) if _whole(path)), saved)
 
 
-def _whole(place: Path) -> bool:
-    """Whether a checkpoint is; read through once, however many workers take it."""
-    manifest = place / MANIFEST
-    return manifest.is_file() and _read_whole(place, manifest.stat().st_mtime_ns)
+def _whole(path: Path) -> bool:
+    """Return True if a checkpoint is complete; all workers share one check."""
+    manifest = path / MANIFEST
+    return manifest.is_file() and _read_whole(path, manifest.stat().st_mtime_ns)
 
 
 @cache
-def _read_whole(place: Path, written: int) -> bool:
-    return broken(place) is None
+def _read_whole(path: Path, written: int) -> bool:
+    return broken(path) is None

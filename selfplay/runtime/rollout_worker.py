@@ -1,6 +1,6 @@
-"""A rollout worker: a process with everything that plays, which the driver gives jobs.
+"""A rollout worker: a process that plays episodes for the driver.
 
-A worker's engine, which takes in what the driver tells between two of its steps.
+Its engine applies the driver's updates between two steps.
 """
 
 import pickle
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from selfplay.config.instantiate import TARGET, build
 from selfplay.config.run_config import set_up_torch
-from selfplay.engines import ServingEngine
+from selfplay.engines import Engine
 from selfplay.errors import ConfigError, EngineFailed, SelfplayError, StalledError, one_line
 from selfplay.league.snapshots import copy_of
 from selfplay.learner.checkpoint import broken
@@ -37,125 +37,123 @@ from selfplay.types import Completion, Episode, Request
 
 
 class EngineDied(RuntimeError):
-    """An engine broke. The worker that has it is of no more use: another takes its place."""
+    """Raised if an engine failed; its worker cannot continue and is replaced."""
 
 
 class UpdateQueue:
-    """Changes that wait to be followed, in the order in which the driver told of them."""
+    """Updates that wait to be applied, in the order in which the driver sent them."""
 
     def __init__(self) -> None:
         self._changes: deque[Change] = deque()
         self._number = 0
-        self._came = Condition()
+        self._arrived = Condition()
 
     def put(self, number: int, change: Change) -> None:
-        """The change of this number has come."""
-        with self._came:
+        """Add the update with this number."""
+        with self._arrived:
             self._changes.append(change)
             self._number = max(self._number, number)
-            self._came.notify_all()
+            self._arrived.notify_all()
 
     def begin(self, number: int, changes: Sequence[Change]) -> None:
-        """What was told before there was this inbox; what was told since may have come already."""
-        with self._came:
+        """Insert the updates sent before this worker started; later ones may be here already."""
+        with self._arrived:
             self._changes.extendleft(reversed(changes))
             self._number = max(self._number, number)
-            self._came.notify_all()
+            self._arrived.notify_all()
 
     def wait(self, number: int, timeout: float) -> None:
-        """Return when all changes up to this number have come; StalledError where they do not."""
-        with self._came:
-            if not self._came.wait_for(lambda: self._number >= number, timeout):
+        """Wait until all updates up to this number are here; StalledError if they are late."""
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: self._number >= number, timeout):
                 raise StalledError(
-                    f"runtime: waited {timeout:g} s for change {number} of the driver"
+                    f"runtime: waited {timeout:g} s for update {number} of the driver"
                 )
 
     def take(self, *, held: tuple[type[Change], ...] = ()) -> list[Change]:
-        """What can be followed now, without changes of the kinds in `held` and those of the same
-        policies behind them."""
-        with self._came:
-            found, left, names = [], deque[Change](), set()
+        """Remove and return the updates that can be applied now.
+
+        Updates of the types in `held`, and later ones of the same policies, stay in the queue.
+        """
+        with self._arrived:
+            ready, left, names = [], deque[Change](), set()
             for change in self._changes:
                 name = None if isinstance(change, LoadState) else change.policy
                 if isinstance(change, held) or name in names:
                     names.add(name)
                     left.append(change)
                 else:
-                    found.append(change)
+                    ready.append(change)
             self._changes = left
-            return found
+            return ready
 
 
-class UpdatableEngine:
-    """Serves by another engine. What breaks in that one is raised as EngineDied."""
+class UpdatableEngine(Engine):
+    """Wraps another engine and applies the driver's updates between its steps.
+
+    Raises the wrapped engine's failures as EngineDied.
+    """
 
     def __init__(
         self,
-        engine: ServingEngine,
+        engine: Engine,
         inbox: UpdateQueue,
         follow: Callable[[Change], None],
-        *,
-        partial: bool = False,
     ) -> None:
         """Args:
-        engine: What serves.
-        inbox: Where changes come in.
-        follow: Makes a change.
-        partial: Whether completions in flight go on under new weights.
+        engine: The wrapped engine.
+        inbox: Queue of the updates.
+        follow: Applies an update.
         """
         self.engine, self.inbox, self._follow = engine, inbox, follow
-        # Nobody is withdrawn while requests may be in flight.
+        # No policy is withdrawn while requests may be in flight.
         self._held: tuple[type[Change], ...] = (RemovePolicy, OffloadPolicy)
-        if not partial:
+        self.in_flight_updates = engine.in_flight_updates
+        if not self.in_flight_updates:
             self._held += (UpdateWeights,)
         self.steps = 0
-        """Steps so far: a sign of life."""
+        """Number of steps so far; its growth shows that the worker is alive."""
 
     def catch_up(self) -> None:
-        """Follow all that has come in; nothing may be in flight."""
+        """Apply all waiting updates; no requests may be in flight."""
         for change in self.inbox.take():
             self._follow(change)
 
     def step(self) -> list[Completion]:
-        """A step with the newest weights."""
+        """Apply the waiting updates, then step the engine."""
         for change in self.inbox.take(held=self._held):
             self._follow(change)
         self.steps += 1
-        return self._asked(self.engine.step)
+        return self._call(self.engine.step)
 
     def add(self, request: Request) -> None:
-        """Queue a request."""
-        self._asked(self.engine.add, request)
+        self._call(self.engine.add, request)
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
-        """Serve one more policy."""
-        self._asked(self.engine.serve, policy, model, end_ids)
+        self._call(self.engine.serve, policy, model, end_ids)
 
     def withdraw(self, policy: str) -> None:
-        """Serve a policy no longer."""
-        self._asked(self.engine.withdraw, policy)
+        self._call(self.engine.withdraw, policy)
 
     def release(self, policy: str) -> None:
-        """Give back what a policy only needs while it plays."""
-        self._asked(self.engine.release, policy)
+        self._call(self.engine.release, policy)
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
-        """Sample with these weights from now on."""
-        self._asked(self.engine.publish, policy, weights, version)
+        self._call(self.engine.publish, policy, weights, version)
 
-    def drain_counts(self) -> Mapping[str, float]:
-        """What the engine counted."""
-        counts: Mapping[str, float] = getattr(self.engine, "drain_counts", dict)()
-        return counts
+    def sleep(self) -> None:
+        self._call(self.engine.sleep)
+
+    def drain_metrics(self) -> Mapping[str, float]:
+        return self.engine.drain_metrics()
 
     def close(self) -> None:
-        """Release what the engine holds."""
-        getattr(self.engine, "close", lambda: None)()
+        self.engine.close()
 
     @staticmethod
-    def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(method: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return call(*arguments)
+            return method(*arguments)
         except EngineFailed as error:
             raise EngineDied(str(error)) from error
         except SelfplayError:
@@ -166,42 +164,42 @@ class UpdatableEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """All that a new worker is told."""
+    """The settings of a new worker, which the driver sends."""
 
     config: Mapping[str, Any]
-    """The run's."""
+    """Config of the run."""
     threads: int
-    """Torch threads."""
+    """Number of torch threads."""
     saved: Path | None
-    """A checkpoint to take the policies from."""
+    """Checkpoint to load the policies from; None: their initial models."""
     max_staleness: int
-    """Updates that samples may lie behind."""
+    """Maximum number of updates between sampling and learning."""
     timeout: float
-    """Seconds of every wait."""
+    """Maximum number of seconds of every wait."""
     host: str
-    """The driver's machine."""
+    """Name of the driver's machine."""
     number: int = 0
-    """Changes so far."""
+    """Number of updates so far."""
     changes: Sequence[Change] = ()
-    """What they come to."""
+    """Updates that produce the current state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutResult:
-    """What comes back for a chunk of jobs."""
+    """The result of a chunk of jobs, which a worker returns to the driver."""
 
     episodes: Sequence[Episode]
-    """In the jobs' order."""
+    """Episodes in the order of the jobs."""
     counts: Mapping[str, float]
-    """What services and engines counted meanwhile."""
+    """Metrics of services and engines by name."""
 
 
 class LostWorker(RuntimeError):
-    """What ends a worker and not its run: another takes its place."""
+    """Raised if a worker cannot continue but its run can; the worker is replaced."""
 
 
 class RolloutWorker:
-    """An actor with a thread that plays and one that listens, so that it hears while it plays."""
+    """Ray actor with one thread that plays and one that receives updates at the same time."""
 
     def __init__(self) -> None:
         self._inbox = UpdateQueue()
@@ -209,12 +207,12 @@ class RolloutWorker:
         self._fault: BaseException | None = None
 
     def begin(self, brief: WorkerConfig) -> None:
-        """Build and load all that plays; what goes wrong is raised by whoever plays next."""
+        """Build and load everything that plays; an error is raised by the next `run`."""
         self._timeout = brief.timeout
         try:
             self._begin(brief)
         except Exception as error:
-            self._fault = _told(error, brief)
+            self._fault = _reported(error, brief)
 
     def _begin(self, brief: WorkerConfig) -> None:
         config = brief.config
@@ -224,26 +222,24 @@ class RolloutWorker:
         self.players = RolloutSetup(config)
         if brief.saved is None:
             check_model_files(config, self.players.population)
-        engine = build(config["engine"], where="engine")
-        partial = brief.max_staleness > 0 and hasattr(engine, "partial")
-        if partial:
-            engine.partial = True
-        attentive = UpdatableEngine(engine, self._inbox, self._follow, partial=partial)
+        engine: Engine = build(config["engine"], where="engine")
+        engine.in_flight_updates = brief.max_staleness > 0 and engine.can_update_in_flight
+        attentive = UpdatableEngine(engine, self._inbox, self._follow)
         self.players.load(attentive, saved=brief.saved)
         self._engine = attentive
 
     def tell(self, number: int, change: Change) -> None:
-        """Take a change in: it is followed before the next jobs, or between two steps."""
+        """Receive an update, which is applied before the next jobs or between two steps."""
         self._inbox.put(number, change)
 
     def steps(self) -> int:
-        """Engine steps so far; -1 while it is being built."""
+        """Return the number of engine steps so far; -1 before the engine is built."""
         return -1 if self._engine is None else self._engine.steps
 
     def run(
         self, jobs: Sequence[EpisodeSpec], evaluation: str | None, number: int
     ) -> RolloutResult:
-        """Play jobs of training or of an evaluation, when all changes up to `number` are in."""
+        """Play jobs of training or of an evaluation, after all updates up to `number` are here."""
         if self._fault is not None:
             raise self._fault
         assert self._engine is not None
@@ -256,12 +252,12 @@ class RolloutWorker:
         return RolloutResult(episodes=episodes, counts=players.counts())
 
     def close(self) -> None:
-        """End the processes that services and engines have started."""
+        """End the processes that services and engines started."""
         if hasattr(self, "players"):
             self.players.close()
 
     def _follow(self, change: Change) -> None:
-        """Make a change."""
+        """Apply an update."""
         players, engine = self.players, self.players.engine
         match change:
             case AddPolicy(policy=name, player=player):
@@ -271,7 +267,7 @@ class RolloutWorker:
             case UpdateWeights(policy=name, weights=packed, version=version):
                 engine.publish(name, {} if packed is None else unpack(self._get(packed)), version)
             case LoadState(service=name, state=state):
-                players.world.services[name].load_state_dict(pickle.loads(state))
+                players.services[name].load_state_dict(pickle.loads(state))
             case RemovePolicy(policy=name):
                 players.policy_pool.remove(name)
                 engine.withdraw(name)
@@ -286,16 +282,17 @@ class RolloutWorker:
         except ray.exceptions.GetTimeoutError:
             raise
         except (OSError, ray.exceptions.RaySystemError) as error:
-            # A worker outlives the raylet beside it for a moment, as when its machine goes.
+            # When a machine is lost, its worker lives a moment longer than its raylet.
             raise LostWorker(f"its machine was lost: {one_line(error)}") from error
 
 
-def _told(error: Exception, brief: WorkerConfig) -> Exception:
-    """What the driver is told of what went wrong as a worker began."""
+def _reported(error: Exception, brief: WorkerConfig) -> Exception:
+    """Return the error that the driver receives for an error at the start of a worker."""
     host, saved = socket.gethostname(), brief.saved
     if saved is not None and saved.parent.is_dir() and broken(saved):
-        # Training went on and dropped it; where nothing is seen of any, that is what is wrong.
-        return LostWorker(f"checkpoint {saved} went while it was read")
+        # Training has removed this checkpoint in the meantime. If this machine sees no folder of
+        # checkpoints at all, the original error is raised.
+        return LostWorker(f"checkpoint {saved} was removed while it was read")
     if isinstance(error, SelfplayError) and host != brief.host:
         return type(error)(f"worker on {host}: {error}")
     return error
@@ -304,19 +301,19 @@ def _told(error: Exception, brief: WorkerConfig) -> Exception:
 def check_model_files(
     config: Mapping[str, Any], population: Population, *, bases: bool = False
 ) -> None:
-    """Raise ConfigError where a warm start is needed that this machine has not.
+    """Raise ConfigError if a policy needs a warm start that this machine does not have.
 
-    A worker makes none: it would cost minutes, and come out otherwise on another processor.
-    `bases`: whether there is a checkpoint, which has those of adapters.
+    A worker makes no warm start: that takes minutes and gives other weights on another processor.
+    `bases` is True if a checkpoint contains the base models of adapters.
     """
     warmstart = config["warmstart"]
-    found = population.policies(config["roles"]).values()
-    nodes = [node for node in found if not (bases and node.get("lora"))]
+    policies = population.policies(config["roles"]).values()
+    nodes = [node for node in policies if not (bases and node.get("lora"))]
     if TARGET not in warmstart or all(node.get("model") for node in nodes):
         return
     place = place_of(warmstart)
     if not (place / "config.json").is_file():
         raise ConfigError(
-            f"the warm start is not in {place}; let SELFPLAY_CACHE name a folder that all machines "
-            "of the cluster have"
+            f"the warm start is not in {place}; set SELFPLAY_CACHE to a folder that all machines "
+            "of the cluster share"
         )

@@ -1,6 +1,6 @@
-"""The workers of a run, seen from the driver: jobs go out, episodes come back, deaths are borne.
+"""Driver side of the rollout workers: dispatches jobs, collects episodes, restarts dead workers.
 
-What stands in the driver for the engines of its workers.
+`RemoteEngine` takes the place of the workers' engines in the driver.
 """
 
 import time
@@ -13,6 +13,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from selfplay.engines import Engine
 from selfplay.errors import RunError, one_line
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.runtime.cluster import TICK, RayCluster, ours
@@ -35,25 +36,25 @@ from selfplay.runtime.weight_sync import (
 from selfplay.types import Completion, Episode, Request
 
 
-class RemoteEngine:
-    """A serving engine that samples nothing itself: every worker is told, and serves.
+class RemoteEngine(Engine):
+    """Forwards policies and weights to the workers, whose engines sample.
 
-    Only what learns is sent: an adapter without its base, and nothing of a frozen policy, which
-    every worker has read from the same files.
+    Sends only weights that learn: an adapter without its base, and nothing of a frozen policy,
+    which every worker reads from the same files.
     """
 
     def __init__(self, *, tell: Callable[[Change], None], put: Callable[[Any], Any]) -> None:
         """Args:
-        tell: Sends a change to all workers, those to come included.
-        put: Makes an object known to the cluster; returns a reference to it.
+        tell: Sends an update to all present and future workers.
+        put: Stores an object in the cluster and returns a reference to it.
         """
         self._tell, self._put = tell, put
         self._learned: dict[str, list[str]] = {}
         self.seconds = 0.0
-        """Spent on publishing."""
+        """Seconds spent in `publish` since they were last reset."""
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
-        """Serve one more policy: one of the run's, which workers load, or a copy of one."""
+        """Serve one more policy: one of the run, which workers load themselves, or a snapshot."""
         player = policy.rpartition("@")[0]
         if player not in self._learned:
             named = model.named_parameters()
@@ -64,16 +65,16 @@ class RemoteEngine:
         self.publish(policy, model.state_dict(), 0)
 
     def withdraw(self, policy: str) -> None:
-        """Serve a policy no longer, once no worker plays with it."""
+        """Stop serving a policy after the episodes that workers play with it."""
         del self._learned[policy]
         self._tell(RemovePolicy(policy=policy))
 
     def release(self, policy: str) -> None:
-        """Let workers give back what a policy only needs while it plays."""
+        """Let workers free what a policy needs only while it samples."""
         self._tell(OffloadPolicy(policy=policy))
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
-        """Send new weights; workers that play take them between two steps of their engines."""
+        """Send new weights, which workers apply between two steps of their engines."""
         began = time.perf_counter()
         learned = self._learned[policy] if weights else []
         packed = self._put(pack(weights, learned)) if learned else None
@@ -81,48 +82,53 @@ class RemoteEngine:
         self.seconds += time.perf_counter() - began
 
     def add(self, request: Request) -> None:
-        """Nobody plays in the driver; raises RuntimeError."""
+        """Raise RuntimeError, because the driver samples nothing."""
         raise RuntimeError(f"policy {request.policy!r} is served by workers, not by the driver")
 
     def step(self) -> list[Completion]:
-        """Nothing is ever in flight here."""
+        """Return no completions, because no request is in flight in the driver."""
         return []
 
 
 FAREWELL = 10.0
-"""Seconds that workers have to end their own processes in."""
+"""Seconds in which workers end the processes that they started."""
 PLAY, LISTEN = "play", "listen"
-"""The threads of a worker."""
+"""Names of a worker's threads."""
 
 
 @dataclass(kw_only=True, eq=False)
 class _Member:
-    """A worker's place, whoever fills it."""
+    """One worker of the fixed number, and its replacements after a death."""
 
     bundle: int
+    """Index of its resources in the cluster."""
     actor: Any = None
+    """Ray actor; None before the start and after a death."""
     chunk: int | None = None
-    """What it plays."""
+    """Index of the chunk that it plays; None while it is idle."""
     result: Any = None
-    """What that will be."""
+    """Reference to the result of the chunk."""
     steps: int | None = None
-    """Its engine's, as far as heard."""
+    """Last known number of its engine's steps."""
     heard: float = 0.0
-    """When there was last a sign of life."""
+    """Monotonic time at which its number of steps last changed."""
     asked: Any = None
-    """A question for one, not answered yet."""
+    """Reference to the answer to the open question for its number of steps."""
 
 
 @dataclass(kw_only=True)
 class _Book:
-    """What has been counted since it was last asked for."""
+    """Metrics since they were last read."""
 
     deaths: int = 0
+    """Number of worker deaths."""
     resubmitted: int = 0
+    """Number of jobs that were played again."""
     elsewhere: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Metrics of the workers' services and engines by name."""
 
     def add(self, counts: Mapping[str, float]) -> None:
-        """What a worker counted; of differences the largest."""
+        """Add a worker's metrics; of differences, keep the largest."""
         for name, value in counts.items():
             known = self.elsewhere[name]
             largest = name.endswith("difference")
@@ -130,38 +136,41 @@ class _Book:
 
 
 class RolloutWorkers:
-    """Every job's episode is taken once: of a worker that is given up nothing is heard again."""
+    """Dispatches jobs to rollout workers and replaces workers that die or hang.
+
+    Takes exactly one episode per job: results of a replaced worker are ignored.
+    """
 
     def __init__(
         self, cluster: RayCluster, *, count: int, chunks: int, timeout: float, max_restarts: int
     ) -> None:
         """Args:
-        cluster: Where they are; its first `count` bundles are theirs.
-        count: How many there are.
-        chunks: Pieces that each one's share of the jobs is cut into.
-        timeout: Seconds without a sign of life after which one counts as hanging.
-        max_restarts: Deaths over the same jobs that are borne.
+        cluster: The cluster; its first `count` bundles are for the workers.
+        count: Number of workers.
+        chunks: Number of chunks per worker that a list of jobs is divided into.
+        timeout: Seconds without an engine step after which a worker counts as hanging.
+        max_restarts: Maximum number of worker deaths per chunk before the run ends.
         """
         self.cluster, self.chunks = cluster, chunks
         self.timeout, self.max_restarts = timeout, max_restarts
         self._members = [_Member(bundle=number) for number in range(count)]
-        self._present, self._told = SyncState(), Lock()
+        self._present, self._telling = SyncState(), Lock()
         self._playing, self._closed = Lock(), False
         self._book = _Book()
         self._brief: Callable[[], WorkerConfig] | None = None
 
     def start(self, brief: Callable[[], WorkerConfig]) -> None:
-        """Start them all, without waiting for them.
+        """Start all workers without waiting for them.
 
         Args:
-            brief: Makes what a new worker is told; the changes so far are filled in.
+            brief: Makes the settings of a new worker; the updates so far are filled in.
         """
         self._brief = brief
         self._fill()
 
     def tell(self, change: Change) -> None:
-        """Tell all workers, and those who take their places later."""
-        with self._told:
+        """Send an update to all workers and to their later replacements."""
+        with self._telling:
             self._present.book(change)
             for member in self._members:
                 if member.actor is not None:
@@ -174,16 +183,17 @@ class RolloutWorkers:
         *,
         first: Callable[[], None] = lambda: None,
     ) -> list[Episode]:
-        """The episodes of the jobs, in their order; ours alone until all are there.
+        """Play jobs and return their episodes in the same order.
 
         Args:
-            jobs: What is played.
-            evaluation: Whose rollout plays; training's where None.
-            first: Done when it is these jobs' turn, such as telling what they need.
+            jobs: The jobs; other callers wait until all of these are played.
+            evaluation: Name of the evaluation whose rollout plays; None: that of training.
+            first: Called when these jobs' turn begins, such as to send the state they need.
 
-        Raises what a worker raised; RunError where they die one after another.
+        Raises what a worker raised, and RunError if too many workers die over the same jobs.
         """
-        # One play at a time: who waits here waits for one whose own waits all end.
+        # One call at a time. A caller that waits here does so for a limited time, because every
+        # wait of the other call has a timeout.
         with self._playing:
             try:
                 self.cluster.check(now=True)
@@ -191,12 +201,12 @@ class RolloutWorkers:
                 self._fill()
                 return self._play(list(cut(jobs, len(self._members) * self.chunks)), evaluation)
             finally:
-                # After an error others may still be playing: nobody will ask for what they bring.
+                # After an error other workers may still be playing; their results are ignored.
                 for member in self._members:
                     member.chunk = member.result = None
 
     def counts(self) -> dict[str, float]:
-        """Deaths, jobs that were played again, and what services and engines counted."""
+        """Return worker deaths, resubmitted jobs, and metrics of services and engines."""
         book, self._book = self._book, _Book()
         return {
             "runtime/worker_deaths": float(book.deaths),
@@ -205,7 +215,7 @@ class RolloutWorkers:
         }
 
     def close(self) -> None:
-        """End them all, and what they have started."""
+        """End all workers and the processes that they started."""
         self._closed = True
         actors = [member.actor for member in self._members if member.actor is not None]
         try:
@@ -216,12 +226,12 @@ class RolloutWorkers:
         finally:
             for actor in actors:
                 self.cluster.kill(actor)
-            # Ray must not go while another thread is still in one of its calls.
+            # Ray must not shut down while another thread is still in one of its calls.
             if self._playing.acquire(timeout=FAREWELL):
                 self._playing.release()
 
     def _fill(self) -> None:
-        """A worker for every place without one."""
+        """Start a worker in every place without one."""
         for member in self._members:
             if member.actor is None:
                 self._replace(member)
@@ -231,16 +241,16 @@ class RolloutWorkers:
         if self._closed:
             raise RunError("runtime: closed while jobs were being played")
         groups, brief = {PLAY: 1, LISTEN: 1}, self._brief()
-        with self._told:
+        with self._telling:
             now = self._present
             brief = replace(brief, number=now.number, changes=now.changes())
             member.actor = self.cluster.actor(RolloutWorker, bundle=member.bundle, groups=groups)
             self._ask(member, "begin", brief, group=PLAY)
 
     def _give_up(self, member: _Member) -> None:
-        """End a worker, and with it all that could still come from it."""
+        """End a worker and ignore its results."""
         self.cluster.kill(member.actor)
-        with self._told:  # nobody tells one that is just leaving
+        with self._telling:  # `tell` must not reach a worker that is being removed
             member.actor = member.chunk = member.result = member.asked = None
 
     def _ask(self, member: _Member, method: str, *arguments: Any, group: str) -> Any:
@@ -261,9 +271,9 @@ class RolloutWorkers:
                 why = self._take(member, done, evaluation)
                 if why is None:
                     continue
-                self.cluster.check(now=True)  # what follows calls Ray's head
+                self.cluster.check(now=True)  # the calls below need Ray's head
                 chunk = member.chunk
-                # Counted by jobs: with a machine many workers may die at once.
+                # Deaths are counted per chunk: many workers may die at once with their machine.
                 deaths[chunk] += 1
                 self._book.deaths += 1
                 self._book.resubmitted += len(chunks[chunk])
@@ -275,36 +285,36 @@ class RolloutWorkers:
                         f"(runtime.max_restarts is {self.max_restarts}); the last one: {why}"
                     )
                 self._replace(member)
-        return [episode for place in range(len(chunks)) for episode in done[place]]
+        return [episode for index in range(len(chunks)) for episode in done[index]]
 
     def _submit(
         self,
         member: _Member,
-        place: int,
+        index: int,
         chunks: Sequence[Sequence[EpisodeSpec]],
         evaluation: str | None,
         number: int,
     ) -> None:
-        member.chunk, member.heard, member.steps = place, time.monotonic(), None
-        jobs = list(chunks[place])
-        member.result = self._ask(member, "play", jobs, evaluation, number, group=PLAY)
+        member.chunk, member.heard, member.steps = index, time.monotonic(), None
+        jobs = list(chunks[index])
+        member.result = self._ask(member, "run", jobs, evaluation, number, group=PLAY)
 
     def _finished(self) -> list[_Member]:
-        """Those whose result is there, whatever it is, or who have been silent for too long."""
+        """Return the workers with a result or an error, and those that hang."""
         busy = {member.result: member for member in self._members if member.chunk is not None}
         ready, _ = self.cluster.ray.wait(list(busy), num_returns=len(busy), timeout=0)
         if not ready:
             ready, _ = self.cluster.ray.wait(list(busy), timeout=min(TICK, self.timeout / 4))
         self.cluster.check()
-        found = [busy[each] for each in ready]
+        finished = [busy[result] for result in ready]
         now = time.monotonic()
         for member in busy.values():
-            if member not in found and now - self._last_heard(member, now) > self.timeout:
-                found.append(member)
-        return found
+            if member not in finished and now - self._last_heard(member, now) > self.timeout:
+                finished.append(member)
+        return finished
 
     def _last_heard(self, member: _Member, now: float) -> float:
-        """When a worker's engine was last seen to move on."""
+        """Return the time at which a worker's number of engine steps last changed."""
         if member.asked is None:
             member.asked = self._ask(member, "steps", group=LISTEN)
         answered, _ = self.cluster.ray.wait([member.asked], timeout=0)
@@ -320,36 +330,39 @@ class RolloutWorkers:
             steps: int = self.cluster.ray.get(question, timeout=self.timeout)
             return steps
         except self.cluster.ray.exceptions.RayError:
-            return None  # its death is told by its result
+            return None  # the worker died; its result shows it
 
     def _take(
         self, member: _Member, done: dict[int, Sequence[Episode]], evaluation: str | None
     ) -> str | None:
-        """Take a worker's result; or, if it is of no more use, why."""
+        """Take a worker's result; return the reason if the worker failed, else None."""
         exceptions = self.cluster.ray.exceptions
         assert member.chunk is not None
         try:
             played: RolloutResult = self.cluster.ray.get(member.result, timeout=0)
         except exceptions.GetTimeoutError:
-            return f"no sign of life for {self.timeout:g} s (runtime.timeout)"
+            return f"no engine step for {self.timeout:g} s (runtime.timeout)"
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, EngineDied):
-                return f"its engine broke: {error.cause}"
+                return f"its engine failed: {error.cause}"
             if isinstance(error.cause, LostWorker):
                 return str(error.cause)
             raise ours(error) from None
         except exceptions.RayError as error:
             return one_line(error)
         done[member.chunk] = played.episodes
-        if evaluation is None:  # what evaluating cost is not training's
+        if evaluation is None:  # metrics of training only
             self._book.add(played.counts)
         member.chunk = member.result = None
         return None
 
 
 def cut(jobs: Sequence[EpisodeSpec], count: int) -> Iterator[list[EpisodeSpec]]:
-    """At most `count` pieces of about one length; siblings, who share task and seed, in one."""
-    groups = [list(each) for _, each in groupby(jobs, key=lambda job: (job.task.id, job.seed))]
+    """Divide jobs into at most `count` chunks of similar length.
+
+    Jobs with the same task and seed stay in one chunk.
+    """
+    groups = [list(group) for _, group in groupby(jobs, key=lambda job: (job.task.id, job.seed))]
     piece: list[EpisodeSpec] = []
     passed = pieces = 0
     for group in groups:

@@ -1,4 +1,4 @@
-"""What the driver tells its workers: weights, snapshots that come and go, what services hold."""
+"""Updates that the driver sends to its rollout workers: weights, snapshots, service states."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -8,55 +8,55 @@ import numpy as np
 import torch
 
 Packed: TypeAlias = Mapping[str, tuple[np.ndarray, str, tuple[int, ...]]]
-"""Weights by name as bytes, type and shape: Ray shares arrays between processes, not tensors."""
+"""Weights by name as (bytes, dtype, shape): Ray shares arrays between processes, not tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddPolicy:
-    """A snapshot can be seated from now on."""
+    """Serve a new snapshot of a policy."""
 
     policy: str
-    """Its name."""
+    """Name of the snapshot."""
     player: str
-    """Whose copy it is."""
+    """Name of the policy that it is a copy of."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateWeights:
-    """A policy samples with these weights from now on."""
+    """Sample with new weights of a policy."""
 
     policy: str
-    """Its name."""
+    """Name of the policy."""
     weights: Any
-    """A reference to what `pack` made; None leaves them as they are."""
+    """Reference to the packed weights; None changes only the version."""
     version: int
-    """Of the weights."""
+    """Version of the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadState:
-    """What a service of the driver holds now."""
+    """Load the current state of a service of the driver."""
 
     service: str
-    """Its name."""
+    """Name of the service."""
     state: bytes
-    """Pickled: what its `state_dict` gave."""
+    """The service's pickled `state_dict`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemovePolicy:
-    """A snapshot is not seated any more."""
+    """Stop serving a snapshot."""
 
     policy: str
-    """Its name."""
+    """Name of the snapshot."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadPolicy:
-    """A policy does not play for a while."""
+    """Free the memory of a policy that plays no episodes for a while."""
 
     policy: str
-    """Its name."""
+    """Name of the policy."""
 
 
 Change: TypeAlias = AddPolicy | UpdateWeights | LoadState | RemovePolicy | OffloadPolicy
@@ -64,16 +64,19 @@ Change: TypeAlias = AddPolicy | UpdateWeights | LoadState | RemovePolicy | Offlo
 
 @dataclass(kw_only=True)
 class SyncState:
-    """What all changes so far come to: all that a new worker needs to be told."""
+    """The state that all updates so far result in, from which a new worker starts."""
 
     number: int = 0
-    """Changes so far."""
+    """Number of updates so far."""
     served: dict[str, AddPolicy] = field(default_factory=dict)
+    """The snapshots that are served, by name."""
     published: dict[str, UpdateWeights] = field(default_factory=dict)
+    """The latest weights, by policy."""
     loaded: dict[str, LoadState] = field(default_factory=dict)
+    """The latest state, by service."""
 
     def book(self, change: Change) -> None:
-        """Count one more change."""
+        """Add one more update."""
         self.number += 1
         match change:
             case AddPolicy():
@@ -90,15 +93,15 @@ class SyncState:
                 self.published.pop(change.policy, None)
 
     def changes(self) -> list[Change]:
-        """In an order in which they can be followed."""
+        """Return the updates for a new worker, in an order in which it can apply them."""
         return [*self.loaded.values(), *self.served.values(), *self.published.values()]
 
 
 def pack(weights: Mapping[str, torch.Tensor], names: Collection[str]) -> Packed:
-    """The weights of these names; raises RuntimeError where one of them is not there."""
+    """Return the weights of these names as bytes; raises RuntimeError if one is missing."""
     absent = [name for name in names if name not in weights]
     if absent:
-        raise RuntimeError(f"{len(absent)} learned tensors are not published, {absent[0]} is one")
+        raise RuntimeError(f"{len(absent)} learned tensors are not published, such as {absent[0]}")
     return {
         name: (
             weights[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy(),
@@ -110,7 +113,7 @@ def pack(weights: Mapping[str, torch.Tensor], names: Collection[str]) -> Packed:
 
 
 def unpack(packed: Packed) -> dict[str, torch.Tensor]:
-    """The weights, which must not be written to: their memory is shared."""
+    """Return packed weights as tensors; they share memory and must not be written to."""
     return {
         name: torch.from_numpy(array).view(getattr(torch, kind)).reshape(shape)
         for name, (array, kind, shape) in packed.items()

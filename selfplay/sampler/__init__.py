@@ -1,4 +1,4 @@
-"""How the episodes of a group are sampled."""
+"""Samplers choose which episodes a step plays for each task and which of them are learned from."""
 
 from typing import ClassVar, Protocol
 
@@ -8,24 +8,28 @@ from selfplay.types import Group
 
 
 class Sampler(Protocol):
-    """Groups of episodes for one step."""
+    """Plays the groups of episodes of one step.
+
+    The config group `sampler` makes it; `prefetch` calls `sample` once per step.
+    """
 
     tree: ClassVar[bool]
-    """Whether episodes branch off one another, as some credit methods need."""
+    """True if episodes branch off one another, as some credit methods need."""
 
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
-        """The groups to learn from. The curriculum has been told of all that were played."""
+        """Return the groups to learn from. The curriculum has observed all groups that were
+        played."""
         ...
 
     def played(self) -> list[Group]:
-        """All groups of the last call, those that are not learned from too.
+        """Return all groups of the last call, also those that are not learned from.
 
-        Figures and records are about these: a choice among them is no fair picture.
+        Metrics and records cover all groups; the kept ones alone would be biased.
         """
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the last call."""
+        """Return metrics of the last call."""
         ...

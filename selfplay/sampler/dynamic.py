@@ -18,14 +18,15 @@ from selfplay.types import Group
 
 
 class Dynamic:
-    """Independent sampling until the step has as many groups with signal as it has tasks (DAPO).
+    """Independent sampling until the step has as many groups with signal as it has tasks (DAPO,
+    2503.14476).
 
-    A group has signal if two of its trajectories that are compared, `group_by` as the credit does
-    it, were paid differently: otherwise every group-relative advantage of an episode's return is
-    zero. (A credit that judges turns by their return to go may see more in a group.) After
-    `rounds` rounds the step goes on with what there is, or stops the run where there is nothing
-    (2503.14476, which stops after 10). While a curriculum still gathers tasks nothing is learned,
-    so one round is played and nothing dropped.
+    A group has signal if two of its trajectories that are compared (`group_by`, the same key as in
+    credit) have different returns: otherwise every group-relative advantage of an episode's return
+    is zero. (A credit method that judges turns by their return to go may find more signal in a
+    group.) After `rounds` rounds the step continues with the groups that it has, or stops the run
+    if it has none (the paper stops after 10). While a curriculum still gathers tasks nothing is
+    learned, so one round is played and nothing is dropped.
     """
 
     tree: ClassVar[bool] = False
@@ -33,8 +34,12 @@ class Dynamic:
     def __init__(
         self, *, group_size: int = 8, rounds: int = 10, group_by: GroupBy = "role"
     ) -> None:
-        """`group_size` is G; `rounds` bounds how often a step may ask for more tasks; `group_by`:
-        see `comparison.group_key`. A config that leaves it out gets that of its credit."""
+        """Args:
+        group_size: G, episodes per task.
+        rounds: Largest number of rounds of a step; each asks the curriculum for more tasks.
+        group_by: Key of the comparison, see `credit.base.group_key`. A config without it gets the
+            key of its credit method.
+        """
         if group_size < 1 or rounds < 1:
             raise ValueError("sampler: group_size and rounds are at least 1")
         self.group_size, self.rounds, self.group_by = group_size, rounds, group_by
@@ -44,7 +49,7 @@ class Dynamic:
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
-        """Groups with signal, at most as many as the step has tasks."""
+        """Return groups with signal, at most as many as the step has tasks."""
         kept: list[Group] = []
         wanted, self._played, self._kept = 0, [], 0
         gathering = not curriculum.ready()
@@ -73,11 +78,11 @@ class Dynamic:
         return kept[:wanted]
 
     def played(self) -> list[Group]:
-        """The groups of the last call's rounds, dropped ones too."""
+        """Return the groups of the last call's rounds, also dropped ones."""
         return self._played
 
     def metrics(self) -> dict[str, float]:
-        """Groups played and kept, and rounds it took."""
+        """Return the numbers of groups played and kept, and of rounds."""
         return {
             "groups_played": float(len(self._played)),
             "groups_kept": float(self._kept),
@@ -90,7 +95,7 @@ def has_signal(group: Group, group_by: GroupBy = "role") -> bool:
 
     The trajectory of an agent that has a turn in only one episode of the group is not compared.
     """
-    found = group_advantages(
+    advantages = group_advantages(
         learnable_turns([group], own_return), key=group_key(group_by), advantage=centred
     )
-    return any(found)
+    return any(advantages)

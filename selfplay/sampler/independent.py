@@ -10,12 +10,14 @@ from selfplay.types import Group, Task
 
 
 class Independent:
-    """G siblings per task that share task and seed and differ in what the policies sample."""
+    """Plays G siblings per task, which share task and seed and differ in the policies' samples."""
 
     tree: ClassVar[bool] = False
 
     def __init__(self, *, group_size: int = 1) -> None:
-        """`group_size` is G."""
+        """Args:
+        group_size: G, episodes per task.
+        """
         if group_size < 1:
             raise ValueError(f"sampler: group_size is at least 1, not {group_size}")
         self.group_size = group_size
@@ -24,7 +26,7 @@ class Independent:
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
-        """The step's tasks, each played G times."""
+        """Return the step's tasks, each played G times."""
         groups = play_groups(
             curriculum.tasks(step), rollout_fn, size=self.group_size, seed=seed, step=step
         )
@@ -33,11 +35,10 @@ class Independent:
         return groups
 
     def played(self) -> list[Group]:
-        """The groups of the last call."""
+        """Return the groups of the last call."""
         return self._played
 
     def metrics(self) -> dict[str, float]:
-        """Nothing to tell."""
         return {}
 
 
@@ -50,13 +51,13 @@ def play_groups(
     step: int,
     attempt: int = 0,
 ) -> list[Group]:
-    """A group of `size` episodes for every task."""
-    jobs = [
+    """Return a group of `size` episodes for every task."""
+    specs = [
         EpisodeSpec(task=task, seed=derive(seed, step, attempt, number, task.id), member=member)
         for number, task in enumerate(tasks)
         for member in range(size)
     ]
-    episodes = rollout_fn(jobs)
+    episodes = rollout_fn(specs)
     return [
         Group(
             id=f"{step}.{attempt}.{number}",

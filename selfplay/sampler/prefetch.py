@@ -1,4 +1,4 @@
-"""Where the training loop takes a step's batch from: sampled on the spot, or steps ahead."""
+"""Batches of the training loop: sampled on demand, or prefetched some steps ahead."""
 
 import time
 from collections import deque
@@ -8,113 +8,119 @@ from dataclasses import dataclass, replace
 from threading import Condition, Thread
 from typing import Any, Protocol
 
-from selfplay.config.instantiate import build
 from selfplay.curriculum import Curriculum
-from selfplay.errors import ConfigError, StalledError
-from selfplay.learner.objective import Objective
+from selfplay.errors import StalledError
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler import Sampler
 from selfplay.types import Episode, Group
 
 PATIENCE = 24 * 3600.0
-"""Seconds that the loop waits for a batch: the last resort, because what plays looks for signs of
-life in what it waits for."""
+"""Seconds that the loop waits for a batch. It is a last resort, because the rollout itself checks
+that its processes are alive."""
 REST = 600.0
-"""Seconds that the loop waits for a curriculum or a sampler to come to rest between games."""
+"""Seconds that the loop waits for curriculum and sampler to pause between games."""
 FAREWELL = 5.0
-"""Seconds that the end of a run waits for games that nobody wants any more."""
+"""Seconds that the end of a run waits for games whose results are not needed any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepBatch:
-    """What a step learns from, with what else was so when it had been sampled."""
+    """Groups of one step, with the metrics and states of the time when it was sampled.
+
+    `Batches.take` makes it; the training loop reads it.
+    """
 
     step: int
-    """The step."""
+    """Step of the batch, from 1."""
     groups: list[Group]
-    """What is learned from."""
+    """Groups to learn from."""
     played: list[Group]
-    """All that was played."""
+    """All groups that were played."""
     metrics: Mapping[str, float]
-    """Of curriculum and sampler."""
+    """Metrics of curriculum and sampler."""
     curriculum_state: Mapping[str, Any] | None = None
-    """Where it was asked for."""
+    """The curriculum's state after the batch, if the step has a checkpoint."""
 
 
 class Batches(Protocol):
-    """What the training loop asks of either."""
+    """Source of the training loop's batches: `OnDemandBatches` or `PrefetchedBatches`."""
 
     def take(self, step: int) -> StepBatch:
-        """The batch of a step; what went wrong while it was sampled is raised here."""
+        """Return the batch of a step. Raises the error that occurred while it was sampled."""
         ...
 
     def learned(self, step: int) -> None:
-        """The weights of this step are out."""
+        """Report that the weights of this step are published."""
         ...
 
     def curriculum_state(self) -> Mapping[str, Any]:
-        """The curriculum's state behind the step that was taken last."""
+        """Return the curriculum's state after the latest step that was taken."""
         ...
 
     def paused(self) -> AbstractContextManager[None]:
-        """Meanwhile no curriculum and no sampler does anything; games may go on."""
+        """Return a context in which no curriculum and no sampler runs; games may continue."""
         ...
 
     def stop(self) -> None:
-        """Sample no more, and forget what was not taken: the curriculum is about to be restored, or
-        the run ends. A later `take` begins again from where the curriculum then stands."""
+        """Stop sampling and drop batches that were not taken.
+
+        This is called before the curriculum is restored and at the end of a run. A later `take`
+        begins again from the curriculum's state at that time.
+        """
         ...
 
     def close(self) -> None:
-        """Stop, once what plays is closed: wait a little for the games that this ends."""
+        """Stop, after the rollout is closed, and wait a few seconds for the games that this
+        ends."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnDemandBatches:
-    """Each batch is sampled when it is asked for, by the weights that learn from it."""
+    """Samples each batch on demand with the current weights."""
 
     curriculum: Curriculum
-    """What is played."""
+    """Source of the tasks."""
     sampler: Sampler
-    """How."""
+    """Sampler of the groups."""
     rollout_fn: RolloutFn
-    """By whom."""
+    """Function that plays episodes."""
     seed: Callable[[], int]
-    """What the games of a batch are sampled with."""
+    """Function that returns the seed of a batch."""
 
     def take(self, step: int) -> StepBatch:
-        """Sample it now."""
+        """Sample the batch now."""
         groups = self.sampler.sample(self.curriculum, self.rollout_fn, step=step, seed=self.seed())
-        figures = {f"curriculum/{name}": each for name, each in self.curriculum.metrics().items()}
-        figures |= {f"sampler/{name}": each for name, each in self.sampler.metrics().items()}
-        return StepBatch(step=step, groups=groups, played=self.sampler.played(), metrics=figures)
+        metrics = {f"curriculum/{name}": value for name, value in self.curriculum.metrics().items()}
+        metrics |= {f"sampler/{name}": value for name, value in self.sampler.metrics().items()}
+        return StepBatch(step=step, groups=groups, played=self.sampler.played(), metrics=metrics)
 
     def learned(self, step: int) -> None:
-        """Nothing waits for it."""
+        pass
 
     def curriculum_state(self) -> Mapping[str, Any]:
-        """As it is."""
+        """Return the curriculum's present state."""
         return self.curriculum.state_dict()
 
     def paused(self) -> AbstractContextManager[None]:
-        """As always."""
+        """Return an empty context: nothing runs between calls of `take`."""
         return nullcontext()
 
     def stop(self) -> None:
-        """Nothing goes on."""
+        pass
 
     def close(self) -> None:
-        """Nothing was started."""
+        pass
 
 
 class PrefetchedBatches:
-    """A thread samples up to `lag` steps ahead of the learner.
+    """A thread samples up to `max_staleness` steps ahead of the learner.
 
-    Step s begins when step s - 1 - lag has been learned from, so that no sample begins with weights
-    more than `lag` steps behind those that learn from it. The batches come in order and are the
-    ones that would be sampled on the spot, but for the weights. What was sampled and not taken when
-    a run ends is sampled again by the run that goes on.
+    Sampling of step s begins when step s - 1 - max_staleness has been learned from, so that no
+    sample begins with weights that are more than `max_staleness` steps older than those that learn
+    from it. The batches come in order and equal the ones that would be sampled on demand, except
+    for the weights. Batches that were sampled and not taken when a run ends are sampled again by
+    the resumed run.
     """
 
     def __init__(
@@ -127,10 +133,10 @@ class PrefetchedBatches:
         patience: float = PATIENCE,
     ) -> None:
         """Args:
-        batches: What is done ahead. Its `play` may be called while another call goes on.
-        max_staleness: Steps, at least 1.
+        batches: Batches to sample ahead. Its `rollout_fn` may be called during another call.
+        max_staleness: Number of steps ahead, at least 1.
         last: Step after which nothing is sampled.
-        keeps: Whether a step's checkpoint asks for the curriculum's state.
+        keeps: Function that returns True for a step whose checkpoint needs the curriculum's state.
         patience: Seconds that `take` waits; StalledError after that.
         """
         if max_staleness < 1:
@@ -140,10 +146,10 @@ class PrefetchedBatches:
         self._ahead: _Prefetcher | None = None
         self._taken: StepBatch | None = None
         self._left: list[_Prefetcher] = []
-        """Stopped, and perhaps still in a game."""
+        """Stopped threads that may still be in a game."""
 
     def take(self, step: int) -> StepBatch:
-        """The next batch, once it is there."""
+        """Return the next batch, once it is there."""
         if self._ahead is None:
             self._ahead = _Prefetcher(self, step)
             self._ahead.start()
@@ -151,62 +157,50 @@ class PrefetchedBatches:
         return self._taken
 
     def learned(self, step: int) -> None:
-        """One more step may be begun."""
+        """Allow one more step to begin."""
         if self._ahead is not None:
             self._ahead.learned(step)
 
     def curriculum_state(self) -> Mapping[str, Any]:
-        """As it was then; RuntimeError for a step whose state was not kept."""
+        """Return the state after the latest step. Raises RuntimeError for a step whose state was
+        not kept."""
         if self._taken is None:
             return self.batches.curriculum_state()
         if self._taken.curriculum_state is None:
-            raise RuntimeError(f"the curriculum behind step {self._taken.step} was not kept")
+            raise RuntimeError(f"the curriculum's state after step {self._taken.step} was not kept")
         return self._taken.curriculum_state
 
     def paused(self) -> AbstractContextManager[None]:
-        """The thread waits, once the games of its step are over."""
+        """Return a context in which the thread waits; it begins when the games of its step are
+        over."""
         return nullcontext() if self._ahead is None else self._ahead.paused()
 
     def stop(self) -> None:
-        """Without waiting for games: those that are being played touch nothing any more."""
+        """Stop without waiting for games: the games in progress change no state any more."""
         ahead, self._ahead, self._taken = self._ahead, None, None
         if ahead is not None:
             ahead.stop()
-            self._left = [each for each in (*self._left, ahead) if each.is_alive()]
+            self._left = [thread for thread in (*self._left, ahead) if thread.is_alive()]
 
     def close(self) -> None:
-        """After that the threads die with the process."""
+        """Stop, and wait a few seconds for the threads, which otherwise end with the process."""
         self.stop()
         until = time.monotonic() + FAREWELL
-        for each in self._left:
-            each.join(max(0.0, until - time.monotonic()))
-
-
-def validate(config: Mapping[str, Any], max_staleness: int) -> None:
-    """Raise ConfigError for what would be wrong with samples of earlier weights."""
-    if not max_staleness:
-        return
-    if config["league"]:
-        raise ConfigError(
-            f"runtime.max_staleness: {max_staleness} with a league, whose matches are drawn from "
-            "the results of the step before; set max_staleness=0 or league=none"
-        )
-    objective: Objective = build(config["objective"], where="objective")
-    if not objective.off_policy:
-        raise ConfigError(
-            f"objective: it takes samples for the present weights' own, and "
-            f"runtime.max_staleness={max_staleness} makes them older; "
-            "set objective.correction=truncated (or masked)"
-        )
+        for thread in self._left:
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 class _Stopped(BaseException):
-    """Nobody wants the rest; not an Exception, so that no sampler takes it for a failed game."""
+    """Ends a stopped thread. It is not an Exception, so that no sampler takes it for a failed
+    game."""
 
 
 class _Prefetcher(Thread):
-    """One thread's work. It holds the lock but while it plays or waits, so that whoever has the
-    lock finds curriculum and sampler at rest."""
+    """One sampling thread.
+
+    It holds the lock except while it plays or waits, so that a thread that gets the lock finds
+    curriculum and sampler paused.
+    """
 
     def __init__(self, settings: PrefetchedBatches, first: int) -> None:
         super().__init__(name="batches", daemon=True)
@@ -226,12 +220,12 @@ class _Prefetcher(Thread):
                     self._changed.notify_all()
             except _Stopped:
                 pass
-            except BaseException as error:  # the loop's, which raises it
+            except BaseException as error:  # `take` raises it in the loop
                 self._error = error
                 self._changed.notify_all()
 
     def _wait_for_learner(self, step: int) -> None:
-        """However long it takes: the learner's own waits end, and `stop` ends this one."""
+        """Wait without a time limit: the learner's own waits end, and `stop` ends this one."""
         earliest = step - 1 - self._settings.max_staleness
         self._changed.wait_for(lambda: self._stopped or self._learned >= earliest)
         if self._stopped:
@@ -240,14 +234,14 @@ class _Prefetcher(Thread):
     def _sampled(self, step: int) -> StepBatch:
         begun = time.perf_counter()
         batch = self._batches.take(step)
-        figures = {**batch.metrics, "seconds/sampling": time.perf_counter() - begun}
-        kept = self._batches.curriculum_state() if self._settings.keeps(step) else None
-        return replace(batch, metrics=figures, curriculum_state=kept)
+        metrics = {**batch.metrics, "seconds/sampling": time.perf_counter() - begun}
+        state = self._batches.curriculum_state() if self._settings.keeps(step) else None
+        return replace(batch, metrics=metrics, curriculum_state=state)
 
-    def _play(self, jobs: Sequence[EpisodeSpec]) -> list[Episode]:
+    def _play(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
         self._changed.release()
         try:
-            return self._settings.batches.rollout_fn(jobs)
+            return self._settings.batches.rollout_fn(specs)
         finally:
             self._changed.acquire()
             if self._stopped:
@@ -256,9 +250,7 @@ class _Prefetcher(Thread):
     @contextmanager
     def paused(self) -> Iterator[None]:
         if not self._changed.acquire(timeout=REST):
-            raise StalledError(
-                f"no end after {REST:.0f} s of what curriculum and sampler do between games"
-            )
+            raise StalledError(f"curriculum and sampler did not pause within {REST:.0f} s")
         try:
             yield
         finally:
@@ -271,8 +263,8 @@ class _Prefetcher(Thread):
             )
             if not there:
                 raise StalledError(
-                    f"step {step}: no batch after {self._settings.patience:.0f} s; what plays its "
-                    "games neither ends nor fails"
+                    f"step {step}: no batch after {self._settings.patience:.0f} s; its games "
+                    "neither end nor fail"
                 )
             if not self._ready:
                 assert self._error is not None

@@ -1,4 +1,4 @@
-"""Resampling: more episodes than are learned from, and the clean ones of those that succeeded."""
+"""Resampling: plays more episodes than are learned from, and prefers clean successes."""
 
 from random import Random
 from typing import ClassVar
@@ -14,15 +14,15 @@ from selfplay.types import Episode, Group, Status
 class Resample:
     """Plays `oversample` times G episodes per task and keeps G (GRPO-RoC, 2508.20722).
 
-    An episode succeeds if what it paid its agents is above `threshold` in the mean. Failures and
-    successes are kept in the proportion in which they came: failures drawn uniformly, so that all
-    ways to fail stay in, successes by quality, the lowest penalty first. An episode's penalty is
-    the share of its turns that were no action, plus the arena's metric `penalty` if one is named
-    (such as the share of tool calls that failed).
+    An episode succeeds if the mean pay of its agents is above `threshold`. Failures and successes
+    are kept in the proportion in which they occurred: failures drawn uniformly, so that all kinds
+    of failure remain, and successes by quality, the lowest penalty first. The penalty of an episode
+    is the fraction of its turns without a valid action, plus the arena's metric `penalty` if one is
+    named (such as the fraction of tool calls that failed).
 
-    Failure mode: the kept successes are no sample of the policy, so the gradient is biased towards
-    what the penalty likes, and the arena's own reward never asked for it. Episodes in which the
-    arena broke are kept only where G others are lacking.
+    Failure mode: the kept successes are not a fair sample of the policy, so the gradient is biased
+    towards a low penalty, which the arena's own reward does not ask for. Episodes in which the
+    arena broke are kept only if there are fewer than G others.
     """
 
     tree: ClassVar[bool] = False
@@ -35,7 +35,12 @@ class Resample:
         threshold: float = 0.0,
         penalty: str | None = None,
     ) -> None:
-        """`group_size` is G."""
+        """Args:
+        group_size: G, episodes kept per task.
+        oversample: Episodes played for each one kept.
+        threshold: Mean pay above which an episode succeeds.
+        penalty: Arena metric that is added to the penalty.
+        """
         if group_size < 1 or oversample < 1:
             raise ValueError("sampler: group_size and oversample are at least 1")
         self.group_size, self.oversample = group_size, oversample
@@ -47,7 +52,7 @@ class Resample:
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
-        """The step's tasks with the G episodes that each keeps."""
+        """Return the step's tasks with G kept episodes each."""
         tasks = curriculum.tasks(step)
         size = self.group_size * self.oversample
         self._played = play_groups(tasks, rollout_fn, size=size, seed=seed, step=step)
@@ -59,18 +64,19 @@ class Resample:
         return self._kept
 
     def played(self) -> list[Group]:
-        """All that were played in the last call."""
+        """Return all groups that were played in the last call."""
         return self._played
 
     def metrics(self) -> dict[str, float]:
-        """Successes among the played and among the kept, and the mean penalty of both."""
-        figures: dict[str, float] = {}
+        """Return the fraction of successes and their mean penalty, among played and kept
+        episodes."""
+        metrics: dict[str, float] = {}
         for name, groups in (("played", self._played), ("kept", self._kept)):
             whole = [e for g in groups for e in g.episodes if e.status is not Status.FAILED]
             wins = [episode for episode in whole if self._succeeded(episode)]
-            figures[f"success_{name}"] = len(wins) / max(len(whole), 1)
-            figures[f"penalty_{name}"] = sum(map(self._penalty, wins)) / max(len(wins), 1)
-        return figures
+            metrics[f"success_{name}"] = len(wins) / max(len(whole), 1)
+            metrics[f"penalty_{name}"] = sum(map(self._penalty, wins)) / max(len(wins), 1)
+        return metrics
 
     def _resampled(self, group: Group, rng: Random) -> Group:
         broken, failures, successes = [], [], []

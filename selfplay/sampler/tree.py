@@ -1,8 +1,7 @@
-"""Tree sampling: several candidates at every stage, and which of them are continued.
+"""Samplers of branching episodes, which replay the first stages of a sibling and then play on.
 
-Stages of recorded episodes, and the jobs and groups that branch off them.
-
-Branching: some episodes from the start, the others from stages in the middle of those.
+`Branch` forks whole episodes at some stages; `Tree` plays several candidates at each of the first
+stages and continues some of them.
 """
 
 from collections.abc import Sequence
@@ -18,31 +17,31 @@ from selfplay.types import Episode, Group, Status, Turn
 
 
 def stage_starts(episode: Episode) -> list[int]:
-    """Where each stage begins: the index of its first turn."""
+    """Return the index of the first turn of each stage."""
     stages = [turn.stage for turn in episode.turns]
     return [i for i, stage in enumerate(stages) if i == 0 or stage != stages[i - 1]]
 
 
 def branch(group: Group, parent: int, start: int) -> EpisodeSpec:
-    """An episode that shares the turns before `start` with a sibling."""
+    """Return the spec of an episode that shares the turns before `start` with a sibling."""
     episode = group.episodes[parent]
-    job = again(episode)
-    return replace(job, prefix_turns=episode.turns[:start], branch_of=parent)
+    spec = again(episode)
+    return replace(spec, prefix_turns=episode.turns[:start], branch_of=parent)
 
 
 def again(episode: Episode) -> EpisodeSpec:
-    """An episode from the same beginning, played by the same policies."""
+    """Return the spec of an episode from the same beginning, played by the same policies."""
     return EpisodeSpec(task=episode.task, seed=episode.seed, policy_map=episode.policy_map)
 
 
 def grow(
     groups: Sequence[Group], specs: Sequence[Sequence[EpisodeSpec]], rollout_fn: RolloutFn
 ) -> list[Group]:
-    """The groups with more siblings: those of `specs`, played all at once."""
+    """Return the groups with more siblings: the episodes of `specs`, played all at once."""
     numbered = [
-        replace(job, member=len(group.episodes) + number)
+        replace(spec, member=len(group.episodes) + number)
         for group, more in zip(groups, specs, strict=True)
-        for number, job in enumerate(more)
+        for number, spec in enumerate(more)
     ]
     played = iter(rollout_fn(numbered))
     return [
@@ -52,8 +51,8 @@ def grow(
 
 
 def branch_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """`branches`: episodes that branched off a sibling; `shared_turns`: the share of all turns that
-    they did not play themselves."""
+    """Return `branches`, the number of episodes that branched off a sibling, and `shared_turns`,
+    the fraction of all turns that were replayed."""
     episodes = [episode for group in groups for episode in group.episodes]
     turns = sum(len(episode.turns) for episode in episodes)
     return {
@@ -64,21 +63,22 @@ def branch_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 Where = Literal["uniform", "surprisal"]
 Fork: TypeAlias = tuple[int, int]
-"""(episode, first of its turns that a branch plays anew)."""
+"""(index of the episode, index of the first turn that a branch plays itself)."""
 
 
 class Branch:
-    """Per task `initial` whole episodes, then branches of them, up to G (2507.19849).
+    """Plays `initial` whole episodes per task, then branches of them, up to G episodes
+    (2507.19849).
 
-    A branch replays the stages before its fork and plays on with seeds of its own. Forks lie
-    before any stage but the first. uniform: any of them. surprisal: those where the policies'
-    next tokens were most surprising compared with the episode's first stage, if by more than
-    `threshold` nats per token. That is the mean of -log p over the first `tokens` tokens that were
-    sampled, which estimates the rise of their entropy from a single sample; the paper computes
-    entropies from the ten likeliest tokens at each place, decides while it generates, and
-    branches from branches too.
+    A branch replays the stages before its fork and continues with seeds of its own. A fork lies
+    before any stage except the first. uniform: any of these stages. surprisal: the stages where the
+    policies' next tokens were most surprising compared with the episode's first stage, if by more
+    than `threshold` nats per token. Surprisal is the mean of -log p over the first `tokens` sampled
+    tokens, which estimates the rise of the entropy from a single sample; the paper computes
+    entropies from the ten likeliest tokens at each position, decides during generation, and also
+    branches from branches.
 
-    What the forks leave of the budget are more episodes from the start.
+    The rest of the budget is played as more episodes from the start.
     """
 
     tree: ClassVar[bool] = True
@@ -93,7 +93,14 @@ class Branch:
         threshold: float = 0.0,
         tokens: int = 20,
     ) -> None:
-        """`group_size` is G; `width` is the number of branches that one fork may get."""
+        """Args:
+        group_size: G, episodes per task.
+        initial: Whole episodes per task.
+        where: uniform or surprisal.
+        width: Largest number of branches of one fork.
+        threshold: Smallest rise of surprisal at a fork, in nats per token.
+        tokens: Tokens of a turn over which surprisal is averaged.
+        """
         if where not in get_args(Where):
             raise ValueError(f"sampler: no place to branch {where!r}; {get_args(Where)} are known")
         if not 1 <= initial < group_size:
@@ -109,25 +116,25 @@ class Branch:
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
-        """The step's tasks, each played G times."""
+        """Return the step's tasks, each played G times."""
         tasks = curriculum.tasks(step)
         groups = play_groups(tasks, rollout_fn, size=self.initial, seed=seed, step=step)
         budget = self.group_size - self.initial
-        jobs: list[list[EpisodeSpec]] = []
+        specs: list[list[EpisodeSpec]] = []
         for group in groups:
             forks = self._forks(group, budget, Random(derive(seed, "branch", step, group.id)))
             fresh = [again(group.episodes[0])] * (budget - len(forks))
-            jobs.append([*(branch(group, parent, start) for parent, start in forks), *fresh])
-        self._played = grow(groups, jobs, rollout_fn)
+            specs.append([*(branch(group, parent, start) for parent, start in forks), *fresh])
+        self._played = grow(groups, specs, rollout_fn)
         curriculum.observe(self._played, step)
         return self._played
 
     def played(self) -> list[Group]:
-        """The groups of the last call."""
+        """Return the groups of the last call."""
         return self._played
 
     def metrics(self) -> dict[str, float]:
-        """Episodes that branched off another, and the share of turns that were shared."""
+        """Return the number of branches, and the fraction of turns that were replayed."""
         return branch_metrics(self._played)
 
     def _forks(self, group: Group, budget: int, rng: Random) -> list[Fork]:
@@ -145,7 +152,8 @@ class Branch:
         return [fork for fork in chosen for _ in range(self.width)][:budget]
 
     def _rise(self, episode: Episode, start: int) -> float:
-        """How much more surprising the stage that begins at `start` was than the first, in nats."""
+        """Return the surprisal of the stage that begins at `start` minus that of the first, in
+        nats."""
         stages = [episode.turns[0].stage, episode.turns[start].stage]
         first, then = ([t for t in episode.turns if t.stage == stage] for stage in stages)
         return self._surprisal(then) - self._surprisal(first)
@@ -159,23 +167,27 @@ GoOn = Literal["all", "best", "random"]
 
 
 class Tree:
-    """At each of the first `depth` stages K candidates per node (2510.11062, 2508.04652).
+    """Plays K candidates per node at each of the first `depth` stages (2510.11062, 2508.04652).
 
-    A candidate is what all agents of a stage did at once. Every candidate is played to the end of
-    its episode, so its value is known as the mean return of the episodes through it: at first of
-    the one that it was sampled in. `go_on` says which candidates of a node get K candidates of
-    their own at the next stage: all of them (K^depth episodes), the best or a random one
-    (K + (depth - 1)(K - 1) episodes). The best is that whose movers were paid most, in the mean,
-    in the episode it was sampled in; a stage is then met in the proportion in which the best leads
-    there, and not as play leads there.
+    A candidate is the joint action of all agents of a stage. Every candidate is played to the end
+    of its episode, so its value is the mean return of the episodes through it: at first of the one
+    in which it was sampled. `go_on` selects the candidates of a node that get K candidates at the
+    next stage: all of them (K^depth episodes), the best or a random one (K + (depth - 1)(K - 1)
+    episodes). The best candidate is the one whose acting agents have the largest mean pay in the
+    episode in which it was sampled. With best, later stages are visited as often as the best
+    candidate leads to them, and not as often as the policies would reach them.
 
-    The replayed stages cost no tokens. Where an episode ends earlier, nothing branches off it.
+    The replayed stages cost no tokens. An episode that ends earlier gets no branches.
     """
 
     tree: ClassVar[bool] = True
 
     def __init__(self, *, candidates: int = 4, depth: int = 2, go_on: GoOn = "all") -> None:
-        """`candidates` is K."""
+        """Args:
+        candidates: K, candidates per node.
+        depth: Number of stages with candidates.
+        go_on: Candidates that are continued: all, best or random.
+        """
         if go_on not in get_args(GoOn):
             raise ValueError(f"sampler: go_on={go_on!r} is none of {get_args(GoOn)}")
         if candidates < 2 or depth < 1:
@@ -186,17 +198,17 @@ class Tree:
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
-        """A tree for each of the step's tasks."""
+        """Return a tree for each of the step's tasks."""
         tasks = curriculum.tasks(step)
         groups = play_groups(tasks, rollout_fn, size=self.candidates, seed=seed, step=step)
         fronts = [list(range(self.candidates)) for _ in groups]
         for stage in range(1, self.depth):
-            jobs = []
+            specs = []
             for number, group in enumerate(groups):
                 rng = Random(derive(seed, "tree", step, group.id, stage))
                 parents = self._continued(group, fronts[number], stage, rng)
                 starts = [stage_starts(group.episodes[parent])[stage] for parent in parents]
-                jobs.append(
+                specs.append(
                     [
                         branch(group, parent, start)
                         for parent, start in zip(parents, starts, strict=True)
@@ -204,26 +216,29 @@ class Tree:
                     ]
                 )
                 size = len(group.episodes)
-                fronts[number] = [*parents, *range(size, size + len(jobs[-1]))]
-            groups = grow(groups, jobs, rollout_fn)
+                fronts[number] = [*parents, *range(size, size + len(specs[-1]))]
+            groups = grow(groups, specs, rollout_fn)
         self._played = groups
         curriculum.observe(groups, step)
         return groups
 
     def played(self) -> list[Group]:
-        """The groups of the last call."""
+        """Return the groups of the last call."""
         return self._played
 
     def metrics(self) -> dict[str, float]:
-        """Episodes per tree, those that branched off another, and the share of shared turns."""
+        """Return episodes per tree, the number of branches, and the fraction of turns that were
+        replayed."""
         leaves = sum(len(group.episodes) for group in self._played)
         return {"leaves": leaves / max(len(self._played), 1), **branch_metrics(self._played)}
 
     def _continued(
         self, group: Group, front: Sequence[int], stage: int, rng: Random
     ) -> Sequence[int]:
-        """Those of the candidates in `front`, each the first of its node at `stage`, that get
-        siblings there."""
+        """Return the candidates in `front` that get siblings at `stage`.
+
+        `front` holds the first episode of each node at that stage.
+        """
         alive = [
             index
             for index in front
@@ -238,6 +253,6 @@ class Tree:
 
 
 def movers_return(episode: Episode, stage: int) -> float:
-    """What those who moved at a stage were paid in the episode, in the mean."""
+    """Return the mean pay in the episode of the agents that moved at a stage."""
     movers = {turn.agent for turn in episode.turns if turn.stage == stage}
     return sum(turn.reward for turn in episode.turns if turn.agent in movers) / len(movers)

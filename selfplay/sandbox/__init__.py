@@ -1,4 +1,4 @@
-"""Runs hostile programs and returns verdicts on plain data."""
+"""Execution of hostile programs in isolated processes, with plain data as arguments and results."""
 
 from selfplay.sandbox.literals import (
     LiteralError,

@@ -1,4 +1,4 @@
-"""Feeds the warmed processes from one thread, and replaces those that are lost."""
+"""Sends runs to the warmed processes from one thread, and replaces lost processes."""
 
 import contextlib
 import os
@@ -21,14 +21,14 @@ from selfplay.sandbox.process import (
 )
 from selfplay.sandbox.types import FINAL, Call, FailureReason, Outcome, failure
 
-# A pair for the whole pool and not per process: a verdict depends on no chance of scheduling.
+# One pair for the whole pool, so that a verdict does not depend on the scheduling of processes.
 HASH_SEEDS = (1, 2)
-_AHEAD = 2  # requests per process, so that it need not wait for us between two runs
-_ATTEMPTS = 2  # of a run whose warmed process is lost
+_AHEAD = 2  # requests per process, so that it need not wait between two runs
+_ATTEMPTS = 2  # attempts of a run whose warmed process is lost
 
 
 class ClosedError(SelfplayError):
-    """The executor was closed while a run was waiting."""
+    """Raised if the executor is closed while a run waits."""
 
 
 @dataclass(kw_only=True)
@@ -36,14 +36,16 @@ class CallBatch:
     """The runs of one `Executor.run`, filled in as they end."""
 
     outcomes: list[list[Outcome | None]]
+    """Outcomes by call and replica; None before the end of the run."""
     left: int
+    """Number of calls without a verdict."""
     done: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
 
 
 @dataclass(kw_only=True, eq=False)
 class SandboxJob:
-    """One run of a call: its place in a batch, and how many warmed processes it has ended."""
+    """One run of a call, with its position in a batch and its number of failed attempts."""
 
     batch: CallBatch
     index: int
@@ -57,7 +59,7 @@ class Dispatcher:
     """Two lanes of warmed processes, one per hash seed, and the thread that drives them."""
 
     def __init__(self, limits: Limits, workers: int) -> None:
-        """Start `workers` processes per lane. Raises `IsolationError`."""
+        """Start `workers` processes per lane; raises IsolationError."""
         self._limits = limits
         self._configuration = configuration(limits)
         self._lanes: tuple[deque[SandboxJob], ...] = tuple(deque() for _ in HASH_SEEDS)
@@ -94,7 +96,7 @@ class Dispatcher:
         """Run every call with its canonical arguments; block until all have ended.
 
         A call is run `runs` times, one run after another, in alternating lanes; the first lane
-        depends only on the call. A run that decides the verdict alone is the call's last run.
+        depends only on the call. A run whose reason is in `FINAL` is the call's last one.
         """
         batch = CallBatch(outcomes=[[None] * runs for _ in calls], left=len(calls))
         jobs: list[SandboxJob] = []
@@ -115,13 +117,13 @@ class Dispatcher:
         return [[outcome for outcome in row if outcome is not None] for row in batch.outcomes]
 
     def close(self) -> None:
-        """End the thread and the processes; runs that wait raise `ClosedError`."""
+        """End the thread and the processes; waiting runs raise ClosedError."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
         if self._owner != os.getpid():
-            for _, worker in self._workers:  # a forked copy: the processes are the original's
+            for _, worker in self._workers:  # a forked copy does not own the processes
                 worker.disown()
             return
         self._wake()
@@ -140,7 +142,7 @@ class Dispatcher:
         try:
             while not self._closing:
                 self._turn()
-        except BaseException as cause:  # raised again in every waiting thread, by `run`
+        except BaseException as cause:  # `run` raises it again in every waiting thread
             error = cause
         with self._lock:
             self._closing = True
@@ -153,52 +155,52 @@ class Dispatcher:
             job.batch.done.set()
 
     def _turn(self) -> None:
-        """Wait for something to happen, then hand out what is waiting."""
+        """Wait for an event, then dispatch waiting runs."""
         poller = select.poll()
         poller.register(self._wakened, select.POLLIN)
-        places = {}
+        indices = {}
         wait = float("inf")
-        for place, (_, worker) in enumerate(self._workers):
+        for index, (_, worker) in enumerate(self._workers):
             poller.register(
                 worker.descriptor, select.POLLIN | (select.POLLOUT if worker.unsent else 0)
             )
-            places[worker.descriptor] = place
+            indices[worker.descriptor] = index
             wait = min(wait, worker.seconds_left)
         events = poller.poll(None if wait == float("inf") else max(0.0, wait) * 1000 + 1)
         if any(descriptor == self._wakened.fileno() for descriptor, _ in events):
             self._wakened.recv(4096)
         replies: list[tuple[SandboxJob, bytes]] = []
         for descriptor, event in events:
-            if descriptor in places:
-                self._serve(places[descriptor], event, replies)
-        for place, (_, worker) in enumerate(self._workers):
+            if descriptor in indices:
+                self._serve(indices[descriptor], event, replies)
+        for index, (_, worker) in enumerate(self._workers):
             if worker.seconds_left <= 0:
-                self._replace(place)
+                self._replace(index)
         self._feed_all()
-        # Judged last, while the processes are busy again.
+        # Replies are judged last, while the processes are busy again.
         for job, reply in replies:
             self._finish(job, judged(reply, self._limits))
         if replies:
             self._feed_all()  # a call's next run waits for its first one
 
-    def _serve(self, place: int, event: int, replies: list[tuple[SandboxJob, bytes]]) -> None:
-        worker = self._workers[place][1]
+    def _serve(self, index: int, event: int, replies: list[tuple[SandboxJob, bytes]]) -> None:
+        worker = self._workers[index][1]
         try:
             if event & select.POLLOUT:
                 worker.flush()
             if event & ~select.POLLOUT:
                 replies.extend(worker.receive())
         except LostError:
-            self._replace(place)
+            self._replace(index)
 
     def _feed_all(self) -> None:
         for ahead in (1, _AHEAD):
-            for place in range(len(self._workers)):
-                self._feed(place, ahead)
+            for index in range(len(self._workers)):
+                self._feed(index, ahead)
 
-    def _feed(self, place: int, ahead: int) -> None:
-        lane, worker = self._workers[place]
-        # The last jobs of a lane are not queued behind another one, which may take its time.
+    def _feed(self, index: int, ahead: int) -> None:
+        lane, worker = self._workers[index]
+        # The last jobs of a lane wait for a free process instead of queueing after a long job.
         spare = 0 if ahead == 1 else len(self._workers)
         while len(worker.jobs) < ahead:
             with self._lock:
@@ -208,12 +210,12 @@ class Dispatcher:
             try:
                 worker.submit(job, job.request)
             except LostError:
-                self._replace(place)
+                self._replace(index)
                 return
 
-    def _replace(self, place: int) -> None:
-        """A fresh process for a lost one. The run that it was busy with is tried once more."""
-        lane, lost = self._workers[place]
+    def _replace(self, index: int) -> None:
+        """Replace a lost process by a new one; its current run is attempted once more."""
+        lane, lost = self._workers[index]
         jobs = list(lost.jobs)
         lost.jobs.clear()
         lost.close()
@@ -228,7 +230,7 @@ class Dispatcher:
             self._lanes[lane].extendleft(reversed(waiting))
         fresh = self._started(lane)
         fresh.wait()
-        self._workers[place] = (lane, fresh)
+        self._workers[index] = (lane, fresh)
 
     def _finish(self, job: SandboxJob, outcome: Outcome) -> None:
         batch, row = job.batch, job.batch.outcomes[job.index]

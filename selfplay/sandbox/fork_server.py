@@ -1,10 +1,9 @@
 """The warmed process: a bare interpreter, isolated once, that forks a fresh process per run.
 
-Started by its path, with an empty environment, by `selfplay.sandbox.process`; it never imports the
+`selfplay.sandbox.process` starts it by its path with an empty environment; it never imports the
 rest of the library. It holds no secret and decides nothing: it relays bytes and an exit status,
-and the verdict is reached outside. Nothing hostile ever runs in it, only in its forks. A fork
-inherits its memory, so it wipes what passes through: one run's program, arguments and result must
-not be there for another to find.
+and the parent judges them. Hostile code runs only in its forks. A fork inherits its memory, so it
+erases the program, arguments and result of each run before the next one.
 """
 
 import contextlib
@@ -21,8 +20,8 @@ from time import monotonic, sleep  # the real ones: a run's clocks are replaced
 from typing import Any, NoReturn
 
 if __name__ == "__main__":
-    # Started by path, this file is all there is of the package. Its neighbours are found through
-    # empty stand-ins, so that nothing else of the library is ever loaded here.
+    # Started by path, this file does not know its package. Empty modules stand in for the packages,
+    # so that only modules of this folder can be imported.
     for _name in ("selfplay", "selfplay.sandbox"):
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [os.path.dirname(os.path.abspath(__file__))]
@@ -31,7 +30,7 @@ from selfplay.sandbox import isolation, program, protocol, surroundings
 
 CONTROL = 3  # replaced by the result pipe in every fork
 
-# What programs use most, imported before the fork so that a run need not.
+# Modules that programs often use, imported before the fork to save time in each run.
 _PRELOADED = """
     abc array bisect cmath collections collections.abc copy dataclasses datetime decimal enum
     fractions functools heapq itertools json keyword math numbers operator random re statistics
@@ -40,7 +39,7 @@ _PRELOADED = """
 
 
 def _fill(view: memoryview) -> None:
-    """Read exactly so many bytes of the control socket; leave when the other side is gone."""
+    """Fill a buffer from the control socket; exit if the other side has closed it."""
     while view:
         received = os.readv(CONTROL, [view])
         if not received:
@@ -61,10 +60,10 @@ def _write(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def _child(request: bytearray, writer: int, begin: Callable[[], None], characters: int) -> NoReturn:
-    """One run, in its own process. Only bytes on the result pipe leave it."""
+    """Execute one run in its own process; its only output is the result pipe."""
     leave, write, pack = os._exit, _write, protocol.FRAME.pack
     memory = b"memory\n"
-    out_of_memory = pack(protocol.FAILURE, len(memory)) + memory  # made while there is memory
+    out_of_memory = pack(protocol.FAILURE, len(memory)) + memory  # made before memory can run out
     try:
         os.dup2(writer, isolation.RESULT)
         os.closerange(isolation.RESULT + 1, isolation.MAX_DESCRIPTORS)
@@ -86,7 +85,7 @@ def _child(request: bytearray, writer: int, begin: Callable[[], None], character
 
 
 def _parts(request: bytearray) -> tuple[str, str, str]:
-    """The program, the arguments and the entry's name."""
+    """Return the program, the arguments and the entry's name."""
     first, second, _ = protocol.REQUEST.unpack_from(request)
     start = protocol.REQUEST.size
     texts = request[start : start + first], request[start + first :][:second]
@@ -101,7 +100,7 @@ def _kill(pid: int, group: bool) -> None:
 def _supervise(
     request: bytearray, result: memoryview, settings: dict[str, Any], begin: Callable[[], None]
 ) -> None:
-    """Fork one run, relay its result pipe under a cap and a deadline, and reap it."""
+    """Fork one run, relay its result pipe within a size and time limit, and wait for its end."""
     kernel = settings["isolation"] == "kernel"
     reader, writer = os.pipe()
     deadline = monotonic() + settings["wall_seconds"]
@@ -115,7 +114,7 @@ def _supervise(
     size, flags = 0, 0
     poller = select.poll()
     poller.register(reader, select.POLLIN)
-    poller.register(CONTROL, 0)  # reports only the end of the other side
+    poller.register(CONTROL, 0)  # reports only that the other side has closed
     while not flags:
         remaining = deadline - monotonic()
         if remaining <= 0:
@@ -132,7 +131,7 @@ def _supervise(
             size += received
             flags = protocol.OVERFLOWED if size == len(result) else 0
     os.close(reader)
-    # The end of the pipe is not yet the end of the process: it may have closed it and live on.
+    # The process may have closed the pipe and still be alive.
     pause = 0.00002
     while not flags:
         found, status, usage = os.wait4(pid, os.WNOHANG)
@@ -147,7 +146,7 @@ def _supervise(
         _kill(pid, group=not kernel)
         _, status, usage = os.wait4(pid, 0)
     elif not kernel:
-        with contextlib.suppress(PermissionError):  # what the run left behind
+        with contextlib.suppress(PermissionError):  # processes that the run started
             _kill(pid, group=True)
     kept = 0 if flags else size
     seconds = usage.ru_utime + usage.ru_stime
@@ -157,7 +156,7 @@ def _supervise(
 
 
 def _probe(confine: Callable[[], None]) -> None:
-    """See with our own eyes that a confined process dies of a refused system call."""
+    """Check that a confined process is killed by a forbidden system call."""
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
@@ -176,22 +175,22 @@ def _warm(lane: surroundings.Surroundings) -> None:
     register, os.register_at_fork = os.register_at_fork, lambda **hooks: None
     lane.replace()
     for name in _PRELOADED.split():
-        with contextlib.suppress(ImportError):  # an interpreter built without it has to do without
+        with contextlib.suppress(ImportError):  # some interpreters are built without it
             importlib.import_module(name)
     os.register_at_fork = register
     for name in [name for name in sys.modules if name.partition(".")[0] == "selfplay"]:
-        del sys.modules[name]  # a program that imports such a name is to find nothing
+        del sys.modules[name]  # a program must not find these modules
     os.environ.clear()
-    sys.modules["posix"].environ.clear()  # a second copy, which still holds the hash seed
+    sys.modules["posix"].environ.clear()  # a second copy, which contains the hash seed
     sys.argv[:] = [""]
-    # What a program inherits must not depend on who started us.
+    # A program's signal handlers must not depend on the parent process.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGPROF, signal.SIGXCPU, signal.SIGABRT, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
 
 
 def main() -> None:
-    """Isolate, then serve requests until the control socket ends."""
+    """Isolate this process, then serve requests until the control socket closes."""
     descriptor = int(sys.argv[1])
     if descriptor != CONTROL:
         os.dup2(descriptor, CONTROL)
@@ -205,7 +204,7 @@ def main() -> None:
         if settings["isolation"] == "kernel":
             isolation.enter(pivot_root=settings["pivot_root"], control=CONTROL)
         else:
-            isolation.silence()
+            isolation.close_standard_streams()
         isolation.limit_files()
         confine = isolation.confiner(
             rules=rules,
@@ -230,7 +229,7 @@ def main() -> None:
     gc.freeze()
     while True:
         header = _read(protocol.REQUEST.size)
-        # Read in place: a copy made on the way would stay behind.
+        # Read in place, because a copy would stay in memory.
         request = bytearray(len(header) + sum(protocol.REQUEST.unpack(header)))
         request[: len(header)] = header
         _fill(memoryview(request)[len(header) :])

@@ -1,9 +1,9 @@
-"""Plain data as text: read it under caps, and write it in one canonical form.
+"""Reading and writing of plain data as text, with limits and in one canonical form.
 
 Plain data is None, bool, int, float, complex, str, bytes, and lists, tuples, dicts and sets of
-plain data, of exactly these types. Reading never evaluates and never fails in any other way than
-with a one-line `LiteralError`, however long, deep or hostile the text is. This file stands alone,
-because the sandboxed process loads it too.
+plain data, of exactly these types. Reading never evaluates the text, and fails only with a one-line
+`LiteralError`, however long, deep or hostile the text is. This file imports nothing else of the
+library, because the sandboxed process loads it too.
 """
 
 import ast
@@ -21,15 +21,15 @@ _PARSING = allocate_lock()
 
 
 class LiteralError(ValueError):
-    """The text or the value is not plain data. The message is one line."""
+    """Raised for a text or a value that is not plain data; the message is one line."""
 
 
 class TooLargeError(LiteralError):
-    """Plain data so far, but longer than the caller allows."""
+    """Raised for plain data that is longer than the caller allows."""
 
 
-# A single quote followed by two more always opens a triple quoted string. The lookaheads say so, so
-# that an unterminated one is an error at once instead of a second, slower reading.
+# A quote followed by two more always opens a triple-quoted string. The lookaheads express this, so
+# that an unterminated one is an error at once and is not read a second time.
 _STRING = r"""
     '''(?:[^\\]|\\.)*?''' | \"\"\"(?:[^\\]|\\.)*?\"\"\"
     | '(?!'')[^'\\\n]*(?:\\.[^'\\\n]*)*' | \"(?!\"\")[^\"\\\n]*(?:\\.[^\"\\\n]*)*\"
@@ -49,8 +49,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CLOSES = {"(": ")", "[": "]", "{": "}"}
-# Python keeps the backslash of an escape it does not know and warns; doubling it says the same
-# without the warning, which a caller may have turned into an error.
+# Python keeps the backslash of an unknown escape and warns. Doubling the backslash has the same
+# meaning without the warning, which a caller may have turned into an error.
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _KNOWN_ESCAPES = frozenset("\n\r\\'\"abfnrtvx01234567")
 
@@ -63,7 +63,7 @@ def _quiet(token: str, prefix: str) -> str:
 
 
 def _vetted(text: str, characters: int) -> str:
-    """The text, unchanged in meaning, once every token of it is known to belong to a literal."""
+    """Check that every token belongs to a literal; return the text with unchanged meaning."""
     if len(text) > characters:
         raise TooLargeError(f"literal of {len(text)} characters, more than {characters}")
     parts: list[str] = []
@@ -128,7 +128,7 @@ def _evaluated(text: str) -> object:
 
 
 def parse_literal(text: str, *, characters: int = MAX_CHARACTERS) -> object:
-    """The value of one Python literal.
+    """Return the value of one Python literal.
 
     Raises `LiteralError` for anything else, e.g. names, calls, more than `MAX_DEPTH` nested
     brackets or numbers of more than `MAX_DIGITS` digits, and `TooLargeError` beyond `characters`.
@@ -137,11 +137,11 @@ def parse_literal(text: str, *, characters: int = MAX_CHARACTERS) -> object:
 
 
 def parse_arguments(text: str, *, characters: int = MAX_CHARACTERS) -> tuple[object, ...]:
-    """The values of comma-separated positional literals, e.g. `"'abc', 3"` -> `("abc", 3)`.
+    """Return the values of comma-separated positional literals, e.g. `"'abc', 3"` -> `("abc", 3)`.
 
     Raises `LiteralError` as `parse_literal` does; empty text is an empty tuple.
     """
-    # A bracket that closes more than it opened was refused above, so the list cannot be escaped.
+    # Unbalanced brackets were refused above, so the text cannot close the list.
     values = _evaluated(f"[{_vetted(text, characters)}]")
     if not isinstance(values, list):
         raise LiteralError("not plain data: arguments must be separated by commas")
@@ -149,12 +149,13 @@ def parse_arguments(text: str, *, characters: int = MAX_CHARACTERS) -> tuple[obj
 
 
 def canonical(value: object, *, characters: int = MAX_CHARACTERS) -> str:
-    """One text per value: equal texts mean equal values of equal types, whatever the hash seed.
+    """Return the canonical text of a value; equal texts mean equal values of equal types.
 
     1, True and 1.0 differ; -0.0 is written 0.0; sets and dicts are sorted by the text of their
-    elements and keys. `parse_literal` reads the text back. Raises `LiteralError` for what is not
-    plain data (also subclasses, nan, infinities, values that contain themselves) and
-    `TooLargeError` beyond `characters`.
+    elements and keys, so the hash seed has no effect. `parse_literal` reads the text back.
+
+    Raises LiteralError for a value that is not plain data (also for subclasses, nan, infinities and
+    values that contain themselves), and TooLargeError beyond `characters`.
     """
     return _written(value, 0, [characters])
 
@@ -166,7 +167,7 @@ def _spend(budget: list[int], characters: int) -> None:
 
 
 def _written(value: object, depth: int, budget: list[int]) -> str:
-    # Exact types, compared by identity: a subclass can lie about everything but this.
+    # Exact types, compared by identity, which a subclass cannot forge.
     kind = type(value)
     if kind in _WRITERS:
         text = _WRITERS[kind](value, budget)
@@ -196,7 +197,7 @@ def _written(value: object, depth: int, budget: list[int]) -> str:
 
 
 def _name(kind: type) -> str:
-    # The name of a class is whatever the program made it; type's own slot cannot be overridden.
+    # A program can override the name of a class, but not the slot of `type` itself.
     return ascii(type.__dict__["__name__"].__get__(kind))[1:61]
 
 
@@ -222,7 +223,7 @@ def _complex(value: complex, budget: list[int]) -> str:
 
 
 def _string(value: str | bytes, budget: list[int]) -> str:
-    if len(value) > budget[0]:  # before the text of a huge string is made
+    if len(value) > budget[0]:  # checked before the text of a huge string is made
         raise TooLargeError("value too long")
     return repr(value)
 

@@ -1,4 +1,4 @@
-"""Runs programs that nobody has read, in isolated processes, and reports what they returned."""
+"""The executor, which runs untrusted programs in isolated processes and returns their results."""
 
 import functools
 import os
@@ -26,7 +26,7 @@ from selfplay.sandbox.types import (
 
 MAX_PROGRAM_CHARACTERS = 1_000_000
 MAX_ARGUMENT_CHARACTERS = 100_000
-_MAX_CACHED_CHARACTERS = 1_000  # longer values are computed again rather than kept
+_MAX_CACHED_CHARACTERS = 1_000  # longer values are not cached
 _PATIENCE = 10.0  # wall-clock seconds per second of CPU time; also the smallest default limit
 CACHED = "cached"
 
@@ -52,18 +52,19 @@ class Executor:
         """Configure; nothing starts yet.
 
         Args:
-            workers: Programs that run twice at once; there are two processes per worker.
-            wall_seconds: Cap on the duration of a run; if None, 10 times `cpu_seconds` and at
-                least 10. It ends programs that sleep. Leave it generous: a smaller cap makes
-                verdicts depend on how busy the machine is.
-            cpu_seconds: Cap on the CPU time of a run.
-            memory_mb: Cap on the address space of a run in MiB, some 30 of them the interpreter's.
-            output_characters: Cap on the canonical text of a result.
+            workers: Number of calls that run in both lanes at the same time; there are two
+                processes per worker.
+            wall_seconds: Maximum duration of a run; if None, 10 times `cpu_seconds` and at least
+                10. It ends programs that sleep. With a smaller limit, verdicts depend on how busy
+                the machine is.
+            cpu_seconds: Maximum CPU time of a run in seconds.
+            memory_mb: Maximum address space of a run in MiB; the interpreter needs about 30.
+            output_characters: Maximum length of the canonical text of a result.
             isolation: "kernel" for namespaces, a root without files, and a filter of system calls;
                 "rlimits" for resource limits alone, which do not hold back a hostile program.
                 Refused if the user is root, because a program could then end every process of
                 the machine.
-            cache_size: Results to remember, 0 for none.
+            cache_size: Maximum number of cached results; 0: no cache.
         """
         self._configuration: dict[str, Any] = {
             "workers": workers,
@@ -110,9 +111,9 @@ class Executor:
         """Return the outcome of each call, in order; no program can make this raise.
 
         Args:
-            calls: What to run. Equal calls run once. An outcome depends on the call, `runs` and
-                the configuration, and not on other calls, unless the machine
-                has too little memory or time (`STALLED`, `MEMORY`, `KILLED`).
+            calls: The calls; equal ones run once. An outcome depends only on the call, `runs` and
+                the configuration, unless the machine has too little memory or time (`STALLED`,
+                `MEMORY`, `KILLED`).
             runs: Fresh processes per call. If two or more do not agree, under different hash seeds,
                 clocks and random numbers, the outcome is `NONDETERMINISTIC`.
             timeouts: How often a program may run out of time. The calls of a program run in their
@@ -147,45 +148,45 @@ class Executor:
         return outcomes
 
     def _run(self, calls: Sequence[Call], runs: int) -> list[Outcome]:
-        found: dict[bytes, Outcome] = {}
+        outcomes: dict[bytes, Outcome] = {}
         todo: dict[bytes, tuple[Call, str]] = {}
         keys = [_key(call, runs) for call in calls]
         cached = 0
         for key, call in zip(keys, calls, strict=True):
-            if key in found or key in todo:
+            if key in outcomes or key in todo:
                 cached += 1
                 continue
             remembered = self._recall(key)
             if remembered is not None:
                 cached += 1
-                found[key] = remembered
+                outcomes[key] = remembered
                 continue
             vetted = _vetted(call)
             if isinstance(vetted, Outcome):
-                found[key] = vetted
+                outcomes[key] = vetted
             else:
                 todo[key] = (call, vetted)
         if todo:
             rows = self._started().run(list(todo.values()), runs)
             for key, row in zip(todo, rows, strict=True):
-                found[key] = agreed(row)
-                self._remember(key, found[key])
-        outcomes = [found[key] for key in keys]
+                outcomes[key] = agreed(row)
+                self._remember(key, outcomes[key])
+        results = [outcomes[key] for key in keys]
         with self._lock:
-            self.counts.update(outcome.reason.value for outcome in outcomes)
+            self.counts.update(outcome.reason.value for outcome in results)
             if cached:
                 self.counts[CACHED] += cached
-        return outcomes
+        return results
 
-    def drain_counts(self) -> dict[str, int]:
-        """Outcomes by reason since the last drain, and under "cached" how many took no run."""
+    def drain_metrics(self) -> dict[str, int]:
+        """Return numbers of outcomes by reason since the last call, and of cached ones."""
         with self._lock:
             drained = dict(self.counts)
             self.counts.clear()
         return drained
 
     def close(self) -> None:
-        """End all processes. A later `run` starts them again."""
+        """End all processes; a later `run` starts them again."""
         with self._lock:
             finalizer, self._finalizer, self._dispatcher = self._finalizer, None, None
         if finalizer is not None:
@@ -211,7 +212,7 @@ class Executor:
                 if self._finalizer is not None:
                     self._finalizer()
                 self._dispatcher = Dispatcher(self._limits, self._workers)
-                # Runs when this object goes, or at the interpreter's exit.
+                # Called when this object is deleted, or at the interpreter's exit.
                 self._finalizer = weakref.finalize(self, self._dispatcher.close)
             return self._dispatcher
 
@@ -243,7 +244,7 @@ def _key(call: Call, runs: int) -> bytes:
 
 
 def _vetted(call: Call) -> str | Outcome:
-    """The call's arguments as canonical text, or the outcome that needs no process."""
+    """Return the call's arguments as canonical text, or an outcome that needs no process."""
     if len(call.program) > MAX_PROGRAM_CHARACTERS:
         return failure(FailureReason.INPUT_LIMIT, f"a program of {len(call.program)} characters")
     try:

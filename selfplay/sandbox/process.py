@@ -1,4 +1,4 @@
-"""One warmed process seen from outside: start it, feed it, judge what it answers."""
+"""Parent side of one warmed process: starts it, sends requests, judges its replies."""
 
 import contextlib
 import json
@@ -15,14 +15,14 @@ from typing import IO, Generic, Literal, TypeVar
 
 from selfplay.errors import SelfplayError
 from selfplay.sandbox import protocol
-from selfplay.sandbox.isolation import SeccompMissingError, system_call_filter
 from selfplay.sandbox.literals import LiteralError, TooLargeError, canonical, parse_literal
+from selfplay.sandbox.seccomp import SeccompMissingError, system_call_filter
 from selfplay.sandbox.types import Call, FailureReason, Outcome, failure
 
 Job = TypeVar("Job")
-START_SECONDS = 60.0  # until a started process must have answered
-GRACE_SECONDS = 10.0  # beyond a run's own wall limit, until its process counts as lost
-_REPORTED = frozenset(  # the reasons that a run may give for itself: none of them earns anything
+START_SECONDS = 60.0  # maximum time until the first answer of a started process
+GRACE_SECONDS = 10.0  # time after a run's wall-clock limit until its process counts as lost
+_REPORTED = frozenset(  # reasons that a run may report itself; none of them is rewarded
     {
         FailureReason.SYNTAX,
         FailureReason.NO_ENTRY,
@@ -37,16 +37,16 @@ _REPORTED = frozenset(  # the reasons that a run may give for itself: none of th
 
 
 class IsolationError(SelfplayError):
-    """Programs cannot be isolated here as asked; the message says what is missing."""
+    """Raised if this system cannot isolate programs as configured; says what is missing."""
 
 
 class LostError(Exception):
-    """The warmed process died or does not answer."""
+    """Raised if the warmed process died or does not answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What every run is held to; the fields are those of `Executor`."""
+    """Limits of every run; the fields are arguments of `Executor`."""
 
     wall_seconds: float
     cpu_seconds: float
@@ -56,7 +56,7 @@ class Limits:
 
 
 def configuration(limits: Limits) -> bytes:
-    """The first message to a warmed process. Raises `IsolationError` where it cannot be made."""
+    """Return the first message to a warmed process; IsolationError if it cannot be made."""
     program, pivot_root = b"", 0
     if limits.isolation == "kernel":
         if sys.platform != "linux":
@@ -78,7 +78,7 @@ def _refusal(missing: str) -> IsolationError:
 
 
 class SandboxProcess(Generic[Job]):
-    """A warmed process and the jobs it was given, oldest first; it runs one at a time."""
+    """A warmed process and its jobs, oldest first; it runs one job at a time."""
 
     def __init__(self, limits: Limits, configuration: bytes, hash_seed: int) -> None:
         """Start the process; `wait` for it before the first job."""
@@ -87,11 +87,11 @@ class SandboxProcess(Generic[Job]):
         self._inbox, self._outbox = bytearray(), bytearray()
         self._since = 0.0
         self._socket, theirs = socket.socketpair()
-        # Python reads the time zone at its start, when the machine's own is still visible.
+        # Python reads the time zone when it starts, while that of the machine is still visible.
         environment = {"PYTHONHASHSEED": str(hash_seed), "TZ": "UTC0"}
-        if "LD_LIBRARY_PATH" in os.environ:  # some interpreters cannot start without theirs
+        if "LD_LIBRARY_PATH" in os.environ:  # some interpreters cannot start without it
             environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-        # The flags are -I -S but for the environment, of which -I would ignore the hash seed.
+        # The flags are those of -I -S, except that -I would ignore the hash seed.
         flags = ["-P", "-s", "-S", "-B", "-X", "utf8"]
         path = str(Path(__file__).resolve().with_name("fork_server.py"))
         with theirs:
@@ -103,14 +103,14 @@ class SandboxProcess(Generic[Job]):
                 env=environment,
                 cwd="/",
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # an interrupt at the terminal is the parent's to handle
+                start_new_session=True,  # the parent handles an interrupt at the terminal
             )
         # A process that dies at once is reported by `wait`.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(configuration)
 
     def wait(self) -> None:
-        """Until the process is warm and isolated; raises `IsolationError` if that fails."""
+        """Wait until the process is warm and isolated; raises IsolationError if that fails."""
         self._socket.settimeout(START_SECONDS)
         answer = b""
         try:
@@ -136,17 +136,17 @@ class SandboxProcess(Generic[Job]):
 
     @property
     def descriptor(self) -> int:
-        """What to poll: for reading always, for writing while `unsent`."""
+        """File descriptor to poll: always for reading, and for writing while `unsent`."""
         return self._socket.fileno()
 
     @property
     def unsent(self) -> bool:
-        """Whether requests wait for room in the socket."""
+        """True while requests wait for room in the socket."""
         return bool(self._outbox)
 
     @property
     def seconds_left(self) -> float:
-        """Until the oldest job is overdue; infinite without one."""
+        """Seconds until the oldest job is overdue; infinite without jobs."""
         if not self.jobs:
             return float("inf")
         return self._since + self.limits.wall_seconds + GRACE_SECONDS - time.monotonic()
@@ -160,7 +160,7 @@ class SandboxProcess(Generic[Job]):
         self.flush()
 
     def flush(self) -> None:
-        """Send what fits; raises `LostError`."""
+        """Send as many bytes as fit into the socket; raises LostError."""
         try:
             while self._outbox:
                 del self._outbox[: self._socket.send(self._outbox)]
@@ -170,7 +170,7 @@ class SandboxProcess(Generic[Job]):
             raise LostError(str(error)) from error
 
     def receive(self) -> list[tuple[Job, bytes]]:
-        """The jobs that are done, each with its reply; raises `LostError`."""
+        """Return the finished jobs, each with its reply; raises LostError."""
         try:
             data = self._socket.recv(1 << 18)
         except BlockingIOError:
@@ -191,11 +191,11 @@ class SandboxProcess(Generic[Job]):
         return done
 
     def disown(self) -> None:
-        """Let go of a process that belongs to the process that this one was forked from."""
+        """Release a process that belongs to the parent of this forked process."""
         self._socket.close()
 
     def close(self) -> None:
-        """Kill the process and, through it, everything in its namespaces."""
+        """Kill the process, and with it all processes in its namespaces."""
         self._socket.close()
         self._process.kill()
         self._process.wait()
@@ -204,13 +204,13 @@ class SandboxProcess(Generic[Job]):
 
 
 def encoded(call: Call, arguments: str) -> bytes:
-    """The request for one run; `arguments` is canonical text. Raises `UnicodeEncodeError`."""
+    """Return the request for one run; `arguments` is canonical text. Raises UnicodeEncodeError."""
     texts = [text.encode() for text in (call.program, arguments, call.entry)]
     return b"".join([protocol.REQUEST.pack(*map(len, texts)), *texts])
 
 
 def judged(reply: bytes, limits: Limits) -> Outcome:
-    """The verdict on one reply: how the process ended first, and only then what it wrote."""
+    """Return the verdict on a reply: first from the exit status, then from the output."""
     status, flags, seconds, _ = protocol.REPLY.unpack_from(reply)
     data = reply[protocol.REPLY.size :]
     if flags & protocol.TIMED_OUT:
@@ -244,7 +244,7 @@ def judged(reply: bytes, limits: Limits) -> Outcome:
                     FailureReason.NOT_PLAIN_DATA, "the result pipe holds an unknown reason"
                 )
             return failure(FailureReason(reason), detail)
-        # What the run calls canonical need not be.
+        # A hostile run may send text that is not canonical.
         most = limits.output_characters
         value = canonical(parse_literal(text, characters=most), characters=most)
         return Outcome(reason=FailureReason.OK, value=value)

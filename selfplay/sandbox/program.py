@@ -1,7 +1,7 @@
-"""One program in its own process: run it, and put into words how it ended.
+"""Runs one program in its own process and describes how it ended.
 
-Loaded by path inside the warmed process and used in its forks alone. Whatever a program does to
-this code it does to its own report, which is judged outside.
+Loaded by path inside the warmed process and used only in its forks. A program can tamper with this
+code, but only to change its own report, which the parent judges.
 """
 
 import builtins
@@ -11,27 +11,28 @@ import types
 
 from selfplay.sandbox import literals
 
-FILE = "<program>"  # the file name of the program's code
+FILE = "<program>"  # file name of the program's code in tracebacks
 
 
 class ProgramEnd(Exception):
-    """How a program ended without a value: the reason's name and a detail."""
+    """Raised if a program ends without a value; holds the reason's name and a detail."""
 
 
 def run(program: str, arguments: str, entry: str, characters: int) -> str:
-    """The canonical text of what the program's function returns."""
+    """Run a program's function and return the canonical text of its result."""
     try:
         code = compile(program, FILE, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, OverflowError) as error:
         raise ProgramEnd("syntax", f"{type(error).__name__}: {error}") from None
     module = types.ModuleType("program")
-    # Classes look up their module by name. Ours is no business of the program.
+    # Classes look up their module by name; the program must not find this module.
     sys.modules["program"] = sys.modules["__main__"] = module
     exec(code, module.__dict__)
     function = module.__dict__.get(entry)
     if not callable(function):
         raise ProgramEnd("no_entry", f"the program defines no function {entry!r}")
-    # Canonical text of plain data, written outside; the program can only spoil its own reading.
+    # The text is canonical plain data from the parent. A program that has changed the builtins
+    # changes only its own arguments.
     values = eval(f"[{arguments}]", {"__builtins__": builtins})
     result = function(*values)
     try:
@@ -43,7 +44,7 @@ def run(program: str, arguments: str, entry: str, characters: int) -> str:
 
 
 def _line(traceback: types.TracebackType | None) -> int:
-    """The last line of the program that the exception passed, 0 if none."""
+    """Return the last line of the program in a traceback, 0 if none."""
     line = 0
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == FILE:
@@ -53,7 +54,7 @@ def _line(traceback: types.TracebackType | None) -> int:
 
 
 def ending(error: BaseException) -> tuple[str, str]:
-    """The reason and the detail of an exception that left the program."""
+    """Return the reason and the detail of an exception that the program did not catch."""
     if isinstance(error, ProgramEnd):
         return error.args
     number = error.errno if isinstance(error, OSError) else None
@@ -62,10 +63,10 @@ def ending(error: BaseException) -> tuple[str, str]:
     try:
         line = _line(error.__traceback__)
         text = f"{type(error).__name__}: {error}"[:200]
-    except BaseException:  # even its text is the program's own code
+    except BaseException:  # the text, too, is made by the program's code
         line, text = 0, "an exception without a readable text"
     if isinstance(error, SystemExit):
         return "exited", text
-    # The kernel's refusals carry a number; a program's own OSError seldom does.
+    # Errors of the kernel have a number; a program's own OSError seldom has one.
     reason = "forbidden" if isinstance(number, int) else "raised"
     return reason, f"{text} (line {line})" if line else text

@@ -1,4 +1,4 @@
-"""The bytes between the executor, a warmed process and a run; read on both sides of the fence.
+"""Byte formats between the executor, a warmed process and a run, for both sides.
 
 Loaded by path inside the warmed process, so it imports nothing but the standard library.
 """

@@ -1,9 +1,9 @@
 """Surroundings of a run: the clocks, the randomness and the process number that it can read.
 
-The two runs of a call must agree. They can agree by chance where they read the same surroundings:
-two runs in one second see the same date. So each lane of warmed processes has surroundings of its
-own, which are fixed: a clock that begins at the lane's own date in every run, a random generator
-with the lane's own seed, and a hash seed. A result that depends on them differs between the lanes
+The two runs of a call must agree. Without replaced surroundings they could agree by chance, since
+two runs in one second see the same date. So each lane of warmed processes has fixed surroundings
+of its own: a clock that begins at the lane's date in every run, a random generator with the lane's
+seed, and a hash seed. A result that depends on them differs between the lanes
 on every day, and a single run gives the same result on every machine.
 
 Loaded by path inside the warmed process, so it imports nothing but the standard library.
@@ -61,7 +61,7 @@ class Surroundings:
         self._replace_chance()
 
     def begin(self) -> None:
-        """Set all clocks to the lane's beginning: called in every run before its program."""
+        """Set all clocks to the lane's start; called in every run before the program."""
         for name, beginnings in _CLOCKS.items():
             self._shift[name] = beginnings[self._lane] * _BILLION - _REAL[name]()
 

@@ -1,6 +1,6 @@
-"""Rendering of templates that somebody else wrote, within a limit of processor time.
+"""Rendering of untrusted templates within a limit of processor time.
 
-A sandbox keeps a template from reaching Python's internals, but a template can loop for ever. So a
+A sandbox keeps a template from reaching Python's internals, but a template can loop forever. So a
 thread watches the rendering threads, and stops one that needs too much processor time by an
 exception. The exception is raised between two steps of Python code and cannot interrupt a single
 operation in C. Therefore `**`, which can take hours, is refused when a template is checked.

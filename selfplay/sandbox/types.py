@@ -1,4 +1,4 @@
-"""What is asked of the executor and what it answers."""
+"""Requests to the executor and its answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,28 +6,30 @@ from enum import StrEnum
 
 
 class FailureReason(StrEnum):
-    """How a run ended. Everything but `OK` comes without a value."""
+    """The way in which a run ended; only `OK` comes with a value."""
 
     OK = "ok"
     SYNTAX = "syntax"  # the program does not compile
     BAD_ARGUMENTS = "bad_arguments"  # the arguments are not plain literals
     INPUT_LIMIT = "input_limit"  # the program or its arguments are longer than the executor takes
-    NO_ENTRY = "no_entry"  # no function of the asked name
-    RAISED = "raised"  # the program raised and did not catch
+    NO_ENTRY = "no_entry"  # the program defines no function of this name
+    RAISED = "raised"  # the program raised an exception and did not catch it
     TIMEOUT = "timeout"  # more CPU time than allowed
     STALLED = "stalled"  # more wall-clock time than allowed: it slept, or the machine was too busy
     MEMORY = "memory"
     FORBIDDEN = "forbidden"  # a system call or file that isolation refuses
     OUTPUT_LIMIT = "output_limit"  # the result is longer than allowed
-    NOT_PLAIN_DATA = "not_plain_data"  # the result is no literal, or the result pipe holds no frame
-    NONDETERMINISTIC = "nondeterministic"  # fresh processes disagreed
-    KILLED = "killed"  # died by a signal of its own making, or its warmed process died twice
-    EXITED = "exited"  # left without a result, e.g. sys.exit
+    NOT_PLAIN_DATA = (
+        "not_plain_data"  # the result is not a literal, or the result pipe holds no frame
+    )
+    NONDETERMINISTIC = "nondeterministic"  # fresh processes gave different results
+    KILLED = "killed"  # died by its own signal, or its warmed process died twice
+    EXITED = "exited"  # ended without a result, e.g. by sys.exit
     NOT_RUN = "not_run"  # earlier calls of the same program ran out of time
 
 
 OUT_OF_TIME = frozenset({FailureReason.TIMEOUT, FailureReason.STALLED})
-"""The reasons of a program that was stopped because it took too long."""
+"""Reasons of programs that took too long and were stopped."""
 FINAL = frozenset({*OUT_OF_TIME, FailureReason.MEMORY, FailureReason.KILLED})
 """Reasons that one run decides alone: they say nothing about determinism."""
 CIRCUMSTANTIAL = frozenset({FailureReason.STALLED, FailureReason.MEMORY, FailureReason.KILLED})
@@ -50,7 +52,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a call ended.
+    """The verdict on a call.
 
     value: canonical literal text of the result when `reason` is `OK`, else None.
     detail: one line of at most 200 printable characters; may quote the program, so it is not
@@ -63,20 +65,20 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a value."""
+        """True if there is a value."""
         return self.reason is FailureReason.OK
 
 
 def failure(reason: FailureReason, detail: str = "") -> Outcome:
-    """An outcome without a value; the detail is made one printable line."""
+    """Return an outcome without a value; the detail is cut to one printable line."""
     line = "".join(c if c.isprintable() else " " for c in detail[:400])
     return Outcome(reason=reason, detail=line.strip()[:200])
 
 
 def agreed(outcomes: Sequence[Outcome]) -> Outcome:
-    """The verdict over the runs of one call: they agree, or the call is nondeterministic.
+    """Return the verdict on the runs of one call: they agree, or the call is nondeterministic.
 
-    A run that met a limit of the machine decides by itself: it says nothing about determinism.
+    A run with a reason in `FINAL` decides alone, because it says nothing about determinism.
     """
     first = outcomes[0]
     for outcome in outcomes:

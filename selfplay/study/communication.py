@@ -1,9 +1,9 @@
-"""A channel between the agents of an arena, which records or changes what they hear of each other.
+"""A message channel between the agents of an arena: it records messages, or changes what is heard.
 
-Each agent has an arena of its own, an ear, begun with the same task and seed: in it the others have
-said what the channel lets through, and it itself has said what it said. What an agent sees is the
-view of its ear; what happens and what is paid is decided by the arena in which everything was said
-as it was. So the speaker keeps its own words, and only what is heard changes.
+Each agent has a copy of the arena, called its ear, that begins with the same task and seed. In an
+ear, the other agents have said what the channel lets through, and the agent itself has said its
+original words. The agent sees the view of its ear. The true arena receives all original words; it
+decides what happens and what is paid. The channel thus changes only what listeners hear.
 """
 
 from collections import Counter
@@ -16,40 +16,44 @@ from selfplay.types import Action, Observation, Task
 
 
 class ChannelError(ValueError):
-    """What is heard decides when the game ends, so that what is heard cannot be changed alone."""
+    """Raised if the length of the game depends on what is heard: a channel cannot change it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeardMessage:
-    """What an agent said."""
+    """A message. `MessageChannel` makes it; ablations and the measure of influence read it."""
 
     seed: int
-    """Of the episode."""
+    """Seed of the episode."""
     task: str
-    """The task's id."""
+    """Id of the task."""
     stage: int
-    """The stage in which it was said, from 0."""
+    """Index of the stage, from 0."""
     number: int
-    """Number of times that its speaker spoke before it in this episode."""
+    """Number of earlier messages of the same speaker in this episode."""
     speaker: str
-    """Who said it."""
+    """Agent that speaks."""
     text: str
-    """What; empty where the move did not parse."""
+    """Words of the message; empty if the move did not parse."""
     seen: str
-    """What the speaker saw."""
+    """Text of the speaker's observation."""
 
 
 Alter: TypeAlias = Callable[[HeardMessage], str]
-"""What the others hear in place of these words."""
+"""Function from a message to the text that the other agents hear."""
 
 
 class MessageChannel:
-    """An arena with a channel, to be played like the arena itself; not with a prefix."""
+    """An arena with a message channel. It is played like the arena itself, but without a prefix."""
 
     def __init__(
         self, arena: Callable[[], Arena], alter: Alter, record: list[HeardMessage] | None = None
     ) -> None:
-        """`record` takes down all that is said, as it is said."""
+        """Args:
+        arena: Makes the arena.
+        alter: Gives the text that the others hear.
+        record: List to which every original message is appended.
+        """
         self._make, self._alter, self._record = arena, alter, record
         self._true = arena()
         self._ears: dict[str, Arena] = {}
@@ -68,11 +72,11 @@ class MessageChannel:
         self._spoken.clear()
 
     def view(self, agent: str) -> Observation:
-        """What the agent has seen and, through the channel, heard."""
+        """Return what the agent has seen, and heard through the channel."""
         return self._ears[agent].view(agent)
 
     def play_stage(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
-        """Play a stage; raises ChannelError where an ear has come to another one."""
+        """Play a stage. Raises ChannelError if an ear is at another stage than the arena."""
         heard = {words.speaker: self._alter(words) for words in self._said(actions)}
         for agent, ear in self._ears.items():
             if ear.stage != self._true.stage:
@@ -107,7 +111,7 @@ class MessageChannel:
 def through(
     arena: Callable[[], Arena], alter: Alter, record: list[HeardMessage] | None = None
 ) -> Callable[[], Arena]:
-    """What makes the arena with a channel."""
+    """Return a function that makes the arena with a channel, see `MessageChannel`."""
     return lambda: cast(Arena, MessageChannel(arena, alter, record))
 
 
@@ -120,9 +124,9 @@ def heard_by(
     task: Task,
     stages: Sequence[Mapping[str, Action | None]],
 ) -> Arena:
-    """The listener's ear after these recorded stages, in which it heard `text` for the words.
+    """Return the listener's ear after these recorded stages, with `text` heard instead of `words`.
 
-    `stages` end with the one in which they were said.
+    The last of `stages` is the one in which the words were said.
     """
     ear = arena()
     ear.begin(task, words.seed)
@@ -132,38 +136,38 @@ def heard_by(
 
 
 def intact(words: HeardMessage) -> str:
-    """What is heard is what was said."""
+    """Return the message unchanged."""
     return words.text
 
 
 def silent(words: HeardMessage) -> str:
-    """Nothing is heard."""
+    """Return silence: an empty text."""
     return ""
 
 
 class MessageSwap:
-    """Replace words by those that the same speaker said in another episode.
+    """Replaces each message by a message of the same speaker in another episode.
 
-    The n-th words of a speaker are replaced by its n-th words in the other episode, at whatever
-    stage it said them, and by silence if it spoke fewer than n times there.
+    The n-th message of a speaker is replaced by its n-th message in the other episode, regardless
+    of the stage, and by silence if the speaker has fewer than n messages there.
     """
 
     def __init__(self, record: Iterable[HeardMessage], partner: Mapping[int, int]) -> None:
         """Args:
-        record: All words of the unchanged episodes.
-        partner: Seed of an episode to that of the one whose words are heard in it.
+        record: All messages of the unchanged episodes.
+        partner: Seed of each episode to the seed of the episode whose messages are heard in it.
         """
         self._said = {(words.seed, words.speaker, words.number): words.text for words in record}
         self._partner = partner
         self._asked: list[bool] = []
 
     def __call__(self, words: HeardMessage) -> str:
-        """Return the words to be heard in place of `words`."""
+        """Return the text that is heard instead of `words`."""
         key = (self._partner[words.seed], words.speaker, words.number)
         self._asked.append(key in self._said)
         return self._said.get(key, "")
 
     @property
     def unmatched(self) -> float:
-        """The fraction of the words so far that had no words to replace them."""
+        """Fraction of the messages so far without a counterpart in the other episode."""
         return 1 - sum(self._asked) / len(self._asked) if self._asked else 0.0

@@ -1,8 +1,7 @@
-"""The games of a study: one arena, its tasks and seeds, played by whoever is to be compared.
+"""Games of a study: one arena, its tasks and its seeds, played by the players that are compared.
 
-All comparisons play the same tasks with the same seeds, so that differences are of who plays alone.
-
-What a study has played: how it ended, who moved, and which metrics it had.
+All players play the same tasks with the same seeds, so that only the players cause differences.
+The games also count how the episodes ended, which agents moved and which metrics existed.
 """
 
 import math
@@ -11,17 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import PreTrainedModel
 
 from selfplay.arena import Arena
 from selfplay.config.compose import load_changed, with_local_runtime
 from selfplay.config.instantiate import build
-from selfplay.engines import Engine, ServingEngine
+from selfplay.engines import Engine
 from selfplay.errors import ConfigError, nearest
-from selfplay.experiment.experiment import Experiment
 from selfplay.models.renderer import ByteRenderer, Renderer
 from selfplay.rng import derive
 from selfplay.rollout.policy_pool import check_known
@@ -29,10 +26,15 @@ from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.run.directory import Run
 from selfplay.study.players import Reference, StudyPlayer, places, settings_that_differ
 from selfplay.study.stats.bootstrap import Draws
-from selfplay.types import Episode, Status, Task
+from selfplay.types import Episode, Status, Task, role_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from selfplay.experiment.experiment import Experiment
 
 RETURN = "return"
-"""The metric that every arena has: the mean over its agents of all that they were paid."""
+"""Name of the metric that every arena has: the mean return over its agents."""
 
 
 @dataclass(kw_only=True)
@@ -40,24 +42,24 @@ class MatchCounts:
     """Counts over all episodes of a study."""
 
     episodes: int = 0
-    """How many."""
+    """Number of episodes."""
     failed: int = 0
-    """How many of them failed."""
+    """Number of failed episodes."""
     truncated: int = 0
-    """How many were cut off."""
+    """Number of truncated episodes."""
     turns: int = 0
-    """Turns of all."""
+    """Number of turns."""
     unparsed: int = 0
-    """Turns that held no action."""
+    """Number of turns without an action."""
     movers: set[str] = field(default_factory=set)
-    """Agents that have moved."""
+    """Agents that have moved at least once."""
     metrics: set[str] = field(default_factory=set)
-    """Metrics that an episode had."""
+    """Metrics that at least one episode had."""
     lacking: set[str] = field(default_factory=set)
-    """Metrics that were asked for and that episodes which were played to their end lacked."""
+    """Requested metrics that a finished episode lacked."""
 
     def count(self, episodes: Sequence[Episode]) -> None:
-        """Add episodes."""
+        """Add episodes to the counts."""
         turns = [turn for episode in episodes for turn in episode.turns]
         self.episodes += len(episodes)
         self.failed += sum(episode.status is Status.FAILED for episode in episodes)
@@ -67,21 +69,21 @@ class MatchCounts:
         self.movers |= {turn.agent for turn in turns}
 
     def ask(self, metric: str, episodes: Sequence[Episode]) -> None:
-        """Note that a metric is asked for, and what there is: a cell may lack it."""
+        """Record that a metric is requested, and which metrics these episodes have."""
         self.metrics |= {name for episode in episodes for name in episode.metrics}
         finished = [episode for episode in episodes if episode.status is Status.FINISHED]
         if any(metric not in episode.metrics for episode in finished):
             self.lacking.add(metric)
 
     def check_measured(self, metric: str) -> None:
-        """Raise ConfigError for a metric that was asked for and that no episode had."""
+        """Raise ConfigError if the metric was requested and no episode had it."""
         if metric in self.lacking - self.metrics:
             raise ConfigError(
                 f"--metric {metric}: no episode has it; {nearest(metric, [*self.metrics, RETURN])}"
             )
 
-    def shares(self) -> dict[str, float]:
-        """The shares of episodes and turns that went wrong."""
+    def fractions(self) -> dict[str, float]:
+        """Return the fractions of failed and truncated episodes, and of turns without action."""
         return {
             "failed_episodes": self.failed / max(self.episodes, 1),
             "truncated_episodes": self.truncated / max(self.episodes, 1),
@@ -90,62 +92,66 @@ class MatchCounts:
 
 
 DEFAULT_EPISODES = 200
-"""Where neither an evaluation nor the user says how many."""
+"""Number of episodes per cell if neither an evaluation nor the user sets it."""
 
 
 @dataclass(kw_only=True)
 class StudyMatches:
-    """What is played, and the policies that can play it."""
+    """Games of a study, and the policies that can play them.
+
+    `games_of` makes it from a run; every measure that plays games reads it.
+    """
 
     arena: Callable[[], Arena]
-    """Makes the arena."""
+    """Function that makes the arena."""
     seats: Mapping[str, AgentSpec]
-    """Role to seat: its prompts and its limits."""
+    """Role to its prompts and its limits."""
     tasks: Sequence[Task] = ()
-    """What is played; the arena's default task, drawn afresh for each episode, where empty."""
+    """Tasks; if empty, every episode draws a default task of the arena."""
     engines: dict[str, Engine] = field(default_factory=dict)
     """Policy to the engine that serves it."""
     renderers: dict[str, Renderer] = field(default_factory=dict)
-    """Policy, or opponent, to its token seam."""
-    models: dict[str, PreTrainedModel] = field(default_factory=dict)
-    """Policy to its model, where it has one."""
+    """Policy or opponent to its renderer."""
+    models: "dict[str, PreTrainedModel]" = field(default_factory=dict)
+    """Policy to its model; policies without a model are missing."""
     metrics: Sequence[str] = (RETURN,)
-    """What is reported, the chief one first: `return`, `return/<agent or role>`, or a metric."""
+    """Reported metrics, the main metric first: `return`, `return/<agent or role>`, or a metric of
+    the arena."""
     episodes: int = DEFAULT_EPISODES
-    """Per cell."""
+    """Number of episodes per cell."""
     seed: int = 0
-    """Of tasks, luck and samples."""
+    """Seed of tasks, arenas and samples."""
     limits: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the rollout."""
     params: dict[str, Any] = field(default_factory=dict)
-    """What was chosen, for the record."""
+    """Settings of the measurement, for the record."""
     notes: list[str] = field(default_factory=list)
-    """What must be known to read the figures."""
+    """Notes that readers of the results need."""
     _config: Mapping[str, Any] = field(default_factory=dict)
-    _tally: MatchCounts = field(default_factory=MatchCounts)
+    _counts: MatchCounts = field(default_factory=MatchCounts)
 
     @property
     def agents(self) -> list[str]:
-        """All agents of the arena."""
+        """Names of all agents of the arena."""
         return list(self.arena().possible_agents)
 
     def sides(self) -> dict[str, list[str]]:
-        """The seats that are told apart: each role, or each agent where all have one role."""
+        """Return the agents of each side: a role, or a single agent if all agents have one role."""
         roles = self.arena().roles
         if len(roles) == 1:
             return {agent: [agent] for agent in self.agents}
-        return {role: [a for a in self.agents if a.rpartition("_")[0] == role] for role in roles}
+        return {role: [a for a in self.agents if role_of(a) == role] for role in roles}
 
     def idle(self) -> list[str]:
-        """The sides of which nobody has moved in anything that was played."""
-        moved = self._tally.movers
+        """Return the sides without a single move in all games so far."""
+        moved = self._counts.movers
         return [side for side, agents in self.sides().items() if not moved & set(agents)]
 
     def jobs(self, seating: Mapping[str, str], *, count: int | None = None) -> list[EpisodeSpec]:
-        """`count` episodes; the same for every seating.
+        """Return `count` episode specs; tasks and seeds are the same for every seating.
 
-        Every task is played equally often; those of a count that this does not divide are drawn at
-        random, because a list may be sorted.
+        All tasks are played equally often. If the number of tasks does not divide `count`, the
+        remaining episodes take random tasks, because the list may be sorted.
         """
         arena, jobs = self.arena(), []
         count = self.episodes if count is None else count
@@ -161,7 +167,7 @@ class StudyMatches:
         return jobs
 
     def rollout(self, arena: Callable[[], Arena] | None = None, **limits: Any) -> Rollout:
-        """A rollout of these games, or of `arena` in their place."""
+        """Return a rollout of these games, or of another `arena`."""
         return Rollout(
             arena=arena or self.arena,
             seats=self.seats,
@@ -173,31 +179,31 @@ class StudyMatches:
     def run(
         self, seating: Mapping[str, str], *, arena: Callable[[], Arena] | None = None
     ) -> list[Episode]:
-        """All episodes with these policies (agent to policy) in the seats."""
+        """Play all episodes with these policies (agent to policy) and return them."""
         return self.count(self.rollout(arena).run(self.jobs(seating)))
 
     def count(self, episodes: list[Episode]) -> list[Episode]:
-        """Note how the episodes ended and who moved, for the record; returns them."""
-        self._tally.count(episodes)
+        """Count how the episodes ended and which agents moved; return the episodes."""
+        self._counts.count(episodes)
         return episodes
 
     def seat(self, policy: str, agent: str) -> AgentSpec:
-        """The seat of an agent that a policy takes."""
-        seat = self.seats[agent.rpartition("_")[0]]
+        """Return the spec of an agent that this policy plays."""
+        seat = self.seats[role_of(agent)]
         if policy == seat.policy:
             return seat
         return replace(seat, policy=policy, renderer=self.renderers[policy])
 
     def scores(self, episodes: Sequence[Episode], metric: str | None = None) -> np.ndarray:
-        """[N] a metric, the chief one where None; NaN where an episode failed or lacks it.
+        """Return [N] values of a metric (None: the main one); NaN if an episode failed or lacks it.
 
-        One that was cut off before it was measured counts as 0, as in an evaluation.
+        A truncated episode without the metric counts as 0, as in an evaluation.
         """
         name = metric or self.metrics[0]
         agents = self._paid(name)
         if agents:
             return np.array([_mean_return(episode, agents) for episode in episodes])
-        self._tally.ask(name, episodes)
+        self._counts.ask(name, episodes)
         return np.array([_measured(episode, name) for episode in episodes])
 
     def draws(self, episodes: Sequence[Episode], *, given: bool = False) -> Draws:
@@ -206,19 +212,20 @@ class StudyMatches:
         return Draws(tasks=tasks, seed=self.seed, given=given)
 
     def record(self) -> dict[str, Any]:
-        """How it was measured, with the shares of episodes and turns that went wrong.
+        """Return the settings, with the fractions of failed episodes and of turns without action.
 
-        Raises ConfigError if the chief metric was asked for and no episode of the study had it.
+        Raises ConfigError if the main metric was requested and no episode of the study had it.
         """
-        self._tally.check_measured(self.metrics[0])
-        told = {**self.params, "episodes_per_cell": self.episodes, "seed": self.seed}
-        return {**told, **self._tally.shares()}
+        self._counts.check_measured(self.metrics[0])
+        settings = {**self.params, "episodes_per_cell": self.episodes, "seed": self.seed}
+        return {**settings, **self._counts.fractions()}
 
     def admit(self, references: Sequence[Reference], *, anyhow: bool = False) -> list[StudyPlayer]:
-        """Load the policies that these name, so that they can be seated; `anyhow` in any role.
+        """Load the policies of these references, so that they can be seated.
 
-        Raises ConfigError for one that cannot play the arena's roles. One that was trained with
-        another arena or with other prompts is noted.
+        `anyhow` allows them in any role. Raises ConfigError for a player that cannot play the
+        arena's roles. A note names each player that was trained with another arena or other
+        prompts.
         """
         players = [self._admit(reference, anyhow) for reference in references]
         labels = [player.label for player in players]
@@ -230,9 +237,9 @@ class StudyMatches:
         ]
 
     def seated(self, names: Sequence[str], *, option: str) -> list[StudyPlayer]:
-        """Those whom the run itself can seat: an opponent of its population, a league's snapshot.
+        """Return players that the run itself can seat: its opponents and its league's snapshots.
 
-        Raises ConfigError, with the option that named them, for a name of nobody.
+        Raises ConfigError, with the name of the option, for an unknown name.
         """
         check_known(names, self.renderers, where=option)
         roles = list(self.arena().roles)
@@ -245,14 +252,14 @@ class StudyMatches:
             self.notes.append(
                 f"{player.label} was trained with another {' and '.join(differs)} than this game's"
             )
-        engine: ServingEngine = build(self._config["engine"], where="engine")
+        engine: Engine = build(self._config["engine"], where="engine")
         for name, policy in policies.items():
             engine.serve(name, policy.model, policy.renderer.end_ids)
             self.engines[name], self.models[name] = engine, policy.model
             self.renderers[name] = policy.renderer
         for name, opponent in others.items():
             self.engines[name] = opponent
-            self.renderers[name] = getattr(opponent, "renderer", None) or ByteRenderer()
+            self.renderers[name] = opponent.renderer or ByteRenderer()
         for role, name in player.policies.items():
             if not policies[name].learn if name in policies else name in others:
                 who = name.rpartition(":")[2]
@@ -262,13 +269,13 @@ class StudyMatches:
         return player
 
     def _paid(self, metric: str) -> list[str]:
-        """The agents whose mean return a metric is; none if it is one of the arena's."""
+        """Return the agents whose mean return the metric is; [] for a metric of the arena."""
         first, _, who = metric.partition("/")
         if first != RETURN:
             return []
         if not who:
             return self.agents
-        found = [agent for agent in self.agents if who in (agent, agent.rpartition("_")[0])]
+        found = [agent for agent in self.agents if who in (agent, role_of(agent))]
         if not found:
             raise ConfigError(f"--metric {metric}: no such agent; {nearest(who, self.agents)}")
         return found
@@ -284,16 +291,19 @@ def games_of(
     seed: int = 0,
     changes: Sequence[str] = (),
 ) -> Iterator[StudyMatches]:
-    """The games that an evaluation of a run plays; its services are released at the end.
+    """Open the games of an evaluation of a run, and release its services at the end.
 
     Args:
         run: The run folder.
-        evaluation: Its first where None. A run without any plays its arena's default tasks.
-        episodes: Per cell; as many as the evaluation plays where None.
-        metric: The chief one; the evaluation's first where None.
-        seed: Of luck and samples.
+        evaluation: Name of the evaluation; None: the first. A run without evaluations plays the
+            default tasks of its arena.
+        episodes: Number of episodes per cell; None: as many as the evaluation plays.
+        metric: The main metric; None: the evaluation's first.
+        seed: Seed of arenas and samples.
         changes: Overrides of the run's config, such as arena.rounds=4.
     """
+    from selfplay.experiment.experiment import Experiment  # loads torch
+
     config = with_local_runtime(load_changed(run, changes) if changes else Run.open(run).config())
     experiment = Experiment.resume(config, places(run)[-1], learning=False)
     try:
@@ -305,7 +315,7 @@ def games_of(
 
 
 def _games(
-    experiment: Experiment,
+    experiment: "Experiment",
     evaluation: str | None,
     episodes: int | None,
     metric: str | None,

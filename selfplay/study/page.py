@@ -1,4 +1,4 @@
-"""The page of a study: one HTML file that opens offline, with its pictures and its command."""
+"""Page of a study: one HTML file with its pictures and its command. It needs no network."""
 
 import json
 from pathlib import Path
@@ -8,23 +8,23 @@ from markupsafe import Markup
 from selfplay.run.directory import reporting_disk, write_atomic
 from selfplay.run.report.html import render, write_page
 from selfplay.study.plots import ROWS_WIDTH, inline, save
-from selfplay.study.result import Result, figures
+from selfplay.study.result import Result, estimate_rows
 
 
 def write(result: Result, folder: Path, *, command: str) -> Path:
-    """Write `<measure>.html`, `.json`, `.svg` and `.png` into a folder; returns the page.
+    """Write `<measure>.html`, `.json`, `.svg` and `.png` into a folder; return the page's path.
 
     Raises RunError if the folder cannot be written to.
     """
     with reporting_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        told = {**result.to_json(), "command": command}
-        write_atomic(folder / f"{result.measure}.json", json.dumps(told, indent=2) + "\n")
+        content = {**result.to_json(), "command": command}
+        write_atomic(folder / f"{result.measure}.json", json.dumps(content, indent=2) + "\n")
     save(result.drawings, folder, result.measure)
     page = render(
         "study.html.jinja",
         result=result,
-        lines=figures(result.estimates),
+        lines=estimate_rows(result.estimates),
         drawings=[(each, Markup(inline(each))) for each in result.drawings],
         broad=ROWS_WIDTH,
         command=command,

@@ -1,60 +1,60 @@
-"""Players: the policies of a run as they were at one of its checkpoints, or before training."""
+"""Players of a study: the policies of a run at one of its checkpoints, or before training."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from transformers import PreTrainedModel
-from transformers.utils import logging as transformers_logging
+from typing import TYPE_CHECKING, Any
 
 from selfplay.config.instantiate import build
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, RunError
-from selfplay.learner import checkpoint
-from selfplay.models.policy import Policy, load_policy
 from selfplay.models.population import Population
-from selfplay.rollout import policies as members
 from selfplay.run.directory import Run
+from selfplay.types import role_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from selfplay.models.policy import Policy
 
 START = "start"
-"""In place of a step: the policies as they were before training."""
+"""Word in place of a step: the policies before training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlayer:
-    """Somebody who can take every seat of a game."""
+    """Policies for all roles of a game. `Reference.load` makes it; measures seat it."""
 
     label: str
-    """How figures name it, such as kuhn@600."""
+    """Name in the results, such as kuhn@600."""
     policies: Mapping[str, str]
     """Role to the name of the policy that plays it."""
 
     def seats(self, agents: Sequence[str]) -> dict[str, str]:
-        """The seating of these agents by this player."""
-        return {agent: self.policies[agent.rpartition("_")[0]] for agent in agents}
+        """Return the policy of each of these agents."""
+        return {agent: self.policies[role_of(agent)] for agent in agents}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """Which policies are meant: RUN, RUN@STEP or RUN@start."""
+    """Reference to a player on the command line: RUN, RUN@STEP or RUN@start."""
 
     run: Path
-    """The run folder."""
+    """Folder of the run."""
     step: int | None = None
-    """Its checkpoint; the newest where None."""
+    """Step of the checkpoint; None: the newest."""
     start: bool = False
-    """Before training."""
+    """True for the policies before training."""
 
     def __str__(self) -> str:
-        """As it is written on the command line."""
+        """Return the text on the command line."""
         at = START if self.start else self.step
         return str(self.run) if at is None else f"{self.run}@{at}"
 
     @classmethod
     def parse(cls, text: str) -> "Reference":
-        """Raises ConfigError for what is neither a step nor `start`."""
+        """Parse RUN, RUN@STEP or RUN@start. Raises ConfigError for any other text after the @."""
         folder, at, step = text.rpartition("@")
         if not at or Path(text).is_dir():
             return cls(run=Path(text))
@@ -68,13 +68,21 @@ class Reference:
 
     def load(
         self, roles: Sequence[str], *, anyhow: bool = False
-    ) -> tuple[StudyPlayer, dict[str, Policy], dict[str, Engine]]:
-        """Load a player. Return the player; its policies by name, including saved models; and by
-        name the run's other opponents that hold one of these roles.
+    ) -> "tuple[StudyPlayer, dict[str, Policy], dict[str, Engine]]":
+        """Load a player.
 
-        With `anyhow` a run's only policy takes roles that the run did not have. Raises ConfigError
-        if the run cannot play these roles.
+        Args:
+            roles: Roles that the player must play.
+            anyhow: True: the only policy of a run also takes roles that the run did not have.
+        Returns:
+            The player; its policies by name, including saved models; and by name the run's other
+            opponents that have one of these roles.
+        Raises:
+            ConfigError: If the run cannot play these roles.
         """
+        from selfplay.models.policy import load_policy  # loads torch
+        from selfplay.rollout.policies import load_policies
+
         config = Run.open(self.run).config()
         population: Population = build(config["population"], where="population")
         mine = {role: population.policy_of(role) for role in config["roles"]}
@@ -84,12 +92,12 @@ class Reference:
         for role in roles:
             if role not in mine:
                 raise ConfigError(
-                    f"{self.run}: has no role {role!r} ({', '.join(mine)}), so that it cannot play "
-                    "this game; name runs of the same game, or for transfer of one shared policy"
+                    f"{self.run}: has no role {role!r} ({', '.join(mine)}), so it cannot play this "
+                    "game; name runs of the same game, or, for transfer, of one shared policy"
                 )
         place = None if self.start else places(self.run, step=self.step)[-1]
         label = f"{self.run.resolve().name}@{START if place is None else int(place.name)}"
-        found = members.load(
+        found = load_policies(
             population,
             config["roles"],
             warmstart=config["warmstart"],
@@ -110,22 +118,28 @@ class Reference:
         return StudyPlayer(label=label, policies=policies), named, others
 
 
-def untrained(run: Path) -> dict[str, PreTrainedModel]:
-    """The models of a run's policies before training, by the names that its records use."""
+def untrained(run: Path) -> "dict[str, PreTrainedModel]":
+    """Return the models of a run's policies before training, by their names in its records."""
+    from transformers.utils import logging as transformers_logging  # loads torch
+
+    from selfplay.rollout.policies import load_policies
+
     config = Run.open(run).config()
     transformers_logging.disable_progress_bar()
     population: Population = build(config["population"], where="population")
-    found = members.load(
+    found = load_policies(
         population, config["roles"], warmstart=config["warmstart"], seed=int(config["seed"])
     )
     return {name: policy.model for name, policy in found.items()}
 
 
 def places(folder: Path, *, step: int | None = None, every: bool = False) -> list[Path]:
-    """The whole checkpoints of a run: its newest, that of `step`, or every one, oldest first.
+    """Return checkpoints of a run: the newest, that of `step`, or every one, oldest first.
 
-    Raises RunError where there is none; a damaged one is left out, and told on stderr.
+    A damaged checkpoint is left out, with a line on stderr. Raises RunError if there is none.
     """
+    from selfplay.learner import checkpoint  # loads torch
+
     Run.open(folder)
     if step is not None and not every:
         return [checkpoint.at(folder / "checkpoints", step)]
@@ -136,10 +150,10 @@ def places(folder: Path, *, step: int | None = None, every: bool = False) -> lis
             print(f"checkpoint {path.name}: {fault}; left out", file=sys.stderr)
     whole = [path for path, fault in faults.items() if fault is None]
     if not whole:
-        raise RunError(f"run {folder} has no whole checkpoint; go on with it: train resume=...")
+        raise RunError(f"run {folder} has no whole checkpoint; continue it: train resume=...")
     return whole if every else whole[-1:]
 
 
 def settings_that_differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Names of the groups that decide what an agent sees and in which two configs differ."""
+    """Return the config groups that decide what an agent sees and that differ in two configs."""
     return [key for key in ("arena", "roles") if one.get(key) != other.get(key)]

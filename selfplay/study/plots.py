@@ -1,9 +1,7 @@
-"""Pictures of a study: matrices, intervals and curves, for the page and for print.
+"""Pictures of a study: matrices, intervals, curves and dots, for the page and for print.
 
-Each is painted twice: as SVG without colours of its own, which the page's style sheet dresses, and
-as SVG and PNG files for a paper.
-
-A picture of sets of runs: a dot for each run, a bar at the mean of its set.
+Each picture is painted twice: as SVG without its own colours, which take those of the page's style
+sheet, and as SVG and PNG files for a paper.
 """
 
 import io
@@ -31,15 +29,15 @@ from selfplay.study.stats.bootstrap import Estimate
 
 _INKS = ["#2a5db0", "#c8571b", "#2b8a57", "#8a4fa8", "#b08a00", "#1893a5", "#b3345f", "#6c6f75"]
 PRINT = {INK: "#1b1c1e", TEXT: "#1b1c1e", GRID: "#deded8", **dict(zip(SERIES, _INKS, strict=True))}
-"""The colours of the page's light style sheet, for paper."""
+"""Colours of the page's light style sheet, for print."""
 LONGEST_LABEL = 36
-"""Characters of a line of a label."""
+"""Largest number of characters in a line of a label."""
 LINES = 3
-"""Lines of a label beside a row; one that is longer is cut."""
+"""Largest number of lines of a row's label; the rest is cut."""
 
 
 ROWS_WIDTH = 6.4
-"""Inches of a picture whose rows have names of several words; the page gives it more room."""
+"""Width in inches of a picture whose rows have long names; the page gives it more room."""
 
 
 class Drawing(Protocol):
@@ -47,26 +45,26 @@ class Drawing(Protocol):
 
     @property
     def title(self) -> str:
-        """What it shows."""
+        """Title in one line."""
         ...
 
     @property
     def legend(self) -> Sequence[str]:
-        """Names of its series, in the order of their colours; empty where there is one alone."""
+        """Names of the series in the order of their colours; empty for a single series."""
         ...
 
     def size(self) -> tuple[float, float]:
-        """Width and height in inches."""
+        """Return the width and height in inches."""
         ...
 
     def paint(self, axes: Axes) -> None:
-        """Draw."""
+        """Draw the picture on the axes."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixPlot:
-    """A number in each cell, shaded by its size."""
+    """A matrix with a number in each cell, shaded by its value."""
 
     title: str
     rows: Sequence[str]
@@ -74,15 +72,15 @@ class MatrixPlot:
     columns: Sequence[str]
     """Names of the columns."""
     values: Sequence[Sequence[float]]
-    """[rows][columns], NaN where there is none."""
+    """[rows][columns] values, NaN for a missing value."""
     legend: Sequence[str] = ()
 
     def size(self) -> tuple[float, float]:
-        """Room for the labels and the cells."""
+        """Return the size in inches for the labels and the cells."""
         return 2.2 + 0.75 * len(self.columns), 1.1 + 0.42 * len(self.rows)
 
     def paint(self, axes: Axes) -> None:
-        """Squares whose opacity says how large a value is among the others."""
+        """Draw squares whose opacity grows with the value."""
         known = [v for row in self.values for v in row if math.isfinite(v)]
         low, high = min(known, default=0.0), max(known, default=1.0)
         for i, row in enumerate(self.values):
@@ -102,21 +100,21 @@ class MatrixPlot:
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalPlot:
-    """A dot and its interval for each name, one below the other."""
+    """A dot with its interval for each estimate, one estimate per row."""
 
     title: str
     estimates: Sequence[Estimate]
-    """What is drawn, the first on top."""
+    """Estimates, the first on top."""
     null: float | None = None
-    """Where a line stands that means: nothing to see."""
+    """Position of the null line; None: no line."""
     legend: Sequence[str] = ()
 
     def size(self) -> tuple[float, float]:
-        """A line for each."""
+        """Return the size in inches, with one row for each estimate."""
         return ROWS_WIDTH, 0.8 + row([each.name for each in self.estimates]) * len(self.estimates)
 
     def paint(self, axes: Axes) -> None:
-        """Dots, bars, and the line of nothing to see."""
+        """Draw points, intervals and the null line."""
         if self.null is not None:
             axes.axvline(self.null, color=INK, linewidth=0.8, linestyle=(0, (3, 2)))
         for place, each in enumerate(self.estimates):
@@ -138,27 +136,27 @@ class CurvePlot:
 
     title: str
     x: Sequence[float]
-    """[N] places."""
+    """[N] positions on the axis."""
     series: Mapping[str, Sequence[float]]
-    """Name to [N] values, NaN where there is none; at most eight."""
+    """Name to [N] values, NaN for a missing value; at most eight series are drawn."""
     bands: Mapping[str, tuple[Sequence[float], Sequence[float]]]
     """Name to the [N] lower and upper ends of its band."""
     xlabel: str = "step"
-    """What the axis is."""
+    """Label of the axis."""
     logarithmic: bool = False
-    """Whether the axis doubles."""
+    """True for a logarithmic axis of base 2."""
 
     @property
     def legend(self) -> Sequence[str]:
-        """The names."""
+        """Names of the drawn series."""
         return list(self.series)[:MOST_SERIES]
 
     def size(self) -> tuple[float, float]:
-        """Of a column of a paper."""
+        """Return the size in inches of one column of a paper."""
         return 4.6, 2.8
 
     def paint(self, axes: Axes) -> None:
-        """Lines, and bands behind them."""
+        """Draw bands, and lines above them."""
         for place, name in enumerate(self.legend):
             if name in self.bands:
                 low, high = self.bands[name]
@@ -183,13 +181,13 @@ class CurvePlot:
 
 
 def inline(drawing: Drawing) -> str:
-    """The picture as an `<svg>` element for the page."""
+    """Return the picture as an `<svg>` element for the page."""
     width, height = drawing.size()
     return charts.svg(width, height, drawing.paint)
 
 
 def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
-    """Write all pictures as `<name>.svg` and `<name>.png`, below each other, for print."""
+    """Write all pictures as `<name>.svg` and `<name>.png` for print; return the paths."""
     sizes = [drawing.size() for drawing in drawings]
     if not sizes:
         return []
@@ -198,8 +196,8 @@ def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({"svg.hashsalt": "selfplay", "font.size": 9.0})
-        figure = Figure(figsize=(width, sum(heights)), layout="constrained")
-        panels = figure.subplots(len(drawings), 1, squeeze=False, height_ratios=heights)[:, 0]
+        canvas = Figure(figsize=(width, sum(heights)), layout="constrained")
+        panels = canvas.subplots(len(drawings), 1, squeeze=False, height_ratios=heights)[:, 0]
         for drawing, axes in zip(drawings, panels, strict=True):
             drawing.paint(axes)
             axes.set_title(str(visible(drawing.title)), fontsize=9.5, loc="left", parse_math=False)
@@ -209,11 +207,11 @@ def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
                 shown = axes.legend(lines, names, frameon=False, fontsize=8)
                 for text in shown.get_texts():
                     text.set_parse_math(False)
-        _print_colours(figure)
+        _print_colours(canvas)
         for kind in ("svg", "png"):
             stream = io.BytesIO()
-            told = {"Date": None} if kind == "svg" else {"Software": None}
-            figure.savefig(stream, format=kind, dpi=200, metadata=told)
+            metadata = {"Date": None} if kind == "svg" else {"Software": None}
+            canvas.savefig(stream, format=kind, dpi=200, metadata=metadata)
             path = folder / f"{name}.{kind}"
             with reporting_disk(folder):
                 path.write_bytes(stream.getvalue())
@@ -221,10 +219,10 @@ def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def _print_colours(figure: Figure) -> None:
-    """Put the colours of print in place of the names that the page's style sheet reads."""
-    figure.draw_without_rendering()  # ticks are made when they are first drawn
-    for artist in figure.findobj():
+def _print_colours(canvas: Figure) -> None:
+    """Replace the placeholder colours of the page's style sheet by those of print."""
+    canvas.draw_without_rendering()  # ticks are made when they are first drawn
+    for artist in canvas.findobj():
         for name in ("color", "facecolor", "edgecolor"):
             get = getattr(artist, f"get_{name}", None)
             found = [] if get is None else list(to_rgba_array(get()))
@@ -240,9 +238,9 @@ def _bare(axes: Axes) -> None:
 
 
 def labels(axes: Axes, *, x: Sequence[str] = (), y: Sequence[str] = ()) -> None:
-    """Names at the ticks, taken as they are written and never as mathematics.
+    """Set the labels of the ticks as plain text, never as mathematics.
 
-    Characters that SVG cannot hold, such as an agent's or a folder's name may have, are shown.
+    Characters that SVG cannot contain (names of agents or folders may have them) are escaped.
     """
     if x:
         axes.set_xticks(range(len(x)), [_short(name) for name in x], parse_math=False)
@@ -259,43 +257,43 @@ def _short(name: str) -> str:
 
 
 def row(names: Sequence[str]) -> float:
-    """Inches of a row that has room for any of these names."""
+    """Return the height in inches of a row with room for each of these names."""
     return 0.2 + 0.14 * max((_lines(name).count("\n") + 1 for name in names), default=1)
 
 
 def _lines(name: str) -> str:
-    """The name in as many lines as it may have."""
+    """Return the name in at most `LINES` lines."""
     return "\n".join(wrap(str(visible(name)), LONGEST_LABEL, max_lines=LINES, placeholder=" ..."))
 
 
 BETWEEN = 0.16
-"""Between the lines of two sets, in lines of figures."""
+"""Distance between the dots of two sets, in rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DotPlot:
-    """Figures one below the other, each set of runs in a colour of its own."""
+    """A dot for each run and a bar at the mean of each set of runs, one metric per row."""
 
     title: str
     rows: Sequence[str]
-    """Names of the figures."""
+    """Names of the metrics."""
     sets: Mapping[str, Sequence[Sequence[float]]]
-    """Set to [figures][runs] values, NaN where there is none; at most eight."""
+    """Set to [metrics][runs] values, NaN for a missing value; at most eight sets are drawn."""
     null: float | None = None
-    """Where a line stands that means: nothing to see."""
+    """Position of the null line; None: no line."""
 
     @property
     def legend(self) -> Sequence[str]:
-        """The sets."""
+        """Names of the drawn sets."""
         return list(self.sets)[:MOST_SERIES]
 
     def size(self) -> tuple[float, float]:
-        """A line for each figure, higher where there are more sets."""
+        """Return the size in inches; a row is higher if there are more sets."""
         height = row(self.rows) + BETWEEN * 0.6 * (len(self.legend) - 1)
         return ROWS_WIDTH, 0.8 + height * len(self.rows)
 
     def paint(self, axes: Axes) -> None:
-        """Dots, bars, and the line of nothing to see."""
+        """Draw points, means and the null line."""
         if self.null is not None:
             axes.axvline(self.null, color=INK, linewidth=0.8, linestyle=(0, (3, 2)))
         for index, name in enumerate(self.legend):
@@ -314,7 +312,7 @@ class DotPlot:
 
 
 def undrawn(drawings: Sequence[DotPlot | CurvePlot]) -> list[str]:
-    """The note on what is in no picture because there are no more colours."""
+    """Return a note on the series that are not drawn because there are only so many colours."""
     series = [each.sets if isinstance(each, DotPlot) else each.series for each in drawings]
     names = dict.fromkeys(name for each in series for name in list(each)[MOST_SERIES:])
     return [f"pictures show the first {MOST_SERIES}, and not {', '.join(names)}"] if names else []

@@ -1,35 +1,38 @@
-"""A policy as a strategy: its exact chance of every legal action at every information set.
+"""Probabilities of a policy: of every legal action at an information set, and log-odds.
 
-How much rather a policy does one thing than another in a given prompt.
+The log-odds compare one completion with another one after the same prompt.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import torch
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING
 
 from selfplay.errors import ConfigError
-from selfplay.models import position_limits
 from selfplay.rollout.rollout import AgentSpec
 from selfplay.study.matches import StudyMatches
 from selfplay.study.players import StudyPlayer
-from selfplay.types import InformationSet, InvalidAction, Turn
+from selfplay.types import InformationSet, InvalidAction, Turn, role_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ROWS = 128
-"""Completions that are scored in one forward pass."""
+"""Largest number of completions in one forward pass."""
 
 
 def log_odds(
     games: StudyMatches, player: StudyPlayer, turns: Sequence[Turn], default: str
 ) -> list[float]:
-    """ln p(what was said) - ln p(default) of a player in the prompts of these turns."""
+    """Return ln p(completion) - ln p(default) of a player after each turn's prompt, in nats."""
     found = [0.0] * len(turns)
     for role in dict.fromkeys(turn.role for turn in turns):
         policy = player.policies[role]
         if policy not in games.models:
-            raise ConfigError(f"{player.label}: {policy} is no model, so it has no chances to read")
+            raise ConfigError(
+                f"{player.label}: {policy} is not a model and has no probabilities; name a player "
+                "with a model"
+            )
         places = [place for place, turn in enumerate(turns) if turn.role == role]
         for first in range(0, len(places), ROWS):
             part = places[first : first + ROWS]
@@ -47,22 +50,31 @@ def log_odds(
 def _completion_ids(
     games: StudyMatches, player: StudyPlayer, turn: Turn, text: str
 ) -> tuple[int, ...]:
-    """A completion's tokens with the end of the turn; refuses another tokenizer than the turn's."""
+    """Return the tokens of a completion, with the token that ends the turn.
+
+    Raises ConfigError if the player's tokenizer or prompts are not those of the turn.
+    """
     renderer = games.renderers[player.policies[turn.role]]
     tokenizer = getattr(renderer, "tokenizer", None)
     if tokenizer is None or renderer.start(turn.messages) != turn.prompt_ids:
         raise ConfigError(
-            f"{player.label}: does not read the prompts of {turn.policy} as it does; compare "
+            f"{player.label}: its tokens for the prompts of {turn.policy} are different; compare "
             "policies that share a tokenizer and prompts"
         )
     return (*tokenizer(text, add_special_tokens=False)["input_ids"], renderer.end_ids[0])
 
 
-def logprobs(model: PreTrainedModel, pairs: Sequence[tuple[Turn, tuple[int, ...]]]) -> list[float]:
-    """ln p of each completion after its turn's prompt, at temperature 1.
+def logprobs(
+    model: "PreTrainedModel", pairs: Sequence[tuple[Turn, tuple[int, ...]]]
+) -> list[float]:
+    """Return ln p of each completion after its turn's prompt, at temperature 1, in nats.
 
-    Rows with the frequencies of long rows are computed in separate passes.
+    Rows that need the rotary frequencies of long contexts are computed in a separate pass.
     """
+    import torch
+
+    from selfplay.models import position_limits
+
     bound = position_limits.turn(model.config)
     most = math.inf if bound is None else bound.tokens
     far = [len(turn.prompt_ids) + len(ids) > most for turn, ids in pairs]
@@ -78,7 +90,7 @@ def logprobs(model: PreTrainedModel, pairs: Sequence[tuple[Turn, tuple[int, ...]
     rows = [[*turn.prompt_ids, *ids] for turn, ids in pairs]
     padded = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
     with torch.inference_mode():
-        # Padding stands on the right, where causal attention never looks back from.
+        # Padding is on the right: causal attention never reads it.
         logits = model.eval()(input_ids=padded.to(model.device), use_cache=False).logits
         read = logits[:, :-1].float().log_softmax(-1)
         chosen = read.gather(-1, padded[:, 1:, None].to(read.device))[..., 0].double().cpu()
@@ -90,22 +102,22 @@ def logprobs(model: PreTrainedModel, pairs: Sequence[tuple[Turn, tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ActionDistribution:
-    """What is done at one information set."""
+    """Probabilities of the legal actions at one information set."""
 
     where: InformationSet
-    """The set."""
+    """Information set of the actions."""
     mass: Mapping[str, float]
-    """Legal action to the chance that its text is said."""
+    """Legal action to the probability of its text."""
 
     @property
     def elsewhere(self) -> float:
-        """The chance that anything else is said."""
+        """Probability of any text that is not a legal action."""
         return max(0.0, 1.0 - sum(self.mass.values()))
 
     def chances(self) -> dict[int, float]:
-        """OpenSpiel's number of each action to its chance, given that it is legal."""
+        """Return OpenSpiel's number of each action to its probability among the legal actions."""
         total = sum(self.mass.values())
-        if total <= 0:  # underflow: nothing is known but that none is likelier than another
+        if total <= 0:  # underflow of all probabilities
             return dict.fromkeys(self.where.actions.values(), 1.0 / len(self.mass))
         return {self.where.actions[action]: mass / total for action, mass in self.mass.items()}
 
@@ -114,20 +126,20 @@ def read(
     where: Sequence[InformationSet],
     *,
     seats: Mapping[str, AgentSpec],
-    models: Mapping[str, PreTrainedModel],
+    models: "Mapping[str, PreTrainedModel]",
 ) -> list[ActionDistribution]:
-    """The choice at each information set, at the temperature that the seat samples with.
+    """Return the distribution at each information set, at the temperature of the seat.
 
-    The chance of an action is that of its text as the tokenizer writes it, with a token that ends
-    the turn or cut off by the seat's limit. Other spellings (other tokens of the same text, white
-    space around it) count as something else.
+    The probability of an action is that of its text in the tokenizer's own tokens, followed by a
+    token that ends the turn or by the limit of tokens. Other tokens of the same text, and white
+    space around it, count as something else.
 
     Args:
         where: The information sets.
         seats: Role to seat.
         models: Policy to model.
-
-    Raises ConfigError where the role does not take its move from the text alone.
+    Raises:
+        ConfigError: If the role does not take its move from the text alone.
     """
     return [
         ActionDistribution(
@@ -137,11 +149,13 @@ def read(
             },
         )
         for each in where
-        for seat in [seats[each.agent.rpartition("_")[0]]]
+        for seat in [seats[role_of(each.agent)]]
     ]
 
 
-def _chance(action: str, where: InformationSet, seat: AgentSpec, model: PreTrainedModel) -> float:
+def _chance(action: str, where: InformationSet, seat: AgentSpec, model: "PreTrainedModel") -> float:
+    import torch
+
     _refuse_unread(action, seat, where.agent)
     renderer = seat.renderer
     prompt = renderer.start(seat.role.prompt(where.observation))
@@ -162,10 +176,13 @@ def _chance(action: str, where: InformationSet, seat: AgentSpec, model: PreTrain
 
 
 def _ids(action: str, seat: AgentSpec) -> list[int]:
-    """The tokens of an action's text."""
+    """Return the tokens of an action's text."""
     tokenizer = getattr(seat.renderer, "tokenizer", None)
     if tokenizer is None:
-        raise ConfigError(f"policy {seat.policy!r}: has no tokenizer, so no chances to read")
+        raise ConfigError(
+            f"policy {seat.policy!r}: has no tokenizer, so its probabilities cannot be read; seat "
+            "a policy with a model"
+        )
     return [int(token) for token in tokenizer(action, add_special_tokens=False)["input_ids"]]
 
 
@@ -173,8 +190,8 @@ def _refuse_unread(action: str, seat: AgentSpec, agent: str) -> None:
     name = type(seat.role).__name__
     if seat.role.memory != "none":
         raise ConfigError(
-            f"{agent}: its role {name} has memory={seat.role.memory}, so that what it does depends "
-            "on more than the information set; chances are read of roles with memory=none"
+            f"{agent}: its role {name} has memory={seat.role.memory}, so its moves depend on more "
+            "than the information set; use a role with memory=none"
         )
     try:
         parsed = seat.role.parse(action)
@@ -182,6 +199,6 @@ def _refuse_unread(action: str, seat: AgentSpec, agent: str) -> None:
         parsed = f"nothing ({reason})"
     if parsed != action:
         raise ConfigError(
-            f"{agent}: its role {name} reads {parsed!r} in {action!r}; chances are read of roles "
-            "whose completion is the move alone, such as roles.player.Player"
+            f"{agent}: its role {name} reads {parsed!r} in {action!r}; use a role whose completion "
+            "is the move alone, such as roles.player.Player"
         )

@@ -1,4 +1,4 @@
-"""What a study found: estimates, tables and drawings, as JSON and as text for a terminal."""
+"""Result of a study: estimates, tables and drawings, as JSON and as text for a terminal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,21 @@ Cell: TypeAlias = str | float | int | None
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Figures in rows and columns."""
+    """A table of a result. Measures make it; the page and the terminal show it."""
 
     title: str
-    """What they are."""
+    """Title in one line."""
     columns: Sequence[str]
-    """Names of the columns; the first names the rows."""
+    """Names of the columns; the first column names the rows."""
     rows: Sequence[Sequence[Cell]]
-    """Rows of as many cells."""
+    """Rows, each with one cell per column."""
 
     def shown(self) -> list[list[str]]:
-        """The cells as they are read."""
+        """Return the cells as text."""
         return [[cell(value) for value in row] for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data: each row by its columns' names; NaN is null."""
+        """Return plain data: each row by the names of its columns, NaN as null."""
         return {
             "title": self.title,
             "rows": [
@@ -43,29 +43,29 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A study's answer."""
+    """Result of a study. Every measure makes one; the page, JSON and the terminal show it."""
 
     measure: str
-    """Which measure."""
+    """Name of the measure, and of its files."""
     title: str
-    """What was asked, in a line."""
+    """Title in one line."""
     definition: str
-    """What the figures mean, in a sentence or two."""
+    """Meaning of the estimates, in one or two sentences."""
     estimates: Sequence[Estimate] = ()
-    """The figures with their intervals."""
+    """Estimates with their intervals."""
     tables: Sequence[Table] = ()
-    """What stands behind them."""
+    """Tables with the details."""
     drawings: Sequence[Drawing] = ()
-    """The same as pictures."""
+    """Pictures of the estimates."""
     params: Mapping[str, Any] = field(default_factory=dict)
-    """How it was measured."""
+    """Settings of the measurement."""
     notes: Sequence[str] = ()
-    """What must be known to read it."""
+    """Notes that readers of the result need."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What JSON alone has."""
+    """Keys of the JSON alone."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return {
             "measure": self.measure,
             "title": self.title,
@@ -78,10 +78,10 @@ class Result:
         }
 
     def to_text(self) -> str:
-        """Tables for a terminal."""
+        """Return the tables as text for a terminal."""
         blocks = [self.title]
         if self.estimates:
-            blocks.append(columns(figures(self.estimates)))
+            blocks.append(columns(estimate_rows(self.estimates)))
         for table in self.tables:
             blocks.append(f"{table.title}\n{columns([list(table.columns), *table.shown()])}")
         blocks += [f"note: {note}" for note in self.notes]
@@ -92,15 +92,15 @@ HEAD = ["", "value", "95 % interval", "of", "direction", "p", ""]
 """Columns of the table of estimates."""
 
 
-def figures(estimates: Sequence[Estimate]) -> list[list[str]]:
-    """The table of estimates, its head first, without the columns in which nothing stands."""
+def estimate_rows(estimates: Sequence[Estimate]) -> list[list[str]]:
+    """Return the rows of the table of estimates, its head first, without empty columns."""
     rows = [line(each) for each in estimates]
     kept = [place for place in range(len(HEAD)) if any(row[place] for row in rows)]
     return [[row[place] for place in kept] for row in [HEAD, *rows]]
 
 
 def line(estimate: Estimate) -> list[str]:
-    """An estimate as the cells of a row."""
+    """Return the cells of an estimate's row."""
     interval = ""
     if estimate.low == estimate.low:
         bounded = math.isfinite(estimate.high)
@@ -118,14 +118,14 @@ def line(estimate: Estimate) -> list[str]:
 
 
 def cell(value: Cell) -> str:
-    """A value of a table as it is read."""
+    """Return a value of a table as text."""
     if isinstance(value, bool | str):
         return str(value)
     return "-" if value is None else number(float(value))
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as text, each column as wide as its widest cell."""
+    """Return rows as text, each column as wide as its widest cell."""
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

@@ -1,13 +1,10 @@
-"""The runs that a viewer shows, and what is going on in them.
-
-What the newest checkpoint of a run keeps beside weights, read without loading any.
-"""
+"""The runs that a viewer shows, with the state of each run and of its newest checkpoint."""
 
 import fcntl
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os.path import isfile  # false, and no error, where another user's folder is
+from os.path import isfile  # returns False for an unreadable folder, without an error
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -17,7 +14,10 @@ from selfplay.run.untrusted import open_regular
 
 
 def newest_state(run: Path) -> dict[str, Any]:
-    """The state as plain data; raises RunError where there is no checkpoint or it is damaged."""
+    """Read the state in the newest checkpoint, without weights, as plain data.
+
+    Raises RunError if there is no checkpoint or its state is damaged.
+    """
     places = sorted(p for p in (run / "checkpoints").glob("*") if p.name.isdigit())
     if not places:
         raise RunError(f"{run.name} has no checkpoint yet")
@@ -33,21 +33,21 @@ def newest_state(run: Path) -> dict[str, Any]:
 
 
 State: TypeAlias = Literal["training", "ended", "stopped", "games"]
-"""What a run is doing; or that it is none, but a folder of games that a person played."""
+"""State of a run; "games" stands for a folder of games played by a person."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListedRun:
-    """A run under the name that its pages have."""
+    """A run and its name on the pages."""
 
     name: str
-    """Part of the address."""
+    """The run's name, which is part of the pages' addresses."""
     folder: Path
     """The run folder."""
 
     @property
     def state(self) -> State:
-        """Whether a process trains it now, and if not, whether it came to its end."""
+        """State of the run: a process trains it, it ended, or it stopped before its end."""
         if not _is_run(self.folder):
             return "games"
         if _locked(self.folder / ".lock"):
@@ -56,12 +56,12 @@ class ListedRun:
 
     @property
     def games(self) -> Path:
-        """Where games of a person are, if there are any."""
+        """Folder of the games played by a person; it may not exist."""
         return self.folder / "games" if _is_run(self.folder) else self.folder
 
     @property
     def stamp(self) -> str:
-        """Changes whenever there is something new to be seen of its metrics."""
+        """Text that changes whenever the state or the metrics of the run change."""
         parts: list[str] = [self.state]
         for name in ("metrics.jsonl", "summary.json") if parts != ["games"] else (".",):
             try:
@@ -73,32 +73,40 @@ class ListedRun:
 
 
 class RunCatalogue:
-    """Run folders, folders of them, and folders of games.
+    """Run folders, folders of run folders, and folders of games.
 
-    They are looked into again whenever they are asked for.
+    The folders are scanned again at each request.
     """
 
     def __init__(self, places: Sequence[Path], *, later: Sequence[Path] = ()) -> None:
-        """`later` are places that need not be there yet. Raises RunError for any other that is no
-        folder of either kind."""
+        """Args:
+        places: Runs, folders of runs, and folders of games. RunError for any other folder.
+        later: More folders, which need not exist yet.
+        """
         for place in places:
             if not place.is_dir():
-                raise RunError(f"{place} is no folder; name a run, or a folder of runs")
+                raise RunError(f"{place} is not a folder; name a run, or a folder of runs")
             if place != Path("runs") and not _is_one(place) and not _runs_in(place):
                 if not os.access(place, os.R_OK | os.X_OK):
                     raise RunError(f"{place}: cannot be read (Permission denied)")
-                raise RunError(f"{place} is no run folder and has none in it (no config.yaml)")
+                raise RunError(
+                    f"{place} is not a run folder and contains none (no config.yaml); name a run, "
+                    "or a folder of runs"
+                )
         self.places = (*places, *later)
 
     def runs(self) -> list[ListedRun]:
-        """All runs, the newest first; of equal names the later ones get a number, and keep it."""
+        """Return all runs, the newest first.
+
+        If several runs have the same name, the newer ones get a number, which stays the same.
+        """
         found: dict[Path, None] = {}
         for place in self.places:
             for folder in [place] if _is_one(place) else _runs_in(place):
                 found[folder.resolve()] = None
         shown, taken = [], set[str]()
         for folder in sorted(found, key=lambda each: (_made(each), each)):
-            # A folder's name may be bytes that are no text, and an address is text.
+            # A folder's name may be bytes that are not valid UTF-8, but an address is text.
             plain = os.fsencode(folder.name).decode(errors="backslashreplace")
             name, count = plain, 2
             while name in taken:
@@ -108,7 +116,7 @@ class RunCatalogue:
         return shown[::-1]
 
     def run(self, name: str) -> ListedRun:
-        """The run of a name; raises RunError if there is none."""
+        """Return the run with a name; raise RunError if there is none."""
         for shown in self.runs():
             if shown.name == name:
                 return shown
@@ -120,7 +128,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _is_one(folder: Path) -> bool:
-    """Whether it is a run, or holds games of a person."""
+    """Return True if the folder is a run or holds games played by a person."""
     try:
         return _is_run(folder) or any(folder.glob("[!.]*.jsonl"))
     except OSError:
@@ -128,7 +136,7 @@ def _is_one(folder: Path) -> bool:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """Runs directly in a folder, and those of sweeps in it."""
+    """Return the runs directly in a folder and in the sweeps of this folder."""
     runs: list[Path] = []
     for place in _folders_in(folder):
         if _is_run(place):
@@ -139,7 +147,7 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, without hidden ones; none in one that may not be looked into."""
+    """Return the visible folders in a folder; none if it cannot be read."""
     try:
         found = [each for each in os.scandir(folder) if each.is_dir() and each.name[0] != "."]
         return sorted(Path(each.path) for each in found)
@@ -155,7 +163,7 @@ def _made(folder: Path) -> float:
 
 
 def _locked(path: Path) -> bool:
-    """Whether a process holds the run's lock. Asks for a shared one and lets go of it at once."""
+    """Return True if a process holds the run's lock; for this, take a shared lock for a moment."""
     try:
         with open_regular(path, root=path.parent) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

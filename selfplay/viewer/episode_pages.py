@@ -1,6 +1,6 @@
-"""The pages of episodes: those of runs, and the games that a person played.
+"""Pages of recorded episodes and of games played by a person.
 
-A completion token by token: what each was, how likely, and what it was credited with.
+A page can colour the tokens of each completion by log-probability or by advantage.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from selfplay.errors import RunError
 from selfplay.run.declarations import read_declared
-from selfplay.run.formatting import figure, number
+from selfplay.run.formatting import format_value, number
 from selfplay.run.records import Advantage, Recorded
 from selfplay.run.report.html import render
 from selfplay.run.report.transcripts import show
@@ -28,27 +28,27 @@ from selfplay.viewer.saved_games import SavedGames
 LIKELY = (-0.05, -0.25, -0.7, -2.0)
 """Log-probabilities, in nats, at which the shade of a token changes."""
 MOST_TOKENS = 4_000
-"""Tokens of one completion that are shown."""
+"""Largest number of tokens shown of one completion."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """One token as it is shown."""
+    """A token prepared for display."""
 
     text: str
-    """What it reads as."""
+    """Decoded text, or the id in brackets without a tokenizer."""
     shade: str
-    """Its class: likely-0 (almost certain) to likely-4, gain-0 to gain-2, loss-1, loss-2."""
+    """CSS class: likely-0 (almost certain) to likely-4, gain-0 to gain-2, loss-1 or loss-2."""
     learned: bool
-    """Whether it carries loss."""
+    """True if the token contributes to the loss."""
     title: str
-    """Its figures, in words."""
+    """Id, log-probability and advantage of the token, as text."""
 
 
 def tokens(turn: Turn, advantage: Advantage, *, run: Path, colour: str) -> list[Token]:
-    """The completion's tokens, coloured by `likelihood` or by `advantage`.
+    """Prepare a completion's tokens; `colour` is "likelihood" or "advantage".
 
-    Texts come from the tokenizer in the run's checkpoint; without it a token reads as its number.
+    Texts come from the tokenizer in the run's checkpoint; without it a token's text is its id.
     """
     ids = turn.completion_ids[:MOST_TOKENS]
     texts = _texts(ids, run, turn.policy)
@@ -74,7 +74,7 @@ def tokens(turn: Turn, advantage: Advantage, *, run: Path, colour: str) -> list[
 
 
 def _padded(values: Sequence[float], length: int, filler: float) -> list[float]:
-    """As many values as tokens, whatever a record holds."""
+    """Cut or extend values to `length`, because a record may have a wrong number of them."""
     return [*values[:length], *[filler] * (length - len(values))]
 
 
@@ -96,41 +96,41 @@ def _texts(ids: Sequence[int], run: Path, policy: str) -> list[str]:
 
 
 def _tokenizer_of(run: Path, policy: str) -> Tokenizer | None:
-    """The policy's own, or that of the policy that it is a snapshot of: no other fits its ids."""
+    """Return the tokenizer of a policy, or of the policy that it is a snapshot of; else None."""
     name = policy.partition("@")[0]
     found = sorted((run / "checkpoints").glob("*/policies/*/tokenizer.json"), reverse=True)
     for path in found:
         if path.parent.name == name and path.is_file() and is_confined(run, path):
             try:
                 return _tokenizer(path, path.stat().st_mtime_ns)
-            except Exception:  # the library's own: a checkpoint that was dropped, or is damaged
+            except Exception:  # what tokenizers raises for a removed or damaged checkpoint
                 continue
     return None
 
 
 @lru_cache(maxsize=8)
 def _tokenizer(path: Path, stamp: int) -> Tokenizer:
-    """Loaded once for each version of the file."""
+    """Load a tokenizer; the cache reloads it if `stamp`, the file's time, changes."""
     return Tokenizer.from_file(str(path))
 
 
 PATIENCE = 1.0
-"""Seconds that a request spends on indexing; what is left is told, and read at the next."""
+"""Seconds that a request spends on indexing; the page shows how many steps are left."""
 FEW_TURNS = 12
-"""Turns of an episode up to which all of them are shown unfolded."""
+"""Largest number of turns of an episode that is shown with all turns unfolded."""
 
 
 class EpisodePages:
-    """Makes pages; keeps the indexes of the runs that were asked for."""
+    """Renders the pages of episodes and holds the indexes of the runs they belong to."""
 
     def __init__(self, catalogue: RunCatalogue, cache: Path) -> None:
-        """`cache` is where index files go."""
+        """`cache`: folder of the index files."""
         self.catalogue, self.cache = catalogue, cache
         self._indexes: dict[Path, EpisodeIndex] = {}
         self._lock = Lock()
 
     def episodes(self, name: str, asked: EpisodeFilter, page: int) -> str:
-        """A page of the list of episodes."""
+        """Render a page of the list of episodes."""
         run = self.catalogue.run(name)
         index = self._index(run)
         left = index.update(PATIENCE)
@@ -153,7 +153,7 @@ class EpisodePages:
         )
 
     def episode(self, name: str, step: int, line: int, colour: str) -> str:
-        """One episode, turn by turn; with `colour`, token by token."""
+        """Render an episode, turn by turn; with a `colour` also its tokens."""
         run = self.catalogue.run(name)
         index = self._index(run)
         index.update(PATIENCE, first=step)
@@ -161,7 +161,7 @@ class EpisodePages:
         return self._whole(run, record, colour, title=f"Episode {line} of step {step}")
 
     def games(self, name: str, page: int) -> str:
-        """A page of the list of games that a person played."""
+        """Render a page of the list of games played by a person."""
         run = self.catalogue.run(name)
         games = SavedGames(run.games)
         names = games.names()
@@ -176,7 +176,7 @@ class EpisodePages:
         )
 
     def game(self, name: str, game: str, colour: str) -> str:
-        """One of these games, as an episode is shown."""
+        """Render a game played by a person like an episode."""
         run = self.catalogue.run(name)
         return self._whole(run, SavedGames(run.games).read(game), colour, title=game, game=True)
 
@@ -200,7 +200,7 @@ class EpisodePages:
             line=time_line(record.episode),
             record=record,
             measured=[
-                (name, figure(declared.of(f"arena/{record.episode.task.type}/{name}"), value))
+                (name, format_value(declared.of(f"arena/{record.episode.task.type}/{name}"), value))
                 for name, value in record.episode.metrics.items()
             ],
             turns=turns,
@@ -209,7 +209,7 @@ class EpisodePages:
         )
 
     def group(self, name: str, step: int, group: str) -> str:
-        """The siblings of a group side by side, and what each agent was paid and credited with."""
+        """Render the episodes of a group side by side, with rewards and advantages per agent."""
         run = self.catalogue.run(name)
         index = self._index(run)
         index.update(PATIENCE, first=step)
@@ -241,7 +241,7 @@ class EpisodePages:
     # Parts -------------------------------------------------------------------------------------
 
     def _index(self, run: ListedRun) -> EpisodeIndex:
-        with self._lock:  # requests come on several threads
+        with self._lock:  # requests run on several threads
             if run.folder not in self._indexes:
                 self._indexes[run.folder] = EpisodeIndex(run.folder, self.cache)
             return self._indexes[run.folder]
@@ -253,15 +253,15 @@ def _advantages(record: Recorded) -> list[Any]:
 
 
 def _returns(agent: str, siblings: Sequence[Recorded]) -> tuple[list[str], str]:
-    """What an agent was paid in each sibling, with its first advantage; and their mean."""
+    """Return an agent's reward and first advantage in each episode, and its mean reward."""
     cells, paid = [], []
     for record in siblings:
-        mine = [place for place, turn in enumerate(record.episode.turns) if turn.agent == agent]
-        if not mine:
+        indices = [i for i, turn in enumerate(record.episode.turns) if turn.agent == agent]
+        if not indices:
             cells.append("-")
             continue
-        paid.append(sum(record.episode.turns[place].reward for place in mine))
-        first = _advantages(record)[mine[0]]
+        paid.append(sum(record.episode.turns[index].reward for index in indices))
+        first = _advantages(record)[indices[0]]
         shown = (
             number(sum(first) / max(len(first), 1)) if isinstance(first, list) else number(first)
         )

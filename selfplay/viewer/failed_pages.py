@@ -1,4 +1,4 @@
-"""The failed episodes of a run: a list of the newest, with their errors, from `failed/`."""
+"""List of a run's newest failed episodes, with their errors, from the folder `failed/`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,34 +10,34 @@ from selfplay.run.records import DIGITS, decode, record_of
 from selfplay.run.untrusted import open_regular
 
 MOST = 200
-"""Failed episodes that the page lists at most."""
+"""Largest number of failed episodes on the page."""
 LONGEST = 1000
-"""Characters of an error that the page shows at most."""
+"""Largest number of characters shown of an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailedEpisode:
-    """A line of the list."""
+    """A row of the list."""
 
     step: int
     """The step that played the episode."""
     place: str
-    """File and line, seen from the run folder."""
+    """File, relative to the run folder, and line."""
     group: str = ""
-    """The group of the episode; `evaluation/<name>` where an evaluation played it."""
+    """Group of the episode; `evaluation/<name>` for an episode of an evaluation."""
     task: str = ""
-    """Type and id of its task."""
+    """Type and id of the task."""
     turns: int = 0
-    """Number of turns before it failed."""
+    """Number of turns before the failure."""
     error: str = ""
-    """The error, or what is wrong with the record."""
+    """Error of the episode, or of its record."""
 
 
 def newest(run: Path) -> list[FailedEpisode]:
-    """List the failed episodes of a run, the newest step first, `MOST` at most.
+    """Return at most `MOST` failed episodes of a run, the newest step first.
 
-    A damaged line is listed with what is wrong with it. Raises RunError where the folder cannot be
-    read, or a file leads out of the run.
+    A damaged line is listed with its error. Raises RunError if the folder cannot be read, or a file
+    leads out of the run.
     """
     found: list[FailedEpisode] = []
     for step in _steps(run):
@@ -49,7 +49,7 @@ def newest(run: Path) -> list[FailedEpisode]:
 
 
 def _steps(run: Path) -> list[int]:
-    """The steps with failed episodes, the newest first."""
+    """Return the steps with failed episodes, the newest first."""
     folder = run / FAILED
     try:
         names = [path.stem for path in folder.iterdir()] if folder.is_dir() else []
@@ -81,7 +81,7 @@ def _of_step(run: Path, step: int) -> Iterator[FailedEpisode]:
                     turns=len(read.episode.turns),
                     error=read.episode.error[:LONGEST],
                 )
-    except FileNotFoundError:  # the run went back in the meantime
+    except FileNotFoundError:  # the run was rolled back in the meantime
         return
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error

@@ -1,12 +1,9 @@
-"""An index of a run's recorded episodes, so that a page reads the few that it shows.
+"""An index of a run's recorded episodes, so that a page reads only the episodes that it shows.
 
-A SQLite file in a folder of the caller's, never in the run: the run may be locked, on a read-only
-disk, or being written. It is made step by step as it is asked for, and a step whose file changed
-(a resumed run records it again) is read again.
-
-What is asked of an index of episodes, and the rows that it answers with.
-
-Lists that are cut into pages, and the links between these.
+The index is a SQLite file outside the run folder, because the run may be on a read-only disk or in
+progress. It is built step by step on demand, and a step whose file changed, as after a resume, is
+indexed again. The module also has the filter and the rows of the lists of episodes, and the links
+between the pages of a list.
 """
 
 import hashlib
@@ -30,34 +27,34 @@ from selfplay.run.untrusted import open_regular
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeFilter:
-    """Which episodes are asked for; everything that is empty asks for all."""
+    """A filter of episodes; an empty field selects all of them."""
 
     role: str = ""
-    """Episodes in which this role took a turn; reward and validity are then the role's own."""
+    """Role that took a turn; `outcome` and `invalid` are then about this role's turns."""
     status: str = ""
-    """finished, truncated or failed."""
+    """Status of the episode: finished, truncated, failed or unreadable."""
     outcome: str = ""
-    """"paid" (more than 0 in all) or "unpaid"."""
+    """Outcome: "paid" (the sum of the rewards is above 0) or "unpaid"."""
     invalid: bool = False
-    """Those with a turn that was no action."""
+    """True selects episodes with an invalid action."""
     text: str = ""
-    """Words that stand in a prompt, a completion or a task."""
+    """Words that all occur in the prompts, the completions or the task id."""
     step: int | None = None
-    """Those of one step."""
+    """Step that played the episode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRow:
-    """An episode in a list."""
+    """A row of a list of episodes."""
 
     step: int
     """The step that played it."""
     line: int
-    """Its line in the step's file, from 1."""
+    """Line of the episode in the step's file, from 1."""
     group: str
-    """Its group."""
+    """Id of the episode's group."""
     member: int
-    """Its place there."""
+    """Index of the episode in its group."""
     arena: str
     """The arena's name."""
     type: str
@@ -65,29 +62,29 @@ class EpisodeRow:
     task: str
     """The task's id."""
     status: str
-    """How it ended."""
+    """Status of the episode, or "unreadable"."""
     invalid: int
-    """Turns that were no action."""
+    """Number of turns without a valid action."""
     turns: int
-    """Turns in all."""
+    """Number of turns."""
     tokens: int
-    """Completion tokens in all."""
+    """Number of completion tokens."""
     rewards: Mapping[str, float]
-    """What each agent was paid."""
+    """Agent to the sum of its rewards."""
 
 
 COLUMNS = "step, line, grouped, member, arena, type, task, status, invalid, turns, tokens, rewards"
 
 
 def row_of(values: Sequence[Any]) -> EpisodeRow:
-    """The row of an episode from its `COLUMNS`."""
+    """Convert the values of `COLUMNS` to a row."""
     *plain, rewards = values
     names = COLUMNS.replace("grouped", "group").split(", ")[:-1]
     return EpisodeRow(**dict(zip(names, plain, strict=True)), rewards=json.loads(rewards))
 
 
 def condition(asked: EpisodeFilter) -> tuple[str, tuple[Any, ...]]:
-    """The condition of a filter and its values."""
+    """Return the SQL condition of a filter and its values."""
     conditions: list[str] = []
     values: list[Any] = []
     if asked.step is not None:
@@ -109,14 +106,14 @@ def condition(asked: EpisodeFilter) -> tuple[str, tuple[Any, ...]]:
         conditions += [condition.format("e.") for condition in own]
     if asked.text.strip():
         conditions.append("e.id IN (SELECT rowid FROM words WHERE words MATCH ?)")
-        # Each word in quotes: what is typed is text, and no query language.
+        # Each word is quoted, because the text must not act as a query language.
         quoted = (word.replace('"', '""') for word in asked.text.replace("\0", " ").split())
         values.append(" ".join(f'"{word}"' for word in quoted))
     return (f"WHERE {' AND '.join(conditions)}" if conditions else ""), tuple(values)
 
 
 PAGE = 50
-"""Entries that a page lists."""
+"""Number of entries of a page."""
 
 
 def links(
@@ -126,9 +123,13 @@ def links(
     *,
     size: int = PAGE,
 ) -> list[tuple[int, str]]:
-    """Pages (from 0) that get a link, each with its query: the first, the last, and near ones.
+    """Return (page, query) of the pages, from 0, that get a link: the first, last and near ones.
 
-    `size` is the number of entries of a page.
+    Args:
+        page: The current page.
+        total: Number of entries of the list.
+        query: Other fields of the query.
+        size: Number of entries of a page.
     """
     pages = -(-total // size)
     near = {0, *range(max(0, page - 3), min(pages, page + 4)), max(0, pages - 1)}
@@ -137,11 +138,11 @@ def links(
 
 
 VERSION = 1
-"""Of the tables; an index of another version is made anew."""
+"""Version of the tables; an index of another version is rebuilt."""
 LONGEST_SEARCHED = 100_000
-"""Characters of an episode that the search knows."""
+"""Largest number of an episode's characters in the search index."""
 PATIENCE = 60.0
-"""Seconds that another viewer is waited for, which has the same file open."""
+"""Largest number of seconds to wait for another viewer that writes the same file."""
 
 _TABLES = """
 CREATE TABLE steps (step INTEGER PRIMARY KEY, stamp TEXT);
@@ -160,16 +161,16 @@ CREATE VIRTUAL TABLE words USING fts5(text, content='');
 
 
 class EpisodeIndex:
-    """The index of one run."""
+    """The index of one run. The pages of episodes read it."""
 
     def __init__(self, run: Path, folder: Path) -> None:
-        """`folder` is where index files go; it is made."""
+        """`folder`: folder of the index files; it is created."""
         self.run = run
-        self._lock = threading.RLock()  # requests come on several threads
+        self._lock = threading.RLock()  # requests run on several threads
         self._reader: threading.Thread | None = None
         _private_folder(folder)
         name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:24]
-        # Another viewer may have the same file open: whatever is written is one transaction.
+        # Another viewer may have the same file open, so every write is one transaction.
         file = folder / f"{name}.sqlite"
         _private_file(file)
         self._base = sqlite3.connect(
@@ -179,14 +180,17 @@ class EpisodeIndex:
             isolation_level=None,
         )
         self._log_ahead()
-        # It can be made again, so it need not be on the disk before the next step is read.
+        # The index can be rebuilt, so it need not reach the disk before the next step is read.
         self._base.execute("PRAGMA synchronous = NORMAL")
         with self._writing():
             if self._base.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 self._clear()
 
     def _log_ahead(self) -> None:
-        """Let others read while one writes. For this SQLite itself waits for nobody."""
+        """Enable the write-ahead log, so that others can read during a write.
+
+        SQLite's own timeout does not apply to this statement, so it is repeated.
+        """
         end = time.monotonic() + PATIENCE
         while True:
             try:
@@ -198,13 +202,13 @@ class EpisodeIndex:
                 time.sleep(0.01)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the index file."""
         self._base.close()
 
     def update(self, seconds: float, *, first: int | None = None) -> int:
-        """Read recorded steps that are not known yet for about so long; how many are left.
+        """Index new and changed steps for about `seconds`; return the number of steps left.
 
-        `first` is the step that is asked for; else the newest are read first.
+        The step `first` is indexed first, then the newest steps.
         """
         present = recorded_steps(self.run)
         with self._lock:
@@ -219,24 +223,24 @@ class EpisodeIndex:
         for step in due if not self._read_behind() else [each for each in due if each == first]:
             if left < len(due) and time.monotonic() > end:
                 break
-            with self._lock:  # of one step only: pages are made in between
+            with self._lock:  # for one step only, so that pages are rendered in between
                 self._read(step)
             left -= 1
         return left
 
     def _read_behind(self) -> bool:
-        """Whether another thread is at it, which a page had better not wait for."""
+        """Return True if the background thread is indexing; a page does not wait for it."""
         reader = self._reader
         return reader is not None and reader.is_alive() and reader != threading.current_thread()
 
     def update_behind(self) -> None:
-        """Go on reading what is left while pages are shown."""
+        """Index the remaining steps in a background thread."""
         if self._reader is None or not self._reader.is_alive():
             self._reader = threading.Thread(target=self.update, args=(math.inf,), daemon=True)
             self._reader.start()
 
     def find(self, asked: EpisodeFilter, page: int) -> tuple[list[EpisodeRow], int]:
-        """The episodes of a page (from 0), the newest step first, and how many there are in all."""
+        """Return the episodes of a page (from 0), the newest step first, and the total number."""
         where, values = condition(asked)
         with self._lock:
             count = self._base.execute(f"SELECT count(*) FROM episodes e {where}", values)
@@ -249,7 +253,7 @@ class EpisodeIndex:
             return [row_of(row) for row in rows], total
 
     def group(self, step: int, name: str) -> list[EpisodeRow]:
-        """The siblings of a group."""
+        """Return the episodes of a group."""
         with self._lock:
             rows = self._base.execute(
                 f"SELECT {COLUMNS} FROM episodes e WHERE step = ? AND grouped = ? ORDER BY member",
@@ -258,13 +262,13 @@ class EpisodeIndex:
             return [row_of(row) for row in rows]
 
     def roles(self) -> list[str]:
-        """The roles that took turns."""
+        """Return the roles that took turns."""
         with self._lock:
             found = self._base.execute("SELECT DISTINCT role FROM roles ORDER BY 1").fetchall()
         return [row[0] for row in found]
 
     def read(self, step: int, line: int) -> Recorded:
-        """One episode, by its place in the file; raises RunError if it is not there any more."""
+        """Read an episode from the run folder; raise RunError if it is no longer there."""
         with self._lock:
             found = self._base.execute(
                 "SELECT start, bytes FROM episodes WHERE step = ? AND line = ?", (step, line)
@@ -277,13 +281,15 @@ class EpisodeIndex:
                 file.seek(found[0])
                 return record_of(decode(file.read(found[1])), step=step, line=line, path=path)
         except (OSError, ValueError) as error:
-            raise RunError(f"{path}, line {line}: not there as it was indexed ({error})") from error
+            raise RunError(
+                f"{path}, line {line}: changed since it was indexed ({error})"
+            ) from error
 
     # Filling -----------------------------------------------------------------------------------
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A transaction that nobody else writes in."""
+        """Run a transaction with an exclusive write lock."""
         self._base.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -304,14 +310,14 @@ class EpisodeIndex:
         return f"{found.st_size}-{found.st_mtime_ns}"
 
     def _forget(self, step: int) -> None:
-        """Drop a step. Its words stay, under numbers that no episode will have again."""
-        mine = "(SELECT id FROM episodes WHERE step = ?)"
-        self._base.execute(f"DELETE FROM roles WHERE episode IN {mine}", (step,))
+        """Remove a step. Its words stay in the search index, under ids that are never reused."""
+        ids = "(SELECT id FROM episodes WHERE step = ?)"
+        self._base.execute(f"DELETE FROM roles WHERE episode IN {ids}", (step,))
         self._base.execute("DELETE FROM episodes WHERE step = ?", (step,))
         self._base.execute("DELETE FROM steps WHERE step = ?", (step,))
 
     def _read(self, step: int) -> None:
-        """Index a step's file; a last line that was cut short is left out."""
+        """Index a step's file; an incomplete last line is left out."""
         stamp, start = self._stamp(step), 0
         path = file_of(self.run, step)
         with open_regular(path, root=self.run) as file, self._writing():
@@ -326,7 +332,7 @@ class EpisodeIndex:
             self._base.execute("INSERT INTO steps VALUES (?, ?)", (step, stamp))
 
     def _note_broken(self, step: int, line: int, start: int, size: int) -> None:
-        """List a line that cannot be read as such: it must not look as if it were not there."""
+        """Add a damaged line as "unreadable", so that it does not seem to be missing."""
         self._base.execute(
             "INSERT INTO episodes VALUES (NULL, ?, ?, ?, ?, '', 0, '', '', '', 'unreadable', 0, 0, "
             "0, 0, '{}')",
@@ -339,9 +345,9 @@ class EpisodeIndex:
         roles: dict[str, list[float]] = {}
         for turn in episode.turns:
             paid[turn.agent] = paid.get(turn.agent, 0.0) + turn.reward
-            mine = roles.setdefault(turn.role, [0.0, 0])
-            mine[0] += turn.reward
-            mine[1] += turn.action is None
+            sums = roles.setdefault(turn.role, [0.0, 0])
+            sums[0] += turn.reward
+            sums[1] += turn.action is None
         cursor = self._base.execute(
             "INSERT INTO episodes VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -367,22 +373,21 @@ class EpisodeIndex:
             "INSERT INTO roles VALUES (?, ?, ?, ?)",
             [(number, role, reward, invalid) for role, (reward, invalid) in roles.items()],
         )
-        said = [turn.text for turn in episode.turns]
-        said += [str(m.get("content", "")) for turn in episode.turns for m in turn.messages]
-        text = "\n".join([episode.task.id, episode.error, *said])[:LONGEST_SEARCHED]
+        texts = [turn.text for turn in episode.turns]
+        texts += [str(m.get("content", "")) for turn in episode.turns for m in turn.messages]
+        text = "\n".join([episode.task.id, episode.error, *texts])[:LONGEST_SEARCHED]
         self._base.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (number, text))
 
 
 def _private_folder(path: Path) -> None:
-    """Make a folder that only its user can read: an index quotes the agents' texts, and the run
-    folder itself may be closed to other users."""
+    """Create a folder that only the user can read, because an index contains the agents' texts."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with suppress(PermissionError):  # another user made the folder
         path.chmod(0o700)
 
 
 def _private_file(path: Path) -> None:
-    """Make a file that only its user can read. SQLite gives its own extra files the same mode."""
+    """Create a file that only the user can read. SQLite gives its extra files the same mode."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     for each in (path, *(path.with_name(path.name + ending) for ending in ("-wal", "-shm"))):
         with suppress(FileNotFoundError):

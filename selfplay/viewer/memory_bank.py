@@ -1,7 +1,7 @@
-"""A memory bank on a time line: every operation of an episode, and the life of each entry.
+"""Timeline of a memory bank: all operations of an episode, and the history of each entry.
 
-Derived from the record alone: the task has the facts, the manager's turns have its operations, and
-their verdicts say which of them the arena took.
+All of it comes from the recorded episode: the task has the facts, the manager's turns have the
+operations, and their verdicts say which operations the arena accepted.
 """
 
 import json
@@ -14,76 +14,76 @@ from selfplay.types import Episode, Turn
 
 MANAGER = "memory_manager"
 READER = "answer_agent"
-"""Roles; in a mixture the part's name stands before them."""
+"""Endings of the roles' names; in a mixture they follow the name of the part."""
 TAKEN = ("add", "update", "delete", "noop", "several")
-"""Verdicts of turns whose operations were done."""
+"""Verdicts of turns whose operations the arena accepted."""
 KEPT = "EARLIER"
-"""What a line says of an entry that was there before the episode."""
+"""Event of an entry that existed before the episode."""
 
 
 LONGEST_ENTRY = 2_000
-"""Characters of an entry that are shown; the arena allows 1000, unless told otherwise."""
+"""Largest number of characters shown of an entry; the arena's default limit is 1000."""
 MOST_FACTS = 1_000
-"""Facts that are shown."""
+"""Largest number of facts shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEvent:
-    """One operation."""
+    """An operation on the bank."""
 
     fact: int
-    """The number of the fact that led to it, which is its place on the time line."""
+    """Index of the fact that led to the operation, which is its position on the timeline."""
     event: str
-    """ADD, UPDATE, DELETE, NOOP, EARLIER; or REFUSED, where it was none."""
+    """ADD, UPDATE, DELETE, NOOP, EARLIER, or REFUSED for a turn without a valid operation."""
     entry: str = ""
-    """The entry that it is about."""
+    """Id of the entry; empty if there is none."""
     before: str = ""
-    """What the entry said."""
+    """Text of the entry before the operation."""
     after: str = ""
-    """What it says now."""
+    """Text of the entry after the operation."""
     reason: str = ""
-    """Why it was refused."""
+    """Reason for the refusal."""
 
 
 @dataclass(kw_only=True)
 class EntryHistory:
-    """An entry from its first fact on."""
+    """All operations on one entry."""
 
     entry: str
-    """Its id."""
+    """Id of the entry."""
     moments: list[MemoryEvent] = field(default_factory=list)
-    """What was done with it, in order."""
+    """Operations on the entry, in time order."""
     used: list[str] = field(default_factory=list)
-    """Agents that named it for their answer."""
+    """Agents that cited the entry in their answers, with the verdicts on these."""
 
     @property
     def end(self) -> int | None:
-        """The fact at which it was deleted; None where it stayed."""
+        """Index of the fact at which the entry was deleted; None if it was not."""
         last = self.moments[-1]
         return last.fact if last.event == "DELETE" else None
 
     @property
     def text(self) -> str:
-        """What it said last."""
+        """The entry's last text."""
         return self.moments[-1].after or self.moments[-1].before
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryTimeline:
-    """What became of a bank."""
+    """The history of a memory bank over an episode."""
 
     facts: Sequence[Mapping[str, Any]]
-    """All facts, by number: the earlier ones first."""
+    """All facts; those from before the episode come first."""
     moments: Sequence[Sequence[MemoryEvent]]
-    """By fact."""
+    """Operations, one sequence per fact."""
     lives: Sequence[EntryHistory]
-    """In the order in which they began."""
+    """Histories of the entries, in the order of their creation."""
 
 
 def time_line(episode: Episode) -> MemoryTimeline | None:
-    """The bank's; None of an episode without one."""
+    """Return the timeline of an episode's memory bank; None for an episode without one."""
     payload: Any = episode.task.payload
-    if isinstance(payload.get("task"), dict):  # of a mixture: the part's own task
+    if isinstance(payload.get("task"), dict):  # a mixture: the task of the part
         payload = payload["task"].get("payload", {})
     managed = [turn for turn in episode.turns if turn.role.endswith(MANAGER)]
     facts, earlier = payload.get("facts"), payload.get("earlier", [])
@@ -109,7 +109,7 @@ def time_line(episode: Episode) -> MemoryTimeline | None:
 def _decided(
     lives: dict[str, EntryHistory], place: int, turn: Turn, fact: str
 ) -> list[MemoryEvent]:
-    """What a turn of the manager did."""
+    """Apply the operations of a manager's turn to `lives` and return them."""
     verdict = str(turn.info.get("verdict", turn.info.get("invalid", "nothing was noted")))
     operations = _operations(turn.action) if verdict in TAKEN else None
     if operations is None:
@@ -129,7 +129,16 @@ def _do(
     fact: str,
     called: str = "",
 ) -> MemoryEvent:
-    """An operation: `fresh` is the id of an entry that it may add."""
+    """Apply an operation to `lives` and return it.
+
+    Args:
+        lives: Id to history of each entry; changed in place.
+        place: Index of the fact.
+        operation: Fields of the operation.
+        fresh: Id of the entry that an ADD creates.
+        fact: Text of the fact, which is the default text of the entry.
+        called: Name of the event, if not that of the operation.
+    """
     event = operation["event"]
     entry = fresh if event == "ADD" else operation.get("id", "")
     before = lives[entry].text if entry in lives else ""
@@ -146,7 +155,7 @@ def _do(
 
 
 def _operations(action: str | None) -> list[Mapping[str, str]] | None:
-    """Those that do something, of one operation or of a list; None where it is neither."""
+    """Parse an operation or a list of operations, without no-ops; None if it is neither."""
     found = _json(action)
     if isinstance(found, dict) and "memory" in found:
         found = found["memory"]
@@ -162,7 +171,7 @@ def _operations(action: str | None) -> list[Mapping[str, str]] | None:
 
 
 def _named(turn: Turn) -> list[str]:
-    """The entries that an answer names, each once."""
+    """Return the ids of the entries that an answer cites, without duplicates."""
     found = _json(turn.action)
     named = found.get("memories") if isinstance(found, dict) else None
     listed = named if isinstance(named, list) else []

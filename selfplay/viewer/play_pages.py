@@ -1,6 +1,6 @@
-"""The page of a game that a person plays: what the seat sees, and a form for its move.
+"""The page of a game that a person plays: the messages to the person's seat, and a form for a move.
 
-A person at a table: one game at a time, played on a thread of its own while pages are shown.
+A session has one game at a time, which runs on its own thread while the server answers requests.
 """
 
 import secrets
@@ -28,59 +28,59 @@ from selfplay.types import Episode, Message
 from selfplay.viewer import web
 
 Phase: TypeAlias = Literal["idle", "others", "yours", "left", "over", "broken"]
-"""idle: no game was begun. others: it is their move. yours: the person is asked. left: the person
-has gone, and the game is being played out. over: it has ended. broken: nothing more can be played
-here."""
+"""State of a session. idle: no game has started. others: another agent moves. yours: the person
+moves. left: the person has left, and the other agents finish the game. over: the game has ended.
+broken: an error ended the session."""
 
 
 class MoveTooLate(RunError):
-    """A move for which the game has gone on since."""
+    """A move or a start that no longer fits the state of the session."""
 
 
 class _Closed(Exception):
-    """The server ends in the middle of a game."""
+    """The server ends during a game."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """What the seat was shown at one of its moves, and what it said."""
+    """The new messages to the person's seat at one move, and the answer."""
 
     shown: tuple[Message, ...]
-    """The messages that are new."""
+    """The new messages."""
     said: str | None = None
-    """Its words; None while it is asked."""
+    """The person's move; None until it is made."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionView:
-    """The game as the person's seat knows it."""
+    """The state of a session, as far as the person's seat may see it."""
 
     phase: Phase = "idle"
-    """Where it stands."""
+    """Phase of the session."""
     number: int = 0
-    """Which game it is, from 1; 0 before the first."""
+    """Number of the game, from 1; 0 before the first game."""
     agent: str = ""
     """The person's seat."""
     exchanges: tuple[Exchange, ...] = ()
-    """All that the seat was shown and said, and nothing that it was not."""
+    """The seat's messages and moves; messages to other seats are not among them."""
     episode: Episode | None = None
-    """The whole game, once it is over."""
+    """The whole game; None until it is over."""
     path: Path | None = None
-    """Where it was saved; None where it was not, because the person left."""
+    """File of the saved game; None if it is not saved, because the person left."""
     problem: str = ""
-    """Why it is broken."""
+    """Error of a broken session."""
 
     @property
     def stamp(self) -> str:
-        """Another whenever there is something new."""
+        """Text that changes whenever the page changes."""
         return f"{self.number}.{self.phase}.{len(self.exchanges)}"
 
 
 class PlaySession:
-    """Plays the games of one person. What its methods refuse is a RunError in one line."""
+    """Plays the games of one person. Methods raise RunError, in one line, for refused requests."""
 
     def __init__(self, *, seed: int) -> None:
-        """`seed` is of all games; each draws its own chances from it."""
+        """`seed`: seed of all games; each game derives its own random numbers from it."""
         self.seed = seed
         self._changed = threading.Condition()
         self._seen = SessionView()
@@ -90,12 +90,13 @@ class PlaySession:
 
     @property
     def seen(self) -> SessionView:
-        """The game as it is now."""
+        """The session's present state."""
         with self._changed:
             return self._seen
 
     def ask(self, agent: str, messages: Sequence[Message]) -> str:
-        """What a person as an engine asks with: waits for the move. On the game's thread."""
+        """Wait for the person's move and return it. The human engine calls this on the game's
+        thread."""
         with self._changed:
             if self._seen.phase == "left":
                 return ""
@@ -109,39 +110,39 @@ class PlaySession:
             return text
 
     def begin(self, table: PlaySetup, agent: str, number: int) -> None:
-        """Begin game `number`; asked again for one that was begun already, nothing happens."""
+        """Begin game `number`; a repeated request for the same game has no effect."""
         table.check(agent)
         with self._changed:
             if number == self._seen.number and self._seen.agent == agent:
                 return
             if self._seen.phase not in ("idle", "over") or number != self._seen.number + 1:
-                raise MoveTooLate("another game goes on at this table")
+                raise MoveTooLate("another game is in progress here")
             self._seen = SessionView(phase="others", number=number, agent=agent)
             self._game = threading.Thread(target=self._play, args=(table, agent), daemon=True)
             self._game.start()
 
     def move(self, number: int, turn: int, text: str) -> None:
-        """The words of turn `turn` (from 1) of a game.
+        """Make the move of turn `turn` (from 1) of a game.
 
-        The same words a second time change nothing: a button was pressed twice, or a page loaded
-        again. Others are Late: another window was faster.
+        The same move again has no effect, as when a button is pressed twice or a page is reloaded.
+        Raises MoveTooLate for a different move, as when another window was faster.
         """
         with self._changed:
-            mine = self._seen.exchanges
-            if number == self._seen.number and 1 <= turn <= len(mine):
-                if mine[turn - 1].said == text:
+            exchanges = self._seen.exchanges
+            if number == self._seen.number and 1 <= turn <= len(exchanges):
+                if exchanges[turn - 1].said == text:
                     return
-                if self._seen.phase == "yours" and mine[turn - 1].said is None:
+                if self._seen.phase == "yours" and exchanges[turn - 1].said is None:
                     self._answer = text
-                    made = replace(mine[-1], said=text)
-                    self._set(phase="others", exchanges=(*mine[:-1], made))
+                    made = replace(exchanges[-1], said=text)
+                    self._set(phase="others", exchanges=(*exchanges[:-1], made))
                     return
             raise MoveTooLate(
-                "the game has gone on since this page was shown; the move was not taken"
+                "the game has continued since this page was shown; the move was not accepted"
             )
 
     def leave(self, number: int) -> None:
-        """Leave a game: whatever it still asks is answered with nothing, and it is not saved."""
+        """Leave a game: all its later moves are empty, and the game is not saved."""
         with self._changed:
             if number == self._seen.number and self._seen.phase in ("others", "yours"):
                 asked = self._seen.phase == "yours"
@@ -150,12 +151,12 @@ class PlaySession:
                     self._answer = ""
 
     def settle(self, seconds: float) -> None:
-        """Wait until it is not the others' move any more, at most so long."""
+        """Wait until the other agents have moved, at most `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: self._seen.phase not in ("others", "left"), seconds)
 
     def close(self) -> bool:
-        """End; whether the person was in a game, which is not saved."""
+        """End the session; return True if this interrupts a game, which is then not saved."""
         with self._changed:
             self._closed = True
             playing = self._seen.phase in ("others", "yours")
@@ -171,7 +172,7 @@ class PlaySession:
     def _play(self, table: PlaySetup, agent: str) -> None:
         try:
             episode = table.game(agent, seed=self.seed, number=self.seen.number - 1)
-            with self._changed:  # whoever leaves meanwhile is told that it is not saved
+            with self._changed:  # saving and leaving exclude each other
                 gone = self._closed or self._seen.phase == "left"
                 path = None if gone else table.save(episode)
                 self._set(phase="over", episode=episode, path=path)
@@ -179,9 +180,9 @@ class PlaySession:
             return
         except Exception as error:
             if self._closed:
-                return  # the arena and its services were closed under the game
+                return  # the arena and its services were closed during the game
             fault = not isinstance(error, SelfplayError)
-            if fault:  # its page says so, the terminal says where
+            if fault:  # the page shows the message, the terminal the traceback
                 traceback.print_exc()
             self._break(one_line(error) if fault else str(error))
 
@@ -191,26 +192,31 @@ class PlaySession:
 
 
 SOON, LATER = 1, 5
-"""Seconds between two looks of an open page: while others move, and while the person is asked."""
+"""Seconds between two polls of an open page: while others move, and while the person moves."""
 PATIENCE = 0.5
-"""Seconds that a form's answer waits for the others, who are often done at once."""
+"""Seconds that the answer to a form waits for the other agents, which often move at once."""
 LONGEST_SHOWN = 100_000
-"""Characters of what a seat is shown or said that its page has; the record keeps all of them."""
+"""Largest number of characters shown of one message or move; the record has the whole text."""
 
 
 class PlayPages:
-    """Makes the pages of one table."""
+    """Renders the pages of one session."""
 
     def __init__(self, place: PlaySetup, sitting: PlaySession, *, title: str, agent: str) -> None:
-        """`agent` is the seat that is offered first; it may be empty."""
+        """Args:
+        place: Arena and players of the games.
+        sitting: The session.
+        title: Title of the pages.
+        agent: The preselected seat; empty: none.
+        """
         self.place, self.sitting, self.title, self.agent = place, sitting, title, agent
         self.seats = place.seats()
         self.declared = RunMetrics(arena=measured_by(place.arena()))
         self.secret = secrets.token_urlsafe(24)
-        """What every form carries, so that no other site can send one."""
+        """Secret field of every form, so that no other site can send one."""
 
     def game(self) -> tuple[str, SessionView]:
-        """The game as the seat sees it, and what the page was made of."""
+        """Render the game as the seat sees it; also return the state that the page shows."""
         seen = self.sitting.seen
         page = render(
             "viewer_play.html.jinja",
@@ -226,14 +232,14 @@ class PlayPages:
         return page, seen
 
     def tag(self, seen: SessionView) -> str:
-        """What this state is called, here and by no other server that a page was open on."""
+        """Return the ETag of a state, which differs between servers."""
         return web.tag_of(f"{self.secret}.{seen.stamp}")
 
     def record(self) -> str:
-        """The whole game, all seats, once it is over. Raises RunError before."""
+        """Render the whole game with all seats; raise RunError if it is not over."""
         episode = self.sitting.seen.episode
         if episode is None:
-            raise RunError("what the other seats saw and said is shown when the game is over")
+            raise RunError("the transcript of all seats is shown when the game is over")
         return render(
             "viewer_played.html.jinja",
             title="The whole game",
@@ -243,12 +249,12 @@ class PlayPages:
         )
 
     def problem(self, words: str, text: str = "") -> str:
-        """The page that says what was refused, with the words that would be lost."""
+        """Render the page of a refused request, with the text that would be lost."""
         return render("viewer_refused.html.jinja", title="Not done", problem=words, text=text)
 
 
 def _shown(exchanges: Sequence[Exchange]) -> Iterator[dict[str, Any]]:
-    """What was new to the seat each time; instructions that it was given before are left out."""
+    """Yield the texts of each exchange; repeated system messages are left out."""
     known: set[str] = set()
     for exchange in exchanges:
         new = [m for m in exchange.shown if m["role"] != "system" or content(m) not in known]
@@ -262,7 +268,7 @@ def _shown(exchanges: Sequence[Exchange]) -> Iterator[dict[str, Any]]:
 
 
 def application(pages: PlayPages, *, token: str = "", host: str = "127.0.0.1") -> Starlette:
-    """The web application, for loopback's `host`, or for anybody who has the `token`."""
+    """Return the web application. `token`: token that a client needs; empty on loopback."""
     sitting = pages.sitting
 
     async def game(request: Request) -> Response:
@@ -283,7 +289,7 @@ def application(pages: PlayPages, *, token: str = "", host: str = "127.0.0.1") -
     def takes(
         act: Callable[[Mapping[str, str]], None],
     ) -> Callable[[Request], Awaitable[Response]]:
-        """A form's answer: back to the game, or what was refused."""
+        """Return the handler of a form: it redirects to the game, or shows the refusal."""
 
         async def answer(request: Request) -> Response:
             fields: Mapping[str, str] = {}
@@ -296,7 +302,7 @@ def application(pages: PlayPages, *, token: str = "", host: str = "127.0.0.1") -
                 return HTMLResponse(
                     page, status_code=409 if isinstance(error, MoveTooLate) else 403
                 )
-            return RedirectResponse("/", status_code=303)  # a page loaded again sends no move
+            return RedirectResponse("/", status_code=303)  # so that a reload does not repeat a move
 
         return answer
 
@@ -304,7 +310,7 @@ def application(pages: PlayPages, *, token: str = "", host: str = "127.0.0.1") -
         sitting.begin(pages.place, fields.get("agent", ""), _number(fields, "game"))
 
     def move(fields: Mapping[str, str]) -> None:
-        # A form ends lines as the network does.
+        # A browser sends line ends of a form as \r\n.
         text = fields.get("text", "").replace("\r\n", "\n")
         sitting.move(_number(fields, "game"), _number(fields, "turn"), text)
 
@@ -333,11 +339,10 @@ def serve(
     overrides: Sequence[str] = (),
     search: Sequence[str] = (),
 ) -> None:
-    """Serve a table until interrupted; prints the address.
+    """Serve the games of one person until interrupted, and print the address.
 
-    `overrides` and `search` are those of `selfplay.experiment.human_play.table`.
-
-    Raises ConfigError or RunError where there is no such run, arena or seat, or the port is taken.
+    `overrides` and `search` are those of `selfplay.experiment.human_play.table`. Raises ConfigError
+    or RunError if there is no such run, arena or seat, or if the port is taken.
     """
     sitting = PlaySession(seed=seed)
     opened = table(target, ask=sitting.ask, script=against, overrides=overrides, search=search)
@@ -350,15 +355,15 @@ def serve(
                 lambda token: application(pages, token=token, host=host),
                 host=host,
                 port=port,
-                doing="a seat is free",
+                doing="playing",
             )
         finally:
             if sitting.close():
-                print("the game that was being played is not saved")
+                print("the unfinished game is not saved")
 
 
 def _number(fields: Mapping[str, str], name: str) -> int:
     text = fields.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise RunError("no form of this page")
+        raise RunError("not a form of this page")
     return int(text)

@@ -1,6 +1,6 @@
-"""The pages of runs as a whole, each made from the files of run folders.
+"""Pages of whole runs: curves, comparisons, tasks and failed episodes, and the league's standings.
 
-A league's standings as the newest checkpoint has them: ratings, and who beats whom.
+The pages are rendered from the files of the run folders.
 """
 
 import math
@@ -15,8 +15,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from selfplay.errors import RunError
 from selfplay.run.declarations import RunMetrics, read_declared
-from selfplay.run.formatting import as_of, figure, words
-from selfplay.run.metrics import of_troubles, told
+from selfplay.run.formatting import as_of, format_value, words
+from selfplay.run.metrics import describe_troubles, of_troubles
 from selfplay.run.records import read_metrics, read_summary
 from selfplay.run.report.charts import (
     MOST_SERIES,
@@ -39,7 +39,7 @@ from selfplay.viewer.task_pages import tasks_of
 _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Whole = Annotated[int, Field(ge=0, lt=2**63)]
 _Played: TypeAlias = tuple[str, str, str, _Whole, _Whole]
-"""Player, opponent, the player's seat, games, step of the latest."""
+"""Player, opponent, the player's seat, number of games, step of the latest game."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ _LEAGUE: TypeAdapter[_League] = TypeAdapter(_League)
 
 @dataclass(frozen=True, kw_only=True)
 class StandingsCell:
-    """What one came to against another."""
+    """Result of one player against another."""
 
     rate: float
-    """Fraction of games won, a draw being half a win; older games count less."""
+    """Fraction of games won; a draw counts as half a win, and older games count less."""
     games: int | None
-    """Games in all; None in a run that did not record them."""
+    """Number of games; None in a run that did not record it."""
     counted: float
-    """Games that the rate counts, the older ones less."""
+    """Sum of the games' weights in the rate, which are smaller for older games."""
     seats: tuple[str, ...]
     """Seats of the row's player in these games."""
     everywhere: bool
@@ -96,18 +96,18 @@ class StandingsCell:
 
 @dataclass(frozen=True, kw_only=True)
 class StandingsRow:
-    """One of the league."""
+    """A row of the league's table."""
 
     name: str
     """A player, `player@updates` for a snapshot of one, or an anchor."""
     rating: float
-    """The mean of its rating."""
+    """Mean of the rating."""
     cells: list[StandingsCell | None]
-    """Against everyone in the order of the lines; None where they have not met."""
+    """Results against the players of all rows, in this order; None without games."""
 
 
 def standings(run: Path) -> list[StandingsRow]:
-    """Return all players of a run's league, the best rated first.
+    """Return the players of a run's league, the highest rating first.
 
     Raises RunError, in one line, if the run has no league or its record is damaged.
     """
@@ -135,7 +135,7 @@ def standings(run: Path) -> list[StandingsRow]:
 
 
 def _mean(rating: float | list[float]) -> float:
-    """The mean of a rating; one that is not a number comes last."""
+    """Return the mean of a rating; negative infinity if it is not a finite number."""
     mean = rating[0] if isinstance(rating, list) else rating
     return mean if math.isfinite(mean) else -math.inf
 
@@ -147,7 +147,7 @@ def _step(state: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Meetings:
-    """Games of a league: their players, their seats and their steps."""
+    """Games of a league: players, seats and steps."""
 
     played: Sequence[_Played]
     seats: Sequence[str]
@@ -160,7 +160,7 @@ class _Meetings:
         own = [each for each in self.played if each[:2] == (name, other)]
         theirs = [each for each in self.played if each[:2] == (other, name)]
         sat = {seat for _, _, seat, _, _ in own}
-        # The other player chose these games and sat in `taken`: `name` had all other seats.
+        # In the other player's own games this player had the seat `taken`, and `name` all others.
         sat |= {seat for _, _, taken, _, _ in theirs for seat in self.seats if seat != taken}
         games = [*own, *theirs]
         wins, draws, _ = counts
@@ -174,37 +174,37 @@ class _Meetings:
         )
 
 
-MOST_FIGURES = 6
-"""Figures of a run that the list of runs shows."""
+MOST_METRICS = 6
+"""Largest number of metrics of a run in the list of runs."""
 MOST_CHARTS = 40
 """Largest number of charts of a page; each takes about 0.1 s of one core."""
 
 
 class RunPages:
-    """Makes the pages of runs as a whole."""
+    """Renders the pages of whole runs."""
 
     def __init__(self, catalogue: RunCatalogue) -> None:
         self.catalogue = catalogue
         self._lines: dict[Path, tuple[str, dict[str, Any]]] = {}
 
     def stamp(self, run: str | None) -> str:
-        """Changes when a live page would: of one run, or of all."""
+        """Return a text that changes with the page of `run`, or with the list of runs if None."""
         shown = self.catalogue.runs()
         return "+".join(f"{s.name}.{s.stamp}" for s in shown if run in (None, s.name))
 
     def error(self, problem: str) -> str:
-        """The page that says what cannot be shown."""
+        """Render the page of an error."""
         return render("viewer_error.html.jinja", title="Not here", problem=problem)
 
     # Runs --------------------------------------------------------------------------------------
 
     def runs(self) -> str:
-        """All runs, with where they stand."""
+        """Render the list of all runs, with their states and latest metrics."""
         shown = [self._line(run) for run in self.catalogue.runs()]
         return render("viewer_runs.html.jinja", title="Runs", runs=shown)
 
     def run(self, name: str, section: str, page: int = 0) -> str:
-        """One run: a section of its curves, or a page (from 0) of a section of very many."""
+        """Render a section of a run's curves; a long section has several pages, from 0."""
         run = self.catalogue.run(name)
         rows = read_metrics(run.folder / "metrics.jsonl")
         sections = _sections(key for row in rows.values() for key in row)
@@ -225,12 +225,12 @@ class RunPages:
             page=page,
             links=links(page, len(charts), {"section": chosen}, size=MOST_CHARTS),
             window=smoothing(len(rows)),
-            troubles=told(of_troubles(rows.values())),
+            troubles=describe_troubles(of_troubles(rows.values())),
             live=run.state == "training",
         )
 
     def compare(self, names: Sequence[str], section: str, page: int = 0) -> str:
-        """The same curves of several runs, one chart per metric; a page (from 0) of many."""
+        """Render the curves of several runs, one chart per metric; `page` counts from 0."""
         runs = [self.catalogue.run(name) for name in dict.fromkeys(names)]
         if not 1 < len(runs) <= MOST_SERIES:
             raise RunError(f"choose from 2 to {MOST_SERIES} runs to compare, not {len(runs)}")
@@ -239,7 +239,7 @@ class RunPages:
         keys = sorted({key for found in rows.values() for row in found.values() for key in row})
         titles = list(dict.fromkeys(key.partition("/")[0] for key in keys))
         chosen = section if section in titles else (titles[0] if titles else "")
-        mine = [key for key in keys if key.partition("/")[0] == chosen]
+        wanted = [key for key in keys if key.partition("/")[0] == chosen]
         query = [("run", run.name) for run in runs]
         return render(
             "viewer_compare.html.jinja",
@@ -247,15 +247,15 @@ class RunPages:
             runs=runs,
             sections=titles,
             section=chosen,
-            charts=_drawn([_compared(key, rows, declared) for key in _page_of(mine, page)]),
+            charts=_drawn([_compared(key, rows, declared) for key in _page_of(wanted, page)]),
             page=page,
-            links=links(page, len(mine), [*query, ("section", chosen)], size=MOST_CHARTS),
+            links=links(page, len(wanted), [*query, ("section", chosen)], size=MOST_CHARTS),
             query=urlencode(query),
             live=any(run.state == "training" for run in runs),
         )
 
     def failed(self, name: str) -> str:
-        """The newest failed episodes of a run, with their errors."""
+        """Render the newest failed episodes of a run, with their errors."""
         run = self.catalogue.run(name)
         return render(
             "viewer_failed.html.jinja",
@@ -265,12 +265,17 @@ class RunPages:
             most=failed_pages.MOST,
         )
 
-    # What its newest checkpoint keeps -----------------------------------------------------------
+    # State of the newest checkpoint -------------------------------------------------------------
 
     def tasks(self, name: str, part: str, group: str, key: str, page: int) -> str:
-        """The tasks that the curriculum keeps; `key` asks for one task's lineage.
+        """Render the tasks of the curriculum.
 
-        `part` is of a mixture, `group` a type of task or a state; all where they are empty.
+        Args:
+            name: The run.
+            part: Part of a mixture; empty: the first part.
+            group: Type or state of the listed tasks; empty: all tasks.
+            key: Task whose ancestors and children are shown; empty: none.
+            page: Page of the list, from 0.
         """
         run = self.catalogue.run(name)
         parts = tasks_of(run.folder)
@@ -295,7 +300,7 @@ class RunPages:
         )
 
     def _counted(self, run: ListedRun, part: str) -> list[Chart]:
-        """What the curriculum counted, step by step."""
+        """Return the charts of the metrics of the curriculum, or of one part of a mixture."""
         prefix = f"curriculum/{part}/" if part else "curriculum/"
         rows = {
             step: {
@@ -307,7 +312,7 @@ class RunPages:
         return [chart for section in arrange(rows, declared) for chart in section.charts]
 
     def league(self, name: str) -> str:
-        """The league of the newest checkpoint: ratings, and who beats whom."""
+        """Render the league of the newest checkpoint: ratings and pairwise results."""
         run = self.catalogue.run(name)
         return render(
             "viewer_league.html.jinja",
@@ -319,7 +324,7 @@ class RunPages:
     # Parts -------------------------------------------------------------------------------------
 
     def _line(self, run: ListedRun) -> dict[str, Any]:
-        """What the list says of a run; read again only where there is something new."""
+        """Return the run's row in the list of runs; it is computed again only after a change."""
         stamp = f"{run.name}.{run.stamp}"
         if self._lines.get(run.folder, ("",))[0] != stamp:
             self._lines[run.folder] = (stamp, self._read_line(run))
@@ -327,29 +332,29 @@ class RunPages:
 
     @staticmethod
     def _read_line(run: ListedRun) -> dict[str, Any]:
-        """A broken run is listed with what is wrong."""
+        """Compute the run's row in the list of runs; a damaged run has its error there."""
         if run.state == "games":
             count = len(SavedGames(run.games).names())
-            figures = [("games of a person", f"{count:,}")]
-            return {"run": run, "steps": 0, "problem": "", "figures": figures}
+            metrics = [("games of a person", f"{count:,}")]
+            return {"run": run, "steps": 0, "problem": "", "metrics": metrics}
         try:
             rows = read_metrics(run.folder / "metrics.jsonl")
             declared = read_declared(run.folder)
         except RunError as error:
-            return {"run": run, "steps": 0, "problem": str(error), "figures": []}
+            return {"run": run, "steps": 0, "problem": str(error), "metrics": []}
         latest: dict[str, tuple[int, float]] = {}
         for step, row in rows.items():
             latest |= {k: (step, value) for k, value in row.items() if _rank(k, declared)}
         newest = max(rows, default=0)
-        chosen = sorted(latest, key=lambda key: _rank(key, declared))[:MOST_FIGURES]
+        chosen = sorted(latest, key=lambda key: _rank(key, declared))[:MOST_METRICS]
         return {
             "run": run,
             "steps": newest,
             "problem": "",
-            "figures": [
+            "metrics": [
                 (
                     key.partition("/")[2],
-                    as_of(figure(declared.of(key), latest[key][1]), latest[key][0], newest),
+                    as_of(format_value(declared.of(key), latest[key][1]), latest[key][0], newest),
                 )
                 for key in chosen
             ],
@@ -357,10 +362,9 @@ class RunPages:
 
 
 def _rank(key: str, declared: RunMetrics) -> int:
-    """The place of a metric in the list of runs, from 1; 0 if it is not shown.
+    """Return the rank of a metric in the list of runs, from 1; 0 if it is not shown.
 
-    First the chief metrics of evaluations, then the roles' pay, then other metrics of whole
-    evaluations.
+    The order: chief metrics of evaluations, rewards of roles, other metrics of whole evaluations.
     """
     section, *rest = key.split("/")
     if section == "role":
@@ -373,7 +377,7 @@ def _rank(key: str, declared: RunMetrics) -> int:
 
 
 def _sections(names: Iterable[str]) -> dict[str, list[str]]:
-    """Title to metrics, in reading order."""
+    """Group metrics by the title of their section, in reading order."""
     found: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         found.setdefault(place(name)[0], []).append(name)
@@ -388,7 +392,7 @@ def _compared(
     rows: Mapping[str, Mapping[int, Mapping[str, float]]],
     declared: Mapping[str, RunMetrics],
 ) -> Chart:
-    """One metric of several runs: a curve for each run that has it, with the run's declaration."""
+    """Return the chart of one metric, with a curve for each run that has it."""
     curves, units = [], set()
     for run, found in rows.items():
         points = [(step, row[key]) for step, row in found.items() if key in row]
@@ -396,7 +400,7 @@ def _compared(
             continue
         metric = declared[run].of(key)
         units.add(metric.unit)
-        latest = as_of(figure(metric, points[-1][1]), points[-1][0], max(found))
+        latest = as_of(format_value(metric, points[-1][1]), points[-1][0], max(found))
         steps, values = zip(*points, strict=True)
         curves.append(Series(label=run, steps=steps, values=values, latest=latest))
     title = words(key.partition("/")[2] or key)

@@ -1,4 +1,4 @@
-"""The games that a person played: a file of one episode each, in a folder of their own."""
+"""Games played by a person: a folder with one file per game, which holds one episode."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,37 +12,37 @@ from selfplay.viewer.index import EpisodeRow
 
 @dataclass(frozen=True, kw_only=True)
 class SavedGame:
-    """A game in a list."""
+    """A row of the list of games."""
 
     name: str
-    """Its file's, without the ending."""
+    """Name of the game's file, without its extension."""
     row: EpisodeRow | None
-    """Its figures; None where the file is no game."""
+    """The game's data; None if the file is not a recorded game."""
     seat: str
-    """The agent that the person was."""
+    """The person's agent."""
     problem: str = ""
-    """What is wrong with the file."""
+    """Error of a file that is not a recorded game."""
 
 
 class SavedGames:
-    """The games in one folder."""
+    """Reads the games of one folder. The pages of episodes use it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def names(self) -> list[str]:
-        """All games, the newest first."""
+        """Return the names of all games, the newest first."""
         try:
             return sorted((path.stem for path in self.folder.glob("[!.]*.jsonl")), reverse=True)
         except OSError as error:
             raise RunError(f"{self.folder}: cannot be read ({error.strerror})") from error
 
     def listed(self, names: list[str]) -> list[SavedGame]:
-        """Games by name; what is none is listed with what is wrong."""
+        """Read games by name; a file that is not a recorded game is listed with its error."""
         return [self._listed(name) for name in names]
 
     def read(self, name: str) -> Recorded:
-        """A game; raises RunError where there is none of that name."""
+        """Read a game; raise RunError if no game has this name."""
         path = self.folder / f"{name}.jsonl"
         try:
             with open_regular(path, root=self.folder) as file:

@@ -1,8 +1,8 @@
 """The web server of the viewer.
 
-Pages are made here and hold no data of the browser's: a page that is left open asks whether there
-is something new, and the answer is a line unless there is. How often it asks depends on what the
-answers cost, so that watching takes at most about 1/300 of one core, however many pages are open.
+Pages are rendered on the server. An open page polls for changes; the answer has no body if there
+are none. The interval depends on the cost of the answers, so that all open pages together take at
+most about 1/300 of one core.
 """
 
 import sqlite3
@@ -26,20 +26,20 @@ from selfplay.viewer.index import EpisodeFilter
 from selfplay.viewer.run_pages import RunPages
 
 SHARE = 300
-"""Seconds for each second of work for pages that are open, all of them together."""
+"""Wall-clock seconds per second of work for all open pages together."""
 SOONEST = 5.0
-"""Seconds that are waited at the least."""
+"""Shortest interval between two polls of a page, in seconds."""
 
 
 class PollLimiter:
-    """How often open pages ask, so that all of them together cost no more than their share."""
+    """Sets the interval at which open pages poll, so that their total cost stays limited."""
 
     def __init__(self) -> None:
         self._free = 0.0
         self._lock = Lock()
 
     def wait(self, cost: float, now: float) -> float:
-        """Seconds that the page waits whose answer took `cost` seconds of work."""
+        """Return the seconds until the next poll of a page whose answer took `cost` seconds."""
         with self._lock:
             self._free = max(self._free, now) + SHARE * cost
             return max(self._free - now, SOONEST)
@@ -48,9 +48,13 @@ class PollLimiter:
 def application(
     catalogue: RunCatalogue, *, cache: Path, token: str = "", host: str = "127.0.0.1"
 ) -> Starlette:
-    """The web application, for loopback's `host`, or for anybody who has the `token`.
+    """Return the web application.
 
-    `cache` is where indexes of episodes go.
+    Args:
+        catalogue: The runs to show.
+        cache: Folder of the indexes of episodes.
+        token: Token that a client needs; empty on loopback.
+        host: The server's address.
     """
     pages, listed, pace = RunPages(catalogue), EpisodePages(catalogue, cache), PollLimiter()
 
@@ -64,7 +68,7 @@ def application(
         return answer
 
     def live(make: Callable[[Request], str]) -> Callable[[Request], Awaitable[Response]]:
-        """A page that says when to look again, and whether there is anything new."""
+        """Return the handler of a page that is polled: it sets an ETag and the next interval."""
         inner = page(make)
 
         async def answer(request: Request) -> Response:
@@ -72,7 +76,7 @@ def application(
             stamp = await run_in_threadpool(pages.stamp, request.path_params.get("run"))
             tag = web.tag_of(stamp)
             response = Response(status_code=304) if known == tag else await inner(request)
-            # What somebody opens is asked for once; a page that is open asks with what it has.
+            # A poll of an open page has the header if-none-match; a newly opened page has not.
             cost = 0.0 if known is None else time.process_time() - begun
             wait = pace.wait(cost, time.monotonic())
             response.headers.update({"ETag": tag, "X-Look-Again": f"{wait:.0f}"})
@@ -179,7 +183,10 @@ def application(
 
 
 def serve(catalogue: RunCatalogue, *, cache: Path, host: str, port: int) -> None:
-    """Serve until interrupted; prints the address. Raises ConfigError if the port is taken."""
+    """Serve the viewer until interrupted, and print its address.
+
+    Raises ConfigError if the port is taken.
+    """
     web.serve(
         lambda token: application(catalogue, cache=cache, token=token, host=host),
         host=host,

@@ -1,4 +1,4 @@
-"""The tasks that the newest checkpoint's curriculum keeps: who came from whom, and how hard."""
+"""Tasks of the curriculum in the newest checkpoint, with their parents and solve counts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,40 +7,40 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.errors import RunError
-from selfplay.run.formatting import figure
+from selfplay.run.formatting import format_value
 from selfplay.run.report.charts import Chart, Series
 from selfplay.types import Metric
 from selfplay.viewer.catalog import newest_state
 
 MOST_RELATED = 50
-"""Tasks that a lineage has, up and down together."""
+"""Largest number of ancestors, and of children, that a page shows."""
 BUFFER = ("step", "author", "solved")
 LADDER = ("depth", "state", "variants asked for", "variants solved")
-"""What a list says of a task, where it stands in a buffer and where on a ladder."""
+"""Columns of the list of tasks, for tasks in a buffer and for tasks on a ladder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEntry:
-    """One task."""
+    """A row of the list of tasks."""
 
     key: str
-    """What it is called in its list: its number in a buffer, its id on a ladder."""
+    """Key of the task in its list: its number in a buffer, its id on a ladder."""
     type: str
-    """The kind of task."""
+    """The task's type."""
     id: str
-    """Its id, by which episodes are found."""
+    """The task's id; its episodes have the same id."""
     payload: Mapping[str, Any]
-    """What the arena needs of it."""
+    """The task's data for the arena."""
     parents: tuple[str, ...]
-    """Keys of those that it was made from, whether they are still kept or not."""
+    """Keys of the tasks that it was derived from; a key may no longer be in the list."""
     columns: tuple[str, ...]
-    """The values of the list's own columns."""
+    """Values of the columns `BUFFER` or `LADDER`."""
     group: str
-    """What lists can be narrowed to: its type in a buffer, its state on a ladder."""
+    """Group of the task for filtering: its type in a buffer, its state on a ladder."""
 
 
 class TaskTable:
-    """The tasks of one curriculum, in the order in which they came."""
+    """The tasks of one curriculum, the oldest first."""
 
     def __init__(
         self,
@@ -50,19 +50,24 @@ class TaskTable:
         charts: Sequence[Chart] = (),
         facts: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """`columns` names those of the entries; `charts` and `facts` are of all of them."""
+        """Args:
+        entries: The tasks, the oldest first.
+        columns: Names of the entries' columns.
+        charts: Charts over all tasks.
+        facts: (name, value) pairs about all tasks.
+        """
         self.columns, self.charts, self.facts = columns, charts, facts
         self._entries = {entry.key: entry for entry in entries}
         self.groups = sorted({entry.group for entry in entries})
-        """What the list can be narrowed to."""
+        """Groups that the list can be filtered by."""
 
     def listed(self, group: str) -> list[TaskEntry]:
-        """The tasks of a group, the newest first; all of them where it is empty."""
+        """Return the tasks of a group, the newest first; all tasks if `group` is empty."""
         found = reversed(self._entries.values())
         return [entry for entry in found if not group or entry.group == group]
 
     def ancestors(self, key: str) -> list[TaskEntry]:
-        """A task and those it was made from, breadth first; those that have left are not known."""
+        """Return a task and those of its ancestors that the curriculum still has, breadth first."""
         found: dict[str, TaskEntry] = {}
         waiting = [key]
         while waiting and len(found) < MOST_RELATED:
@@ -73,14 +78,14 @@ class TaskTable:
         return list(found.values())
 
     def children(self, key: str) -> list[TaskEntry]:
-        """Those that were made from it, the newest first."""
+        """Return the tasks that were derived from a task, the newest first."""
         return [entry for entry in self.listed("") if key in entry.parents][:MOST_RELATED]
 
 
 def tasks_of(run: Path) -> dict[str, TaskTable]:
-    """The tasks of a run by part of its mixture; under "" where it is none.
+    """Read the tasks of a run, by part of its mixture; the key is "" without a mixture.
 
-    Raises RunError where there is no checkpoint, or no part of the curriculum keeps any.
+    Raises RunError if there is no checkpoint, or if the curriculum stores no tasks.
     """
     state = newest_state(run).get("curriculum")
     try:
@@ -90,12 +95,12 @@ def tasks_of(run: Path) -> dict[str, TaskTable]:
         raise RunError(f"the curriculum of {run.name} is damaged ({error!r})") from error
     kept = {name: tasks for name, tasks in found.items() if tasks is not None}
     if not kept:
-        raise RunError(f"the curriculum of {run.name} keeps no tasks of its own")
+        raise RunError(f"the curriculum of {run.name} stores no tasks of its own")
     return kept
 
 
 def _tasks(state: Any) -> TaskTable | None:
-    """Of one curriculum's state; None where it keeps none."""
+    """Return the tasks in the state of one curriculum; None if it stores none."""
     if isinstance(state, dict) and "rungs" in state:
         return _ladder(state["rungs"])
     if isinstance(state, dict) and "entries" in state.get("buffer", {}):
@@ -108,12 +113,12 @@ def _buffer(entries: list[dict[str, Any]]) -> TaskTable:
     rates: dict[int, list[float]] = {}
     for entry in entries:
         if entry["attempts"]:
-            # What was there before training has a step below 0, by which it was filled.
+            # Tasks from before training have a negative step.
             rates.setdefault(max(int(entry["step"]), 0), []).append(
                 entry["solved"] / entry["attempts"]
             )
     means = [(step, sum(found) / len(found)) for step, found in sorted(rates.items())]
-    title = "Solve rate of tasks, by the step they came in; 0 is before training"
+    title = "Solve rate of tasks, by the step that added them; 0 is before training"
     return TaskTable(
         [
             _entry(
@@ -155,7 +160,7 @@ def _ladder(rungs: list[dict[str, Any]]) -> TaskTable:
                     str(rung["depth"]) if rung["depth"] else "root",
                     str(rung["state"]),
                     str(rung["tries"]),
-                    # Runs of before they were named kept their number alone.
+                    # The state has the ids of the solved variants, or only their number.
                     str(len(c) if isinstance(c := rung["climbed"], list) else c),
                 ),
                 group=str(rung["state"]),
@@ -175,6 +180,6 @@ def _entry(kept: Mapping[str, Any], **fields: Any) -> TaskEntry:
 
 def _chart(title: str, points: Sequence[tuple[int, float]]) -> Chart:
     steps, values = zip(*points, strict=True)
-    latest = figure(Metric(unit="fraction"), values[-1])
+    latest = format_value(Metric(unit="fraction"), values[-1])
     curve = Series(label="all", steps=steps, values=values, latest=latest)
     return Chart(title=title, series=(curve,), omitted=0, share=True)

@@ -1,7 +1,8 @@
-"""What the local web servers share. They bind to loopback; anything else takes a token.
+"""Shared parts of the local web servers. A server on any other address than loopback needs a token.
 
-A browser shows pages of many sites at once. What another site's page can have it send here is
-refused: a request under a foreign name for this machine, and a form that is not ours.
+Pages of other sites in the same browser can send requests to these servers. Two kinds of such
+requests are refused: those with a foreign host name for this machine, and forms without the secret
+of the server's own pages.
 """
 
 import hashlib
@@ -28,35 +29,35 @@ from selfplay.run.report.html import template_text
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # with none at all, a browser hides where a form came from
+    "Referrer-Policy": "same-origin",  # without a referrer, a browser hides the origin of a form
     "Cache-Control": "no-store",
 }
 LONGEST_FORM = 16_000_000
-"""Bytes of a form: a million characters as the longest escapes that there are, and room."""
+"""Largest number of bytes of a form: a million characters as the longest escapes, and a margin."""
 
 
 def guards(token: str, host: str) -> list[Middleware]:
-    """What stands before every page: of loopback's `host`, or for whoever has the `token`."""
+    """Return the middleware of all pages: a check of the token, or of the host name without one."""
     middleware = [Middleware(_Guard, token=token)]
     if not token:
-        # A page elsewhere can have its own name resolve to this machine, and then read what a
-        # loopback server says: only requests to loopback's own names are answered.
+        # Another site can let its name resolve to this machine and read the answers of a loopback
+        # server (DNS rebinding), so only requests to loopback's own names are answered.
         names = ["127.0.0.1", "localhost", "[::1]", host]
         middleware.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=names))
     return middleware
 
 
 def cookie_of(token: str) -> str:
-    """The name of the cookie that holds a token.
+    """Return the name of the cookie that holds a token.
 
-    Browsers keep one store for all ports of a host: under one name, servers would overwrite each
-    other's.
+    The name depends on the token, because browsers share cookies between all ports of a host:
+    several servers would overwrite a common cookie.
     """
     return f"selfplay_{hashlib.sha256(token.encode()).hexdigest()[:16]}"
 
 
 class _Guard(BaseHTTPMiddleware):
-    """Asks for the token, where there is one, and sets the headers of every answer."""
+    """Checks the token, if there is one, and sets the headers of every answer."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         super().__init__(app)
@@ -66,58 +67,59 @@ class _Guard(BaseHTTPMiddleware):
         if self.token:
             asked = request.query_params.get("token", "")
             if hmac.compare_digest(asked.encode(), self.token.encode()):
-                # Out of the address, where it would be seen and kept.
+                # Remove the token from the address, which is visible and stays in the history.
                 response: Response = RedirectResponse(request.url.remove_query_params("token").path)
                 response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
                 response.headers.update(HEADERS)
                 return response
             shown = request.cookies.get(self.cookie, "")
             if not hmac.compare_digest(shown.encode(), self.token.encode()):
-                said = "selfplay: open the address with ?token=... that the server printed\n"
-                return Response(said, status_code=403, media_type="text/plain", headers=HEADERS)
+                text = "selfplay: open the address with ?token=... that the server printed\n"
+                return Response(text, status_code=403, media_type="text/plain", headers=HEADERS)
         response = await call_next(request)
         response.headers.update(HEADERS)
         return response
 
 
 async def form_of(request: Request, secret: str) -> Mapping[str, str]:
-    """The fields of a form that one of our own pages sent.
+    """Return the fields of a form that a page of this server sent.
 
-    Every form of ours carries `secret`, which no other site's page can read. Raises RunError for
-    any other form, and for one that is longer than any that somebody could have written.
+    Every form of this server has the field `secret`, which pages of other sites cannot read. Raises
+    RunError for any other form, and for a form of more than `LONGEST_FORM` bytes.
     """
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
         if len(data) > LONGEST_FORM:
-            raise RunError(f"more than {LONGEST_FORM:,} bytes: no move is as long as that")
+            raise RunError(f"the form has more than {LONGEST_FORM:,} bytes; send a shorter move")
     try:
         fields = dict(parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=9))
     except ValueError as error:
-        raise RunError("no form of this page") from error
+        raise RunError("not a form of this page") from error
     origin = request.headers.get("origin")
     ours = origin is None or origin == f"{request.url.scheme}://{request.headers.get('host')}"
     if not ours or not hmac.compare_digest(fields.get("form", "").encode(), secret.encode()):
-        raise RunError("this form is not of the page as it is now; open it again and go on there")
+        raise RunError("this form is from an older page; open the page again and continue there")
     return fields
 
 
 def tag_of(stamp: str) -> str:
-    """What a browser is told that a page of this state is called."""
+    """Return the ETag of a page in a state."""
     return f'"{hashlib.sha256(stamp.encode("utf-8", "surrogatepass")).hexdigest()[:32]}"'
 
 
 def script(request: Request) -> Response:
-    """The script of all pages."""
+    """Serve the script of all pages."""
     return Response(template_text("viewer.js"), media_type="text/javascript")
 
 
 def serve(
     make: Callable[[str], Starlette], *, host: str, port: int, doing: str = "serving"
 ) -> None:
-    """Serve what `make` makes of a token, until interrupted; prints the address.
+    """Serve an application until interrupted, and print its address.
 
-    Raises ConfigError where nothing can listen there, such as on a port that is taken.
+    `make` receives the token, empty on loopback, and returns the application. Raises ConfigError
+    if the address cannot be used, for example because the port is taken.
     """
     import uvicorn
 
@@ -128,30 +130,30 @@ def serve(
     print(f"{doing} at {address} (Ctrl-C ends it)")
     sys.stdout.flush()
     settings = uvicorn.Config(make(token), log_level="warning", lifespan="off")
-    with suppress(KeyboardInterrupt):  # which is how it is ended
+    with suppress(KeyboardInterrupt):  # the usual way to stop the server
         uvicorn.Server(settings).run(sockets=[listener])
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; raises ConfigError where none can."""
+    """Open a listening socket; raise ConfigError if the address cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen()  # whoever reads the address may come before the server is up
+        listener.listen()  # a client may connect before the server is up
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or "no such port"
         raise ConfigError(
             f"cannot listen on {host}, port {port}: {reason}; choose another with --port "
-            "(0 takes any that is free)"
+            "(0 takes any free port)"
         ) from error
     return listener
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can come to `host`."""
+    """Return True if only this machine can connect to `host`."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -146,10 +146,10 @@ def test_a_composed_config_is_shown_as_json(capsys: pytest.CaptureFixture[str]) 
 def test_steps_of_a_replay_may_stand_before_its_overrides() -> None:
     for line in ("r --steps 20 3 credit=rloo", "r credit=rloo --steps 20 3"):
         options, rest = _parser().parse_known_args(["replay", *line.split()])
-        assert [*options.behind, *rest] == ["credit=rloo"]
+        assert [*options.later_overrides, *rest] == ["credit=rloo"]
         assert options.steps == [20, 3] and str(options.run) == "r"
     options, _ = _parser().parse_known_args(["replay", "r", "--steps", "1", "~a.b", "--steps", "2"])
-    assert options.steps == [1, 2] and options.behind == ["~a.b"]
+    assert options.steps == [1, 2] and options.later_overrides == ["~a.b"]
 
 
 def test_a_setting_that_does_not_do_what_it_says_is_noted(

@@ -120,7 +120,9 @@ def recorded(tmp_path: Path) -> Path:
                 episode(
                     turn("proposer_0", 1.0, prompt_ids=prompt, completion_ids=(7,) * 4, stage=0),
                     turn("solver_0", prompt_ids=(9, 9), completion_ids=(5, step), stage=1),
-                    turn("solver_1", prompt_ids=(9, 9), completion_ids=(5,), stage=1, learn=False),
+                    turn(
+                        "solver_1", prompt_ids=(9, 9), completion_ids=(5,), stage=1, trainable=False
+                    ),
                 )
                 for _ in range(2)
             ]
@@ -148,7 +150,7 @@ def test_a_run_says_its_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[st
 QUICKSTART = "experiment=tiny/quickstart"
 
 BAD = [
-    ([], "say one cluster=NAME"),
+    ([], "plan needs one cluster=NAME"),
     (["cluster=gpus_9"], "did you mean 'gpus_8'"),
     (["cluster=/nowhere/mine.yaml"], "--measure"),
     (["cluster=gpus_8", "cluster.devises=1"], "did you mean 'devices'"),
@@ -173,7 +175,7 @@ BAD = [
     (["cluster=gpus_8", "--run", "/nowhere"], "no run folder"),
     (["cluster=gpus_8", QUICKSTART, "--simulate", "--steps", "2"], "at least 3"),
     (["--measure", "mine.txt"], "ends in .yaml"),
-    (["--measure", "mine.yaml", "cluster=local"], "stands alone"),
+    (["--measure", "mine.yaml", "cluster=local"], "takes no config and no --run"),
 ]
 
 
@@ -203,7 +205,8 @@ def test_measuring_writes_a_cluster_that_plans(
         for n in range(4)
     )
     monkeypatch.setattr(calibrate, "PROBES", small)
-    monkeypatch.setattr(calibrate, "timings", lambda: calibrate.timings(small, rounds=1))
+    timings = calibrate.timings
+    monkeypatch.setattr(calibrate, "timings", lambda: timings(small, rounds=1))
     monkeypatch.setattr(
         calibrate, "fit", lambda features, seconds: [1e-4] * (len(features[0]) - 1) + [1e-10]
     )

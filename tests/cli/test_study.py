@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from selfplay.cli.main import main
 from selfplay.config.compose import with_local_runtime
-from selfplay.study import registry
+from selfplay.study.registry import measures
 from selfplay.study.result import Result, Table
 from tests.helpers.command_process import finished, one_line, run
 
@@ -162,7 +163,8 @@ def test_what_agents_said_does_not_command_the_terminal(
         definition="",
         tables=[Table(title="said", columns=["said"], rows=[["\x1b[2J"]])],
     )
-    monkeypatch.setattr(registry, "ablate", lambda options: said)
+    ablate = replace(measures()["ablate"], run=lambda options: said)
+    monkeypatch.setitem(measures(), "ablate", ablate)
     assert main(["study", "ablate", "RUN", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "\x1b" not in printed and "\u27e8U+001B\u27e9[2J" in printed
@@ -191,13 +193,13 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["roleswap", "runs/hand", "--metric", "pay"], "no episode has it; choose from"),
         (["roleswap", "runs/hand", "--episodes", "0"], "--episodes 0: at least 1 is needed"),
         (["exploitability", "runs/hand@1"], "drop the @, or write runs/hand --step 1"),
-        (["dynamics", "runs/hand@1"], "dynamics is of a whole run; drop the @"),
+        (["dynamics", "runs/hand@1"], "dynamics measures a whole run; drop the @"),
         (["roleswap", "runs/hand@1", "./runs/hand@1"], "runs/hand@1: named twice"),
-        (["crossplay", "runs/hand"], "a single player has nobody to cross with; name runs"),
-        (["payoffs", "runs/hand"], "one player has nobody to beat; name several"),
-        (["payoffs", "runs/hand", "--opponent=ran"], "--opponent: nobody is called 'ran'"),
+        (["crossplay", "runs/hand"], "a single player has no partner; name runs"),
+        (["payoffs", "runs/hand"], "one player has no opponent; name several"),
+        (["payoffs", "runs/hand", "--opponent=ran"], "--opponent: no policy or opponent 'ran'"),
         (["compare", "payoffs", "a=runs/hand"], "no command 'payoffs'"),
-        (["ablate", "runs/hand"], "no move is words to others; measure a game that has them"),
+        (["ablate", "runs/hand"], "no move is a message to others; measure a game with messages"),
         (["dynamics", "runs/hand", "--metric=role/player/valid"], "recorded no episodes; train"),
         (["dynamics", "runs/foot"], "no run folder"),
         (["hacking", "runs/hand"], "name a run of arena=absolute_zero or arena=debate"),
@@ -206,7 +208,7 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["roleswap", "runs/hand", "--set", "pots"], "--set pots: write KEY=VALUE"),
         (["compare", "crossplay", "a=runs/hand"], "choose from"),
         (["compare", "roleswap", "a=runs/hand", "--cooperate=x"], "roleswap has no such option"),
-        (["compare", "dynamics", "a=runs/hand@0"], "dynamics is of a whole run; drop the @"),
+        (["compare", "dynamics", "a=runs/hand@0"], "dynamics measures a whole run; drop the @"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(

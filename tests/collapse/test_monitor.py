@@ -12,7 +12,7 @@ from selfplay.collapse.responses import Warn
 from selfplay.config.compose import choices, load
 from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 
 FALLS = {"metric": "a", "direction": "decrease", "threshold": 0.5, "window": 1, "patience": 1}
 
@@ -120,7 +120,7 @@ def test_a_rule_that_is_taken_away_and_one_on_what_the_run_has_not() -> None:
     figures = {"a": 1.0, "b": 1.0, "reward": 0.5}
     assert watching.observe(1, figures) == {"collapse/mine": 0}
     (line,) = watching.unseen(figures)
-    assert line == "collapse.rules.gap: no figure 'rewrd' so far; did you mean 'reward'?"
+    assert line == "collapse.rules.gap: no metric 'rewrd' so far; did you mean 'reward'?"
 
 
 def test_what_it_has_seen_survives_a_checkpoint() -> None:
@@ -143,9 +143,9 @@ def test_what_it_has_seen_survives_a_checkpoint() -> None:
     [
         ({"directon": "decrease"}, r"collapse\.rules\.mine\.directon: unknown key; did you mean"),
         ({"direction": "down"}, r"collapse\.rules\.mine\.direction: 'down' does not fit"),
-        ({"window": 0}, r"collapse\.rules\.mine: window and patience are at least 1"),
-        ({"absent": math.nan}, r"collapse\.rules\.mine: absent is a number or null"),
-        ({"threshold": -1}, r"collapse\.rules\.mine: threshold is a number of at least 0"),
+        ({"window": 0}, r"collapse\.rules\.mine: window and patience must be at least 1"),
+        ({"absent": math.nan}, r"collapse\.rules\.mine: absent must be a number or null"),
+        ({"threshold": -1}, r"collapse\.rules\.mine: threshold must be a number of at least 0"),
         ({"reference": "last"}, r"collapse\.rules\.mine\.reference"),
         ({"metric": "a/*", "minus": "b"}, "named in full, without"),
     ],
@@ -164,8 +164,11 @@ def test_every_shipped_watch_can_be_built(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("collapse.response.times=0", "times is at least 1"),
-        ("collapse.rules.entropy.threshold=-1", r"collapse\.rules\.entropy: threshold is a number"),
+        ("collapse.response.times=0", "times must be at least 1"),
+        (
+            "collapse.rules.entropy.threshold=-1",
+            r"collapse\.rules\.entropy: threshold must be a number",
+        ),
         ("+collapse.rules.entropy.wait=1", r"collapse\.rules\.entropy\.wait: unknown key"),
     ],
 )

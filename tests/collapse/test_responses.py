@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import selfplay.train as training
 from selfplay.collapse import CollapseMonitor
 from selfplay.collapse.responses import MixAnchors
 from selfplay.config import compose
 from selfplay.curriculum.fixed import FixedTasks
 from selfplay.errors import CollapsedError, ConfigError, RunError
-from selfplay.experiment.experiment import Experiment, validate
+from selfplay.experiment.experiment import Experiment
+from selfplay.experiment.validation import validate
 from selfplay.learner import checkpoint
 from selfplay.rng import derive
 from selfplay.run.directory import Run
 from selfplay.run.progress import Progress
 from selfplay.run.report.run_report import alarms, write_report
+from selfplay.train import Trainer
 from selfplay.types import Group
 from tests.helpers.command_process import contents, metrics, shared_cache
 
@@ -78,7 +79,7 @@ def train(experiment: Experiment, run: Run) -> str:
     console = Console(file=io.StringIO(), width=400, _environ={})
     try:
         with Progress(STEPS, "run", console) as progress:
-            training.train(experiment, run, progress)
+            Trainer(experiment, run, progress).run()
     except CollapsedError as error:
         raise CollapsedError(f"{error}\n{console.file.getvalue()}") from None  # type: ignore[attr-defined]
     finally:
@@ -139,7 +140,7 @@ class Killed(BaseException):
 KILLS = {
     "before anything is set aside": "selfplay.run.directory.Run.set_aside",
     "before the checkpoint is read": "selfplay.experiment.experiment.Experiment.restore",
-    "before the checkpoint knows of it": "selfplay.train.save",
+    "before the checkpoint knows of it": "selfplay.train.Trainer.save",
     "before the later checkpoints are dropped": "selfplay.learner.checkpoint.drop_after",
     "before the record is cut": "selfplay.run.directory.Run.rewind",
 }
@@ -165,7 +166,7 @@ def test_killed_while_it_goes_back_it_resumes_as_if_nothing_had_happened(
 ) -> None:
     composed = settings("collapse=roll_back", "run.keep_checkpoints=2")
     experiment, run = Experiment(composed), Run.create(tmp_path / "run", composed)
-    back = training.roll_back
+    back = Trainer.rollback
 
     def struck(*arguments: Any) -> None:
         with monkeypatch.context() as patch:
@@ -173,7 +174,7 @@ def test_killed_while_it_goes_back_it_resumes_as_if_nothing_had_happened(
             back(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "roll_back", struck)
+        patch.setattr(Trainer, "rollback", struck)
         with pytest.raises(Killed):
             train(experiment, run)
     del experiment
@@ -244,6 +245,17 @@ def test_anchors_are_mixed_in_until_a_step() -> None:
         watch.observe(step, {"curriculum/health": float(step < 4)})
         assert watch.respond(step, checkpoints=Path("nowhere"), league=league) is None
     assert league.asked == [(0.4, 16), (0.4, 17)]
+
+
+def test_without_a_league_games_are_played_by_the_rollout_itself() -> None:
+    experiment = Experiment(settings())
+    try:
+        assert experiment.league is None and not experiment.state_dict()["league"]
+        assert experiment.batches.rollout_fn is experiment.rollout_fn
+    finally:
+        experiment.close()
+    with pytest.raises(ConfigError, match="choose league=anchors"):
+        MixAnchors().answer([], step=1, league=None)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from selfplay.cli.main import main
 from selfplay.config import compose
 from selfplay.errors import ConfigError
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 from tests.helpers.command_process import shared_cache
 
 BASE = "+experiment=tiny/smoke"

@@ -58,7 +58,7 @@ def test_every_experiment_takes_every_choice(experiment: str) -> None:
 def test_what_is_dropped_is_told() -> None:
     composed, told = loaded("+experiment=tiny/kuhn", "credit=rae")
     assert told == ["experiment tiny/kuhn's credit.group_by is dropped: credit=rae was chosen"]
-    assert "within" not in composed["credit"]
+    assert "group_by" not in composed["credit"]
     composed, told = loaded("+experiment=tiny/tic_tac_toe_league", "league=pfsp")
     assert told == [
         "experiment tiny/tic_tac_toe_league's league.anchors, league.players, "
@@ -76,16 +76,16 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_the_command_line_sets_is_kept() -> None:
     composed, _ = loaded("+experiment=tiny/kuhn", "credit=rloo", "credit.group_by=prompt")
-    assert composed["credit"]["within"] == "prompt"
+    assert composed["credit"]["group_by"] == "prompt"
     composed, _ = loaded("+experiment=tiny/kuhn", "sampler=dynamic", "sampler.group_size=3")
     assert composed["sampler"]["group_size"] == 3
-    with pytest.raises(ConfigError, match=r"unknown key 'credit\.within'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'credit\.group_by'"):
         loaded("+experiment=tiny/kuhn", "credit=rae", "credit.group_by=role")
 
 
 def test_the_experiments_own_choice_and_other_groups_are_kept() -> None:
     composed, told = loaded("+experiment=tiny/kuhn", "credit=dr_grpo", "objective=grpo")
-    assert composed["credit"]["within"] == "agent" and told == []
+    assert composed["credit"]["group_by"] == "agent" and told == []
     assert composed["sampler"]["group_size"] == 85
 
 
@@ -136,7 +136,7 @@ def test_a_sweep_tells_each_line_once(
     assert main(["train", "-m", *points]) == 2
     note, failed = capsys.readouterr().err.splitlines()
     assert note == "note: experiment tiny/kuhn's credit.group_by is dropped: credit=rae was chosen"
-    assert "1 of 4 runs did not end" in failed
+    assert "1 of 4 runs did not finish" in failed
 
 
 @pytest.mark.parametrize(

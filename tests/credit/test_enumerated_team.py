@@ -288,7 +288,7 @@ def in_trees(credit: Credit) -> np.ndarray:
 def test_in_trees_a_branching_stage_keeps_its_factor() -> None:
     early = np.array([len(state) < 2 for state in TEAM.states])
     assert in_trees(MAGRPO())[:, early] == exactly(MEAN[:, early] / 2)
-    # For AgentTurn the other root candidate comes to the same prompt with chance p.
+    # For ATGRPO the other root candidate comes to the same prompt with chance p.
     p = TEAM.visits(LOGITS)
     factors = np.where([len(state) == 0 for state in TEAM.states], 0.5, (1 - p) / 2 + p * 3 / 4)
     wanted = (MEAN * factors[None, :, None])[:, early]

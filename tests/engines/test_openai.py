@@ -1,4 +1,4 @@
-"""The engine of remote endpoints against one on loopback: what is sent, what fails and how."""
+"""The engine of remote endpoints against one on loopback: its requests and its failures."""
 
 import socket
 import threading
@@ -22,7 +22,7 @@ KEY = "sk-very-secret"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A key, and no long pauses between attempts."""
+    """Set a key, and shorten the pauses between attempts."""
     pytest.importorskip("openai", reason="needs selfplay[openai]")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
@@ -68,11 +68,11 @@ def test_what_is_asked_and_what_is_answered() -> None:
     assert bytes(completion.completion_ids).decode() == "the affirmative"
     assert completion.logprobs == (0.0,) * len(completion.completion_ids)
     # 10 prompt tokens at 2 dollars a million, 5 of the completion at 8: 60 millionths.
-    counts = asked.drain_counts()
+    counts = asked.drain_metrics()
     assert counts["dollars"] == pytest.approx(60e-6)
     assert (counts["requests"], counts["retries"]) == (1, 0)
     assert (counts["prompt_tokens"], counts["completion_tokens"]) == (10, 5)
-    assert asked.drain_counts() == {}
+    assert asked.drain_metrics() == {}
 
 
 def test_a_conversation_is_sent_whole() -> None:
@@ -95,7 +95,7 @@ def test_requests_run_side_by_side_and_no_more_than_allowed() -> None:
     meet = threading.Barrier(3, timeout=60)
 
     def together(number: int, body: dict[str, Any]) -> tuple[int, str]:
-        meet.wait()  # nobody is answered before three are there
+        meet.wait()  # no request is answered before three have arrived
         return words(body["messages"][0]["content"].upper())
 
     with serving(together) as endpoint:
@@ -113,7 +113,7 @@ def test_what_breaks_is_tried_again_and_counted() -> None:
         asked = engine(endpoint.url)
         assert answers(asked, request())[0].text == "yes"
         assert len(endpoint.asked) == 4
-    assert asked.drain_counts()["retries"] == 3
+    assert asked.drain_metrics()["retries"] == 3
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_an_answer_without_words_is_an_empty_one(reply: tuple[int, str]) -> None
         asked = engine(endpoint.url)
         completion = answers(asked, request())[0]
     assert completion.text == "" and completion.completion_ids == ()
-    assert asked.drain_counts()["malformed"] == 1
+    assert asked.drain_metrics()["malformed"] == 1
 
 
 @pytest.mark.parametrize("usage", [[], "many", {"prompt_tokens": "ten"}, {}])
@@ -142,14 +142,14 @@ def test_a_wrong_count_of_tokens_harms_nothing(usage: Any) -> None:
     with serving(lambda number, body: words("a \ud800 b", usage=usage)) as endpoint:
         asked = engine(endpoint.url, price={"prompt": 1.0})
         assert answers(asked, request())[0].text == "a � b"
-    assert asked.drain_counts()["dollars"] == 0.0
+    assert asked.drain_metrics()["dollars"] == 0.0
 
 
 @pytest.mark.parametrize(
     ("reply", "complaint"),
     [
         (failure(401, f"wrong key {KEY}"), r"refuses the key in OPENAI_API_KEY .*wrong key \*\*\*"),
-        (failure(404, "no such model"), "knows no model 'judge' there"),
+        (failure(404, "no such model"), "does not know the model 'judge'"),
         (failure(500, "on fire"), r"failed 2 attempt\(s\) .*on fire"),
         (failure(400, "context too long"), "context too long"),
         (None, r"cannot be reached in 2 attempt\(s\)"),
@@ -183,10 +183,10 @@ def test_an_endpoint_that_is_silent_ends_at_its_timeout() -> None:
 
 
 def test_nobody_at_the_address_is_one_line() -> None:
-    with socket.socket() as kept:  # nobody else listens there meanwhile
+    with socket.socket() as kept:  # no other process listens on this port
         kept.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{kept.getsockname()[1]}/v1"
-        with pytest.raises(RunError, match=r"cannot be reached.*is it up"):
+        with pytest.raises(RunError, match=r"cannot be reached.*check base_url"):
             answers(engine(gone, retries=0), request())
 
 
@@ -253,7 +253,7 @@ def test_a_conversation_that_is_refused_after_others_were_answered_harms_only_it
         asked = engine(endpoint.url, concurrency=1)
         found = answers(asked, request(0), request(1))
     assert [found[n].text for n in (0, 1)] == ["yes", ""]
-    assert asked.drain_counts()["refused"] == 1
+    assert asked.drain_metrics()["refused"] == 1
 
 
 @pytest.mark.parametrize("usage", [{"completion_tokens": 10**400}, "[" * 3])

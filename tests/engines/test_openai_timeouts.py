@@ -1,4 +1,4 @@
-"""The engine of remote endpoints and those that never come to an end."""
+"""The engine of remote endpoints: answers that never end."""
 
 import socket
 import subprocess
@@ -17,7 +17,7 @@ __all__ = ["quick"]
 
 
 def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client's timeout is of each byte, and here the next one always comes."""
+    """The client's timeout covers each byte, and here the next byte always arrives."""
     monkeypatch.setattr("selfplay.engines.openai.PAUSE", 0.0)
 
     def drip(connection: socket.socket) -> None:
@@ -39,7 +39,7 @@ def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyP
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         asked = engine(url, retries=0)
         asked.timeout = 0.5  # its client's is longer, so that no byte comes too late for that
-        with pytest.raises(RunError, match=r"no end of an answer in 0\.5 s"):
+        with pytest.raises(RunError, match=r"an answer did not end within 0\.5 s"):
             answers(asked, request())
 
 
@@ -55,11 +55,11 @@ def test_what_is_in_flight_keeps_no_process_alive() -> None:
 
 
 def silent() -> str:
-    """The address of one that takes connections and says nothing."""
+    """Address of an endpoint that accepts connections and sends nothing."""
     listener = socket.create_server(("127.0.0.1", 0))
     KEPT.append(listener)
     return f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
 
 KEPT: list[socket.socket] = []
-"""Listeners that nobody closes."""
+"""Listeners that stay open."""

@@ -1,4 +1,4 @@
-"""The engine without a model."""
+"""The engine of scripts, without a model."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""The embedded engine: what it samples is what the model says, whatever else is in the batch."""
+"""The embedded engine samples with the model's probabilities, whatever else is in the batch."""
 
 import copy
 import math
@@ -156,7 +156,7 @@ def test_rows_of_a_large_vocabulary_are_drawn_as_the_distribution_says() -> None
     alone = torch.zeros(3, 700)
     alone[:, 650] = 1.0
     ends = torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64)
-    assert inverse(alone, ends).tolist() == [650] * 3  # never a token without a chance
+    assert inverse(alone, ends).tolist() == [650] * 3  # never a token of probability 0
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])

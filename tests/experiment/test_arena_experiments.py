@@ -3,7 +3,7 @@
 import pytest
 
 from selfplay.config import compose
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 from selfplay.models.population import Population
 
 MANAGER_FIRST = "[{learn: [memory_manager], steps: 100}, {learn: [answer_agent], steps: 100}]"

@@ -10,7 +10,7 @@ import selfplay
 from arenas.questions.arena import names_of
 from selfplay.config import compose
 from selfplay.config.instantiate import build
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 
 CONFIGS = Path(selfplay.__file__).parent.parent / "configs"
 

@@ -137,7 +137,7 @@ def test_a_person_cannot_be_trained() -> None:
         ((".@start", "--as", "player_0"), ".@start: 'start' is no step; write RUN, or RUN@STEP"),
         (("tic_tac_toe", "--as", "player_0", "--port", "0"), "--port is for the page"),
         (("tic_tac_toe", "--as", "player_0", "--host", "::"), "--host is for the page"),
-        ((".", "--as", "player_0", "--against", MINIMAX), "its own policies play the rest"),
+        ((".", "--as", "player_0", "--against", MINIMAX), "use the policies of the run"),
         (("tic_tac_toe", "--as", "player_0", "--against", "os.system"), "os.system is no opponent"),
         (("tic_tac_toe", "--as", "player_0", "arena.size=9"), "arena.size"),
         (("tic_tac_toe", "--as", "player_0", "nonsense"), "key=value"),

@@ -102,7 +102,7 @@ def test_an_episode_that_ends_elsewhere_is_counted_and_not_compared(tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("credit=gae",), "trains a critic, whose values of the time are not on record"),
+        (("credit=gae",), "trains a critic, whose values are not in the record"),
         (
             ("credit=rae", "--steps", "2"),
             "step 2: credit selfplay.credit.rae.RAE keeps",
@@ -124,9 +124,9 @@ def test_steps_behind_the_newest_checkpoint_are_left_out_and_told(tmp_path: Path
     folder = copy_of_finished(tmp_path)
     shutil.rmtree(folder / "checkpoints/000003")
     found = replayed(folder, cwd=tmp_path)
-    assert found["behind"] == 1 and found["steps"] == 2 and found["differences"] == []
+    assert found["unsaved"] == 1 and found["steps"] == 2 and found["differences"] == []
     outcome = run("replay", "runs/copy", "--steps", "3", cwd=tmp_path)
-    assert outcome.code == 2 and "steps 3 to 3 lie behind the newest" in one_line(outcome.err)
+    assert outcome.code == 2 and "steps 3 to 3 come after the newest" in one_line(outcome.err)
 
 
 def test_a_run_without_episodes_says_so(tmp_path: Path) -> None:

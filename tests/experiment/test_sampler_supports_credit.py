@@ -9,7 +9,7 @@ from selfplay.config.instantiate import TARGET
 from selfplay.credit.base import StatelessCredit
 from selfplay.errors import ConfigError
 from selfplay.experiment import validation
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 
 ALONE = [
     ["credit=grpo", "credit.group_by=agent"],

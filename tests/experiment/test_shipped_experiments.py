@@ -5,7 +5,7 @@ import pytest
 from selfplay.config import compose
 from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 
 CHOICES = [
     f"{group}={name}"

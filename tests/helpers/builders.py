@@ -8,14 +8,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from selfplay.models.tiny import build_model, build_tokenizer
-from selfplay.types import Episode, Group, Sample, Status, Task, Turn
+from selfplay.types import Episode, Group, Sample, Status, Task, Turn, role_of
 
 
 def turn(agent: str, reward: float = 0.0, **fields: Any) -> Turn:
     """A turn of `agent`, e.g. `solver_1`, with one completion token unless told otherwise."""
     ids = tuple(fields.pop("completion_ids", (5,)))
     defaults: dict[str, Any] = {
-        "role": agent.rpartition("_")[0],
+        "role": role_of(agent),
         "policy": "base",
         "version": 0,
         "prompt_ids": (1, 2),

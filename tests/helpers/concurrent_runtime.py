@@ -21,7 +21,7 @@ class Apart(TransformersEngine):
 
     def __init__(self) -> None:
         super().__init__(stride=1)
-        self.partial = True
+        self.in_flight_updates = True
         self._between_steps = Lock()
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from selfplay.arena import Arena
 from selfplay.credit import Credit
-from selfplay.types import Action, Episode, Group, Observation, Task
+from selfplay.types import Action, Episode, Group, Observation, Task, role_of
 from tests.helpers.builders import group
 from tests.helpers.enumerated_game import Game, History
 
@@ -24,7 +24,7 @@ class GameArena(Arena):
     name = "enumerated_v0"
 
     def __init__(self, game: Game) -> None:
-        super().__init__({name.rpartition("_")[0]: 1 for name in game.names})
+        super().__init__({role_of(name): 1 for name in game.names})
         self.game = game
 
     def setup(self, task: Task, rng: random.Random) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.run.declarations import ArenaMetrics, RunMetrics, write_declared
-from selfplay.types import Episode, Metric, Status, StopReason, Task, Turn, to_json
+from selfplay.types import Episode, Metric, Status, StopReason, Task, Turn, role_of, to_json
 
 TYPES = ("deduction", "abduction", "induction")
 HOSTILE = (
@@ -21,7 +21,7 @@ def turn(agent: str, text: str, reward: float, *, action: str | None = "", **fie
     ids = tuple(range(len(text.split())))
     return Turn(
         agent=agent,
-        role=agent.rpartition("_")[0],
+        role=role_of(agent),
         policy="shared",
         version=3,
         prompt_ids=tuple(range(31)),

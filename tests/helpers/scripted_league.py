@@ -93,14 +93,14 @@ class Made:
             anchors=["random", "perfect"],
             snapshots=names,
             learners=learners,
-            rollout_fn=self.play,
             seed=0,
         )
+        self.run = self.league.wrap(self.play)
 
     def step(self, number: int, *, groups: int = 8, size: int = 2) -> dict[str, float]:
         """A step of `groups` groups, after which every player has one update more."""
         self.league.begin_step(number, list(self.snapshots.policies))
-        self.league.run(jobs(number, groups, size))
+        self.run(jobs(number, groups, size))
         for policy in self.snapshots.policies.values():
             policy.version += 1
         return self.league.end_step()

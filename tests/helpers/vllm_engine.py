@@ -33,9 +33,9 @@ def resident() -> Iterator[VLLMEngine]:
 def emptied(engine: VLLMEngine) -> Iterator[VLLMEngine]:
     """The engine of `resident`, and behind a test without those that it served."""
     yield engine
-    for policy in [name for name in engine._tenants if name != "resident"]:
+    for policy in [name for name in engine._policies if name != "resident"]:
         engine.withdraw(policy)
-    engine.drain_counts()
+    engine.drain_metrics()
 
 
 def sharpened(model: PreTrainedModel) -> PreTrainedModel:

@@ -10,8 +10,8 @@ import pytest
 from selfplay.arena import Arena
 from selfplay.config import compose
 from selfplay.errors import ConfigError
-from selfplay.experiment.experiment import validate
 from selfplay.experiment.league import LeaguePlan
+from selfplay.experiment.validation import validate
 from selfplay.models.population import Population
 from tests.helpers.repository import ROOT
 
@@ -39,7 +39,9 @@ NODE = (
 def test_every_league_composes_and_validates(name: str) -> None:
     found = compose.load([*GAME, RANDOM, VERSUS, f"league={name}"])
     validate(found)
-    LeaguePlan(found["league"], arena=Two(), population=Population(policy={}))
+    assert bool(found["league"]) == (name != "none")
+    if found["league"]:
+        LeaguePlan(found["league"], arena=Two(), population=Population(policy={}))
 
 
 @pytest.mark.parametrize(
@@ -58,8 +60,11 @@ def test_every_league_composes_and_validates(name: str) -> None:
             ["league=pfsp", f"{MATCHMAKING}.ways.past.weighting=square"],
             r"weighting: 'square' does not fit: .*did you mean 'squared'",
         ),
-        (["league=pfsp", "league.drop.most=0"], r"league\.drop: most is at least 1"),
-        (["league=pfsp", "league.opponents_per_step=-1"], "opponents_per_step is not negative"),
+        (["league=pfsp", "league.drop.most=0"], r"league\.drop: most must be at least 1"),
+        (
+            ["league=pfsp", "league.opponents_per_step=-1"],
+            "opponents_per_step must not be negative",
+        ),
         (["league=pfsp", "league.drops=1"], r"unknown key 'league\.drops'; did you mean"),
         (
             ["league=latest", "+league.players.exploiter=${league.players.default}"],
@@ -91,10 +96,10 @@ def test_every_league_composes_and_validates(name: str) -> None:
             [f"+population.opponents.x={{{SCRIPT}, script: arenas.games.opponents.random_leagl}}"],
             r"population\.opponents\.x: script: no 'random_leagl' in .*did you mean 'random_legal'",
         ),
-        (["+population.opponents.x={}"], "names neither what plays"),
+        (["+population.opponents.x={}"], "names neither an engine"),
         (["+population.opponents.x={model: a, learn: true}"], r"opponents\.x\.learn: unknown key"),
         (["+population.opponents.x=7"], r"population\.opponents\.x: 7 cannot play"),
-        ([VERSUS], r"evaluations\.versus\.opponents: nobody is called 'random'"),
+        ([VERSUS], r"evaluations\.versus\.opponents: no policy or opponent 'random'"),
         (["+population.roles.player=random", RANDOM], "no policy learns"),
     ],
 )
@@ -129,7 +134,7 @@ def test_the_seats_are_those_of_one_main_player() -> None:
         plan(three, roles={"judge": "referee"})
     with pytest.raises(ConfigError, match=r"no agent 'player_2'; did you mean 'player_"):
         plan(Two(), "league.seats=[player_0, player_2]")
-    with pytest.raises(ConfigError, match=r"two agents are needed, and there is \['player_0'\]"):
+    with pytest.raises(ConfigError, match=r"two agents are needed, but there is \['player_0'\]"):
         plan(Arena({"player": 1}))
     with pytest.raises(ConfigError, match="'base', whose seats these are, is no main player"):
         plan(Two(), "~league.players.default", f"+league.players.other={NODE}")

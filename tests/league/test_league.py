@@ -7,7 +7,6 @@ import pytest
 
 from selfplay.errors import ConfigError
 from selfplay.league import Chances, Matchmaking
-from selfplay.league.league import NoLeague
 from selfplay.league.matchmaking import (
     Anchors,
     Current,
@@ -29,7 +28,7 @@ def test_siblings_and_branches_share_their_seating() -> None:
     seatings = [dict(job.policy_map) for job in first]
     assert seatings[::2] == seatings[1::2]
     later = [EpisodeSpec(task=job.task, seed=job.seed, member=9, branch_of=0) for job in first[::2]]
-    made.league.run(later)
+    made.run(later)
     assert [dict(job.policy_map) for job in made.play.jobs[len(first) :]] == seatings[::2]
 
 
@@ -67,7 +66,7 @@ def test_opponents_come_as_often_as_their_chances_say() -> None:
     made.league.begin_step(1, ["base"])
     expected: Chances = {"base": 1 / 3, "base@0": 1 / 3, "random": 1 / 6, "perfect": 1 / 6}
     assert made.league.chances("base") == pytest.approx(expected)
-    made.league.run(jobs(1, 2000, 1))
+    made.run(jobs(1, 2000, 1))
     met = Counter(next(iter(job.policy_map.values()), "base") for job in made.play.jobs)
     for name, chance in expected.items():
         assert met[name] / 2000 == pytest.approx(chance, abs=0.045), name
@@ -106,10 +105,10 @@ def test_every_player_has_its_share_of_the_groups_and_learns_alone() -> None:
 def test_who_rests_in_a_step_has_no_match() -> None:
     made = Made({"base": MainPlayer(), "hunter": MainExploiter()})
     made.league.begin_step(1, ["hunter"])
-    made.league.run(jobs(1, 4))
+    made.run(jobs(1, 4))
     assert {job.learner for job in made.play.jobs} == {"hunter"}
     made.league.begin_step(2, [])
-    made.league.run(jobs(2, 4))
+    made.run(jobs(2, 4))
     assert [job.policy_map for job in made.play.jobs[8:]] == [{}] * 8
 
 
@@ -130,7 +129,7 @@ def test_results_are_booked_from_the_players_seat() -> None:
         (won - (met["random"] - won) - met["perfect"]) / 400, abs=0.01
     )
     broken = Made({"base": Anchors()})
-    broken.league._play = lambda jobs: [episode(status=Status.FAILED) for _ in jobs]
+    broken.run = broken.league.wrap(lambda specs: [episode(status=Status.FAILED) for _ in specs])
     assert "win_rate/base/random" not in broken.step(1)
 
 
@@ -206,12 +205,9 @@ def test_a_resumed_league_goes_on_as_if_nothing_had_happened() -> None:
     assert after.league.state_dict() == whole.league.state_dict()
 
 
-def test_without_a_league_jobs_are_played_as_they_are() -> None:
-    play = Played()
-    alone = NoLeague(play)
-    asked = jobs(1, 2)
-    alone.begin_step(1, ["base"])
-    assert len(alone.run(asked)) == 4 and play.jobs == asked
-    assert alone.end_step() == alone.state_dict() == alone.frozen() == {}
-    with pytest.raises(ConfigError, match="choose league=anchors"):
-        alone.mix_anchors(0.5, until=3)
+def test_a_league_wraps_any_rollout_function() -> None:
+    """A step in which no player learns passes the specifications on unchanged."""
+    made, other, asked = Made({"base": Anchors()}), Played(), jobs(1, 2)
+    made.league.begin_step(1, [])
+    assert len(made.league.wrap(other)(asked)) == 4
+    assert other.jobs == asked and not made.play.jobs

@@ -101,7 +101,7 @@ def test_the_figures_and_files_of_a_league(whole: Path) -> None:
 @pytest.mark.parametrize(
     "strike",
     [
-        Strike(at="selfplay.train.save", call=3),
+        Strike(at="selfplay.train.Trainer.save", call=3),
         pytest.param(
             Strike(at="selfplay.learner.checkpoint.os.link", call=3), marks=pytest.mark.slow
         ),
@@ -140,7 +140,7 @@ def test_exploiters_begin_again_and_resume(
     assert sum(line.get("league/begun_again", 0) for line in lines) >= 2
     assert lines[-1]["league/share/main_exploiter/self"] == 0
     assert lines[-1]["policy/main_exploiter/samples"] > 0
-    strike = Strike(at="selfplay.train.save", call=3)
+    strike = Strike(at="selfplay.train.Trainer.save", call=3)
     place = trained(folders[1], cache, *STARS, *overrides, strike=strike)
     assert run("train", "resume=runs/mine", cwd=folders[1], cache=cache).code == 0
     alike(place, undisturbed)

@@ -101,7 +101,7 @@ def test_before_there_is_a_snapshot_a_player_meets_itself(matchmaking: Matchmaki
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"weights": {}}, "weights names anchors"),
+        ({"weights": {}}, "weights needs at least one anchor"),
         ({"weights": {"random": 0.0}}, "above 0"),
     ],
 )
@@ -225,7 +225,7 @@ def test_only_exploiters_begin_again() -> None:
     chances = [each.reset for each in (MainPlayer(), MainExploiter(), LeagueExploiter(), PFSP())]
     assert chances == [0.0, 1.0, 0.25, 0.0]
     for kind in (MainExploiter, LeagueExploiter):
-        with pytest.raises(ValueError, match="reset is a chance"):
+        with pytest.raises(ValueError, match="reset must be a probability"):
             kind(reset=1.5)
-    with pytest.raises(ValueError, match="shares of the games"):
+    with pytest.raises(ValueError, match="must be fractions"):
         MainPlayer(pfsp=0.9, verify=0.2)

@@ -51,7 +51,7 @@ def test_who_is_dropped_is_forgotten_and_a_state_is_read_back() -> None:
     payoff.forget("b")
     assert payoff.games("a", "b") == payoff.games("b", "a") == 0
     assert payoff.rate("a", "c") == 1.0
-    with pytest.raises(ValueError, match=r"decay lies in \(0, 1\]"):
+    with pytest.raises(ValueError, match=r"decay must be in \(0, 1\]"):
         Payoff(decay=0.0)
 
 
@@ -117,7 +117,7 @@ def test_when_a_snapshot_is_added() -> None:
     assert [rule.due(n, [0.71, 0.9]) for n in (4, 5, 9)] == [False, True, True]
     assert [rule.due(n, [0.7, 0.9]) for n in (5, 9, 10)] == [False, False, True], "0.7 is not above"
     assert [rule.due(n, []) for n in (5, 10)] == [False, True], "who meets nobody beats nobody"
-    with pytest.raises(ValueError, match="least is at least 1"):
+    with pytest.raises(ValueError, match="1 <= least <= most"):
         OnWinRate(least=5, most=4)
     with pytest.raises(ValueError, match="at least 1"):
         EveryNUpdates(updates=0)
@@ -163,5 +163,5 @@ def test_the_most_beaten_go() -> None:
     assert EvictWeakest(most=1).dropped(everybody) == ["a@1", "a@3", "a@2"], "the newest stays"
     assert EvictWeakest(most=1).dropped(table()) == []
     for kind in (EvictOldest, EvictWeakest):
-        with pytest.raises(ValueError, match="most is at least 1"):
+        with pytest.raises(ValueError, match="most must be at least 1"):
             kind(most=0)

@@ -247,7 +247,7 @@ def test_shards_that_cannot_be_used_are_one_line(two: Forks, tmp_path: Path) -> 
     make = Make()
     together = ranked(two, make)
     together.update(batch(), step=1)
-    with pytest.raises(RunError, match=r"does not see .*absent: let run.folder name"):
+    with pytest.raises(RunError, match=r"does not see .*absent; set run.folder to"):
         together.save_shards(tmp_path / "absent")
     with pytest.raises(RunError, match=r"cannot read .*absent"):
         sharded_checkpoint.load(make(), tmp_path / "absent")

@@ -183,7 +183,7 @@ def test_a_run_with_a_critic_goes_on_where_it_was_killed(tmp_path: Path) -> None
     for place in places:
         place.parent.parent.mkdir()
     assert run(*command, cwd=tmp_path / "whole").code == 0
-    strike = Strike(at="selfplay.train.save", call=3)
+    strike = Strike(at="selfplay.train.Trainer.save", call=3)
     assert run(*command, cwd=tmp_path / "struck", strike=strike).code == -signal.SIGKILL
     assert run("train", "resume=runs/r", cwd=tmp_path / "struck").code == 0
     assert_alike(places[1], places[0])

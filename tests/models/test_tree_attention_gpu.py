@@ -65,7 +65,7 @@ def learned(given: list[Sample], dtype: torch.dtype, **settings: Any) -> tuple[A
 def test_trees_are_what_rows_are(
     kernel: str, dtype: Any, width: int, count: int, stem: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Widths that no alignment divides, behind a stem and in one pass."""
+    """Widths that no alignment divides, after a stem and in one pass."""
     monkeypatch.setattr(batches, "STEM", stem)
     given = trees(width, count)
     rows, wanted = learned(given, dtype, packing="rows", attention="sdpa")

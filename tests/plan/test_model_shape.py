@@ -89,9 +89,9 @@ def test_experts_that_a_token_does_not_meet_cost_no_operations() -> None:
 
 
 def test_what_has_no_such_sizes_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'mamba': no decoder that can be planned for"):
+    with pytest.raises(ConfigError, match="'mamba': not a decoder that a plan supports"):
         of_config(MambaConfig(num_hidden_layers=2), where="policy.model 'mamba'")
-    with pytest.raises(ConfigError, match=r"a folder that holds only its config\.json"):
+    with pytest.raises(ConfigError, match=r"a folder with only its config\.json"):
         read_outline(str(tmp_path))
 
 

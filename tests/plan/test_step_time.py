@@ -195,7 +195,7 @@ def test_the_bottleneck_has_a_reason() -> None:
     tail = predicted(workload(192, 1500, 8096), QWEN_7B, cluster(8))
     assert tail.bottleneck()[1].startswith("the longest completions")
     full = predicted(workload(3072, 8096, 8096, cv=0.0, prompt=1000), QWEN_7B, cluster(8))
-    assert full.bottleneck()[1].startswith("memory for the cache")
+    assert full.bottleneck()[1].startswith("memory of the cache")
     learner = predicted(workload(3072, 1000, 2000, passes=2), QWEN_7B, cluster(8))
     assert learner.bottleneck() == ("learning", "operations of the learner")
     lines = [line for line, _ in learner.advice()]

@@ -19,12 +19,14 @@ PACKAGES = ("selfplay", "roles", "arenas", "configs")
 
 LAYERS = (
     ("cli",),
+    ("study/measures",),
     ("train", "study", "viewer"),
     ("experiment",),
     ("runtime",),
     ("league", "plan", "sampler"),
     ("collapse", "rollout"),
-    ("engines", "engines/vllm", "learner"),
+    ("engines/vllm",),
+    ("engines", "learner"),
     ("models", "run/report"),
     ("role", "run"),
     ("arena", "config", "credit", "curriculum", "sandbox", "study/stats"),

@@ -17,7 +17,7 @@ from selfplay.arena import Arena
 from selfplay.cli.main import main
 from selfplay.config.compose import load
 from selfplay.config.instantiate import build
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 from selfplay.role import Role
 from selfplay.run.sweep import plan
 from tests.helpers.repository import ROOT

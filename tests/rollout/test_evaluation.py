@@ -12,7 +12,7 @@ from selfplay.arena import Arena
 from selfplay.rng import derive
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.rollout import EpisodeSpec
-from selfplay.train import evaluate
+from selfplay.train import Trainer
 from selfplay.types import Episode, Status, Task
 from tests.helpers.builders import episode, turn
 
@@ -82,8 +82,9 @@ def test_the_first_evaluation_says_so_once() -> None:
         batches=SimpleNamespace(paused=nullcontext),
         seed=0,
     )
+    run: Any = None  # evaluating writes nothing
     for when in ("before", "now", "after"):
-        evaluate(experiment, progress, when)
+        Trainer(experiment, run, progress).evaluate(when)
     (line,) = said
     assert "evaluations.held_out.metrics.accuracy" in line
 

@@ -12,10 +12,10 @@ from selfplay.config import compose
 from selfplay.config.instantiate import build
 from selfplay.config.run_config import RunSettings, set_up_torch
 from selfplay.errors import ConfigError
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import check_context_length, validate
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.population import Population
-from selfplay.rollout import policies as members
+from selfplay.rollout.policies import load_policies, make_learners
 from tests.helpers.builders import same, save_tiny, weights
 
 ROLES = ["proposer", "solver"]
@@ -40,7 +40,7 @@ def made(folder: Path, **fields: Any) -> Population:
 
 
 def loaded(population: Population, **settings: Any) -> Any:
-    return members.load(population, ROLES, **{"warmstart": {}, "seed": 0, **settings})
+    return load_policies(population, ROLES, **{"warmstart": {}, "seed": 0, **settings})
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_answers_that_leave_no_room_for_a_prompt_are_refused(folder: Path) -> No
     }
     population = made(folder, roles={"proposer": "script"}, opponents={"script": build(script)})
     answers = {"proposer": ("sampling.proposer.max_tokens", 900), "solver": ("there", 60)}
-    members.check_context_length(population, answers, warmstart={}, longest=61)
+    check_context_length(population, answers, warmstart={}, longest=61)
     with pytest.raises(ConfigError, match=r"^there: 60 .* in engine\.max_length=60; lower the one"):
-        members.check_context_length(population, answers, warmstart={}, longest=60)
+        check_context_length(population, answers, warmstart={}, longest=60)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_adapters_share_a_base_and_whole_models_share_nothing(folder: Path) -> N
 
 def test_a_policy_learns_with_its_own_settings(folder: Path) -> None:
     population = made(folder, overrides={"solver": {"learner": {"lr": 0.5, "betas": [0.5, 0.6]}}})
-    built = members.learners(
+    built = make_learners(
         population,
         loaded(population),
         settings={"lr": 0.1, "weight_decay": 0.2},
@@ -198,7 +198,7 @@ def test_a_policy_learns_with_its_own_settings(folder: Path) -> None:
 def test_a_frozen_policy_has_no_learner(folder: Path) -> None:
     population = made(folder, overrides={"solver": {"learn": False}})
     policies = loaded(population)
-    built = members.learners(population, policies, settings={}, objective=REINFORCE, seed=0)
+    built = make_learners(population, policies, settings={}, objective=REINFORCE, seed=0)
     assert list(built) == ["proposer"] and not policies["solver"].learn
 
 

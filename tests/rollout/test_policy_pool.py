@@ -126,7 +126,7 @@ def test_a_match_is_refused_where_a_seat_takes_no_part() -> None:
 
 def test_policies_come_and_go_between_two_calls() -> None:
     playing = rollout()
-    with pytest.raises(ConfigError, match=r"no policy 'new' for 'player_1' to be played by"):
+    with pytest.raises(ConfigError, match=r"no policy 'new' for agent 'player_1'"):
         playing.run([job(policy_map={"player_1": "new"})])
     engines: Any = playing.engines
     engines["new"] = ScriptedEngine({"new": constant("a")})
@@ -176,7 +176,7 @@ def fails(agent: str, observation: Observation, rng: Random) -> str:
 
 
 def test_a_script_that_is_not_there_or_fails_is_one_line() -> None:
-    with pytest.raises(ValueError, match=r"script: no 'say_bb' in test_seating; did you mean"):
+    with pytest.raises(ValueError, match=rf"script: no 'say_bb' in {__name__}; did you mean"):
         Scripted(script=f"{__name__}.say_bb")
     seating = rollout()
     engines: Any = seating.engines
@@ -199,7 +199,7 @@ def test_a_script_that_is_not_there_or_fails_is_one_line() -> None:
     ],
 )
 def test_what_is_no_opponent_is_refused_and_not_called(name: str) -> None:
-    with pytest.raises(ValueError, match=f"script: {name} is no opponent"):
+    with pytest.raises(ValueError, match=f"script: {name} is not an opponent"):
         Scripted(script=name)
 
 

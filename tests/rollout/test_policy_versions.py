@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.arena import Arena
+from selfplay.engines import Engine
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
@@ -45,7 +46,7 @@ def finish(engine: TransformersEngine, count: int) -> dict[int, Completion]:
 def partial(model: PreTrainedModel, **settings: int) -> TransformersEngine:
     """Nothing ends a completion but its length."""
     made = serving({"p": model}, {"p": []}, **settings)
-    made.partial = True
+    made.in_flight_updates = True
     return made
 
 
@@ -137,7 +138,7 @@ class Once(Arena):
         self.finish()
 
 
-class Mixed:
+class Mixed(Engine):
     """Answers with tokens of two versions."""
 
     def __init__(self) -> None:
@@ -160,9 +161,6 @@ class Mixed:
         ]
         self.waiting = []
         return found
-
-    def publish(self, policy: str, weights: Any, version: int) -> None:
-        raise NotImplementedError
 
 
 def test_a_turn_and_its_record_keep_the_versions() -> None:

@@ -17,7 +17,7 @@ from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.run.metrics import commonest_error, of_episodes
 from selfplay.run.progress import Progress
-from selfplay.train import check_health
+from selfplay.train import Trainer
 from selfplay.types import Action, Completion, Observation, Request, Status, Task
 from tests.helpers.engine_requests import serving
 
@@ -110,7 +110,9 @@ def test_failures_are_counted_by_name_and_stop_the_run_in_the_end(renderer: Chat
 
     def guarded(share: float) -> None:
         experiment: Any = SimpleNamespace(settings=RunSettings(steps=1, max_failed_fraction=share))
-        check_health(experiment, figures, 1, Progress(1, "run", live=False), error=error)
+        run: Any = None  # the check writes nothing
+        trainer = Trainer(experiment, run, Progress(1, "run", live=False))
+        trainer.check_health(figures, 1, error=error)
 
     guarded(0.5)
     with pytest.raises(CollapsedError, match="50% of the episodes failed") as caught:

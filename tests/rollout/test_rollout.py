@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from selfplay.arena import Arena
+from selfplay.engines import Engine
 from selfplay.engines.scripted import ScriptedEngine, constant
 from selfplay.errors import ConfigError, StalledError
 from selfplay.models.renderer import ByteRenderer
@@ -77,7 +78,7 @@ def test_rewards_belong_to_the_turn_before_them() -> None:
     assert episode.turns[1].info == {"seen": 1} and episode.turns[4].info == {"seen": 3}
 
 
-class Backwards:
+class Backwards(Engine):
     """Finishes one request per step, the latest first."""
 
     def __init__(self) -> None:
@@ -90,9 +91,6 @@ class Backwards:
     def step(self) -> list[Completion]:
         self.inner.add(self.waiting.pop())
         return self.inner.step()
-
-    def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
-        raise AssertionError
 
 
 def test_turns_stand_in_the_arenas_order_whoever_finished_first() -> None:
@@ -122,7 +120,7 @@ class Careless(Role):
         return str(json.loads(text)) if self.method == "parse" and text == "bad" else text
 
     def metrics(self, text: str) -> Mapping[str, float]:
-        return {"length": 1 / (self.method != "facts" or text != "bad")}
+        return {"length": 1 / (self.method != "metrics" or text != "bad")}
 
     def prompt(self, observation: Observation) -> list[Message]:
         if self.method == "prompt" and observation.fields.get("bad"):
@@ -134,7 +132,7 @@ class Careless(Role):
     ("method", "error"),
     [
         ("parse", "BrokenRole: roles.b: Careless.parse raised JSONDecodeError: Expecting value"),
-        ("facts", "BrokenRole: roles.b: Careless.facts raised ZeroDivisionError: "),
+        ("metrics", "BrokenRole: roles.b: Careless.metrics raised ZeroDivisionError: "),
         ("prompt", "BrokenRole: roles.b: Careless.prompt raised KeyError: 'no such"),
     ],
 )

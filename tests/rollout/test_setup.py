@@ -18,7 +18,7 @@ class Counting(TransformersEngine):
         super().serve(*given, **named)
         self.loads += 1
 
-    def drain_counts(self) -> dict[str, float]:
+    def drain_metrics(self) -> dict[str, float]:
         found, self.loads = {"loads": self.loads}, 0.0
         return found
 

@@ -149,7 +149,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_older_checkpoints(
     limit: int, tmp_path: Path
 ) -> None:
     finished()
-    full = Strike(at="selfplay.train.save", call=3, limit=limit)
+    full = Strike(at="selfplay.train.Trainer.save", call=3, limit=limit)
     outcome = run("train", SMOKE, "run.name=full", cwd=tmp_path, strike=full)
     assert outcome.code == 2
     said = one_line(outcome.err)

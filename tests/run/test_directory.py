@@ -233,7 +233,8 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "choose a folder")]
+    ("number", "advice"),
+    [(errno.ENOSPC, "free some space"), (errno.EROFS, "choose a writable folder")],
 )
 def test_disk_errors_are_one_line_with_the_advice_that_helps(
     number: int, advice: str, tmp_path: Path

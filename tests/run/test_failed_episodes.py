@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from selfplay import train
 from selfplay.arena import Arena
 from selfplay.cli.train import _print_summary
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.run.declarations import RunMetrics
 from selfplay.run.directory import Run
-from selfplay.run.metrics import of_episodes, of_troubles, told
+from selfplay.run.metrics import describe_troubles, of_episodes, of_troubles
 from selfplay.run.records import read_metrics, read_summary, recorded_steps
+from selfplay.train import Trainer
 from selfplay.types import Group, Status, Task
 from tests.helpers.builders import episode, turn
 from tests.helpers.command_process import finished, summary
@@ -76,7 +76,7 @@ def test_the_loop_records_what_its_evaluations_played(
     """Before training and at a step; the evaluation is played by an engine that always fails."""
     task = Task(id="t")
     evaluation = Evaluation(arena=Arena, tasks=[task], metrics={"accuracy": "accuracy"}, every=2)
-    monkeypatch.setattr(train, "save", lambda experiment, run: None)
+    monkeypatch.setattr(Trainer, "save", lambda self: None)
     silent: Any = SimpleNamespace(phase=print, note=print, evaluation=print)
     experiment: Any = SimpleNamespace(
         evaluations={"held_out": (evaluation, lambda jobs: [TOO_LONG for _ in jobs])},
@@ -90,17 +90,18 @@ def test_the_loop_records_what_its_evaluations_played(
         seed=0,
     )
     run = Run.create(tmp_path / "run", {})
-    train.initialize(experiment, run, silent)
+    trainer = Trainer(experiment, run, silent)
+    trainer.initialize()
     (line,) = _lines(run.folder / "failed/000000.jsonl")
     assert (line["group"], line["member"]) == ("evaluation/held_out", 0)
     assert line["episode"]["error"] == TOO_LONG.error
 
-    figures, groups = train.evaluate_due(experiment, silent, 2)
+    figures, groups = trainer.evaluate_due(2)
     assert figures["evaluation/held_out/failed_episodes"] == 1
     assert [(group.id, group.episodes) for group in groups] == [
         ("evaluation/held_out", (TOO_LONG,))
     ]
-    assert train.evaluate_due(experiment, silent, 3) == ({}, [])
+    assert trainer.evaluate_due(3) == ({}, [])
 
 
 ROWS = [
@@ -120,7 +121,7 @@ def test_troubles_are_summed_over_steps() -> None:
         "timeout": 1212,
         "failed_kinds": {"KeyError": 2, "PromptTooLong": 1},
     }
-    assert told(troubles) == (
+    assert describe_troubles(troubles) == (
         "1,212 program runs timed out, 1 program run stalled, 3 episodes failed "
         "(KeyError: 2, PromptTooLong: 1), 3 episodes of evaluations failed and "
         "count as 0: their groups differ from a run without them"
@@ -129,12 +130,12 @@ def test_troubles_are_summed_over_steps() -> None:
 
 def test_a_run_without_troubles_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert of_troubles([{"service/executor/ok": 9.0, **of_episodes([FINE])}]) == {}
-    assert told({}) == ""
+    assert describe_troubles({}) == ""
     ended = {"experiment": "x", "steps": 1, "seconds": 1.0, "evaluations": {}, "troubles": {}}
     _print_summary(ended, RunMetrics())
     assert len(capsys.readouterr().out.strip().splitlines()) == 1
     _print_summary({**ended, "troubles": of_troubles(ROWS)}, RunMetrics())
-    assert capsys.readouterr().out.splitlines()[-1] == told(of_troubles(ROWS))
+    assert capsys.readouterr().out.splitlines()[-1] == describe_troubles(of_troubles(ROWS))
 
 
 def test_a_run_has_its_troubles_in_its_summary() -> None:

@@ -8,7 +8,7 @@ from selfplay.run.formatting import (
     change,
     direction,
     duration,
-    figure,
+    format_value,
     number,
     sparkline,
 )
@@ -21,18 +21,21 @@ def test_figures_read_well() -> None:
     assert [number(x) for x in (0, 3.0, 12.34, 0.1234, 1e-5, 12345.6, math.nan, None)] == [
         "0", "3", "12.3", "0.123", "1.0e-05", "12,346", "-", "-",
     ]  # fmt: skip
-    assert figure(FRACTION, 0.5) == "50.0%" and figure(Metric(unit="reward"), 0.5) == "0.500"
+    assert (
+        format_value(FRACTION, 0.5) == "50.0%"
+        and format_value(Metric(unit="reward"), 0.5) == "0.500"
+    )
     assert change(Metric(), 1.0, 0.5) == "-0.500" and change(FRACTION, 0.1, 0.2) == "+10.0"
     assert [duration(x) for x in (4, 185, 7620)] == ["4 s", "3 min 05 s", "2 h 07 min"]
 
 
 def test_a_count_named_like_a_fraction_is_a_number() -> None:
-    assert figure(Metric(unit="count"), 7.298) == "7.30"
+    assert format_value(Metric(unit="count"), 7.298) == "7.30"
 
 
 def test_an_alarm_is_read_as_fired_or_not() -> None:
     alarm = Metric(unit="alarm", better="lower")
-    assert figure(alarm, 0.0) == "not fired" and figure(alarm, 1.0) == "fired"
+    assert format_value(alarm, 0.0) == "not fired" and format_value(alarm, 1.0) == "fired"
 
 
 def test_the_direction_of_a_change_is_the_declared_one() -> None:

@@ -26,12 +26,14 @@ from tests.helpers.command_process import (
 
 KILLS = {
     "while the first checkpoint is written": Strike(at="selfplay.learner.checkpoint.sync", call=3),
-    "before the first evaluation": Strike(at="selfplay.train.evaluate"),
-    "between the metrics of step 0 and the checkpoint": Strike(at="selfplay.train.save"),
+    "before the first evaluation": Strike(at="selfplay.train.Trainer.evaluate"),
+    "between the metrics of step 0 and the checkpoint": Strike(at="selfplay.train.Trainer.save"),
     "between the episodes and the metrics of a step": Strike(
         at="selfplay.run.directory.write_atomic", call=3, after=True
     ),
-    "between the metrics of a step and its checkpoint": Strike(at="selfplay.train.save", call=3),
+    "between the metrics of a step and its checkpoint": Strike(
+        at="selfplay.train.Trainer.save", call=3
+    ),
     "with a policy of the checkpoint written and no more": Strike(
         at="selfplay.models.policy.Policy.save", call=3, after=True
     ),
@@ -74,7 +76,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(when: str, place: Path)
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
 def test_a_run_that_another_signal_ended_goes_on(number: signal.Signals, place: Path) -> None:
     finished()
-    strike = Strike(at="selfplay.train.save", call=3, number=number)
+    strike = Strike(at="selfplay.train.Trainer.save", call=3, number=number)
     assert train(place, strike).code == -number
     assert resume(place).code == 0
     assert_alike(place, finished())
@@ -95,7 +97,7 @@ def test_a_run_that_was_stopped_and_continued_is_as_if_nothing_had_happened(plac
 
     waker = threading.Thread(target=wake)
     waker.start()
-    strike = Strike(at="selfplay.train.save", call=2, number=signal.SIGSTOP)
+    strike = Strike(at="selfplay.train.Trainer.save", call=2, number=signal.SIGSTOP)
     assert train(place, strike).code == 0
     waker.join()
     assert_alike(place, finished())
@@ -103,7 +105,7 @@ def test_a_run_that_was_stopped_and_continued_is_as_if_nothing_had_happened(plac
 
 def test_of_three_resumes_at_once_the_run_comes_out_whole(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.save", call=2))
+    train(place, Strike(at="selfplay.train.Trainer.save", call=2))
     with ThreadPoolExecutor(3) as pool:
         outcomes = list(pool.map(lambda _: resume(place), range(3)))
     assert 0 in [outcome.code for outcome in outcomes]
@@ -114,7 +116,7 @@ def test_of_three_resumes_at_once_the_run_comes_out_whole(place: Path) -> None:
 
 def test_a_damaged_line_of_metrics_is_told_and_costs_no_other(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.save", call=4))
+    train(place, Strike(at="selfplay.train.Trainer.save", call=4))
     path = place / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text(lines[0] + "{broken\n" + "".join(lines[2:]))
@@ -139,9 +141,9 @@ def test_a_record_whose_checkpoints_are_gone_is_not_begun_again(place: Path) -> 
 
 def test_killed_again_and_again(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.save", call=2))
+    train(place, Strike(at="selfplay.train.Trainer.save", call=2))
     for strike in (
-        Strike(at="selfplay.train.save"),
+        Strike(at="selfplay.train.Trainer.save"),
         Strike(at="selfplay.learner.checkpoint.sync", call=9),
     ):
         assert resume(place, strike).code == -signal.SIGKILL
@@ -178,7 +180,7 @@ def test_an_interrupt_is_one_line_and_loses_nothing(
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_and_says_so(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.save"))
+    train(place, Strike(at="selfplay.train.Trainer.save"))
     assert "beginning again" in resume(place).err
 
 
@@ -193,7 +195,7 @@ def test_resuming_a_finished_run_writes_the_same_summary(place: Path) -> None:
 
 def test_a_metrics_line_that_was_cut_short_is_written_again(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.save", call=3))
+    train(place, Strike(at="selfplay.train.Trainer.save", call=3))
     path = place / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
     assert resume(place).code == 0
@@ -214,7 +216,7 @@ def test_two_processes_cannot_train_one_run(place: Path) -> None:
 
 def test_no_process_outlives_a_killed_run(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.save", call=3))
+    train(place, Strike(at="selfplay.train.Trainer.save", call=3))
     deadline = time.monotonic() + LONGEST
     while (left := _processes_in(place.parent.parent)) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -82,7 +82,7 @@ def test_an_interrupt_that_became_another_error_is_an_interrupt(
             raise error("something") from None
 
     for error in (TypeError, ConfigError, OSError):
-        monkeypatch.setattr("selfplay.cli.main._parser", lambda error=error: lost(error))
+        monkeypatch.setattr("selfplay.cli.main._parser", lambda words, error=error: lost(error))
         assert main(["list"]) == signals.EXIT_CODE
         assert capsys.readouterr().err.startswith("selfplay: interrupted")
 

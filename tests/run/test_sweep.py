@@ -35,7 +35,7 @@ def test_every_combination_the_last_key_fastest() -> None:
 
 def test_lists_and_ranges_are_hydras() -> None:
     found = plan(
-        ["learner.betas=[0.9,0.99]", "seed=range(0,3)", "+experiment=tiny/smoke,quickstart"]
+        ["learner.betas=[0.9,0.99]", "seed=range(0,3)", "+experiment=tiny/smoke,tiny/quickstart"]
     ).points
     assert len(found) == 6 and found[0].overrides[0] == "learner.betas=[0.9,0.99]"
     assert found[1].choices == {"seed": "0", "experiment": "tiny/quickstart"}
@@ -235,7 +235,7 @@ def test_the_command_runs_reports_and_names_what_failed(
     said = capsys.readouterr()
     page = Path("runs/s/report.html").read_text()
     assert f"selfplay train -m --config-dir=mine {' '.join(made)}" in page
-    assert "2 of 4 runs did not end" in said.err and "report   runs/s/report.html" in said.out
+    assert "2 of 4 runs did not finish" in said.err and "report   runs/s/report.html" in said.out
     monkeypatch.setattr(subprocess, "Popen", Runs())
     assert main(command) == 0 and main(["report", "runs/s"]) == 0
     assert "grpo" in capsys.readouterr().out

@@ -152,7 +152,7 @@ def test_a_tracker_that_breaks_is_told_of_once_and_the_others_go_on(tmp_path: Pa
             tracking.record(step, FIRST)
     assert broken.steps == [1]
     assert notes == [
-        "tracker down stopped: OSError: no route to host; metrics.jsonl has every figure"
+        "tracker down stopped: OSError: no route to host; metrics.jsonl has every value"
     ]
     assert [step for step, _ in scalars(folder)["role/solver/reward"]] == [1, 2, 3]
 

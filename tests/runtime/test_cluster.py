@@ -1,4 +1,4 @@
-"""Runs on a cluster that somebody else started: of several machines, one of which dies."""
+"""Runs on an existing cluster of several machines, one of which dies."""
 
 import json
 import os
@@ -46,7 +46,7 @@ class Machine:
         raise AssertionError("".join(said))
 
     def die(self) -> None:
-        """As if its plug were pulled."""
+        """Kill all processes of the node at once."""
         kill("raylet", self.process.pid)
 
     def end(self) -> None:
@@ -57,7 +57,7 @@ class Machine:
 
 
 class Site:
-    """A head and what joins it."""
+    """A head node and the nodes that join it."""
 
     def __init__(self) -> None:
         with socket.socket() as free:
@@ -90,7 +90,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def taken(site: Site) -> float:
-    """Cores of the cluster that somebody uses."""
+    """Number of cores of the cluster in use."""
     script = (
         "import ray; ray.init('auto', logging_level='error', log_to_driver=False); "
         "print(ray.cluster_resources()['CPU'] - ray.available_resources().get('CPU', 0.0))"
@@ -99,7 +99,7 @@ def taken(site: Site) -> float:
 
 
 def refused(folder: Path, *more: str) -> str:
-    """The one line with which a run ends before it begins."""
+    """Return the one line of a run that ends before it starts."""
     process = Command("train", SMOKE, *JOINED, *more, cwd=folder).process
     _, said = process.communicate(timeout=LONGEST)
     assert process.returncode == 2 and said.count("\n") == 1
@@ -130,7 +130,7 @@ def test_a_run_outlives_a_machine_if_another_comes(site: Site, tmp_path: Path) -
     command.end()
     lines = metrics(place)
     assert [line["step"] for line in lines] == list(range(7))
-    # The first in its place may die with the machine too, before that one is known to be dead.
+    # The first replacement may die with the machine too, before Ray knows that the machine is dead.
     assert sum(line.get("runtime/worker_deaths", 0) for line in lines) in (1, 2)
     for path in place.glob("episodes/*.jsonl"):
         found = [json.loads(line) for line in path.read_text().splitlines()]

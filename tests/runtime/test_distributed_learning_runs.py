@@ -1,4 +1,4 @@
-"""Whole runs that learn on ranks: killed in the middle, and gone on with somewhere else."""
+"""Whole runs that learn on ranks, are killed in the middle and resumed in another process."""
 
 import json
 import os
@@ -18,7 +18,7 @@ RANKS = ("runtime=ray", "runtime.workers=1", "runtime.learners=1")
 
 
 def learned(line: Mapping[str, float]) -> dict[str, float]:
-    """The figures that must come out alike, however many ranks there are."""
+    """Return the metrics that must be equal for any number of ranks."""
     left_out = ("seconds", "runtime/", "service/", "policy/base/computed_tokens")
     return {key: value for key, value in line.items() if not key.startswith(left_out)}
 

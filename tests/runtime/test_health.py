@@ -1,4 +1,4 @@
-"""What ends a run's waits when Ray dies under it, or a machine of its cluster does."""
+"""The end of a run's waits when Ray dies, or a machine of its cluster."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ SIZES = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "positions":
 
 
 class Waiting(threading.Thread):
-    """A wait in a thread of its own, and how it ends."""
+    """A wait in its own thread, and its result."""
 
     def __init__(self, wait: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -55,7 +55,7 @@ def a_ray() -> Iterator[None]:
 
 
 def started(parent: int) -> Iterator[tuple[int, str]]:
-    """The processes that one has started, by number and program."""
+    """Return the child processes of a process, by number and program."""
     for place in Path("/proc").glob("[0-9]*"):
         try:
             whose = (place / "stat").read_text().rpartition(")")[2].split()[1]
@@ -67,7 +67,7 @@ def started(parent: int) -> Iterator[tuple[int, str]]:
 
 
 def kill(name: str, parent: int, signal_: int = signal.SIGKILL) -> None:
-    """End, or stop, a process of Ray's."""
+    """Kill or stop a process of Ray."""
     (found,) = (number for number, program in started(parent) if program == name)
     os.kill(found, signal_)
 
@@ -168,7 +168,7 @@ def test_lost_places_are_waited_for_as_long_as_they_may_come(
     )
     places.look()
     state, nodes = "RESCHEDULING", [node(1), node(1, alive=False)]
-    now = 900.0  # when it was lost nobody knows: nobody looked
+    now = 900.0  # the time of the loss is unknown: there was no probe
     places.look()
     now = 919.0
     places.look()
@@ -185,7 +185,7 @@ def test_lost_places_are_waited_for_as_long_as_they_may_come(
 
 
 class Process:
-    """A process of Ray's, as far as it is looked at; the kernel takes connections for one that is
+    """A stand-in for a process of Ray; the kernel accepts connections also for one that is
     stopped."""
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ class Process:
 
 @pytest.fixture
 def rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Process, Process, RayHealthCheck]]:
-    """A raylet, a head, and who looks at them."""
+    """A raylet, a head, and their health check."""
     raylet, head = Process(), Process()
     stopped = {each.port: each for each in (raylet, head)}
     monkeypatch.setattr(health, "_answers", lambda to: not stopped[to.getpeername()[1]].stopped)
@@ -215,7 +215,7 @@ def test_a_head_that_is_away_for_a_moment_is_not_dead(
     raylet, head, found = rays
     assert not found.due() and found.look()
     head.listener.close()
-    away = health.time.monotonic() + 60  # in which nobody looked
+    away = health.time.monotonic() + 60  # time without a probe
     for seconds in (0.0, 9.9):
         monkeypatch.setattr(health.time, "monotonic", lambda: away + seconds)  # noqa: B023
         assert not found.look() and found.dead is None
@@ -258,7 +258,7 @@ def test_who_says_anything_answers() -> None:
     theirs.sendall(b"x")
     assert health._answers(ours)
     theirs.close()
-    assert health._answers(ours)  # it is there: it does not want to
+    assert health._answers(ours)  # it is alive and refuses
     ours.close()
 
 
@@ -267,8 +267,8 @@ def test_a_head_that_is_away_is_waited_for_before_it_is_called(
 ) -> None:
     looks = iter([False, False, True])
     cluster: Any = RayCluster.__new__(RayCluster)
-    cluster._pulse = SimpleNamespace(due=lambda: False, look=lambda: next(looks))
-    cluster._places = SimpleNamespace(look=lambda: None)
+    cluster._health = SimpleNamespace(due=lambda: False, look=lambda: next(looks))
+    cluster._placement = SimpleNamespace(look=lambda: None)
     monkeypatch.setattr("selfplay.runtime.cluster.TICK", 0.0)
     cluster.check()
     cluster.check(now=True)

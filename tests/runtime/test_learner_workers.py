@@ -15,7 +15,7 @@ from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError, DivergedError, LearnersLost, RunError
 from selfplay.learner import sharded_checkpoint
 from selfplay.learner.learner import Learner
-from selfplay.rollout import policies as members
+from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.runtime.cluster import RayCluster
 from selfplay.runtime.learner_workers import DistributedLearner, LearnerWorkerGroup
 from tests.helpers.builders import same, sample, save_tiny, weights
@@ -26,7 +26,7 @@ SAMPLES = [sample([5 + n, 6, 7], [8, 9 + n, 10], 1.0 - n) for n in range(5)]
 
 
 class Home:
-    """What a driver has: a cluster, the policies of a config, and ranks where a test asks."""
+    """A driver with a cluster, the policies of a config, and ranks if a test needs them."""
 
     def __init__(self, folder: Path) -> None:
         self.cluster = RayCluster(address=None, cpus=2, timeout=300)
@@ -43,14 +43,14 @@ class Home:
 
     def players(self) -> Any:
         population = build(self.config["population"])
-        policies = members.load(population, self.config["roles"], warmstart={}, seed=0)
+        policies = load_policies(population, self.config["roles"], warmstart={}, seed=0)
         return SimpleNamespace(
             config=self.config, population=population, policies=policies, saved=None
         )
 
     def alone(self) -> Learner:
         players = self.players()
-        found = members.learners(
+        found = make_learners(
             players.population,
             players.policies,
             settings=self.config["learner"],
@@ -93,7 +93,7 @@ def test_a_rank_that_is_killed_is_named_and_new_ones_go_on_from_the_checkpoint(
 ) -> None:
     alone, ranks = home.alone(), home.ranks(2)
     trainer = home.trainer(ranks)
-    # On a busy machine a death may be known long after its effect on the other rank is.
+    # On a busy machine a death may be known long after its effect on the other rank.
     monkeypatch.setattr("selfplay.runtime.learner_workers.GRACE", 120.0)
     try:
         for step in (1, 2):
@@ -145,7 +145,9 @@ def test_a_rank_that_hangs_is_named_and_replaced(home: Home) -> None:
     try:
         ranks.timeout = 5
         home.strike(ranks, 1, signal.SIGSTOP)
-        with pytest.raises(LearnersLost, match=r"^learner rank 1 says nothing after 5 s \(optimi"):
+        with pytest.raises(
+            LearnersLost, match=r"^learner rank 1 does not answer after 5 s \(optimi"
+        ):
             trainer.update(SAMPLES, step=1)
         ranks.timeout = 300
         ranks.restart(LearnersLost("rank 1"), None)

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from selfplay.config.compose import load
+from selfplay.engines import Engine
 from selfplay.errors import ConfigError, EngineFailed, RunError, StalledError
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 from selfplay.models.lora import Lora, adapted, frozen_copy
 from selfplay.runtime.cluster import reachable
 from selfplay.runtime.ray import RayRuntime
@@ -29,7 +30,7 @@ from selfplay.runtime.weight_sync import (
     pack,
     unpack,
 )
-from selfplay.types import Request
+from selfplay.types import Completion, Request
 from tests.helpers.builders import llama
 from tests.helpers.command_process import SMOKE, finished, metrics, run, summary
 from tests.helpers.fault_injection import jobs
@@ -62,12 +63,12 @@ def test_weights_travel_bit_for_bit(kind: torch.dtype) -> None:
     found = unpack(pack(given, ["a", "b"]))
     assert all(torch.equal(found[name], given[name]) for name in given)
     assert all(found[name].dtype is kind for name in given)
-    with pytest.raises(RuntimeError, match="1 learned tensors are not published, c is one"):
+    with pytest.raises(RuntimeError, match="1 learned tensors are not published, such as c"):
         pack(given, ["a", "c"])
 
 
-class Told:
-    """A driver's engine, and what it tells."""
+class Driver:
+    """A driver's engine, and the updates that it sends."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -78,27 +79,27 @@ def test_only_what_learns_is_sent() -> None:
     base = llama()
     whole, frozen = llama(1), llama(2).requires_grad_(False)
     adapter = adapted(base, Lora(rank=2, alpha=4), seed=0, where="policy")
-    told = Told()
+    driver = Driver()
     for name, model in (("whole", whole), ("frozen", frozen), ("adapter", adapter)):
-        told.engine.serve(name, model, [2])
-    assert told.changes == []
+        driver.engine.serve(name, model, [2])
+    assert driver.changes == []
     for name, model in (("whole", whole), ("frozen", frozen), ("adapter", adapter)):
-        told.engine.publish(name, model.state_dict(), 3)
-    sent = [set(c.weights or ()) for c in told.changes if isinstance(c, UpdateWeights)]
+        driver.engine.publish(name, model.state_dict(), 3)
+    sent = [set(c.weights or ()) for c in driver.changes if isinstance(c, UpdateWeights)]
     assert sent[0] == {name for name, _ in whole.named_parameters()}
     assert sent[1] == set()
     assert sent[2] and all("lora_" in name for name in sent[2])
-    told.changes.clear()
-    told.engine.serve("adapter@3", frozen_copy(adapter), [2])
-    told.engine.publish("adapter@3", {}, 3)
-    serve, first, second = told.changes
+    driver.changes.clear()
+    driver.engine.serve("adapter@3", frozen_copy(adapter), [2])
+    driver.engine.publish("adapter@3", {}, 3)
+    serve, first, second = driver.changes
     assert serve == AddPolicy(policy="adapter@3", player="adapter")
     assert isinstance(first, UpdateWeights) and set(first.weights) == sent[2]
     assert second == UpdateWeights(policy="adapter@3", weights=None, version=3)
-    told.engine.withdraw("adapter@3")
-    assert told.changes[-1] == RemovePolicy(policy="adapter@3")
+    driver.engine.withdraw("adapter@3")
+    assert driver.changes[-1] == RemovePolicy(policy="adapter@3")
     with pytest.raises(RuntimeError, match="served by workers"):
-        told.engine.add(Request(id=0, policy="whole", prompt_ids=(1,), seed=0, max_tokens=1))
+        driver.engine.add(Request(id=0, policy="whole", prompt_ids=(1,), seed=0, max_tokens=1))
 
 
 def test_a_new_worker_is_told_what_all_changes_came_to() -> None:
@@ -128,13 +129,16 @@ def test_a_new_worker_is_told_what_all_changes_came_to() -> None:
     ]
 
 
-class Recording:
-    """An engine that notes what it is asked."""
+class Recording(Engine):
+    """An engine that records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def step(self) -> list[Any]:
+    def add(self, request: Request) -> None:
+        raise NotImplementedError
+
+    def step(self) -> list[Completion]:
         self.asked.append("step")
         return []
 
@@ -150,7 +154,9 @@ class Recording:
 
 def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> None:
     inbox, followed = UpdateQueue(), list[Change]()
-    engine = UpdatableEngine(Recording(), inbox, followed.append, partial=True)  # type: ignore[arg-type]
+    inner = Recording()
+    inner.in_flight_updates = True
+    engine = UpdatableEngine(inner, inbox, followed.append)
     first = UpdateWeights(policy="base", weights=None, version=1)
     leaves, back = RemovePolicy(policy="base@1"), AddPolicy(policy="base@1", player="base")
     last = LoadState(service="buffer", state=b"")
@@ -160,7 +166,7 @@ def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> No
     assert followed == [first, last] and engine.steps == 1
     engine.catch_up()
     assert followed == [first, last, leaves, back]
-    whole = UpdatableEngine(Recording(), inbox, followed.append)  # type: ignore[arg-type]
+    whole = UpdatableEngine(Recording(), inbox, followed.append)
     inbox.put(5, first)
     whole.step()
     assert len(followed) == 4
@@ -187,16 +193,22 @@ def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"workers": 0}, "workers is at least 1, not 0"),
-        ({"chunks": 0}, "chunks is at least 1, not 0"),
-        ({"max_staleness": -1}, "max_staleness is at least 0, not -1"),
-        ({"worker_gpus": -0.5}, "worker_gpus is at least 0, not -0.5"),
-        ({"timeout": 0}, "timeout is a number of seconds, not 0"),
-        ({"timeout": math.nan}, "timeout is a number of seconds, not nan"),
-        ({"timeout": math.inf}, "timeout is a number of seconds, not inf"),
-        ({"worker_cpus": math.nan}, "worker_cpus is at least 0, not nan"),
-        ({"learner_gpus": 1}, "learner_gpus and learner_precision are of ranks, .* at least 1, .*"),
-        ({"learner_precision": "bfloat16"}, "learner_gpus and learner_precision are of ranks, .*"),
+        ({"workers": 0}, "workers must be at least 1, not 0"),
+        ({"chunks": 0}, "chunks must be at least 1, not 0"),
+        ({"max_staleness": -1}, "max_staleness must be at least 0, not -1"),
+        ({"worker_gpus": -0.5}, "worker_gpus must be at least 0, not -0.5"),
+        ({"timeout": 0}, "timeout must be a positive number of seconds, not 0"),
+        ({"timeout": math.nan}, "timeout must be a positive number of seconds, not nan"),
+        ({"timeout": math.inf}, "timeout must be a positive number of seconds, not inf"),
+        ({"worker_cpus": math.nan}, "worker_cpus must be at least 0, not nan"),
+        (
+            {"learner_gpus": 1},
+            "learner_gpus and learner_precision need learner ranks, .* at least 1, .*",
+        ),
+        (
+            {"learner_precision": "bfloat16"},
+            "learner_gpus and learner_precision need learner ranks, .*",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], line: str) -> None:
@@ -205,8 +217,8 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], line:
 
 
 @pytest.fixture
-def nobody() -> Iterator[int]:
-    """A port on which nobody listens."""
+def closed_port() -> Iterator[int]:
+    """A port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -221,25 +233,25 @@ def refused(*overrides: str) -> str:
 
 
 def test_a_cluster_that_is_not_there_is_told_of_before_anything_is_loaded(
-    nobody: int, monkeypatch: pytest.MonkeyPatch
+    closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = refused(f"runtime.address='127.0.0.1:{nobody}'")
-    assert line.startswith(f"runtime.address: no Ray cluster at 127.0.0.1:{nobody} (")
+    line = refused(f"runtime.address='127.0.0.1:{closed_port}'")
+    assert line.startswith(f"runtime.address: no Ray cluster at 127.0.0.1:{closed_port} (")
     assert "ray start --head" in line
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{nobody}")
-    with pytest.raises(ConfigError, match=f"no Ray cluster at 127.0.0.1:{nobody}"):
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port}")
+    with pytest.raises(ConfigError, match=f"no Ray cluster at 127.0.0.1:{closed_port}"):
         reachable("auto")
     assert "is for Ray's client" in refused("runtime.address='ray://head:10001'")
     with pytest.raises(ConfigError, match="neither auto nor host:port"):
         reachable("head:port")
-    assert "runtime: workers is at least 1, not 0" in refused("runtime.workers=0")
+    assert "runtime: workers must be at least 1, not 0" in refused("runtime.workers=0")
     assert "did you mean 'workers'" in refused("+runtime.worker=2")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_told_of_before_anything_is_loaded() -> None:
     line = refused("runtime.worker_gpus=1")
-    assert line.startswith("runtime: 2 GPUs are asked for, this machine has 0")
+    assert line.startswith("runtime: 2 GPUs are requested, this machine has 0")
 
 
 def test_a_machine_without_ray_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

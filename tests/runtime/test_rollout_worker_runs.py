@@ -41,16 +41,16 @@ def held(self, step):
 Experiment.begin_step = held
 sys.exit(main(sys.argv[1:]))
 """
-"""`selfplay` that does not begin a step before a file is there."""
+"""`selfplay` that waits for a file before a step."""
 
 
 class Command:
-    """`selfplay` in a process of its own, with the processes that it starts."""
+    """`selfplay` in its own process, with its child processes."""
 
     running: ClassVar[list[subprocess.Popen[str]]] = []
 
     def __init__(self, *arguments: str, cwd: Path, hold: int = 0) -> None:
-        """`hold`: A step that begins only after `go`, so that no run is over before its time."""
+        """`hold` is a step that begins only after `go`, so that no run ends too early."""
         self.mark = f"selfplay-test-{time.time_ns()}"
         self._go = cwd / self.mark
         held = ["-c", HELD.format(step=hold, go=str(self._go))]
@@ -65,7 +65,7 @@ class Command:
         self.running.append(self.process)
 
     def started(self, name: str = "") -> list[int]:
-        """Processes that it started and that go on, those whose command line has a name in it."""
+        """Return the living child processes whose command line contains a name."""
         found = []
         for place in Path("/proc").glob("[0-9]*"):
             try:
@@ -78,11 +78,11 @@ class Command:
         return found
 
     def go(self) -> None:
-        """Begin the step that was held."""
+        """Let the held step begin."""
         self._go.touch()
 
     def end(self) -> str:
-        """Wait for its end, which must be a good one; what it said."""
+        """Wait for the process, check that it succeeded, and return its output."""
         out, err = self.process.communicate(timeout=LONGEST)
         assert self.process.returncode == 0, err
         wait(lambda: not self.started())
@@ -91,7 +91,7 @@ class Command:
 
 @pytest.fixture(autouse=True)
 def none_left() -> Iterator[None]:
-    """A failed test leaves no process behind either: those of a driver end with it."""
+    """End the driver and its processes, also after a failed test."""
     yield
     while Command.running:
         Command.running.pop().kill()
@@ -105,7 +105,7 @@ def wait(until: Callable[[], object]) -> None:
 
 
 def step(place: Path, number: int) -> Callable[[], bool]:
-    """Whether a run has come to a step."""
+    """Return True if a run has reached a step."""
     return lambda: (place / f"episodes/{number:06d}.jsonl").exists()
 
 

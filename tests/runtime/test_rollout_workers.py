@@ -1,4 +1,4 @@
-"""Workers of a real Ray: what they play, what they are told, and how their deaths are borne."""
+"""Rollout workers of a real Ray: their episodes, their updates, and their deaths."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ LORA = {"rank": 2, "alpha": 4}
 
 
 class Room:
-    """A driver's side of two workers."""
+    """The driver side of two workers."""
 
     def __init__(self, folder: Path) -> None:
         self.mark = folder / "mark"
@@ -45,7 +45,7 @@ class Room:
         self.policy = self.players.policies["thinker"]
 
     def change(self, scale: float) -> None:
-        """Other weights for the policy, as an update makes them."""
+        """Change the policy's weights, as an update does."""
         torch.manual_seed(int(scale * 1000))
         for parameter in self.policy.model.parameters():
             if parameter.requires_grad:
@@ -81,7 +81,7 @@ def processes(episodes: list[Episode]) -> list[float]:
 
 
 def thought(room: Room, seating: dict[str, str] | None = None, groups: int = 4) -> list[Turn]:
-    """Turns of the policy, or of a snapshot of it, from both workers."""
+    """Return turns of the policy, or of a snapshot of it, from both workers."""
     asked = [
         EpisodeSpec(
             task=Task(id=f"think {number}", payload={"agents": ["thinker_0"]}),
@@ -96,7 +96,7 @@ def thought(room: Room, seating: dict[str, str] | None = None, groups: int = 4) 
 
 
 def difference(turns: list[Turn], model: Any) -> float:
-    """Between what was sampled from and what a model says of the same tokens, per token."""
+    """Return the differences per token between sampled and recomputed log-probabilities."""
     apart = []
     for turn in turns:
         request = Request(
@@ -153,12 +153,12 @@ def test_a_worker_that_hangs_is_given_up(room: Room, monkeypatch: pytest.MonkeyP
     mark.touch()
     replace = room.workers._replace
 
-    def patiently(member: Any) -> None:  # its successor needs more than that to load
+    def patiently(member: Any) -> None:  # its replacement needs more time than that to load
         room.workers.timeout = 300
         replace(member)
 
     monkeypatch.setattr(room.workers, "_replace", patiently)
-    # On a busy machine who merely begins late must not be given up before it hangs.
+    # On a busy machine a worker that only starts late must not count as hanging.
     room.workers.timeout = 20
     played = room.play(jobs(1, trouble="hang", mark=str(mark)))
     assert tasks(played) == ["t0", "t0"]
@@ -189,14 +189,14 @@ def test_deaths_one_after_another_end_in_one_line(room: Room) -> None:
 
 
 def test_a_task_is_played_by_workers_who_know_it(room: Room) -> None:
-    buffer = room.players.world.services["buffer"]
+    buffer = room.players.services["buffer"]
     for number in (1, 2):
         buffer.add(Task(id=f"new {number}"), step=0)
         assert {episode.metrics["known"] for episode in room.play(jobs(4))} == {float(number)}
 
 
 def test_new_weights_arrive_whole_and_snapshots_keep_theirs(room: Room) -> None:
-    """Of adapters, whose base is not sent. After a death the new worker knows what the old did."""
+    """Adapters are sent without their base. After a death the new worker has the same snapshots."""
     from selfplay.league import Snapshot
     from selfplay.league.snapshots import Snapshots
 
@@ -228,12 +228,12 @@ def test_new_weights_arrive_whole_and_snapshots_keep_theirs(room: Room) -> None:
     snapshots.remove("thinker@4")
     with pytest.raises(ConfigError, match="no policy 'thinker@4'"):
         room.play([EpisodeSpec(task=Task(id="t"), seed=0, policy_map={"speaker_0": "thinker@4"})])
-    buffer = room.players.world.services["buffer"]
+    buffer = room.players.services["buffer"]
     assert {episode.metrics["known"] for episode in room.play(jobs(4))} == {float(buffer.size)}
 
 
 def test_weights_reach_workers_that_play(room: Room) -> None:
-    """Held back until the games are over here, because this engine takes none in flight."""
+    """The update waits for the end of the episodes, because this engine has none in flight."""
     mark = room.mark.with_name("waiting")
     mark.touch()
     payload = {"agents": ["thinker_0"], "rounds": 4, "trouble": "wait", "mark": str(mark)}

@@ -1,4 +1,4 @@
-"""Workers that cannot begin: what is missing where they are, and what went meanwhile."""
+"""Workers that cannot start, because files are missing or were removed in the meantime."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +48,7 @@ def test_a_worker_without_the_model_names_file_and_machine(tmp_path: Path) -> No
 
 
 def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Path) -> None:
-    """Another worker, who is told of the newest one then, takes its place."""
+    """The worker is replaced by another one, which gets the newest checkpoint."""
     from ray.exceptions import RayTaskError
 
     saved = tmp_path / "checkpoints/000004"
@@ -75,11 +75,11 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Pat
     workers = RolloutWorkers(cluster, count=1, chunks=1, timeout=1, max_restarts=1)
     (member,) = workers._members
     member.chunk = 0
-    assert workers._take(member, {}, None) == f"checkpoint {saved} went while it was read"
+    assert workers._take(member, {}, None) == f"checkpoint {saved} was removed while it was read"
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (OSError("Broken pipe"), LostWorker),
         (ray.exceptions.RaySystemError("no raylet"), LostWorker),
@@ -88,7 +88,7 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Pat
     ],
 )
 def test_a_worker_whose_machine_goes_is_lost_and_not_its_run(
-    error: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+    error: Exception, reported: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def get(reference: object, timeout: float) -> None:
         raise error
@@ -96,5 +96,5 @@ def test_a_worker_whose_machine_goes_is_lost_and_not_its_run(
     monkeypatch.setattr(ray, "get", get)
     worker = RolloutWorker()
     worker._timeout = 1
-    with pytest.raises(told):
+    with pytest.raises(reported):
         worker._get("weights")

@@ -157,7 +157,7 @@ def test_a_config_leaves_to_the_credit_what_it_does_not_say() -> None:
     assert (
         build({**node, "group_by": "prompt"}, provided={"group_by": "agent"}).group_by == "prompt"
     )
-    assert build(node).within == "role"
+    assert build(node).group_by == "role"
 
 
 def test_a_group_without_signal_for_the_credit_is_dropped() -> None:

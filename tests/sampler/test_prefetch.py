@@ -8,14 +8,14 @@ import pytest
 
 from selfplay.config import compose
 from selfplay.errors import ConfigError
-from selfplay.sampler import prefetch
+from selfplay.experiment.validation import check_staleness
 from selfplay.sampler.dynamic import Dynamic
 from selfplay.sampler.independent import Independent
 from tests.helpers.prefetched_batches import LONG, STEPS, Player, ahead, learn, synchronous, until
 
 
 def reached(play: Player, batches: int) -> bool:
-    return len(play.begun) == prefetch
+    return len(play.begun) == batches
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3, 9])
@@ -77,7 +77,7 @@ def test_a_checkpoint_has_the_curriculum_as_it_was_behind_its_step() -> None:
             source.take(step)
             until(partial(reached, play, min(STEPS, step + 3)))
             if step == 2:
-                with pytest.raises(RuntimeError, match="behind step 2 was not kept"):
+                with pytest.raises(RuntimeError, match="after step 2 was not kept"):
                     source.curriculum_state()
             else:
                 assert source.curriculum_state() == plain.curriculum_state()
@@ -108,7 +108,7 @@ def test_what_goes_on_from_a_checkpoint_samples_what_was_not_learned_from_again(
             "max_staleness=2 makes them older; set objective.correction=truncated",
         ),
         (["objective=magrpo"], "set objective.correction=truncated"),
-        (["objective=grpo", "league=uniform"], "runtime.max_staleness: 2 with a league"),
+        (["objective=grpo", "league=uniform"], "max_staleness: 2 does not work with a league"),
         (["objective=reinforce", "objective.correction=masked"], None),
         (["objective=grpo"], None),
         (["objective=dpo"], None),
@@ -119,9 +119,9 @@ def test_what_would_take_old_samples_for_new_ones_is_refused(
     overrides: list[str], problem: str | None
 ) -> None:
     composed = compose.load(overrides)
-    prefetch.validate(composed, 0)
+    check_staleness(composed, 0)
     if problem is None:
-        prefetch.validate(composed, 2)
+        check_staleness(composed, 2)
         return
     with pytest.raises(ConfigError, match=problem.replace(".", r"\.")):
-        prefetch.validate(composed, 2)
+        check_staleness(composed, 2)

@@ -121,6 +121,6 @@ def test_waiting_for_rest_has_an_end_that_says_what_for(monkeypatch: pytest.Monk
         assert asleep.wait(LONG)
         with monkeypatch.context() as patch:
             patch.setattr(prefetch, "REST", 0.05)
-            with pytest.raises(StalledError, match="what curriculum and sampler do between games"):
+            with pytest.raises(StalledError, match="curriculum and sampler did not pause"):
                 source.learned(1)
         release.set()

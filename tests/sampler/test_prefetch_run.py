@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import selfplay.train as training
 from selfplay.config import compose
 from selfplay.curriculum.fixed import FixedTasks
 from selfplay.errors import LearnersLost
@@ -20,6 +19,7 @@ from selfplay.rng import derive
 from selfplay.run.directory import Run
 from selfplay.run.progress import Progress
 from selfplay.run.records import episodes_of
+from selfplay.train import Trainer
 from selfplay.types import Group
 from tests.helpers.command_process import LONGEST, metrics, shared_cache
 
@@ -69,7 +69,7 @@ def train(experiment: Experiment, run: Run) -> str:
     console = Console(file=io.StringIO(), width=400, _environ={})
     try:
         with Progress(STEPS, "run", console) as progress:
-            training.train(experiment, run, progress)
+            Trainer(experiment, run, progress).run()
     finally:
         experiment.close()
         for each in threading.enumerate():

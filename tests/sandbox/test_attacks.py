@@ -1,4 +1,4 @@
-"""Attacks on the system end in their named reason, within their caps, and the pool serves on."""
+"""Attacks end with their reason and within their limits, and the executor continues."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Lies, forged results and odd texts: a result is plain data or nothing."""
+"""Forged results and odd texts: a result is plain data or nothing."""
 
 import textwrap
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def executor() -> Iterator[Executor]:
 
 
 OUTCOMES = {
-    # Lies: only exact types count, and they are read by type, not by what they say of themselves.
+    # Forged types: only exact types count, whatever the objects claim to be.
     "equal to all": ("class A:\n    __eq__ = lambda s, o: True\nreturn A()", "not_plain_data"),
     "text of an object": ("class A:\n    __repr__ = lambda s: '1'\nreturn A()", "not_plain_data"),
     "class of an object": (
@@ -46,7 +46,7 @@ OUTCOMES = {
         "return type('x\\n' * 99, (), {})()",
         "not_plain_data",
     ),
-    # Leaving.
+    # Exits.
     "exit": ("import sys\nsys.exit(0)", "exited"),
     "exit with text": ("raise SystemExit('OK 1')", "exited"),
     "leave": ("import os\nos._exit(0)", "exited"),
@@ -158,14 +158,14 @@ def test_reading_the_result_pipe_gives_nothing(executor: Executor) -> None:
 
 REACHING = {
     "the writer of results": (
-        "outer().f_globals['literal'].canonical = lambda *a, **k: '__import__(\"os\")'\nreturn 1",
+        "outer().f_globals['literals'].canonical = lambda *a, **k: '__import__(\"os\")'\nreturn 1",
         "not_plain_data",
     ),
     "the writer of results, plainly": (
-        "outer().f_globals['literal'].canonical = lambda *a, **k: '2'\nreturn 1",
+        "outer().f_globals['literals'].canonical = lambda *a, **k: '2'\nreturn 1",
         "2",
     ),
-    "the ending": ("raise outer().f_globals['End']('ok', '1')", "not_plain_data"),
+    "the ending": ("raise outer().f_globals['ProgramEnd']('ok', '1')", "not_plain_data"),
     "the way out": (
         "import os\nos._exit = lambda code: None\nos.write = lambda *a: 0\nreturn 1",
         "timeout",

@@ -1,4 +1,4 @@
-"""What is refused where isolation is not to be had, the weaker mode, and the unprivileged user."""
+"""Errors of a system without isolation, the weaker mode, and the unprivileged user."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from selfplay.errors import ConfigError
 from selfplay.sandbox import Executor, IsolationError
 from selfplay.sandbox import process as worker_module
-from selfplay.sandbox.isolation import SeccompMissingError
+from selfplay.sandbox.seccomp import SeccompMissingError
 from tests.helpers.repository import ROOT
 from tests.helpers.sandbox_attacks import isolated, run
 

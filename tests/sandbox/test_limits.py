@@ -1,4 +1,4 @@
-"""Memory, processor time and wall-clock time end a run by the kernel's hand, whatever it does."""
+"""The kernel ends a run at its limits of memory, processor time and wall-clock time."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def executor() -> Iterator[Executor]:
 
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Executor]:
-    """Memory, and not time, is what ends a run, however slow the machine is."""
+    """The memory limit ends a run before the time limit, also on a slow machine."""
     with isolated(workers=1, wall_seconds=60.0, cpu_seconds=20.0) as pool:
         yield pool
 
@@ -158,10 +158,10 @@ LOOP = "def f(a):\n    while a: pass\n    return a"
 def test_a_program_that_ran_out_of_time_is_not_run_again(executor: Executor) -> None:
     calls = [Call(program=LOOP, arguments=str(n)) for n in (0, 1, 2, 3)]
     calls.insert(2, Call(program="def f(a): return a", arguments="7"))
-    executor.drain_counts()
+    executor.drain_metrics()
     outcomes = executor.run(calls, timeouts=1)
     assert [o.reason.value for o in outcomes] == ["ok", "timeout", "ok", "not_run", "not_run"]
-    assert executor.drain_counts() == {"ok": 2, "timeout": 1, "not_run": 2}
+    assert executor.drain_metrics() == {"ok": 2, "timeout": 1, "not_run": 2}
     reasons = [o.reason.value for o in executor.run(calls, timeouts=2)]
     assert reasons == ["ok", "timeout", "ok", "timeout", "not_run"]
     with pytest.raises(ValueError, match="timeouts"):
@@ -175,6 +175,6 @@ def test_a_loop_costs_its_cpu_time_once(executor: Executor) -> None:
     assert executor._dispatcher is not None
     row = executor._dispatcher.run([(call, "")], 2)[0]
     assert [outcome.reason for outcome in row] == [FailureReason.TIMEOUT]
-    executor.drain_counts()
+    executor.drain_metrics()
     executor.run([call], runs=2)
-    assert executor.drain_counts() == {"timeout": 1, "cached": 1}
+    assert executor.drain_metrics() == {"timeout": 1, "cached": 1}

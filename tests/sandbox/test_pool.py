@@ -1,4 +1,4 @@
-"""The executor as its callers see it: values, verdicts, order, memory of results, settings."""
+"""The executor's interface: values, verdicts, order, cached results, settings."""
 
 import copy
 import pickle
@@ -112,28 +112,28 @@ def test_equal_calls_run_once_and_circumstance_is_not_remembered() -> None:
     with Executor(workers=1, wall_seconds=60.0, cache_size=2) as pool:
         one, two = (Call(program=f"def f(): return {n}", arguments="") for n in (1, 2))
         assert [o.value for o in pool.run([one, two, one, one])] == ["1", "2", "1", "1"]
-        assert pool.drain_counts() == {"ok": 4, "cached": 2}
+        assert pool.drain_metrics() == {"ok": 4, "cached": 2}
         pool.run([one])
-        assert pool.drain_counts() == {"ok": 1, "cached": 1}
+        assert pool.drain_metrics() == {"ok": 1, "cached": 1}
         pool.run([one], runs=2)  # another question
-        assert pool.drain_counts() == {"ok": 1}
+        assert pool.drain_metrics() == {"ok": 1}
         assert pool.counts == {}
         pool.run([two, replace(two, arguments="1")])  # pushed out by now
-        assert pool.drain_counts() == {"ok": 1, "raised": 1}
+        assert pool.drain_metrics() == {"ok": 1, "raised": 1}
         pool.run([Call(program="def f(): return 1", arguments="x")])
-        assert pool.drain_counts() == {"bad_arguments": 1}
+        assert pool.drain_metrics() == {"bad_arguments": 1}
     slow = Call(program="import time\ndef f(): time.sleep(9)", arguments="")
     with Executor(workers=1, wall_seconds=0.3, cache_size=2) as pool:
         for _ in range(2):
             assert pool.run([slow])[0].reason is FailureReason.STALLED
-        assert pool.drain_counts() == {"stalled": 2}
+        assert pool.drain_metrics() == {"stalled": 2}
 
 
 def test_no_cache() -> None:
     with Executor(workers=1, cache_size=0) as pool:
         for _ in range(2):
             run(pool, "def f(): return 1")
-        assert pool.drain_counts() == {"ok": 2}
+        assert pool.drain_metrics() == {"ok": 2}
 
 
 def test_threads_share_an_executor(executor: Executor) -> None:

@@ -1,4 +1,4 @@
-"""The executor's processes are replaced when lost, gone with their owner, and forgetful."""
+"""The executor's processes are replaced when lost, end with their owner, and keep no data."""
 
 import os
 import signal
@@ -123,7 +123,7 @@ def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPa
     left = worker_module.SandboxProcess.seconds_left.fget  # type: ignore[attr-defined]
 
     def sooner(worker: worker_module.SandboxProcess[Any]) -> float:
-        """Only those that are stopped are replaced soon: the others have a busy machine's time."""
+        """Only stopped processes are replaced soon; the others have the time of a busy machine."""
         seconds: float = left(worker)
         return seconds - 29.5 if worker._process.pid in stopped else seconds
 

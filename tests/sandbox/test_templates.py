@@ -1,4 +1,4 @@
-"""A template that somebody else wrote is rendered, or ends with one line."""
+"""An untrusted template is rendered, or ends with one line."""
 
 import threading
 import time

@@ -50,7 +50,7 @@ def test_an_episode_is_read_from_its_place_alone(made: Path, tmp_path: Path) -> 
     assert index.read(1, 2).episode.turns[0].text == "gamma"
     path = made / "episodes/000001.jsonl"
     path.write_text("x" * path.stat().st_size)  # the index does not know yet
-    with pytest.raises(RunError, match="not there as it was indexed"):
+    with pytest.raises(RunError, match="changed since it was indexed"):
         index.read(1, 2)
 
 

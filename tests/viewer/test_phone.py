@@ -83,7 +83,7 @@ def test_a_game_in_two_tabs_that_are_reloaded_and_outlive_the_server(
         # The other tab has words in it: they stay, are refused, and are still to be read.
         assert second.run("document.querySelector('textarea').value") == "9"
         press(second)
-        second.wait("document.body.innerText.includes('gone on')")
+        second.wait("document.body.innerText.includes('game has continued')")
         assert "what you wrote\n9" in second.text()
         second.go(address)
         assert "Move 2" in second.text() and "owned" not in second.run("document.title")

@@ -92,7 +92,7 @@ def test_a_game_is_played_from_the_page_saved_and_shown_by_the_viewer(
     assert "Begin" in visitor.page() and "player_1" in visitor.page()
     assert visitor.begin().status_code == 303
     turn = 1
-    while "Say it" in (page := visitor.page()):
+    while "<button>Send" in (page := visitor.page()):
         assert visitor.client.get("/record").status_code == 404
         assert visitor.move(free(page), turn).status_code == 303
         turn += 1
@@ -120,7 +120,7 @@ def test_a_seat_sees_its_own_alone_until_the_game_is_over(
     with visiting("kuhn", "arenas.games.opponents.random_legal") as visitor:
         visitor.begin("player_1")
         pages, turn = [], 1
-        while "Say it" in (page := visitor.page()):
+        while "<button>Send" in (page := visitor.page()):
             pages.append(page)
             visitor.move("pass", turn)
             turn += 1
@@ -141,11 +141,11 @@ def test_a_move_counts_once_however_often_and_from_wherever_it_is_sent(visitor: 
     seen = visitor.sitting.seen
     assert visitor.move("1", 1).status_code == 303 and visitor.sitting.seen == seen
     late = visitor.move("2", 1)  # another tab that still shows the first turn
-    assert late.status_code == 409 and "gone on" in late.text and ">2</pre>" in late.text
+    assert late.status_code == 409 and "game has continued" in late.text and ">2</pre>" in late.text
     for turn, game in ((3, 1), (2, 2), (0, 1), (2, 0)):
         assert visitor.move("9", turn, game).status_code == 409
     assert visitor.begin("player_1", 2).status_code == 409
-    assert visitor.sitting.seen == seen and "Say it" in visitor.page()
+    assert visitor.sitting.seen == seen and "<button>Send" in visitor.page()
     assert visitor.send("move", game=1, turn="x", text="9").status_code == 403
 
 
@@ -172,7 +172,7 @@ def test_nobody_else_can_make_a_move(visitor: Visitor) -> None:
         assert client.post("/move", data=forged).status_code == 403
     for origin in ("https://evil.example", "null", "http://127.0.0.1:9"):
         sent = client.post("/move", data=secret, headers={"Origin": origin})
-        assert sent.status_code == 403 and "open it again" in sent.text
+        assert sent.status_code == 403 and "open the page again" in sent.text
     assert client.post("/move", data=secret, headers={"Host": "evil.example"}).status_code == 400
     for odd in (b"\xff\xfe", b"form=%ED%A0%80&game=%FF"):
         assert client.post("/move", content=odd).status_code == 403

@@ -127,7 +127,7 @@ def test_the_league_and_the_tasks_of_the_newest_checkpoint_are_shown(
         assert "task=0" in lineage and "seed" in lineage
         (made / "checkpoints/000004/state.json").write_text('{"curriculum": {}}')
         assert "without a league" in shown(client, "/run/made/league", 404)
-        assert "keeps no tasks of its own" in shown(client, "/run/made/tasks", 404)
+        assert "stores no tasks of its own" in shown(client, "/run/made/tasks", 404)
 
 
 def test_hostile_words_are_shown_and_never_run(made: Path, tmp_path: Path) -> None:
@@ -320,9 +320,9 @@ def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_line(tmp_path: P
         pytest.raises(ConfigError, match="choose another with --port"),
     ):
         listen("127.0.0.1", taken.getsockname()[1])
-    with pytest.raises(RunError, match="is no folder"):
+    with pytest.raises(RunError, match="is not a folder"):
         RunCatalogue([tmp_path / "nothing"])
-    with pytest.raises(RunError, match="no run folder and has none in it"):
+    with pytest.raises(RunError, match="is not a run folder and contains none"):
         RunCatalogue([tmp_path])
 
 

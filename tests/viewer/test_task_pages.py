@@ -58,7 +58,7 @@ def test_a_ladder_is_shown_with_its_depths_states_and_lineage(tmp_path: Path) ->
         application(RunCatalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
     ) as client:
         page = client.get("/run/made/tasks?task=middling").text
-        assert "What was made from it" in page and "<svg" not in page
+        assert "Its children" in page and "<svg" not in page
         assert client.get("/run/made/tasks").text.count("<svg") == 1  # what it counted, by step
         solved = client.get("/run/made/tasks?group=solved").text
         assert "2 tasks in the newest" in solved and "task=root" in solved
@@ -89,9 +89,9 @@ def test_the_parts_of_a_mixture_have_a_list_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ({"drawn": 3}, "keeps no tasks of its own"),
-        (7, "keeps no tasks of its own"),
-        ({"parts": {}}, "keeps no tasks of its own"),
+        ({"drawn": 3}, "stores no tasks of its own"),
+        (7, "stores no tasks of its own"),
+        ({"parts": {}}, "stores no tasks of its own"),
         ({"rungs": [{}]}, "is damaged"),
         ({"rungs": 7}, "is damaged"),
         ({"buffer": {"entries": {"sum": [{"number": "x"}]}}}, "is damaged"),

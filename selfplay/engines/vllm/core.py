@@ -1,12 +1,11 @@
-"""One vLLM engine in this process, over one model's shape, or over one base with adapters.
+"""One vLLM 0.32 engine in this process, for models of one shape, or for one base with adapters.
 
-Written for vLLM 0.32. The weights never pass a disk: vLLM makes a model of the right shape and
-takes the tensors in place, the first ones as any later ones.
+Whole weights are never written to disk. vLLM builds a model of the right shape with dummy
+weights; all weights, also the first ones, are then copied into it in place.
 
-Temporary folders that are gone with their process, and with a killed one at the next start.
-
-A process holds a lock as long as it lives. The next one that needs a folder removes those of whom
-nobody holds it any more.
+This module also manages temporary folders. They are removed when their process ends. A process
+holds a lock on its folders; the next process removes the folders of a killed one, whose lock is
+free.
 """
 
 import copy
@@ -29,31 +28,33 @@ from selfplay.engines.vllm.compat import import_vllm, undisturbed, why
 from selfplay.errors import ConfigError, EngineFailed, RunError, one_line
 
 PREFIX = "selfplay-vllm-"
+"""Beginning of the names of temporary folders."""
 LOCK = "lock"
+"""Name of the locked file in a temporary folder."""
 
 
 def folder() -> TemporaryDirectory[str]:
-    """A new one, to be cleaned up by who asked for it."""
+    """Return a new temporary folder; the caller cleans it up."""
     home, _ = _home(os.getpid())
     return TemporaryDirectory(dir=home.name)
 
 
 @cache
 def _home(process: int) -> tuple[TemporaryDirectory[str], IO[str]]:
-    """The folder in which a process has all its own, and its lock."""
+    """Return the folder that contains all temporary folders of a process, and its lock."""
     sweep()
     made = TemporaryDirectory(prefix=PREFIX)
     new = Path(made.name, f"{LOCK}.new")
     lock = new.open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    new.rename(new.with_name(LOCK))  # so that nobody finds it unlocked
+    new.rename(new.with_name(LOCK))  # no process finds it unlocked
     return made, lock
 
 
 def sweep() -> None:
-    """Remove what killed processes of this user have left."""
+    """Remove the temporary folders of killed processes of this user."""
     for lock in Path(gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
-        # Its process lives, or another sweeps.
+        # The owner is alive, or another process is already cleaning up.
         with suppress(OSError):
             if lock.parent.stat().st_uid != os.getuid():
                 continue
@@ -62,26 +63,26 @@ def sweep() -> None:
                 shutil.rmtree(lock.parent)
 
 
-OURS = (
+RESERVED = (
     *("model", "dtype", "load_format", "skip_tokenizer_init", "generation_config", "seed"),
     *("logprobs_mode", "enable_prefix_caching", "tensor_parallel_size", "enable_lora"),
     *("pipeline_parallel_size", "data_parallel_size", "distributed_executor_backend"),
     *("async_scheduling",),
 )
-"""Arguments of vLLM that no option may set."""
+"""Arguments of vLLM that `options` cannot set."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The ranks that vLLM makes room for."""
-LIKELIEST = 20
-"""Tokens whose log-probabilities vLLM gives at most, if not told otherwise."""
+"""Adapter ranks that vLLM can allocate memory for."""
+TOP_TOKENS = 20
+"""vLLM's default for the maximum number of tokens with log-probabilities."""
 CPU_CACHE = 1.0
-"""GiB of a key-value cache on a CPU, unless told."""
+"""Default GiB of the key-value cache on a CPU."""
 _LIVE: "set[EngineCore]" = set()
-"""Those of this process: they share its process groups."""
+"""Engines of this process, which share its process groups."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoreSettings:
-    """What an engine of vLLM is made with; see `VLLMEngine`."""
+    """Settings of a vLLM engine; see `VLLMEngine`."""
 
     max_rows: int
     prefill_tokens: int
@@ -95,18 +96,18 @@ class CoreSettings:
 
 
 class EngineCore:
-    """The model of one vLLM engine, and the requests in it."""
+    """One vLLM engine with its model and the requests in it."""
 
     def __init__(
         self, model: PreTrainedModel, settings: CoreSettings, *, rank: int | None, where: str
     ) -> None:
         """Args:
-        model: Whose shape, precision and device it has; its weights are not taken yet.
-        settings: Of the engine.
-        rank: The largest adapter, where it is a base with adapters.
-        where: Whose model, for errors.
+        model: The model whose shape, precision and device the engine gets; not yet its weights.
+        settings: Settings of the engine.
+        rank: Largest rank of an adapter for a base with adapters; else None.
+        where: The policy, for error messages.
 
-        Raises ConfigError, in one line, for a model that vLLM cannot serve like this.
+        Raises ConfigError if vLLM cannot serve the model with these settings.
         """
         vllm = import_vllm()
         from vllm.platforms import current_platform
@@ -120,8 +121,8 @@ class EngineCore:
             )
         if settings.sleep and _LIVE:
             raise ConfigError(
-                f"{where}: its model needs a second engine of vLLM, and a process can have one "
-                "that sleeps; set engine.sleep=false"
+                f"{where}: its model needs a second vLLM engine, and only one engine of a process "
+                "can sleep; set engine.sleep=false"
             )
         self._folder = folder()
         config = copy.deepcopy(model.config)
@@ -136,10 +137,10 @@ class EngineCore:
                 f"{where}: vLLM cannot serve {type(model).__name__}: {why(error)}"
             ) from error
         self.limit = int(self.engine.model_config.max_model_len)
-        """Most tokens of a prompt and its completion."""
+        """Maximum number of tokens of a prompt and its completion."""
         self._count, self._running = 0, 0
         self._silent: set[str] = set()
-        """Those of which vLLM has said no token yet."""
+        """Names of the requests without a sampled token."""
         self._finished: list[tuple[str, Any]] = []
         self._asleep = False
         _LIVE.add(self)
@@ -149,14 +150,14 @@ class EngineCore:
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         if settings.max_length is not None:
             limit = min(settings.max_length, limit or settings.max_length)
-        # Between the chunks of a prompt vLLM turns a random stream back, which no CPU can.
+        # Between the chunks of a prompt vLLM resets a random stream, which is impossible on a CPU.
         whole = limit if on_cpu else None
         cache = settings.cache if settings.cache is not None else CPU_CACHE if on_cpu else None
         made: dict[str, Any] = {
             "model": self._folder.name,
             "load_format": "dummy",
             "skip_tokenizer_init": True,
-            "generation_config": "vllm",  # a model's own would change how it is sampled
+            "generation_config": "vllm",  # a model's own would change the sampling
             "dtype": str(model.dtype).removeprefix("torch."),
             "seed": 0,
             "max_model_len": limit,
@@ -167,8 +168,8 @@ class EngineCore:
             "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
             "enforce_eager": settings.eager or on_cpu,
             "enable_prefix_caching": True,
-            # What is scheduled ahead would be sampled with the old weights, and be stamped with
-            # the number of the new ones.
+            # Steps scheduled in advance would sample with the old weights and record the version
+            # of the new ones.
             "async_scheduling": False,
             "logprobs_mode": "processed_logprobs",
             "enable_sleep_mode": settings.sleep,
@@ -187,11 +188,14 @@ class EngineCore:
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor], *, tied: bool) -> None:
-        """Take weights over in place, in the names of the Hugging Face model.
+        """Copy weights into the model in place.
 
-        All of them, the head of a tied model too: what a file leaves out because it is tied would
-        stay as it was where the head is packed apart, on a CPU. Raises RunError for what vLLM does
-        not take.
+        Args:
+            weights: All weights under the names of the Hugging Face model, also the head of a tied
+                model: on a CPU, vLLM packs the head separately, and it would stay old.
+            tied: True if the head shares its tensor with the embeddings.
+
+        Raises RunError if vLLM refuses the weights.
         """
         (model,) = self.engine.apply_model(lambda model: model)
         given = dict(weights)
@@ -202,12 +206,12 @@ class EngineCore:
                 "reload_weights", kwargs={"weights_iterator": iter(given.items())}
             )
         except Exception as error:
-            raise RunError(f"vLLM does not take the weights: {one_line(error)}") from error
+            raise RunError(f"vLLM refuses the weights: {one_line(error)}") from error
 
     def adapt(self, number: int, folder: Path) -> Any:
-        """The adapter in a folder, in place of what had its number; the handle of requests.
+        """Load the adapter in a folder under a number; return the handle for its requests.
 
-        Raises RunError for an adapter that vLLM does not take.
+        Replaces an adapter with the same number. Raises RunError if vLLM refuses the adapter.
         """
         from vllm.lora.request import LoRARequest
 
@@ -215,32 +219,32 @@ class EngineCore:
         try:
             self.engine.add_lora(LoRARequest(**named, load_inplace=True))
         except Exception as error:
-            raise RunError(f"vLLM does not take the adapter: {one_line(error)}") from error
+            raise RunError(f"vLLM refuses the adapter: {one_line(error)}") from error
         return LoRARequest(**named)
 
     def drop(self, number: int) -> None:
-        """Forget an adapter."""
+        """Remove an adapter."""
         self.engine.remove_lora(number)
 
     def stamp(self, number: int) -> None:
-        """Mark what is sampled from now on with this number."""
+        """Record this number with every token that is sampled from now on."""
         self.engine.set_weight_version(str(number))
 
     def forget(self) -> None:
-        """Empty the prefix cache, if nothing is in flight."""
+        """Empty the prefix cache; vLLM ignores this while requests are in flight."""
         self.engine.reset_prefix_cache()
 
     def next_logprobs(
         self, prompts: Sequence[Sequence[int]], *, salt: str, adapter: Any = None
     ) -> list[dict[int, float]]:
-        """The likeliest next tokens of each prompt and their nats, under the present weights.
+        """Return the most probable next tokens of each prompt with their log-probabilities in nats.
 
-        What else is in flight goes on meanwhile. vLLM's own log-probabilities of a prompt would
-        say more, but are wrong for adapters beside other requests.
+        Other requests in flight continue in the meantime. vLLM can also return log-probabilities
+        of a prompt's tokens, but they are wrong for adapters while other requests are in flight.
         """
         import vllm
 
-        sampling = vllm.SamplingParams(max_tokens=1, seed=0, logprobs=LIKELIEST, detokenize=False)
+        sampling = vllm.SamplingParams(max_tokens=1, seed=0, logprobs=TOP_TOKENS, detokenize=False)
         names = [self.begin(ids, sampling, salt=salt, adapter=adapter) for ids in prompts]
         found: dict[str, dict[int, float]] = {}
         others: list[tuple[str, Any]] = []
@@ -258,16 +262,16 @@ class EngineCore:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is in flight."""
+        """True if no request is in flight."""
         return not self._running
 
     @property
     def room(self) -> bool:
-        """Whether one more can be in flight without a wait for the end of another."""
+        """True if vLLM can start one more request before another one ends."""
         return self._running < int(self.engine.vllm_config.scheduler_config.max_num_seqs)
 
     def begin(self, ids: Sequence[int], sampling: Any, *, salt: str, adapter: Any = None) -> str:
-        """Queue a prompt; the name under which `step` gives what it became."""
+        """Queue a prompt; return the name under which `step` returns its output."""
         self._count += 1
         name = str(self._count)
         prompt = {"prompt_token_ids": list(ids), "cache_salt": salt}
@@ -280,9 +284,9 @@ class EngineCore:
         return name
 
     def take_back(self, names: Iterable[str]) -> list[str]:
-        """Take those back of which there is no token yet, as if they had not begun; their names.
+        """Abort the requests without a sampled token, and return their names.
 
-        They wait in vLLM for cache or for a forward pass, or part of their prompt is read.
+        They wait in vLLM for cache or for a forward pass, or are in the middle of their prefill.
         """
         taken = [name for name in names if name in self._silent]
         self.engine.abort_request(taken)
@@ -291,16 +295,16 @@ class EngineCore:
         return taken
 
     def step(self) -> list[tuple[str, Any]]:
-        """One token for everything in flight; the names and outputs of what has finished."""
+        """Sample one token for every request in flight; return finished (name, output) pairs."""
         finished, self._finished = self._finished, []
         if not self._running:
             return finished
         try:
-            # On a CPU it draws from torch's own stream too, and overwrites what it drew.
+            # On a CPU, vLLM also samples from torch's global generator and discards the result.
             with torch.random.fork_rng(devices=[]):
-                outputs = self.engine.step()  # one for whatever has a new token
+                outputs = self.engine.step()  # one output per request with a new token
         except Exception as error:
-            raise EngineFailed(f"vLLM failed in the middle: {one_line(error)}") from error
+            raise EngineFailed(f"vLLM failed during a step: {one_line(error)}") from error
         self._silent.difference_update(output.request_id for output in outputs)
         done = [(output.request_id, output) for output in outputs if output.finished]
         self._running -= len(done)
@@ -308,17 +312,17 @@ class EngineCore:
 
     # Memory ------------------------------------------------------------------------------------
 
-    def rest(self) -> bool:
-        """Give the GPU's memory back until `wake`; whether weights must be loaded after it."""
+    def sleep(self) -> bool:
+        """Free the GPU's memory until `wake`; return True if weights must be loaded after it."""
         if not self.settings.sleep or self._asleep:
             return False
-        # A base is not sent a second time, so it is kept aside.
+        # A base is not loaded a second time, so level 1 keeps it in main memory.
         self.engine.sleep(level=1 if self.adapted else 2)
         self._asleep = True
         return not self.adapted
 
     def wake(self) -> None:
-        """Take the memory again, if it was given back."""
+        """Allocate the memory again if it was freed."""
         if self._asleep:
             self.engine.wake_up()
             self._asleep = False
@@ -327,7 +331,7 @@ class EngineCore:
         """End the engine."""
         _LIVE.discard(self)
         client = self.engine.engine_core
-        if _LIVE:  # whose process groups vLLM's own shutdown would end, called or by itself
+        if _LIVE:  # vLLM's own shutdown would end the process groups of the other engines
             client._finalizer.detach()
             self.engine.model_executor.shutdown()
         else:

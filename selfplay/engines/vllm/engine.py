@@ -1,8 +1,8 @@
 """vLLM in this process: continuous batching with paged attention, for all policies of a run.
 
-Policies with weights of their own and of one shape take turns in one vLLM engine: their weights
-are copied in when their turn comes, which costs less than a step, and no memory for another
-key-value cache. Policies with adapters over one base are in one engine together.
+Policies with separate weights of one shape take turns in one vLLM engine. Their weights are copied
+in when their turn begins; this takes less time than a step, and no memory for a second key-value
+cache. Policies with adapters of one base share one engine at the same time.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -11,28 +11,32 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from selfplay.engines import Engine, check_lengths
 from selfplay.engines.vllm.compat import import_vllm, require_vllm
-from selfplay.engines.vllm.core import OURS, RANKS, CoreSettings, EngineCore
-from selfplay.engines.vllm.policies import ServedPolicies, ServedPolicy, place_of, rank_of
-from selfplay.errors import ConfigError, PromptTooLong, RunError, nearest
+from selfplay.engines.vllm.core import RANKS, RESERVED, CoreSettings, EngineCore
+from selfplay.engines.vllm.policies import ServedPolicies, ServedPolicy, engine_key, rank_of
+from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.types import Completion, Request, StopReason
 
 STRIDE = 16
-"""Tokens of everything in flight after which a step returns, if nothing finished before."""
-COOLEST = 0.01
-"""vLLM raises temperatures between 0 and this one to it, and the learner would not know."""
+"""Maximum number of tokens per request and step; a step returns earlier if a request finishes."""
+LOWEST_TEMPERATURE = 0.01
+"""Lowest temperature above 0: vLLM raises lower ones to it, and the learner would not know."""
 TOLERANCE = {torch.float32: 1e-3}
-"""Mean difference of log-probabilities that is allowed, by precision; else `ROUGH`."""
+"""Maximum mean difference of log-probabilities in nats by precision; else `ROUGH`."""
 ROUGH = 0.1
+"""Maximum mean difference of log-probabilities in nats for low precision."""
 
 
-class VLLMEngine:
-    """Serves several policies, with weights of their own or adapters, by vLLM 0.32.
+class VLLMEngine(Engine):
+    """Serves several policies, with separate weights or with adapters, by vLLM 0.32.
 
-    Every load of weights is proved by log-probabilities before a token is sampled with them; see
-    `proof.Proof`. No prefix is read with other weights than those that wrote it, but by completions
-    that have begun, where `partial`.
+    After every load of weights, log-probabilities are checked before the first token is sampled
+    (`weight_check.WeightCheck`). A cached prefix is read only with the weights that wrote it; with
+    `in_flight_updates`, completions that have begun keep their keys and values.
     """
+
+    can_update_in_flight = True
 
     def __init__(
         self,
@@ -50,21 +54,21 @@ class VLLMEngine:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """Args:
-        max_rows: Completions decoded at once.
-        prefill_tokens: Tokens of one forward pass.
-        max_length: Most tokens of a prompt and its completion; None: what the model can read.
-        memory: Share of a GPU's memory for weights and key-value cache.
-        cache: GiB of key-value cache; None: on a GPU what `memory` leaves, on a CPU 1.
-        eager: Whether to do without CUDA graphs, with which it starts slower and runs faster.
-        adapters: Adapters that one forward pass can have; there may be more.
-        rank: Largest rank of an adapter; None: that of the first.
-        sleep: Whether it gives its memory to the learner while that learns, on one GPU.
-        tolerance: Largest mean difference, in nats, between its log-probabilities and the model's;
-            None: 1e-3 in float32, 0.1 in lower precision.
-        options: More of vLLM's engine arguments, by their names there.
+        max_rows: Maximum number of completions in flight.
+        prefill_tokens: Maximum number of tokens per forward pass.
+        max_length: Maximum number of tokens of a prompt and its completion; None: the model's
+            limit.
+        memory: Fraction of a GPU's memory for weights and key-value cache.
+        cache: GiB of key-value cache; None: the rest of `memory` on a GPU, 1 on a CPU.
+        eager: True to run without CUDA graphs, which start slower and run faster.
+        adapters: Maximum number of adapters in one forward pass; more can be served.
+        rank: Largest rank of an adapter; None: the rank of the first one.
+        sleep: True if the engine frees its memory while the learner uses the same GPU.
+        tolerance: Maximum mean difference, in nats, between the log-probabilities of the engine
+            and of the model; None: 1e-3 in float32, 0.1 in lower precision.
+        options: Further engine arguments of vLLM under their names there.
 
-        Raises ConfigError where vLLM is missing, does not load, or does not fit torch or the
-        machine.
+        Raises ConfigError if vLLM is missing, does not load, or does not fit torch or the machine.
         """
         least = {"max_rows": max_rows, "prefill_tokens": prefill_tokens, "adapters": adapters}
         for name, value in least.items():
@@ -76,18 +80,18 @@ class VLLMEngine:
         if max_length is not None and max_length < 2:
             raise ConfigError(f"engine.max_length: must be at least 2, not {max_length}")
         if not 0 < memory <= 1:
-            raise ConfigError(f"engine.memory: a share above 0 and up to 1, not {memory}")
+            raise ConfigError(f"engine.memory: must be above 0 and at most 1, not {memory}")
         if rank is not None and not 1 <= rank <= RANKS[-1]:
-            raise ConfigError(f"engine.rank: lies within 1 and {RANKS[-1]}, not at {rank}")
+            raise ConfigError(f"engine.rank: must be between 1 and {RANKS[-1]}, not {rank}")
         for name in options or {}:
-            if name in OURS:
-                raise ConfigError(f"engine.options.{name}: the engine sets that itself")
+            if name in RESERVED:
+                raise ConfigError(f"engine.options.{name}: the engine sets this argument itself")
         require_vllm(sleep=sleep)
-        arguments = import_vllm().EngineArgs.__dataclass_fields__  # told of now if it does not load
+        arguments = import_vllm().EngineArgs.__dataclass_fields__
         known = [name for name in arguments if not name.startswith("_")]
         for name in options or {}:
             if name not in known:
-                raise ConfigError(f"engine.options.{name}: vLLM has none; {nearest(name, known)}")
+                raise ConfigError(f"engine.options.{name}: unknown to vLLM; {nearest(name, known)}")
         self._settings = CoreSettings(
             max_rows=max_rows,
             prefill_tokens=prefill_tokens,
@@ -100,172 +104,162 @@ class VLLMEngine:
             options=dict(options or {}),
         )
         self._rank, self._tolerance = rank, tolerance
-        self.partial = False
-        """Whether completions in flight go on under new weights."""
-        self._places: dict[Hashable, ServedPolicies] = {}
-        self._tenants: dict[str, tuple[ServedPolicy, ServedPolicies]] = {}
+        self._groups: dict[Hashable, ServedPolicies] = {}
+        self._policies: dict[str, tuple[ServedPolicy, ServedPolicies]] = {}
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
-        """Serve one more policy from now on, with its model's present weights.
+        """Serve one more policy from now on with its model's current weights.
 
-        Raises ConfigError for a model that vLLM cannot serve, or computes otherwise.
+        Raises ConfigError for a model that vLLM cannot serve, or computes with other results.
         """
-        if policy in self._tenants:
+        if policy in self._policies:
             self.withdraw(policy)
-        where, rank, place = f"policy {policy!r}", rank_of(model), place_of(model)
-        if place not in self._places:
+        where, rank, key = f"policy {policy!r}", rank_of(model), engine_key(model)
+        if key not in self._groups:
             room = None if rank is None else max(rank, self._rank or 1)
             if room is not None and room > RANKS[-1]:
                 raise ConfigError(f"{where}: vLLM serves adapters up to rank {RANKS[-1]}")
             host = EngineCore(model, self._settings, rank=room, where=where)
-            self._places[place] = ServedPolicies(host, room)
-        tenants = self._places[place]
-        if rank is not None and rank > (tenants.rank or 0):
+            self._groups[key] = ServedPolicies(host, room)
+        group = self._groups[key]
+        if rank is not None and rank > (group.rank or 0):
             raise ConfigError(
-                f"{where}: its adapter has rank {rank}, and the engine was made for "
-                f"{tenants.rank}; set engine.rank={rank}"
+                f"{where}: its adapter has rank {rank}, above the engine's "
+                f"{group.rank}; set engine.rank={rank}"
             )
         tolerance = self._tolerance
         if tolerance is None:
             tolerance = TOLERANCE.get(model.dtype, ROUGH)
-        tenant = ServedPolicy(policy, model, end_ids, tolerance=tolerance)
+        served = ServedPolicy(policy, model, end_ids, tolerance=tolerance)
         try:
-            tenants.enter(tenant)
+            group.enter(served)
         except RunError as error:
             self._end_empty()
             raise ConfigError(
                 f"{where}: vLLM cannot serve {type(model).__name__}: {error}; use "
                 "engine=transformers"
             ) from error
-        self._tenants[policy] = (tenant, tenants)
+        self._policies[policy] = (served, group)
 
     def withdraw(self, policy: str) -> None:
-        """Serve a policy no longer; raises RuntimeError while it has requests in flight."""
+        """Stop serving a policy; raises RuntimeError while it has requests in flight."""
         self.release(policy)
-        tenant, tenants = self._tenants.pop(policy)
-        tenants.leave(tenant)
+        served, group = self._policies.pop(policy)
+        group.leave(served)
         self._end_empty()
 
     def release(self, policy: str) -> None:
-        """Nothing is given back, the cache is everybody's; RuntimeError as `withdraw`."""
-        if self._found(policy)[0].busy:
+        """Raise RuntimeError while a policy has requests in flight; frees nothing."""
+        if self._served(policy)[0].busy:
             raise RuntimeError(f"policy {policy!r} withdrawn with requests in flight")
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         """Copy `weights` into the policy's model, unless they are the model's own tensors.
 
-        Before the next token of this policy vLLM takes them over, and that is proved: step raises
-        RunError where they do not arrive. Where `partial`, completions that have begun go on with
-        them, over the keys and values of those before (PipelineRL, 2509.19128), and are stamped
-        with the version of every token. Elsewhere RuntimeError while there are any.
+        vLLM loads them before the policy's next token and checks them; `step` raises RunError if
+        they did not arrive. With `in_flight_updates`, completions in flight continue with the new
+        weights and the older keys and values (PipelineRL, 2509.19128), and record the version of
+        every token. Without it, raises RuntimeError while there are requests in flight.
         """
-        tenant, _ = self._found(policy)
-        if tenant.busy and not self.partial:
+        served, _ = self._served(policy)
+        if served.busy and not self.in_flight_updates:
             raise RuntimeError(f"policy {policy!r} got new weights with requests in flight")
-        own = tenant.model.state_dict()
+        own = served.model.state_dict()
         with torch.no_grad():
             for name, tensor in weights.items():
                 if own[name].data_ptr() != tensor.data_ptr():
                     own[name].copy_(tensor)
-        tenant.version, tenant.loaded = version, False
+        served.version, served.loaded = version, False
 
-    def rest(self) -> None:
-        """Give a GPU's memory to the learner until the next request, if `sleep` is set.
+    def sleep(self) -> None:
+        """Free the GPU's memory for the learners until the next request, if `sleep` is set.
 
-        Raises RuntimeError with requests in flight.
+        Raises RuntimeError while there are requests in flight.
         """
         if not self._settings.sleep:
             return
-        if not all(tenants.idle for tenants in self._places.values()):
-            raise RuntimeError("an engine that is to sleep has requests in flight")
-        for tenants in self._places.values():
-            tenants.rest()
+        if not all(group.idle for group in self._groups.values()):
+            raise RuntimeError("an engine with requests in flight cannot sleep")
+        for group in self._groups.values():
+            group.sleep()
 
     def add(self, request: Request) -> None:
-        """Queue a request; raises ConfigError for one that its policy's model cannot serve, and
-        PromptTooLong where only its prompt is at fault."""
-        tenant, tenants = self._found(request.policy)
-        where, limit = f"policy {request.policy!r}", tenants.host.limit
-        prompt, new = len(request.prompt_ids), request.max_tokens
-        if not prompt:
-            raise ConfigError(f"{where}: {request.agent} got an empty prompt")
-        if new < 1:
-            raise ConfigError(f"{where}: max_tokens must be at least 1, not {new}")
-        if 0 < request.temperature < COOLEST:
+        """Queue a request.
+
+        Raises ConfigError if its policy's model cannot serve the request, and PromptTooLong if
+        only the length of the prompt is the reason.
+        """
+        served, group = self._served(request.policy)
+        check_lengths(request, group.host.limit)
+        if 0 < request.temperature < LOWEST_TEMPERATURE:
             raise ConfigError(
-                f"{where}: vLLM samples at temperature 0, or at {COOLEST} and above, not at "
-                f"{request.temperature}"
+                f"policy {request.policy!r}: vLLM samples at temperature 0, or at "
+                f"{LOWEST_TEMPERATURE} and above, not at {request.temperature}"
             )
-        if new >= limit:
-            raise ConfigError(
-                f"{where}: max_tokens {new} leaves no room for a prompt in the model's {limit}"
-            )
-        if prompt + new > limit:
-            raise PromptTooLong(
-                f"{where}: prompt of {prompt} tokens plus {new} new ones exceeds the model's "
-                f"{limit}; lower max_tokens or shorten the prompt"
-            )
-        tenant.queue(request)
+        served.queue(request)
 
     def step(self) -> list[Completion]:
-        """Up to `STRIDE` tokens for every request in flight, fewer where some finish."""
+        """Sample up to `STRIDE` tokens for every request in flight, fewer if some finish."""
         finished: list[Completion] = []
-        for tenants in self._places.values():
+        for group in self._groups.values():
             for _ in range(STRIDE):
-                if tenants.idle:
+                if group.idle:
                     break
-                if done := tenants.step():
-                    finished += [_completion(*each) for each in done]
+                if done := group.step():
+                    finished += [_completion(*finish) for finish in done]
                     break
         return finished
 
-    def drain_counts(self) -> dict[str, float]:
-        """Since the last call: loads of weights, the largest difference in their proofs in nats,
-        prompt tokens, and those of them that the prefix cache had."""
-        found: dict[str, float] = {}
-        for tenants in self._places.values():
-            for name, value in tenants.drain_counts().items():
-                known = found.get(name, 0.0)
-                found[name] = max(known, value) if name == "proof_difference" else known + value
-        return found
+    def drain_metrics(self) -> dict[str, float]:
+        """Return the metrics since the last call.
+
+        They are: the number of weight loads, the largest difference of their checks in nats, the
+        prompt tokens, and the prompt tokens found in the prefix cache.
+        """
+        metrics: dict[str, float] = {}
+        for group in self._groups.values():
+            for name, value in group.drain_metrics().items():
+                known = metrics.get(name, 0.0)
+                metrics[name] = max(known, value) if name == "proof_difference" else known + value
+        return metrics
 
     def close(self) -> None:
-        """End all engines of vLLM, and remove what they read."""
-        for tenant, _ in self._tenants.values():
-            tenant.folder.cleanup()
-        for tenants in self._places.values():
-            tenants.host.close()
-        self._places.clear()
-        self._tenants.clear()
+        """End all vLLM engines and remove their temporary folders."""
+        for served, _ in self._policies.values():
+            served.folder.cleanup()
+        for group in self._groups.values():
+            group.host.close()
+        self._groups.clear()
+        self._policies.clear()
 
-    def _found(self, policy: str) -> tuple[ServedPolicy, ServedPolicies]:
-        if policy not in self._tenants:
-            hint = nearest(policy, self._tenants)
+    def _served(self, policy: str) -> tuple[ServedPolicy, ServedPolicies]:
+        if policy not in self._policies:
+            hint = nearest(policy, self._policies)
             raise ConfigError(f"the engine serves no policy {policy!r}; {hint}")
-        return self._tenants[policy]
+        return self._policies[policy]
 
     def _end_empty(self) -> None:
-        for place, tenants in list(self._places.items()):
-            if not tenants.all:
-                del self._places[place]
-                tenants.host.close()
+        for key, group in list(self._groups.items()):
+            if not group.all:
+                del self._groups[key]
+                group.host.close()
 
 
-def _completion(tenant: ServedPolicy, request: Request, output: Any) -> Completion:
-    """What the policy said; raises RunError where vLLM gave up."""
+def _completion(served: ServedPolicy, request: Request, output: Any) -> Completion:
+    """Return a policy's completion; raise RunError if vLLM aborted the request."""
     said = output.outputs[0]
     if said.finish_reason not in ("stop", "length"):
-        raise RunError(f"vLLM gave up a request of policy {tenant.policy!r}: {said.finish_reason}")
+        raise RunError(f"vLLM aborted a request of policy {served.policy!r}: {said.finish_reason}")
     ids = tuple(said.token_ids)
     nats = [row[token].logprob for row, token in zip(said.logprobs, ids, strict=True)]
-    if request.temperature == 0:  # greedy says it for certain
+    if request.temperature == 0:  # greedy sampling has probability 1
         nats = [0.0] * len(ids)
-    versions = tenant.versions(said.weight_versions)
+    versions = served.versions(said.weight_versions)
     return Completion(
         id=request.id,
         completion_ids=ids,
         logprobs=tuple(nats),
-        stop_reason=StopReason.STOP if ids[-1] in tenant.end_ids else StopReason.LENGTH,
+        stop_reason=StopReason.STOP if ids[-1] in served.end_ids else StopReason.LENGTH,
         version=versions[0][0],
         versions=versions if len(versions) > 1 else (),
     )

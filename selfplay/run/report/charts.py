@@ -1,9 +1,8 @@
 """Charts: curves grouped by the prefix of their metric, drawn as SVG for inlining in a page.
 
-The SVG carries no colour, style, id or script of its own: every stroke and fill is a class, so that
-the page's style sheet decides, in light and in dark, and a strict Content-Security-Policy holds.
-
-Curves of many points: what of them is drawn.
+The SVG has no colours, styles or scripts of its own: every stroke and fill is a class of the page's
+style sheet, for light and dark mode and for a strict Content-Security-Policy. Long curves are
+smoothed and downsampled.
 """
 
 import io
@@ -21,21 +20,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, PercentFormatter
 
 from selfplay.run.declarations import RunMetrics
-from selfplay.run.formatting import as_of, figure, words
+from selfplay.run.formatting import as_of, format_value, words
 
 MOST_POINTS = 800
-"""Points of one curve that are drawn."""
+"""Approximate largest number of drawn points of a curve."""
 
 
 def running_mean(
-    values: Sequence[float], window: int, places: Sequence[int] | None = None
+    values: Sequence[float], window: int, indices: Sequence[int] | None = None
 ) -> list[float]:
-    """Mean of the up to `window` values that end at each place, the finite ones among them.
+    """Return the running mean of [N] values over a window that ends at each index.
 
-    [N] values to [N] means, or as many as there are `places`.
+    Values that are not finite are left out. With `indices`, only the means at these indices are
+    returned.
     """
     array, means = np.asarray(values, dtype=float), []
-    for end in range(len(values)) if places is None else places:
+    for end in range(len(values)) if indices is None else indices:
         near = array[max(0, end + 1 - window) : end + 1]
         near = near[np.isfinite(near)]
         means.append(float(near.mean()) if near.size else math.nan)
@@ -43,29 +43,29 @@ def running_mean(
 
 
 def downsample(values: Sequence[float]) -> list[int]:
-    """Places of about `MOST_POINTS` values that look as all of them do.
+    """Return the indices of about `MOST_POINTS` values that preserve the shape of the curve.
 
-    Of a longer curve the lowest and the highest of each stretch, and the last.
+    A longer curve keeps the lowest and the highest value of each stretch, and the last value.
     """
     count, stretches = len(values), MOST_POINTS // 2
     if count <= MOST_POINTS:
         return list(range(count))
-    places = {count - 1}
+    indices = {count - 1}
     for number in range(stretches):
         stretch = range(number * count // stretches, (number + 1) * count // stretches)
-        finite = [place for place in stretch if math.isfinite(values[place])]
+        finite = [index for index in stretch if math.isfinite(values[index])]
         for extreme in (min, max) if finite else ():
-            places.add(extreme(finite, key=values.__getitem__))
-    return sorted(places)
+            indices.add(extreme(finite, key=values.__getitem__))
+    return sorted(indices)
 
 
 def smoothing(points: int) -> int:
-    """Steps over which a curve of so many points is averaged; 1 draws it as it is."""
+    """Return the window of the running mean for a curve of `points` points; 1: no smoothing."""
     return points // 25 if points >= 50 else 1
 
 
 MOST_SERIES = 8
-"""Curves that one chart can tell apart."""
+"""Largest number of curves in one chart."""
 
 _SECTIONS = {
     "evaluation": "Evaluation",
@@ -101,16 +101,16 @@ _CLASSES = {INK: "ink", GRID: "grid", TEXT: "text"} | {
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One curve."""
+    """A curve of a chart."""
 
     label: str
-    """What it is within its chart."""
+    """Name of the curve within its chart."""
     steps: tuple[int, ...]
-    """[N] steps at which there is a value, ascending."""
+    """[N] steps that have a value, ascending."""
     values: tuple[float, ...]
     """[N] values, finite or not."""
     latest: str
-    """The last value in words, with its step if that is not the run's newest step."""
+    """Text of the last value, with its step if that is not the run's newest step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,31 +118,31 @@ class Chart:
     """Curves that share a vertical axis."""
 
     title: str
-    """What is drawn."""
+    """Title of the chart, with the unit if all curves share one."""
     series: tuple[Series, ...]
     """At most `MOST_SERIES` curves."""
     omitted: int
-    """Curves left out beyond those."""
+    """Number of curves left out."""
     share: bool
     """True if the values are fractions; the axis then shows per cent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """The charts of one prefix."""
+    """All charts of one prefix."""
 
     title: str
-    """What they are about."""
+    """Heading of the section."""
     charts: tuple[Chart, ...]
-    """In reading order."""
+    """Charts in reading order."""
 
 
 def arrange(
     rows: Mapping[int, Mapping[str, float]], declared: RunMetrics | None = None
 ) -> list[Section]:
-    """All metrics of `rows` (step to metrics), as charts grouped by prefix.
+    """Arrange all metrics of `rows` (step to metrics) as charts grouped by prefix.
 
-    `declared` has their units and directions; by default only those of the library's own.
+    `declared` has the metrics' units and directions; by default only the library's own.
     """
     found: dict[str, dict[str, dict[str, str]]] = {}
     curves: dict[str, list[tuple[int, float]]] = {}
@@ -169,18 +169,22 @@ def arrange(
 
 
 def section_order(found: Iterable[str]) -> list[str]:
-    """Prefixes of metrics in reading order, each once."""
+    """Sort prefixes of metrics in reading order, without duplicates."""
     given = set(found)
-    return [*(each for each in _SECTIONS if each in given), *sorted(given - set(_SECTIONS))]
+    return [*(name for name in _SECTIONS if name in given), *sorted(given - set(_SECTIONS))]
 
 
 def section_title(prefix: str) -> str:
-    """The heading of the charts of a prefix."""
+    """Return the heading for the charts of a prefix."""
     return _SECTIONS.get(prefix, words(prefix).capitalize())
 
 
 def place(key: str) -> tuple[str, str, str]:
-    """(section, chart, curve) of a metric: one chart per last segment, one curve per the rest."""
+    """Return (section, chart, curve) of a metric.
+
+    A section is the first segment of the name, a chart the last segment, a curve the segments
+    between them.
+    """
     section, *rest = key.split("/")
     if not rest:
         return "other", section, section
@@ -189,9 +193,9 @@ def place(key: str) -> tuple[str, str, str]:
         return section, section, "/".join(rest)
     if section == "service" and middle:
         return section, f"{section}/{middle[0]}", "/".join(rest[1:])
-    if section == "evaluation" and len(middle) > 1:  # a part of an evaluation: a chart of its own
+    if section == "evaluation" and len(middle) > 1:  # a chart per part of an evaluation
         return section, f"{section}/{middle[0]}/{metric}", "/".join(middle[1:])
-    if section in ("role", "policy") and len(middle) > 1:  # the parts of one role's figure
+    if section in ("role", "policy") and len(middle) > 1:  # the parts of a role's metric
         return section, f"{section}/{middle[0]}/{middle[1]}", "/".join([*middle[2:], metric])
     return section, f"{section}/{metric}", "/".join(middle) or "all"
 
@@ -203,14 +207,14 @@ def _reading_order(name: str) -> tuple[int, int, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reading:
-    """The curves of a run, and the declarations of its metrics."""
+    """The curves of a run, the newest step, and the declarations of the metrics."""
 
     curves: Mapping[str, Sequence[tuple[int, float]]]
     newest: int
     declared: RunMetrics
 
     def chart(self, name: str, keys: Mapping[str, str]) -> Chart:
-        """The chart of some curves: label to metric."""
+        """Return the chart of the curves `keys`: label to metric."""
 
         def first(label: str) -> tuple[bool, str]:
             return label not in ("all", "total"), label
@@ -229,19 +233,19 @@ class _Reading:
         )
 
     def series(self, label: str, key: str) -> Series:
-        """One curve."""
+        """Return the curve of the metric `key`."""
         points = self.curves[key]
         step, value = points[-1]
         return Series(
             label=words(label),
             steps=tuple(step for step, _ in points),
             values=tuple(value for _, value in points),
-            latest=as_of(figure(self.declared.of(key), value), step, self.newest),
+            latest=as_of(format_value(self.declared.of(key), value), step, self.newest),
         )
 
 
 def _title(name: str, units: Collection[str]) -> str:
-    """A chart's title, with the unit of its values if the title does not name it."""
+    """Return a chart's title, with the unit of its values if the title does not name it."""
     section, *rest = name.split("/")
     title = _TITLES.get(name) or words(rest[-1] if rest else name).capitalize()
     if len(rest) > 1:
@@ -254,7 +258,7 @@ def _title(name: str, units: Collection[str]) -> str:
 
 
 def draw(chart: Chart) -> str:
-    """The chart as an `<svg>` element. The same chart gives the same bytes."""
+    """Draw a chart as an `<svg>` element. The same chart gives the same bytes."""
 
     def paint(axes: Axes) -> None:
         for number, series in enumerate(chart.series):
@@ -265,9 +269,9 @@ def draw(chart: Chart) -> str:
 
 
 def svg(width: float, height: float, paint: Callable[[Axes], None]) -> str:
-    """What `paint` draws on axes of this size in inches, as an `<svg>` element."""
+    """Return as an `<svg>` element what `paint` draws. `width` and `height` are in inches."""
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # the look must not depend on the reader's own settings
+        matplotlib.rcdefaults()  # the look must not depend on the user's own settings
         matplotlib.rcParams.update(
             {"svg.hashsalt": "selfplay", "svg.fonttype": "none", "font.size": 9.0}
         )
@@ -279,14 +283,14 @@ def svg(width: float, height: float, paint: Callable[[Axes], None]) -> str:
 
 
 def _plot(axes: Axes, series: Series, number: int) -> None:
-    # Text would be read as mathematics or as a private label, so labels live in the page instead.
+    # Matplotlib interprets "$" and a leading "_" in labels, so the page has the labels.
     look = {"color": SERIES[number], "solid_capstyle": "round"}
     values = [value if math.isfinite(value) else math.nan for value in series.values]
-    window, places = smoothing(len(values)), downsample(values)
-    steps, shown = [series.steps[n] for n in places], [values[n] for n in places]
+    window, indices = smoothing(len(values)), downsample(values)
+    steps, shown = [series.steps[n] for n in indices], [values[n] for n in indices]
     if window > 1:
         axes.plot(steps, shown, linewidth=0.7, alpha=0.35, **look)  # type: ignore[arg-type]
-        shown = running_mean(values, window, places)
+        shown = running_mean(values, window, indices)
     marker = "o" if len(values) <= 25 else ""
     axes.plot(
         steps,
@@ -300,7 +304,7 @@ def _plot(axes: Axes, series: Series, number: int) -> None:
 
 
 def bare(axes: Axes, *, grid: Literal["x", "y"]) -> None:
-    """The look that all charts share: a line below, and the grid of one axis."""
+    """Style axes in the way of all charts: a line below, and the grid of one axis."""
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(GRID)
@@ -310,7 +314,7 @@ def bare(axes: Axes, *, grid: Literal["x", "y"]) -> None:
 
 
 def _style(axes: Axes, chart: Chart) -> None:
-    """The look of curves by step."""
+    """Style the axes of curves by step."""
     bare(axes, grid="y")
     axes.margins(x=0.02, y=0.08)
     axes.set_xlabel("step", color=INK)
@@ -325,7 +329,7 @@ def _style(axes: Axes, chart: Chart) -> None:
 
 
 def _inline(svg: bytes) -> str:
-    """Strip what matplotlib writes down to geometry, classes and text."""
+    """Reduce the SVG of matplotlib to geometry, classes and text."""
     root = ElementTree.fromstring(svg)
     used = set(re.findall(r"(?:url\(|href=[\"'])#([\w-]+)", svg.decode()))
     clean = _element(root, used)
@@ -350,7 +354,7 @@ def _element(source: ElementTree.Element, used: set[str]) -> ElementTree.Element
 
 
 def _attributes(style: str) -> dict[str, str]:
-    """A style as presentation attributes, its colours as classes, its font as a size alone."""
+    """Convert a style to presentation attributes: colours become classes, a font only a size."""
     attributes: dict[str, str] = {}
     classes: list[str] = []
     for name, value in _declarations(style):

@@ -1,8 +1,7 @@
-"""HTML pages from our templates.
+"""HTML pages from the package's templates.
 
-A page refers to nothing outside itself. What a model wrote is hostile markup: it is escaped,
-characters that hide or reorder text are made visible, and the page's own Content-Security-Policy
-would stop whatever got past that.
+A page loads nothing from outside. The text of a model is untrusted: it is escaped, characters that
+hide or reorder text are made visible, and the page's Content-Security-Policy is a second barrier.
 """
 
 import base64
@@ -23,7 +22,7 @@ from selfplay.run.untrusted import write_text_confined
 
 
 def render(name: str, /, **fields: Any) -> str:
-    """One of our templates, filled in, as a whole page."""
+    """Render a template of the package as a whole page."""
     style = template_text("report.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     template = _environment().get_template(name)
@@ -31,7 +30,7 @@ def render(name: str, /, **fields: Any) -> str:
 
 
 def template_text(name: str) -> str:
-    """A file that lies beside the templates."""
+    """Read a file from the folder of the templates."""
     text = (resources.files("selfplay.run.report") / "templates" / name).read_text(encoding="utf-8")
     return text.replace("\r\n", "\n")
 
@@ -50,10 +49,10 @@ def write_page(target: Path, page: str, *, root: Path | None = None) -> Path:
 
 
 def visible(value: Any) -> Any:
-    """Return text in which characters that would hide or reorder others are made visible.
+    """Return text in which characters that hide or reorder others are made visible.
 
-    Numbers and our own markup are returned unchanged. Any other value that a page shows, such as a
-    path, is converted to text.
+    Numbers and markup of the package are returned unchanged. Any other value, such as a path, is
+    converted to text.
     """
     if isinstance(value, Markup | int | float) or value is None:
         return value
@@ -67,7 +66,7 @@ def _shown(character: str) -> str:
     code = ord(character)
     if character in "\n\t":
         return character
-    # Cf holds the bidirectional overrides; the two joiners in it are needed to write words.
+    # Cf holds the bidirectional overrides; its two joiners are needed to write words.
     hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
     return f"\u27e8U+{code:04X}\u27e9" if hidden and code not in (0x200C, 0x200D) else character
 
@@ -87,7 +86,7 @@ def _environment() -> Environment:
 
 
 def _fact(value: Any) -> str:
-    """A value of the totals or the versions, as text."""
+    """Format a value of the totals or the versions."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, float):

@@ -1,10 +1,7 @@
 """The report: one self-contained HTML page about a run, built from the files of its folder.
 
-The page refers to nothing outside itself and holds no script. What a model wrote is hostile markup:
-it is escaped, characters that hide or reorder text are made visible, and the page's own
-Content-Security-Policy would stop whatever got past that.
-
-What a run folder tells of its watch: when which rule fired, and what was gone back from.
+The page shows evaluations, collapse alarms, rollbacks, curves and transcripts. It loads nothing
+from outside and holds no script; `html` escapes the text of models.
 """
 
 import json
@@ -17,7 +14,7 @@ from markupsafe import Markup
 from selfplay.errors import RunError
 from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.directory import ROLLED_BACK, spans
-from selfplay.run.formatting import change, direction, figure, words
+from selfplay.run.formatting import change, direction, format_value, words
 from selfplay.run.records import Summary, read_metrics, read_summary
 from selfplay.run.report.charts import arrange, draw, smoothing
 from selfplay.run.report.html import render, write_page
@@ -28,9 +25,9 @@ PREFIX = "collapse/"
 
 
 def alarms(run: Path, rows: Mapping[int, Mapping[str, float]]) -> list[str]:
-    """A line for every stretch of steps at which a rule fired, and for every return.
+    """Return a line for every stretch of steps at which a rule fired, and for every rollback.
 
-    `rows` is step to metrics. Raises RunError for a record that cannot be read.
+    `rows`: step to metrics. Raises RunError if the record of a rollback cannot be read.
     """
     return [*_stretches(rows), *_returns(run / ROLLED_BACK)]
 
@@ -71,22 +68,22 @@ MOST_CHARTS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class MetricChange:
-    """One line of the evaluation table."""
+    """A row of the evaluation table."""
 
     metric: str
-    """Its name."""
+    """The metric's name, with spaces."""
     before: str
-    """The figure before training."""
+    """Value before training, as text."""
     after: str
-    """The figure after training, or the latest."""
+    """Value after training, or the latest value, as text."""
     change: str
-    """The signed difference."""
+    """Signed difference, as text."""
     direction: str
-    """"up" (for the better), "down" or "same"."""
+    """Direction of the change: "up" (better), "down" (worse) or "same"."""
     share: bool
-    """Whether the change is in percentage points."""
+    """True if the change is in percentage points."""
     whole: bool
-    """Whether it is about the whole evaluation and not a part of it."""
+    """True for a metric of the whole evaluation, False for a metric of a part of it."""
     chief: bool
     """True for a chief metric of the evaluation; it is also shown above the table."""
 
@@ -96,13 +93,13 @@ class ReportTable:
     """The table of one evaluation."""
 
     name: str
-    """The evaluation."""
+    """Name of the evaluation."""
     first: int
     """Step of the values before training."""
     last: int | None
     """Step of the values after training; None if the evaluation ran once."""
     lines: list[MetricChange]
-    """Its metrics."""
+    """Rows of the table, one per metric."""
 
 
 def write_report(run: Path) -> Path:
@@ -146,13 +143,14 @@ def write_report(run: Path) -> Path:
 
 
 def compare(
-    name: str, figures: Mapping[str, Mapping[str, float | None] | None], declared: RunMetrics
+    name: str, values: Mapping[str, Mapping[str, float | None] | None], declared: RunMetrics
 ) -> list[MetricChange]:
     """The rows of the table of evaluation `name`: the chief metrics first, then metrics of the
     whole evaluation, then metrics of its parts."""
-    before, after = figures.get("before") or {}, figures.get("after") or {}
+    before, after = values.get("before") or {}, values.get("after") or {}
 
-    # In the order in which the evaluation asks for them; what all of them count, and parts, behind.
+    # The chief metrics in their order; then metrics of the whole evaluation, and among these
+    # the counts of every evaluation last; then metrics of parts.
     def order(metric: str) -> tuple[int, bool, bool]:
         return declared.rank(name, metric), "/" in metric, _counted(metric)
 
@@ -164,8 +162,8 @@ def compare(
         lines.append(
             MetricChange(
                 metric=words(metric),
-                before=figure(read, first),
-                after=figure(read, last),
+                before=format_value(read, first),
+                after=format_value(read, last),
                 change=difference,
                 direction=direction(read, difference),
                 share=read.unit == "fraction",
@@ -179,21 +177,23 @@ def compare(
 
 
 def _counted(name: str) -> bool:
-    """Whether an evaluation counts it unasked."""
+    """Return True for a metric that every evaluation counts by itself."""
     return name == "failed_episodes" or name.startswith("distinct_")
 
 
 def _tables(
     rows: Mapping[int, Mapping[str, float]], summary: Summary | None, declared: RunMetrics
 ) -> list[ReportTable]:
-    """The evaluations before and after training; without a summary, the first and the latest in
-    the record."""
+    """Return the tables of the evaluations before and after training.
+
+    Without a summary, the values are those of the first and of the latest evaluation on record.
+    """
     if summary and summary.evaluations:
         return [
             ReportTable(
-                name=name, first=0, last=summary.steps, lines=compare(name, figures, declared)
+                name=name, first=0, last=summary.steps, lines=compare(name, values, declared)
             )
-            for name, figures in summary.evaluations.items()
+            for name, values in summary.evaluations.items()
         ]
     found: dict[str, dict[int, dict[str, float | None]]] = {}
     for step, row in rows.items():
@@ -216,12 +216,12 @@ def _tables(
 def _with_ends(
     rows: Mapping[int, Mapping[str, float]], summary: Summary
 ) -> dict[int, Mapping[str, float]]:
-    """`rows` with the evaluations before and after training, at step 0 and at the last step."""
+    """Return `rows` with the evaluations before and after training at step 0 and the last step."""
     ends = {"before": 0, "after": max([*rows, summary.steps])}
     extended = dict(rows)
-    for name, figures in summary.evaluations.items():
+    for name, values in summary.evaluations.items():
         for when, step in ends.items():
-            known = {k: v for k, v in (figures.get(when) or {}).items() if v is not None}
+            known = {k: v for k, v in (values.get(when) or {}).items() if v is not None}
             found = {f"evaluation/{name}/{metric}": value for metric, value in known.items()}
             extended[step] = {**found, **extended.get(step, {})}
     return extended

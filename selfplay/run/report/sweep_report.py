@@ -1,4 +1,4 @@
-"""The ablation table of a sweep: a line per combination of choices, seeds taken together."""
+"""The ablation table of a sweep: one row per combination of choices, over all seeds."""
 
 import math
 import shlex
@@ -14,45 +14,48 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from selfplay.errors import RunError
 from selfplay.run import sweep
 from selfplay.run.declarations import RunMetrics, read_declared
-from selfplay.run.formatting import figure, words
+from selfplay.run.formatting import format_value, words
 from selfplay.run.records import Summary, read_metrics, read_summary
 from selfplay.run.report.charts import SERIES, bare, svg
 from selfplay.run.report.html import render, write_page
 from selfplay.types import Metric
 
 SEED = "seed"
-"""The swept key that is no choice: runs that differ in it alone are one line."""
+"""The swept key that is not a choice: runs that differ only in it share a row."""
 LAST_STEPS = 10
-"""Steps that a reward is averaged over where a run has no evaluation."""
+"""Number of last steps that rewards are averaged over if a run has no evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AblationRow:
-    """What the runs of one combination came to."""
+    """Results of the runs with one combination of choices."""
 
     choices: Mapping[str, str]
-    """The swept keys but the seed, with their values."""
+    """Swept keys, except the seed, with their values."""
     runs: int
-    """Runs that ended."""
+    """Number of runs that ended."""
     missing: int
-    """Runs that did not."""
+    """Number of runs that have not ended."""
     values: Mapping[str, tuple[float, ...]]
-    """Metric to its value at the end of every run."""
+    """Metric to its final value in every run that ended."""
     read: Mapping[str, Metric] = field(default_factory=dict)
     """Unit and direction of each metric, as the runs declare them."""
 
     def shown(self, metric: str) -> str:
-        """Mean, and standard deviation over seeds (n - 1) where there are several."""
-        found = self.values.get(metric, ())
-        if not found:
+        """Return the mean, with the standard deviation over seeds (n - 1) if there are several."""
+        values = self.values.get(metric, ())
+        if not values:
             return "-"
         read = self.read.get(metric, Metric())
-        middle = figure(read, mean(found))
-        return f"{middle} \u00b1 {figure(read, stdev(found))}" if len(found) > 1 else middle
+        middle = format_value(read, mean(values))
+        return f"{middle} \u00b1 {format_value(read, stdev(values))}" if len(values) > 1 else middle
 
 
 def lines(folder: Path) -> list[AblationRow]:
-    """The table of a sweep folder; RunError if it is none or no run of it has ended."""
+    """Return the rows of a sweep's table.
+
+    Raises RunError if `folder` is not a sweep folder or no run of the sweep has ended.
+    """
     together: dict[tuple[tuple[str, str], ...], list[sweep.Point]] = {}
     for point in sweep.read(folder).points:
         key = tuple((k, v) for k, v in point.choices.items() if k != SEED)
@@ -86,12 +89,12 @@ def lines(folder: Path) -> list[AblationRow]:
 
 
 def metrics(table: Sequence[AblationRow]) -> list[str]:
-    """The columns, in the order of their first appearance."""
+    """Return the names of the columns, in the order of their first appearance."""
     return list(dict.fromkeys(metric for line in table for metric in line.values))
 
 
 def readings(table: Sequence[AblationRow]) -> dict[str, Metric]:
-    """Unit and direction of every column, from the first line that has the column."""
+    """Return unit and direction of every column, from the first row that has the column."""
     found: dict[str, Metric] = {}
     for line in table:
         found = {**line.read, **found}
@@ -99,7 +102,7 @@ def readings(table: Sequence[AblationRow]) -> dict[str, Metric]:
 
 
 def text(table: Sequence[AblationRow]) -> str:
-    """The table for a terminal."""
+    """Format the table for a terminal."""
     rows = [[*table[0].choices, "runs", *map(words, metrics(table))]]
     for line in table:
         runs = f"{line.runs} of {line.runs + line.missing}" if line.missing else str(line.runs)
@@ -140,13 +143,16 @@ def _read(metric: str, declared: RunMetrics) -> Metric:
 
 
 def _outcome(run: Path, summary: Summary, declared: RunMetrics) -> dict[str, float]:
-    """The evaluations' metrics after training, the chief metrics of each first; without an
-    evaluation, the rewards of the last steps."""
+    """Return a run's final metrics.
+
+    These are the metrics of its evaluations after training, the chief metrics of each evaluation
+    first; for a run without evaluations, the mean rewards over the last steps.
+    """
     found = {
         f"{name}/{metric}": float(value)
-        for name, figures in summary.evaluations.items()
+        for name, values in summary.evaluations.items()
         for metric, value in sorted(
-            (figures.get("after") or {}).items(),
+            (values.get("after") or {}).items(),
             key=lambda each: declared.rank(name, each[0]),
         )
         if value is not None
@@ -161,9 +167,9 @@ def _outcome(run: Path, summary: Summary, declared: RunMetrics) -> dict[str, flo
 
 
 def _dots(rows: Sequence[Sequence[float]], *, share: bool) -> str:
-    """An `<svg>` element with a dot for every value and a bar at the mean of every row, downwards.
+    """Draw an `<svg>` element with a dot for every value and a bar at the mean of every row.
 
-    Rows have no labels: they stand beside those of a table, or are numbered by it from 1.
+    Rows go downwards and have only their numbers, from 1, as in the table.
     """
 
     def paint(axes: Axes) -> None:

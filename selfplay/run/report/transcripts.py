@@ -1,4 +1,4 @@
-"""Transcripts: which recorded episodes a report shows, and how a turn of one reads."""
+"""Transcripts: selection of the recorded episodes of a report, and preparation of their turns."""
 
 import json
 import re
@@ -13,9 +13,9 @@ from selfplay.run.records import Advantage, Recorded, episodes_of, file_of, reco
 from selfplay.types import Episode, Message, Status, StopReason, Turn
 
 LONGEST_TEXT = 8_000
-"""Characters of one text that are shown; the run folder keeps all of them."""
+"""Largest number of characters shown of one text; the run folder has the whole text."""
 MOST_TURNS = 24
-"""Turns of one episode that are shown, besides those it was chosen for."""
+"""Number of an episode's first turns that are shown; turns that it was chosen for are added."""
 
 _OUTCOMES = {
     "proposer": ("a proposal that was paid", "a proposal that failed"),
@@ -30,44 +30,44 @@ _TAGS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A stretch of what an agent wrote."""
+    """A part of a completion."""
 
     kind: str
-    """"thinking", "answer" or "words" (anything outside the two)."""
+    """Kind of the part: "thinking", "answer" or "words" (text outside the two)."""
     text: str
-    """What stands there."""
+    """Text of the part, without its tags."""
     closed: bool = True
-    """Whether its closing tag was written."""
+    """True if the completion has the closing tag of the part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnTranscript:
-    """One turn, ready to be read."""
+    """A turn prepared for display. `show` makes it; the templates read it."""
 
     turn: Turn
-    """What was recorded."""
+    """The recorded turn."""
     prompt: tuple[tuple[str, str], ...]
-    """(speaker, text) of the messages that this turn added to what the agent sees."""
+    """(speaker, text) of the messages that are new to the agent at this turn."""
     parts: tuple[Part, ...]
-    """The completion, thinking and answer told apart."""
+    """Parts of the completion, in order."""
     action: str
-    """The action, where it is not the answer word for word; empty otherwise."""
+    """The action if its text differs from the answer's; empty otherwise."""
     invalid: str
-    """Why there is no action; empty where there is one."""
+    """Reason for the missing or refused action; empty if the action is valid."""
     verdict: str
-    """What the arena said of the action, if it named it; empty otherwise."""
+    """The arena's verdict on the action; empty if it gave none."""
     judged: str
     """"good" or "bad" for a verdict whose direction is declared; empty otherwise."""
     facts: tuple[tuple[str, str], ...]
-    """(name, value) of whatever else was noted."""
+    """(name, value) of all other notes on the turn."""
     reward: str
     """The turn's reward."""
     advantage: str
     """The turn's advantage, or its mean and range over tokens."""
     marked: bool
-    """Whether the episode was chosen for this turn."""
+    """True if the episode was chosen because of this turn."""
     cut: bool
-    """Whether the token limit ended it."""
+    """True if the token limit ended the completion."""
 
 
 @dataclass(kw_only=True)
@@ -75,18 +75,19 @@ class ChosenEpisode(Recorded):
     """An episode chosen for the report."""
 
     file: str
-    """Where it stands, relative to the run folder."""
+    """File of the episode, relative to the run folder."""
     reasons: list[str] = field(default_factory=list)
-    """Why it was chosen."""
+    """Reasons for the choice."""
     marked: set[int] = field(default_factory=set)
-    """Indices of the turns it was chosen for."""
+    """Indices of the turns that the episode was chosen for."""
 
     declared: RunMetrics = field(default_factory=RunMetrics)
     """Declarations of the run, which say which verdicts are good and which are bad."""
 
     def turns(self) -> list[TurnTranscript]:
-        """The turns to show, in time order."""
-        # Fewer advantages than turns: some roles do not learn, and which is whose is not on record.
+        """Return the turns to show, in time order."""
+        # If advantages are fewer than turns, some roles do not learn, and the record does not say
+        # which turn an advantage belongs to.
         whole = len(self.advantages) == len(self.episode.turns)
         credited = dict(enumerate(self.advantages if whole else ()))
         return [
@@ -97,10 +98,10 @@ class ChosenEpisode(Recorded):
 
 
 def choose(run: Path, declared: RunMetrics | None = None) -> list[ChosenEpisode]:
-    """Episodes of the first, middle and last recorded step; empty if none was recorded.
+    """Choose episodes of the first, middle and last recorded step; empty if none was recorded.
 
-    Of each step: for every role the first turn on file that was paid and the first that was not,
-    and the first episode that failed. Reads no other file. Raises RunError.
+    Chosen at each step: for every role the first recorded turn with a positive reward and the
+    first one without, and the first failed episode. Raises RunError if a file cannot be read.
     """
     steps = recorded_steps(run)
     chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
@@ -123,7 +124,7 @@ def _of_step(run: Path, step: int, declared: RunMetrics) -> list[ChosenEpisode]:
 
 
 def _kinds(episode: Episode) -> Iterator[tuple[tuple[str, bool], int | None, str]]:
-    """(kind, index of the turn, reason) of everything in the episode worth showing once."""
+    """Yield (kind, index of the turn, reason); a report shows the first one of each kind."""
     if episode.status is Status.FAILED:
         yield ("", False), None, "the first episode that the arena broke off"
         return
@@ -170,7 +171,7 @@ def show(
 
 
 def split(text: str) -> list[Part]:
-    """What an agent wrote, as thinking, answer, and words outside the two."""
+    """Split a completion into thinking, answer, and words outside the two."""
     parts, position = [], 0
     # A prompt may end with the opening tag, so that the completion starts inside the thought.
     head, end, _ = text.partition("</think>")
@@ -190,7 +191,7 @@ def split(text: str) -> list[Part]:
 
 
 def content(message: Message) -> str:
-    """A message's words; a part that is no text reads as its kind."""
+    """Return a message's text; a part without text appears as its kind in brackets."""
     parts = message.get("content", "")
     if isinstance(parts, str):
         return parts
@@ -200,7 +201,7 @@ def content(message: Message) -> str:
 
 
 def shorten(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Its first characters, and how many more there are."""
+    """Cut a text after `longest` characters and append the number of omitted characters."""
     if len(text) <= longest:
         return text
     return f"{text[:longest]}\n[... {len(text) - longest:,} more characters]"

@@ -1,22 +1,21 @@
-"""A comparison of sets of training runs: any measure of one run, over the runs of each set.
+"""Comparison of sets of training runs: any measure of one run, over the runs of each set.
 
-**Definition.** The mean of each figure over the runs of a set; and for every set but the first,
-the mean over the seeds that it has in common with the first of the difference to it, such as after
-training less before. Curves are means over runs, their bands the lowest and the highest run.
+**Definition.** The mean of each metric over the runs of a set. For every set except the first, also
+the mean difference to the first set, over the seeds that both sets have. Curves are means over
+runs; their bands go from the lowest to the highest run.
 
-**Source.** Few runs: 2108.10264; the pairs share what a seed decides, such as the warm start.
+**Source.** Statistics of few runs: 2108.10264. Runs of one seed are paired because they share
+everything that the seed decides, such as the warm start.
 
-**Estimator.** Student's interval over runs, of a handful of values. What a run's own interval
-says of new games is left to its own study.
+**Estimator.** Student's interval over runs. The interval of a run's own study is not used.
 
 **Limits.** With three runs the interval is wide, as it should be: its ends are 2.5 standard
-deviations from the mean. Of many figures some differ by chance: one in twenty is expected to leave
-its interval, and three runs are no normal distribution. A figure that a run lacks is left out for
-its seed.
-
-Sets of runs, as a command line names them.
+deviations from the mean. Among many metrics some differ by chance: one in twenty is expected to
+leave its interval, and three runs are not normally distributed. A metric that a run lacks is left
+out for its seed.
 """
 
+import argparse
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -29,16 +28,28 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.run.directory import Run
+from selfplay.study.measure import (
+    BUDGET,
+    COOPERATE,
+    DEFAULT,
+    PLAYING,
+    ROLE,
+    SAMPLES,
+    Measure,
+    Option,
+)
 from selfplay.study.players import Reference
 from selfplay.study.plots import CurvePlot, DotPlot, undrawn
+from selfplay.study.registry import measures
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Direction, Estimate, over_runs
 
 
 def parse_sets(texts: Sequence[str]) -> dict[str, list[Reference]]:
-    """The sets that `NAME=RUN` names, where RUN may have wildcards and may stand several times.
+    """Return the players of each set that `NAME=RUN` names; RUN may have wildcards.
 
-    Raises ConfigError for what is no set, or names no run or one run twice.
+    A name may occur several times. Raises ConfigError for a text that is not a set, that matches no
+    run, or that names a run twice.
     """
     found: dict[str, list[Reference]] = {}
     for text in texts:
@@ -67,29 +78,29 @@ def _references(text: str) -> list[Reference]:
 
 
 NAMED = 3
-"""Of the figures that are left out, how many are named."""
+"""Largest number of left-out metrics that a note names."""
 
 Values = Mapping[str, float]
-"""Figure to value."""
+"""Metric to its value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRun:
-    """What a study found of one run."""
+    """Result of one run. `measure_all` makes it; `study` compares such results."""
 
     reference: Reference
-    """The run."""
+    """Player of the run."""
     seed: int
-    """Of its training."""
+    """Seed of its training."""
     result: Result
-    """What was found."""
+    """Result of the measure."""
 
     def values(self) -> dict[str, float]:
-        """Its figures, by names that are the same for every run."""
+        """Return the estimates by names without the run's own name."""
         return {self._common(each.name): each.value for each in self.result.estimates}
 
     def directions(self) -> dict[str, Direction]:
-        """Which way each of them errs; what is exact of a run is unbiased over runs."""
+        """Return the direction of each bias; an exact value of a run is unbiased over runs."""
         return {
             self._common(each.name): "unbiased" if each.direction == "exact" else each.direction
             for each in self.result.estimates
@@ -104,7 +115,7 @@ class MeasuredRun:
 def measure_all(
     sets: Mapping[str, Sequence[Reference]], study: Callable[[Reference], Result]
 ) -> dict[str, list[MeasuredRun]]:
-    """Make the study of every run of every set."""
+    """Apply a measure to every run of every set."""
     seeds = {
         reference.run: int(Run.open(reference.run).config()["seed"])
         for references in sets.values()
@@ -122,30 +133,33 @@ def measure_all(
 def study(
     measure: str, sets: Mapping[str, Sequence[MeasuredRun]], *, only: Sequence[str] = ()
 ) -> Result:
-    """Compare what was found; figures that not every set has are left out, and named.
+    """Compare the results of sets of runs; metrics that a set lacks are left out and named.
 
-    `only` are words of the names of figures and pictures, see `choose`.
+    Args:
+        measure: Name of the measure.
+        sets: Set to its results.
+        only: Words in the names of metrics and pictures, see `choose`.
     """
     first = next(iter(sets.values()))[0].result
     values = {name: [each.values() for each in found] for name, found in sets.items()}
-    everywhere, left_out = _figures(values)
+    everywhere, left_out = _metrics(values)
     curves = _curves(sets)
     chosen = choose([*everywhere, *(each.title for each in curves)], only)
-    figures = [name for name in everywhere if name in chosen]
+    metrics = [name for name in everywhere if name in chosen]
     errs = {k: v for found in sets.values() for each in found for k, v in each.directions().items()}
     estimates = [
         over_runs(
-            f"{figure}: {name}",
+            f"{metric}: {name}",
             known,
-            direction=errs[figure],
+            direction=errs[metric],
             notes="" if known else "not defined in any run of this set",
         )
-        for figure in figures
+        for metric in metrics
         for name, runs in values.items()
-        for known in [_known(runs, figure)]
+        for known in [_known(runs, metric)]
     ]
     drawings: list[DotPlot | CurvePlot] = [
-        *_dots(figures, values),
+        *_dots(metrics, values),
         *(each for each in curves if each.title in chosen),
     ]
     base, *others = sets
@@ -153,7 +167,7 @@ def study(
     unpaired = [pair for pair in pairs if not _seeds(sets, *pair)]
     more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
     notes = [f"not in every set: {', '.join(left_out[:NAMED])}{more}"] if left_out else []
-    notes += [f"{a} and {b} have no seeds in common: no difference" for a, b in unpaired]
+    notes += [f"{a} and {b} have no common seeds, so there is no difference" for a, b in unpaired]
     notes += undrawn(drawings)
     notes += dict.fromkeys(
         f"of a run's own study: {note}"
@@ -166,8 +180,8 @@ def study(
         title=f"Sets of runs, by {measure}: {', '.join(sets)}",
         definition=f"{first.definition} Here: means over training runs, and differences between "
         "runs of one seed.",
-        estimates=[*estimates, *_differences(errs, figures, sets, pairs)],
-        tables=[_each_run(figures, sets)] if figures else [],
+        estimates=[*estimates, *_differences(errs, metrics, sets, pairs)],
+        tables=[_each_run(metrics, sets)] if metrics else [],
         drawings=drawings,
         params={
             name: ", ".join(f"{each.reference} (seed {each.seed})" for each in found)
@@ -178,22 +192,22 @@ def study(
 
 
 def choose(names: Sequence[str], only: Sequence[str]) -> set[str]:
-    """The names that are one of `only` or else have its words; all of them where it is empty.
+    """Return the names that equal or else contain one of `only`; all names if it is empty.
 
-    Raises ConfigError for words that no name has.
+    Raises ConfigError for words that no name contains.
     """
     found: set[str] = set() if only else set(names)
     for words in only:
         having = {name for name in names if words in name}
         if not having:
             known = ", ".join(dict.fromkeys(names))
-            raise ConfigError(f"--only {words}: no such figure; choose from: {known}")
+            raise ConfigError(f"--only {words}: no such metric; choose from: {known}")
         found |= {words} & having or having
     return found
 
 
-def _figures(values: Mapping[str, Sequence[Values]]) -> tuple[list[str], list[str]]:
-    """The figures that every set has, in their order, and those that some have."""
+def _metrics(values: Mapping[str, Sequence[Values]]) -> tuple[list[str], list[str]]:
+    """Return the metrics that every set has, in their order, and those that only some have."""
     have = [{name for run in runs for name in run} for runs in values.values()]
     known = dict.fromkeys(name for runs in values.values() for run in runs for name in run)
     return (
@@ -202,36 +216,36 @@ def _figures(values: Mapping[str, Sequence[Values]]) -> tuple[list[str], list[st
     )
 
 
-def _known(runs: Sequence[Values], figure: str) -> list[float]:
-    """The values that runs have."""
-    found = [run.get(figure, np.nan) for run in runs]
+def _known(runs: Sequence[Values], metric: str) -> list[float]:
+    """Return the finite values of a metric."""
+    found = [run.get(metric, np.nan) for run in runs]
     return [value for value in found if np.isfinite(value)]
 
 
 def _seeds(sets: Mapping[str, Sequence[MeasuredRun]], *names: str) -> list[int]:
-    """The seeds that all of these sets have, where each has them once."""
+    """Return the seeds that each of these sets has exactly once."""
     seeds = [[each.seed for each in sets[name]] for name in names]
     return [seed for seed in seeds[0] if all(each.count(seed) == 1 for each in seeds)]
 
 
 def _differences(
     errs: Mapping[str, Direction],
-    figures: Sequence[str],
+    metrics: Sequence[str],
     sets: Mapping[str, Sequence[MeasuredRun]],
     pairs: Sequence[tuple[str, str]],
 ) -> list[Estimate]:
     found = []
-    for figure in figures:
+    for metric in metrics:
         for a, b in pairs:
             by_seed = [{each.seed: each.values() for each in sets[name]} for name in (a, b)]
             values = [
-                by_seed[1][seed].get(figure, np.nan) - by_seed[0][seed].get(figure, np.nan)
+                by_seed[1][seed].get(metric, np.nan) - by_seed[0][seed].get(metric, np.nan)
                 for seed in _seeds(sets, a, b)
             ]
             known = [value for value in values if np.isfinite(value)]
             if known:
-                name, notes, direction = f"{figure}: {b} less {a}", "paired by seed", errs[figure]
-                if direction != "unbiased":  # what both err by is not the same
+                name, notes, direction = f"{metric}: {b} less {a}", "paired by seed", errs[metric]
+                if direction != "unbiased":  # the two biases may differ
                     notes += f"; each of the two is {direction.replace('_', ' ')}"
                     direction = "unknown"
                 more: dict[str, Any] = {"direction": direction, "notes": notes}
@@ -239,32 +253,32 @@ def _differences(
     return found
 
 
-def _each_run(figures: Sequence[str], sets: Mapping[str, Sequence[MeasuredRun]]) -> Table:
+def _each_run(metrics: Sequence[str], sets: Mapping[str, Sequence[MeasuredRun]]) -> Table:
     most = max(len(found) for found in sets.values())
     rows: list[list[Cell]] = []
-    for figure in figures:
+    for metric in metrics:
         for name, found in sets.items():
-            cells: list[Cell] = [each.values().get(figure, np.nan) for each in found]
-            rows.append([figure, name, *cells, *[None] * (most - len(found))])
+            cells: list[Cell] = [each.values().get(metric, np.nan) for each in found]
+            rows.append([metric, name, *cells, *[None] * (most - len(found))])
     same = len({tuple(each.seed for each in found) for found in sets.values()}) == 1
     seeds = [f"seed {each.seed}" for each in next(iter(sets.values()))]
     heads = seeds if same and len(set(seeds)) == most else [f"run {n + 1}" for n in range(most)]
-    return Table(title="Each run", columns=["figure", "set", *heads], rows=rows)
+    return Table(title="Each run", columns=["metric", "set", *heads], rows=rows)
 
 
-def _dots(figures: Sequence[str], values: Mapping[str, Sequence[Values]]) -> list[DotPlot]:
-    """Figures of one order of magnitude on one axis, those within [-1, 1] together."""
+def _dots(metrics: Sequence[str], values: Mapping[str, Sequence[Values]]) -> list[DotPlot]:
+    """Return one plot for each order of magnitude; metrics within [-1, 1] share a plot."""
     groups: dict[int, list[str]] = {}
-    for figure in figures:
-        known = [abs(value) for runs in values.values() for value in _known(runs, figure)]
+    for metric in metrics:
+        known = [abs(value) for runs in values.values() for value in _known(runs, metric)]
         if known:
-            groups.setdefault(max(math.ceil(math.log10(max(*known, 1.0))), 0), []).append(figure)
+            groups.setdefault(max(math.ceil(math.log10(max(*known, 1.0))), 0), []).append(metric)
     return [
         DotPlot(
             title="Each run a dot, a bar at the mean",
             rows=group,
             sets={
-                name: [[run.get(figure, np.nan) for run in runs] for figure in group]
+                name: [[run.get(metric, np.nan) for run in runs] for metric in group]
                 for name, runs in values.items()
             },
             null=0.0,
@@ -274,7 +288,7 @@ def _dots(figures: Sequence[str], values: Mapping[str, Sequence[Values]]) -> lis
 
 
 def _curves(sets: Mapping[str, Sequence[MeasuredRun]]) -> list[CurvePlot]:
-    """Curves that all runs have: their means over the runs of each set, from lowest to highest."""
+    """Return the curves that all runs have: mean, lowest and highest run of each set."""
     drawn = {
         name: [
             {each.title: each for each in one.result.drawings if isinstance(each, CurvePlot)}
@@ -319,3 +333,43 @@ def _merged(sets: Mapping[str, Sequence[CurvePlot]]) -> CurvePlot:
 def _at(places: Sequence[float], curve: CurvePlot, kind: str) -> list[float]:
     known = dict(zip(curve.x, curve.series.get(kind, [np.nan] * len(curve.x)), strict=True))
     return [known.get(place, np.nan) for place in places]
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    measure = measures()[options.of]
+    for option in MEASURE.options:
+        given = getattr(options, option.name) != option.default
+        if given and option is not ONLY and measure.option(option.name) is None:
+            raise ConfigError(f"--{option.name}: {options.of} has no such option")
+
+    def measure_run(reference: Reference) -> Result:
+        run = {"run": reference.run, "player": str(reference), "players": [str(reference)]}
+        if measure.target == "run" and str(reference) != str(reference.run):
+            raise ConfigError(f"{reference}: {options.of} measures a whole run; drop the @")
+        defaults = {option.name: option.default for option in measure.options}
+        given = {**defaults, **vars(options), "run": run[measure.target]}
+        return measure.run(argparse.Namespace(**given))
+
+    return study(
+        options.of, measure_all(parse_sets(options.run), measure_run), only=options.only or ()
+    )
+
+
+ONLY = Option(
+    name="only",
+    metavar="WORDS",
+    repeated=True,
+    help="only metrics and pictures whose names contain these words; may be repeated",
+)
+
+
+MEASURE = Measure(
+    name="compare",
+    help="a measure of one run, over sets of runs: means, and differences paired by seed",
+    target="sets",
+    run=from_options,
+    options=(*PLAYING, COOPERATE, DEFAULT, ROLE, SAMPLES, BUDGET, ONLY),
+    comparable=False,
+)
+"""The measure `compare` of the command line."""

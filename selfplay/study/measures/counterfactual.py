@@ -1,35 +1,34 @@
-"""Counterfactual credit against what was learned: are actions that helped now preferred?
+"""Counterfactual credit compared with learning: did training prefer the actions that helped?
 
-**Definition.** An action's worth is what its team was paid, less what it is paid with the default
-action in its place: the difference reward. An action mattered if its worth is not 0. Its learned
-preference is the change, from the untrained to the trained policy, of its log-odds against the
-default in the very prompt in which it was taken: [ln p1(action) - ln p1(default)] - [ln p0(action)
-- ln p0(default)]. Agreement is the share of actions that mattered whose preference has the sign of
-their worth; a preference of exactly 0 agrees with nothing.
+**Definition.** The worth of an action is its difference reward: the pay of the team less its pay
+with the default action instead. An action mattered if its worth is not 0. The learned preference of
+an action is the change, from the untrained to the trained policy, of its log-odds against the
+default after the same prompt: [ln p1(action) - ln p1(default)] - [ln p0(action) - ln p0(default)].
+Agreement is the fraction of the actions that mattered whose preference has the sign of their worth;
+a preference of exactly 0 does not agree.
 
-Log-odds against the default, and not the action's own log-probability: the worth compares with the
-default too, and an action's log-probability also falls where a third one is better than both. A
-natural policy gradient moves the log-odds of two actions by the difference of their values; a plain
-one moves what is likely faster, so that of two bad actions the likelier may lose more.
+The preference uses log-odds against the default because the worth is relative to the default too.
+The log-probability of the action alone would also fall if a third action is better than both. A
+natural policy gradient moves the log-odds of two actions by the difference of their values. A plain
+policy gradient moves likely actions faster, so the likelier of two bad actions may lose more.
 
-**Source.** Difference rewards as read off a critic by COMA (1705.08926).
+**Source.** Difference rewards as COMA (1705.08926) reads them from a critic.
 
 **Estimator.** In each player's own games the worth is that of `selfplay.credit.Counterfactual`: the
-game is replayed without the action, everything else as recorded. Between them stand single moves of
-the untrained player in games of the trained one, in every place of every game: these err often, and
-what becomes of them is in trained hands. Their worth is the difference between two games, with the
-move and with the default, that the trained player plays on with the same seeds. A bootstrap over
-tasks.
+game is replayed without the action, and everything else is as recorded. A third group consists of
+single moves of the untrained player in games of the trained player, at every turn of every game.
+These moves are often wrong, and the trained player decides what follows. Their worth is the
+difference between two games, one with the move and one with the default, that the trained player
+continues with the same seeds. A bootstrap over tasks.
 
-**Limits.** A replay's recorded moves do not answer to what is taken away: an operation on an entry
-that the replay has not got fails, which makes the entry look worth more than it was. In the
-untrained player's own games what it spoils later counts as spoilt: a good action may have done harm
-there. Always preferring action to default agrees with every action that helped; look at those that
-did harm too.
-
-What agents saw before each of their recorded moves, by playing these again.
+**Limits.** The recorded moves of a replay do not react to the change. For example, an operation on
+an entry that the replay does not have fails, so the entry seems worth more than it was. In the
+untrained player's own games, later mistakes count too: a good action may do harm there. A policy
+that prefers every action to the default agrees with every action that helped, so also read the
+agreement for actions that did harm.
 """
 
+import argparse
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -42,16 +41,17 @@ from selfplay.credit.replay import MoveReplayer, actions_of
 from selfplay.errors import ConfigError, nearest
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec
 from selfplay.study.matches import RETURN, StudyMatches
-from selfplay.study.players import StudyPlayer
+from selfplay.study.measure import DEFAULT, PLAYING, ROLE, Measure, open_games, references_of
+from selfplay.study.players import Reference, StudyPlayer
 from selfplay.study.plots import IntervalPlot
 from selfplay.study.policy_probs import log_odds
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Estimate
-from selfplay.types import Action, Episode, InvalidAction, Observation, Status, Turn
+from selfplay.types import Action, Episode, InvalidAction, Observation, Status, Turn, role_of
 
 
 def views(arena: Arena, episode: Episode) -> Iterator[tuple[str, Observation]]:
-    """(agent, what it saw) of every turn, in order."""
+    """Yield (agent, observation) of every turn in order, by playing the recorded moves again."""
     arena.begin(episode.task, episode.seed)
     stages: dict[int, dict[str, Action | None]] = {}
     for turn in episode.turns:
@@ -62,32 +62,32 @@ def views(arena: Arena, episode: Episode) -> Iterator[tuple[str, Observation]]:
 
 
 LONGEST = 1000
-"""Stages at which a replay is cut."""
+"""Largest number of stages of a replay."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """An action that mattered."""
+    """An action that mattered. `mattered` and `slips` make it; `scored` adds the preference."""
 
     episode: int
-    """Index of its episode."""
+    """Index of the episode."""
     turn: Turn
-    """Where it was taken."""
+    """Turn of the action."""
     worth: float
-    """What the team was paid for it."""
+    """Difference reward of the team."""
     preference: float = math.nan
-    """Nats by which training moved its log-odds against the default."""
+    """Change of the log-odds against the default by training, in nats."""
 
     @property
     def agrees(self) -> bool:
-        """Whether training went where it should."""
+        """True if the preference has the sign of the worth."""
         return self.worth * self.preference > 0
 
 
 def study(
     games: StudyMatches, players: Sequence[StudyPlayer], *, default: str, role: str | None = None
 ) -> Result:
-    """Judge the actions of `role` (all roles where None). The first player is "trained"."""
+    """Judge the actions of `role` (None: all roles). The first player is the trained one."""
     if len(players) != 2:
         raise ConfigError("counterfactual: name two players, the trained and the untrained, or RUN")
     roles = [role] if role else _with_chances(games, players)
@@ -112,14 +112,14 @@ def study(
         rows += _rows(label, judged)
     return Result(
         measure="counterfactual",
-        title=f"What actions were worth, and what was learned of them, in {games.arena().name}",
-        definition=f"Of the actions whose replacement by {default} changes what the team is paid: "
-        f"the share whose log-odds against it moved, from {untrained.label} to {trained.label}, "
-        "the way that they were worth it.",
+        title=f"Worth of actions and learned preference in {games.arena().name}",
+        definition=f"Among the actions whose replacement by {default} changes the pay of the team: "
+        f"the fraction whose log-odds against {default} moved in the direction of their worth, "
+        f"from {untrained.label} to {trained.label}.",
         estimates=estimates,
         tables=[
             Table(
-                title="Actions that mattered, by what came of them",
+                title="Actions that mattered, by outcome",
                 columns=["actions of", "outcome", "helped", "agree", "did harm", "agree there"],
                 rows=rows,
             )
@@ -152,8 +152,8 @@ def _with_chances(games: StudyMatches, players: Sequence[StudyPlayer]) -> list[s
     if not found:
         names = ", ".join(dict.fromkeys(scripts.values()))
         raise ConfigError(
-            f"counterfactual: {names} is no model, so that no role has probabilities to read; "
-            "study a run in which both players have a model for the same role"
+            f"counterfactual: {names} is no model, so no role has probabilities to read; study a "
+            "run in which both players have a model for the same role"
         )
     if scripts:
         left = ", ".join(scripts)
@@ -164,7 +164,7 @@ def _with_chances(games: StudyMatches, players: Sequence[StudyPlayer]) -> list[s
 def mattered(
     games: StudyMatches, episodes: Sequence[Episode], roles: Sequence[str], default: str
 ) -> list[Judged]:
-    """The actions whose replacement by the default changes what the team is paid in a replay."""
+    """Return the actions whose replacement by the default changes the team's pay in a replay."""
     replayer = MoveReplayer(games.arena, limit=LONGEST, default=default)
     found = []
     for number, episode in enumerate(episodes):
@@ -194,8 +194,10 @@ def slips(
     roles: Sequence[str],
     default: str,
 ) -> tuple[list[Episode], list[Judged]]:
-    """Games of the host in which the guest makes one move, each of `roles` in every game in turn;
-    and those of these moves that mattered."""
+    """Play games of the host in which the guest makes a single move, for every turn of `roles`.
+
+    Return these games, and the moves among them that mattered.
+    """
     rollout, hosts, guests = (
         games.rollout(),
         host.seats(games.agents),
@@ -249,7 +251,7 @@ def slips(
 
 
 def _team(replayer: MoveReplayer, episode: Episode, moves: dict[str, list[str | None]]) -> float:
-    """The mean of what all agents are paid; NaN where the arena broke."""
+    """Return the mean return over the agents; NaN if the arena failed."""
     paid = replayer.paid(episode, moves)
     return math.nan if not paid else sum(paid.values()) / len(paid)
 
@@ -257,7 +259,7 @@ def _team(replayer: MoveReplayer, episode: Episode, moves: dict[str, list[str | 
 def scored(
     games: StudyMatches, players: Sequence[StudyPlayer], found: Sequence[Judged], default: str
 ) -> list[Judged]:
-    """The same with the preference that the first player has and the second had not."""
+    """Return the actions with the learned preference, from the second player to the first."""
     turns = [each.turn for each in found]
     odds = [log_odds(games, player, turns, default) for player in players]
     return [
@@ -268,7 +270,7 @@ def scored(
 def _estimates(
     games: StudyMatches, label: str, episodes: Sequence[Episode], found: Sequence[Judged]
 ) -> list[Estimate]:
-    """Agreement over all actions that mattered, and over those that did harm."""
+    """Return the agreement for all actions that mattered, and for those that did harm."""
     draws = games.draws(episodes)
 
     def count(these: Sequence[Judged]) -> np.ndarray:
@@ -291,7 +293,7 @@ def _estimates(
 
 
 def _rows(label: str, found: Sequence[Judged]) -> list[list[Cell]]:
-    """Counts and agreement by the arena's verdict on the action, where it gives one."""
+    """Return counts and agreement by the arena's verdict on the action, if it gives one."""
     by_verdict: dict[str, list[Judged]] = defaultdict(list)
     for each in found:
         by_verdict[str(each.turn.info.get("verdict", "-"))].append(each)
@@ -310,8 +312,8 @@ def _refuse_unread(seat: AgentSpec, default: str) -> None:
     name = type(seat.role).__name__
     if seat.role.memory != "none":
         raise ConfigError(
-            f"counterfactual: the role {name} has memory={seat.role.memory}, so that its prompts "
-            "hold more than what it sees; chances are read of roles with memory=none"
+            f"counterfactual: the role {name} has memory={seat.role.memory}, so its prompts "
+            "contain more than the observation; use roles with memory=none"
         )
     try:
         read = seat.role.parse(default)
@@ -326,14 +328,38 @@ def _refuse_unread(seat: AgentSpec, default: str) -> None:
 def _refuse_illegal(
     games: StudyMatches, episodes: Sequence[Episode], roles: Sequence[str], default: str
 ) -> None:
-    """Raise ConfigError where every view lists its legal moves and the default is never one."""
+    """Raise ConfigError if every view lists its legal moves and the default is never legal."""
     known: set[str] = set()
     for episode in [each for each in episodes if each.status is not Status.FAILED]:
         for agent, seen in views(games.arena(), episode):
-            if agent.rpartition("_")[0] in roles:
+            if role_of(agent) in roles:
                 legal = seen.fields.get("legal")
                 if not legal or default in legal:
                     return
                 known |= set(legal)
     if known:
         raise ConfigError(f"--default {default}: never legal here; {nearest(default, known)}")
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    if options.default is None:
+        raise ConfigError(
+            "counterfactual: needs --default TEXT, the action that replaces the judged one, "
+            """such as --default '{"event":"NOOP"}' of a memory manager"""
+        )
+    references = references_of(options)
+    if len(references) == 1:
+        references.append(Reference(run=references[0].run, start=True))
+    with open_games(options, references[0].run) as games:
+        return study(games, games.admit(references), default=options.default, role=options.role)
+
+
+MEASURE = Measure(
+    name="counterfactual",
+    help="worth of actions, by replay without them, and learned preference for them",
+    target="players",
+    run=from_options,
+    options=(*PLAYING, DEFAULT, ROLE),
+)
+"""The measure `counterfactual` of the command line."""

@@ -1,30 +1,33 @@
-"""Cross-play: how well independently trained policies do with each other.
+"""Cross-play: performance of independently trained policies with each other.
 
-**Definition.** N players from N independent training runs of one algorithm. J[i, j] is the metric
-when the first side is played by i and the second by j. Self-play SP is the mean of the diagonal,
-cross-play XP that of the rest, the gap SP - XP. It is 0 where runs find the same way to play, or
-ways that go together, and large where each run has conventions of its own. With more than two sides
-J[i, j] puts j into one seat and i into all others, averaged over the seats.
+**Definition.** There are N players from N independent training runs of one algorithm. J[i, j] is
+the metric when player i plays the first side and player j the second. Self-play SP is the mean of
+the diagonal, cross-play XP the mean of the other cells, and the gap is SP - XP. The gap is 0 if
+the runs find the same or compatible ways to play, and large if each run has its own conventions.
+With more than two sides, J[i, j] puts j into one seat and i into all others, averaged over the
+seats.
 
 **Source.** Hu et al. 2020, Other-Play, 2003.02979.
 
-**Estimator.** All ordered pairs play the same tasks with the same seeds. The interval over runs is
-that of a U-statistic with both orders of its variance, because cells share players (see `pairs`); a
-bootstrap over cells is far too narrow, and a jackknife alone sees no spread where runs fall on two
-codes. It is cut at the range of the metric in these games. It also gives the interval for these
-policies in new episodes, and the gap of every pair of players. Unbiased.
+**Estimator.** All ordered pairs play the same tasks with the same seeds. Cells share players, so
+the interval over runs is that of a U-statistic with both orders of its variance (see `pairs`). A
+bootstrap over cells would be far too narrow, and a jackknife alone has no spread if the runs learn
+one of two codes. The interval is cut at the range of the metric in these games. The study also
+gives the interval for these policies in new episodes, and the gap of every pair. Unbiased.
 
-**Limits.** Checkpoints of one run are no independent runs. Policies that began as the same base
-model inherit conventions, which makes the gap look small; so does a reward that many ways of
-playing reach. Cross-play between different algorithms is another number.
+**Limits.** Checkpoints of one run are not independent runs. Policies from the same base model
+inherit conventions, which makes the gap small; a reward that many ways of playing reach does too.
+Cross-play between different algorithms is another quantity.
 """
 
+import argparse
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.study.matches import StudyMatches
+from selfplay.study.measure import PLAYING, Measure, open_games, references_of
 from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
@@ -32,22 +35,22 @@ from selfplay.study.stats.bootstrap import Draws, Estimate, mean, weighted
 from selfplay.study.stats.pairs import differences, over_pairs, span_of
 
 IDLE = (
-    "never moves in these games, so that who sits there changes nothing; name others, such as "
+    "never moves in these games, so its player has no effect; name other games, such as "
     "--evaluation proposals --metric proposed_solve_rate"
 )
 
 Cells = Mapping[tuple[int, int], np.ndarray]
-"""(player, partner) to [N] scores of the episodes."""
+"""(player, partner) to [N] scores of their episodes."""
 
 
 def study(
     games: StudyMatches, players: Sequence[StudyPlayer], *, independent: bool = True
 ) -> Result:
-    """Play all ordered pairs. `independent` says whether the players are of different runs."""
+    """Play all ordered pairs. `independent` is True if the players are from different runs."""
     if len(players) < 2:
         raise ConfigError(
-            "crossplay: a single player has nobody to cross with; name runs of several seeds, such "
-            "as selfplay train -m ... seed=0,1,2 makes, or checkpoints as RUN@STEP"
+            "crossplay: a single player has no partner; name runs of several seeds, such as "
+            "selfplay train -m ... seed=0,1,2 makes, or checkpoints as RUN@STEP"
         )
     if len(games.sides()) < 2:
         raise ConfigError(
@@ -64,13 +67,13 @@ def study(
             "small gap between them says nothing about other seeds"
         )
     if len(games.sides()) > 2:
-        notes.append("with more than two seats, the partner takes one of them, in turn")
+        notes.append("with more than two seats, the partner takes each of them in turn")
     return Result(
         measure="crossplay",
         title=f"Cross-play of {len(players)} players in {games.arena().name}",
         definition=f"{games.metrics[0]} of every player with every partner. Self-play is the mean "
-        "of the diagonal, cross-play that of the rest; the gap between them is what a player "
-        "loses with a partner that it was not trained with.",
+        "of the diagonal, cross-play the mean of the other cells. The gap is the loss with a "
+        "partner from another training run.",
         estimates=estimates,
         tables=[
             Table(
@@ -98,16 +101,16 @@ def study(
 
 
 def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cells, Draws]:
-    """The scores of all ordered pairs, and how their intervals are made.
+    """Return the scores of all ordered pairs, and the resampling for their intervals.
 
-    Raises ConfigError where a side never moves, whose player changes nothing.
+    Raises ConfigError if a side never moves, because its player has no effect.
     """
     sides = list(games.sides().values())
     cells: dict[tuple[int, int], np.ndarray] = {}
     draws = None
     for i, player in enumerate(players):
         for j, partner in enumerate(players):
-            # Of two sides, the partner always takes the second: the first is the partner's cell.
+            # With two sides the partner takes the second; the first is in the cell (j, i).
             seats = sides[-1:] if i == j or len(sides) == 2 else sides
             found = []
             for replaced in seats:
@@ -126,16 +129,17 @@ def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cell
 
 
 def matrix(cells: Cells, count: int) -> np.ndarray:
-    """[N, N] means of the cells."""
+    """Return [N, N] means of the cells."""
     return np.array([[mean(cells[i, j]) for j in range(count)] for i in range(count)])
 
 
 def estimate(
     cells: Cells, means: np.ndarray, draws: Draws, *, independent: bool = True
 ) -> list[Estimate]:
-    """Self-play, cross-play and gap: for these policies, and over runs.
+    """Return self-play, cross-play and gap, for these policies and over runs.
 
-    Means over cells of the means of the episodes that have the metric; NaN where a cell has none.
+    They are means over cells of the mean over the episodes with the metric; NaN if a cell has no
+    such episode.
     """
     count, span = len(means), span_of(cells.values())
 
@@ -151,11 +155,11 @@ def estimate(
         return within(weights) - across(weights)
 
     without = int(np.isnan(means).sum())
-    told = f"in {without} of {means.size} cells no episode has the metric" if without else ""
+    notes = f"in {without} of {means.size} cells no episode has the metric" if without else ""
     found = [
-        draws.of("self-play", within, bounds=span, notes=told),
-        draws.of("cross-play", across, bounds=span, notes=told),
-        draws.of("gap", apart, bounds=differences(span), null=0.0, notes=told),
+        draws.of("self-play", within, bounds=span, notes=notes),
+        draws.of("cross-play", across, bounds=span, notes=notes),
+        draws.of("gap", apart, bounds=differences(span), null=0.0, notes=notes),
     ]
     if independent and count > 2:
         found += over_pairs(means, span)
@@ -163,9 +167,9 @@ def estimate(
 
 
 def by_pair(cells: Cells, draws: Draws, labels: Sequence[str], *, title: str) -> Table:
-    """The gap of each pair of players, with its interval for these policies.
+    """Return the gap of each pair of players, with its interval for these policies.
 
-    It is half of the sum that both lose by playing with each other instead of with themselves.
+    The gap is half of the sum of both losses by playing with each other instead of with themselves.
     """
     bounds = differences(span_of(cells.values()))
     rows: list[list[Cell]] = []
@@ -180,3 +184,23 @@ def by_pair(cells: Cells, draws: Draws, labels: Sequence[str], *, title: str) ->
             gap = draws.of("", apart, bounds=bounds)
             rows.append([f"{other} and {one}", gap.value, gap.low, gap.high])
     return Table(title=title, columns=["", "gap", "low", "high"], rows=rows)
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    references = references_of(options)
+    runs = {reference.run.resolve() for reference in references}
+    with open_games(options, references[0].run) as games:
+        players = games.admit(references)
+        return study(games, players, independent=len(runs) == len(references))
+
+
+MEASURE = Measure(
+    name="crossplay",
+    help="every player with every other: the gap between self-play and cross-play",
+    target="players",
+    run=from_options,
+    options=PLAYING,
+    comparable=False,
+)
+"""The measure `crossplay` of the command line."""

@@ -1,43 +1,45 @@
 """Dynamics of a run: cycles, drift of difficulty and language, diversity, length.
 
-**Definition.** By step, from what the run recorded. *Solve rate*: a figure of metrics.jsonl; it
-oscillates where its autocorrelation, a straight line taken out, has a peak behind a trough that
-AR(1) noise of the same persistence seldom has. *Trend*: the slope of a series per 100 steps.
+**Definition.** All metrics are by step, from the records of the run. *Solve rate*: a metric of
+metrics.jsonl. It oscillates if its autocorrelation around a straight line has a peak after a trough
+that AR(1) noise with the same persistence seldom has. *Trend*: the slope of a series per 100 steps.
 *Diversity*: distinct-2 of a role's words, and the effective number (exp of the entropy) of its
-different actions, both of equally much text at every step; where actions have several words, also
-the Vendi score (an effective number to which alike actions are less than two) and self-BLEU.
-*Novelty*: of proposals, 1 - the similarity to the most similar of as many earlier ones at every
-step. *Drift*: k1 and k3 estimates of the KL divergence from the untrained policy, in nats per
-token, and the surprisal of the words under it. *Self-correction*: turns with a phrase such as
-"recheck". *Length*: tokens, and the share cut off.
+different actions, both for the same amount of text at every step. If actions have several words,
+also self-BLEU and the Vendi score, an effective number in which two similar actions count as less
+than two. *Novelty* of proposals: 1 - the similarity to the most similar earlier proposal, with the
+same number of earlier proposals at every step. *Drift*: the k3 estimate of the KL divergence from
+the untrained policy in nats per token, and the surprisal of the words under that policy.
+*Self-correction*: turns with a phrase such as "recheck". *Length*: tokens, and the fraction of
+truncated turns.
 
 **Source.** Phrases and their control: 2503.20783; distinct-n: 1510.03055; Vendi score: 2210.02410;
 self-BLEU: 1802.01886; k1 and k3: Schulman 2020.
 
-**Estimator.** AR(1) surrogates for slopes and cycles; for a series that remembers for much of its
-length the interval of a slope is too narrow, and its note says so. Similar are actions that share
-words and pairs of neighbouring words (Jaccard); self-BLEU is of up to four words and unsmoothed.
-The interval is about this run: another seed is another series.
+**Estimator.** AR(1) surrogates for slopes and cycles. If the autocorrelation of a series is long
+for its length, the interval of its slope is too narrow, and its note says so. The similarity of
+actions is the Jaccard similarity of their words and pairs of neighbouring words. Self-BLEU uses up
+to four words and no smoothing. The interval is about this run: another seed is another series.
 
-**Limits.** The solve rate of a proposer's tasks rises with the solver and falls with the proposer;
-a flat one may hide that both improve. Only a frozen panel separates them: `crossplay` of
-checkpoints. Base models correct themselves too: read the phrases against the first step. Words say
-little of meaning: those of an action's format make all actions similar, and the same said in other
-words is different. Drift is of the sampled tokens at the temperature they were sampled with.
+**Limits.** The solve rate of a proposer's tasks rises with the solver's skill and falls with the
+difficulty of the tasks, so a flat rate may hide that both improve. Only `crossplay` of checkpoints
+separates them. Base models correct themselves too: compare the phrases with the first step. Words
+are not meaning: the words of an action's format make all actions similar, and a paraphrase counts
+as different. Drift is measured on the sampled tokens at their sampling temperature.
 """
 
+import argparse
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
-from transformers import PreTrainedModel
-
-from selfplay.errors import ConfigError, RunError, nearest
-from selfplay.run.directory import Run
-from selfplay.run.records import episodes_of, read_metrics, recorded_steps
-from selfplay.study.measures.reward_hacking import PROPOSED
+from selfplay.errors import ConfigError, nearest
+from selfplay.run.records import read_metrics
+from selfplay.study.measure import METRIC, SEED, Measure
+from selfplay.study.players import untrained
 from selfplay.study.plots import CurvePlot
+from selfplay.study.recorded_episodes import PROPOSED, recorded_episodes
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.text import (
     ARCHIVE,
@@ -50,10 +52,13 @@ from selfplay.study.stats.text import (
 from selfplay.study.stats.time_series import LARGEST, measurable, oscillation, trend
 from selfplay.types import Episode, Status, StopReason, Turn
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 CHIEF = ("arena/proposed_solve_rate", "arena/solve_rate", "arena/accuracy", "arena/team_return")
-"""What is looked at for cycles where nothing is named: the first that the run has."""
+"""Default metrics to test for cycles: the first one that the run has."""
 MOST_TURNS = 32
-"""Turns of each step and role whose drift, Vendi score, self-BLEU and novelty are computed."""
+"""Number of turns per step and role for drift, Vendi score, self-BLEU and novelty."""
 KINDS = {
     "distinct-2": "Diversity: different pairs of words",
     "kinds of action": "Diversity: effective number of different actions",
@@ -66,26 +71,26 @@ KINDS = {
     "drift k3": "Language drift: KL from the untrained policy, nats per token",
     "surprisal under base": "Surprisal under the untrained policy, nats per token",
 }
-"""What is measured of each role at each step, with the title of its picture."""
+"""Metrics of each role at each step, with the titles of their pictures."""
 
 Steps = Sequence[tuple[int, Sequence[Episode]]]
 """(step, its episodes) in order."""
 Rows = Mapping[str, Mapping[int, Mapping[str, float]]]
-"""Role to step to figure."""
+"""Role to step to metric to value."""
 
 
 def study(
     run: Path,
     episodes: Steps,
-    base: Mapping[str, PreTrainedModel],
+    base: "Mapping[str, PreTrainedModel]",
     *,
     metric: str | None = None,
     seed: int = 0,
 ) -> Result:
-    """Look at what a run recorded. `base` has the untrained policies by name; drift needs them."""
-    figures = read_metrics(run / "metrics.jsonl")
-    name = chief(figures, metric)
-    on_record = [(step, figures[step][name]) for step in figures if name in figures[step]]
+    """Analyse the records of a run. `base` maps names to untrained policies, for the drift."""
+    metrics = read_metrics(run / "metrics.jsonl")
+    name = chief(metrics, metric)
+    on_record = [(step, metrics[step][name]) for step in metrics if name in metrics[step]]
     pairs = [(step, measurable(value)) for step, value in on_record if abs(step) <= LARGEST]
     steps, values = [step for step, _ in pairs], [value for _, value in pairs]
     lost = len(on_record) - sum(math.isfinite(value) for value in values)
@@ -98,8 +103,8 @@ def study(
     return Result(
         measure="dynamics",
         title=f"Dynamics of {run.resolve().name}",
-        definition="Figures by step: whether the solve rate goes in cycles, and how diversity, "
-        "length and distance to the untrained policy develop.",
+        definition="Metrics by step: cycles of the solve rate, and trends of diversity, length and "
+        "distance to the untrained policy.",
         estimates=[
             oscillation(f"cycle of {name}", values, seed=seed),
             trend(f"trend of {name}", steps, values, seed=seed),
@@ -118,8 +123,8 @@ def study(
             "most_earlier_proposals": ARCHIVE,
         },
         notes=[
-            "intervals are about this run's steps: other seeds are other series",
-            "diversity is of equally many words, and equally many actions, at every step",
+            "intervals are about the steps of this run: other seeds are other series",
+            "diversity uses the same number of words and of actions at every step",
             *(
                 [f"{name}: {lost} of {len(on_record)} values are no numbers or too large: left out"]
                 if lost
@@ -129,31 +134,15 @@ def study(
     )
 
 
-def recorded(
-    run: Path, *, required: bool = True, until: int | None = None
-) -> list[tuple[int, list[Episode]]]:
-    """(step, its episodes) in order, up to step `until` where it is not None.
-
-    Raises RunError where none was recorded but is required.
-    """
-    Run.open(run)
-    steps = [step for step in recorded_steps(run) if until is None or step <= until]
-    if not steps and required:
-        raise RunError(
-            f"run {run} recorded no episodes; train one with run.episodes_every=1 (or more)"
-        )
-    return [(step, [each.episode for each in episodes_of(run, step)]) for step in steps]
-
-
-def chief(figures: Mapping[int, Mapping[str, float]], metric: str | None) -> str:
-    """The name of the figure that is looked at for cycles."""
-    known = {key for row in figures.values() for key in row}
+def chief(metrics: Mapping[int, Mapping[str, float]], metric: str | None) -> str:
+    """Return the name of the metric that is tested for cycles."""
+    known = {key for row in metrics.values() for key in row}
     if metric is not None and metric not in known:
         raise ConfigError(f"--metric {metric}: {nearest(metric, known)}")
     found = metric or next((key for key in CHIEF if key in known), None)
     if found is None:
         raise ConfigError(
-            f"dynamics: metrics.jsonl has none of {', '.join(CHIEF)}; name a figure with --metric, "
+            f"dynamics: metrics.jsonl has none of {', '.join(CHIEF)}; name a metric with --metric, "
             f"{nearest('role/reward', known)}"
         )
     return found
@@ -161,11 +150,11 @@ def chief(figures: Mapping[int, Mapping[str, float]], metric: str | None) -> str
 
 def by_role(
     steps: Steps,
-    base: Mapping[str, PreTrainedModel],
+    base: "Mapping[str, PreTrainedModel]",
     *,
     seed: int = 0,
 ) -> dict[str, dict[int, dict[str, float]]]:
-    """The figures of each role at each step, diversity of equally much at all of them."""
+    """Return the metrics of each role at each step; diversity uses equal sizes at all steps."""
     turns: dict[str, dict[int, list[Turn]]] = {}
     proposers = set()
     for step, episodes in steps:
@@ -178,13 +167,13 @@ def by_role(
     found: dict[str, dict[int, dict[str, float]]] = {}
     for role, at in turns.items():
         count = min(len(each) for each in at.values())
-        # Drawn at random, so that equal size does not mean the first of the step's tasks.
+        # A random order, so that equal size does not select the first tasks of a step.
         drawn = {
             step: Random(f"{seed}-{step}").sample(each, len(each)) for step, each in at.items()
         }
         budget = min(sum(len(turn.text.split()) for turn in each) for each in at.values())
         found[role] = {
-            step: figures_of(at[step], drawn[step], base, count=count, words=budget) for step in at
+            step: metrics_of(at[step], drawn[step], base, count=count, words=budget) for step in at
         }
         actions = {step: [t.action or "" for t in each[:count]] for step, each in drawn.items()}
         alike = likeness(actions, most=MOST_TURNS, proposals=role in proposers, seed=seed)
@@ -193,15 +182,23 @@ def by_role(
     return found
 
 
-def figures_of(
+def metrics_of(
     turns: Sequence[Turn],
     drawn: Sequence[Turn],
-    base: Mapping[str, PreTrainedModel],
+    base: "Mapping[str, PreTrainedModel]",
     *,
     count: int,
     words: int,
 ) -> dict[str, float]:
-    """Of one role at one step; `drawn` are the same turns in random order."""
+    """Return the metrics of one role at one step.
+
+    Args:
+        turns: Turns of the role.
+        drawn: The same turns in random order.
+        base: Policy to its untrained model.
+        count: Number of actions for the diversity of actions.
+        words: Number of words for the diversity of words.
+    """
     spoken = [word for turn in drawn for word in turn.text.split()][:words]
     _, k3, surprisal = drift(drawn[:MOST_TURNS], base)
     return {
@@ -238,3 +235,20 @@ def _curves(rows: Rows) -> list[CurvePlot]:
         if series:
             drawings.append(CurvePlot(title=title, x=steps, series=series, bands={}))
     return drawings
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    episodes = recorded_episodes(options.run)  # raises before a model is loaded
+    base = untrained(options.run)
+    return study(options.run, episodes, base, metric=options.metric, seed=options.seed)
+
+
+MEASURE = Measure(
+    name="dynamics",
+    help="records of a run by step: cycles, diversity, drift of language, length",
+    target="run",
+    run=from_options,
+    options=(METRIC, SEED),
+)
+"""The measure `dynamics` of the command line."""

@@ -1,32 +1,34 @@
-"""Influence of messages: how far words move what the others do, by counterfactuals.
+"""Influence of messages: the causal effect of words on the moves of the listeners.
 
-**Definition.** For a listener that is about to move and sees y besides the words m that it has just
-heard: the weighted Jensen-Shannon divergence H(p) - sum_m w(m) H(p(.|y, do m)) of its chances to
-move, p their mean under w. With w the words that the speaker says in other episodes, it is positive
-*listening*: nats of its move that words decide. With w what the speaker would say again in the very
-same place, it is the one-step *causal influence of communication* (CIC), 0 for a speaker that
-always says the same there. *Change* is the mean total variation between the moves under two
-independent draws of other episodes' words. Positive *signalling* is the mutual information of the
-first words and what their speaker saw; listening is needed for communication, signalling alone is
-not.
+**Definition.** A listener is about to move; it sees y and has just heard the words m. Its influence
+is the weighted Jensen-Shannon divergence H(p) - sum_m w(m) H(p(.|y, do m)) of its move
+probabilities, with p their mean under the weights w. If w are the words of the speaker in other
+episodes, this is positive *listening*: the nats of the move that the words decide. If w are the
+words that the speaker would say when asked again in the same situation, it is the one-step *causal
+influence of communication* (CIC), which is 0 for a speaker that always says the same there.
+*Change* is the mean total variation distance between the moves under two independent draws of other
+episodes' words. Positive *signalling* is the mutual information of the first words and their
+speaker's observation. Communication needs listening; signalling alone is not communication.
 
 **Source.** Lowe et al. 2019, 1903.05168 (whose released code does not renormalise the mean, which
 makes every value too large by the logarithm of the number of words); Jaques et al. 2019,
 1810.08647.
 
-**Estimator.** Everything but the words is fixed: the recorded moves are played again, one agent's
-words replaced in the listener's own view. Chances are read exactly from the listener's policy,
-given that it moves legally. The bootstrap of listening and change draws episodes again with what
-was said in them, so that the pool of words varies too; the bias from the pool's size is
-estimated from the resamples and removed. Only words that were said are tried, so both are still
-biased down. CIC with M draws is too small by about 1 / M; the jackknife over the draws corrects
-that. All are about these tasks. Mutual information is the jackknife's, tested by permutations.
+**Estimator.** Everything except the words is fixed: the recorded moves are played again, with one
+agent's words replaced in the listener's own view. The probabilities are read exactly from the
+listener's policy, conditioned on legal moves. The bootstrap of listening and change draws episodes
+with their words, so the pool of words varies too. The bias from the size of the pool is estimated
+from the resamples and removed. Only words that occurred are tried, so both are still biased down.
+CIC with M draws is too small by about 1 / M; the jackknife over the draws corrects this. All
+intervals are about these tasks. The mutual information is the jackknife estimate with a permutation
+test.
 
-**Limits.** Words that move a listener may as well mislead it: read it with `ablate`. Only moves of
-the stage right after the words, of listeners whose legal moves are listed (`legal`) and whose role
-has memory=none, can be read; of other words, at most 32 different ones are tried.
+**Limits.** Words that move a listener may also mislead it: read the result with `ablate`. Only
+moves of the stage right after the words can be read, and only of listeners with listed legal moves
+(`legal`) and a role with memory=none. At most 32 different words are tried.
 """
 
+import argparse
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -40,6 +42,7 @@ from selfplay.rng import derive
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.study.communication import HeardMessage, heard_by, intact, through
 from selfplay.study.matches import StudyMatches
+from selfplay.study.measure import PLAYING, Measure, measure_one
 from selfplay.study.measures.message_ablation import check_speaks, examples
 from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import IntervalPlot
@@ -47,25 +50,25 @@ from selfplay.study.policy_probs import read
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Estimate, divide, mean
 from selfplay.study.stats.mutual_information import mutual_information
-from selfplay.types import Action, Episode, InformationSet, Observation
+from selfplay.types import Action, Episode, InformationSet, Observation, role_of
 
 MOST_WORDS = 32
-"""Different words that are tried at each place."""
-OTHERS = "only words that were said are tried"
+"""Largest number of different messages that are tried in each situation."""
+OTHERS = "only words that occurred are tried"
 REDRAWS = 16
-"""M: how often a speaker is asked again in the same place."""
+"""M, the number of times that a speaker is asked again in the same situation."""
 
-Measure: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""([M, A] chances, [..., M] weights of the rows) to [...] values."""
+InfluenceFunction: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Function of ([M, A] probabilities, [..., M] weights of the rows) to [...] values."""
 
 Chances: TypeAlias = Callable[[str, Observation], Mapping[str, float]]
-"""(agent, what it sees) to the chance of each legal move."""
+"""Function of (agent, observation) to the probability of each legal move."""
 
 
 def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None = None) -> Result:
-    """Play, and ask what would have been done on hearing something else.
+    """Play, and read the listeners' probabilities under other words.
 
-    `chances` reads the listeners; they are read off their models where None.
+    `chances` gives these probabilities; None reads them from the models.
     """
     seating = player.seats(games.agents)
     record: list[HeardMessage] = []
@@ -74,7 +77,7 @@ def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None =
     unread = set() if chances else {a for a, name in seating.items() if name not in games.models}
     read_by = chances or exactly(games, seating)
     found = _Counterfactuals(games, seating, episodes, record, read_by, unread=unread)
-    # The tasks are fixed: a resample without a state would also lack the words for it.
+    # The tasks are fixed: a resample without a task would also lack the words for it.
     draws = games.draws(episodes, given=True)
     begins = min(words.stage for words in record)
     first: dict[str, list[HeardMessage]] = {}
@@ -113,7 +116,7 @@ def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None =
     if found.deaf:
         who = f"{', '.join(found.deaf)} of {player.label}"
         notes.append(
-            f"{who} has no model whose probabilities could be read: left out as a listener"
+            f"{who} has no model with probabilities to read, and is left out as a listener"
         )
     if not found.places and not found.deaf:
         why = "agents that hear words answer with words, so no move could be read"
@@ -126,10 +129,11 @@ def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None =
         notes.append(why)
     return Result(
         measure="influence",
-        title=f"How words move {player.label} in {games.arena().name}",
+        title=f"Influence of words on {player.label} in {games.arena().name}",
         definition="Listening: nats of a listener's move that the words of other episodes decide. "
-        "CIC: the same for what the speaker would say again in the same place. Signalling: nats "
-        "that the first words say of what their speaker saw.",
+        "CIC: the same for the words that the speaker would say again in the same situation. "
+        "Signalling: mutual information of the first words and their speaker's observation, in "
+        "nats.",
         estimates=estimates,
         tables=[examples(record)],
         drawings=[
@@ -145,20 +149,20 @@ def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None =
 
 
 def influence(chances: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Weighted Jensen-Shannon divergence in nats of [M, A] chances with [..., M] weights."""
+    """Return the Jensen-Shannon divergence in nats of [M, A] probabilities, [..., M] weights."""
     share = divide(weights, weights.sum(-1, keepdims=True))
     return np.asarray(_entropy(share @ chances) - share @ _entropy(chances))
 
 
 def change(chances: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Mean total variation between two independent draws of the [M] rows; they may coincide."""
+    """Return the mean total variation between two independent draws of rows (may coincide)."""
     share = divide(weights, weights.sum(-1, keepdims=True))
     apart = np.abs(chances[:, None] - chances[None]).sum(-1) / 2
     return np.asarray(((share @ apart) * share).sum(-1))
 
 
 def redrawn(chances: np.ndarray, counts: np.ndarray) -> float:
-    """Influence of words that were drawn `counts` [M] times, from [M, A] probabilities of moves.
+    """Return the influence of words from [M, A] move probabilities and the [M] counts of words.
 
     The jackknife over the draws corrects the bias of few draws. NaN for fewer than two draws.
     """
@@ -177,28 +181,34 @@ def _entropy(chances: np.ndarray) -> np.ndarray:
 
 
 def signalling(name: str, words: Sequence[HeardMessage]) -> Estimate:
-    """Mutual information of what was said and what its speaker saw."""
+    """Return the mutual information of messages and their speaker's observations."""
     return mutual_information(name, [w.seen for w in words], [w.text for w in words])
 
 
 def exactly(games: StudyMatches, seating: Mapping[str, str]) -> Chances:
-    """Reads the listeners' models; raises ConfigError for what cannot be read."""
+    """Return a function that reads the listeners' models.
+
+    It raises ConfigError for a listener without listed legal moves or without a model.
+    """
 
     def chances(agent: str, observation: Observation) -> Mapping[str, float]:
         legal = observation.fields.get("legal")
         if not legal:
             raise ConfigError(
-                f"influence: the moves of {agent} in {games.arena().name} are not listed, so that "
-                "their chances cannot be read; measure a game whose views have `legal`, such as "
+                f"influence: the moves of {agent} in {games.arena().name} are not listed, so their "
+                "probabilities cannot be read; measure a game whose views have `legal`, such as "
                 "arena=signal; `ablate` needs no such list"
             )
         policy = seating[agent]
         if policy not in games.models:
-            raise ConfigError(f"influence: policy {policy!r} has no model to read chances from")
+            raise ConfigError(
+                f"influence: policy {policy!r} has no model, so its probabilities cannot be read; "
+                "name a player with models"
+            )
         actions = {action: number for number, action in enumerate(legal)}
         where = InformationSet(key="", agent=agent, observation=observation, actions=actions)
         seat = games.seat(policy, agent)
-        (choice,) = read([where], seats={agent.rpartition("_")[0]: seat}, models=games.models)
+        (choice,) = read([where], seats={role_of(agent): seat}, models=games.models)
         numbers = choice.chances()
         return {action: numbers[number] for action, number in actions.items()}
 
@@ -206,7 +216,7 @@ def exactly(games: StudyMatches, seating: Mapping[str, str]) -> Chances:
 
 
 class _Counterfactuals:
-    """The places of all episodes in which somebody moves right after words."""
+    """All situations in which an agent moves right after a message, and their counterfactuals."""
 
     def __init__(
         self,
@@ -218,7 +228,9 @@ class _Counterfactuals:
         *,
         unread: Container[str] = (),
     ) -> None:
-        """`unread` are agents whose probabilities cannot be read."""
+        """Args:
+        unread: Agents whose probabilities cannot be read.
+        """
         self.games, self.seating, self.record, self.chances = games, seating, record, chances
         self.episodes = {episode.seed: episode for episode in episodes}
         self.stages = {episode.seed: _stages(episode) for episode in episodes}
@@ -227,7 +239,7 @@ class _Counterfactuals:
             (words, listener)
             for words in record
             for listener in self._next(words)
-            # Somebody who answers with words again is read when a move comes of it.
+            # An agent that answers with words is read later, at the stage of its move.
             if listener != words.speaker and (words.seed, words.stage + 1) not in said
         ]
         self.places = [place for place in places if place[1] not in unread]
@@ -240,15 +252,15 @@ class _Counterfactuals:
 
     @property
     def most(self) -> int:
-        """The largest number of different moves that words can decide between."""
+        """Largest number of different moves that words can decide between."""
         moves = [len(chances) for chances in self._cache.values()]
         return min(max(moves, default=1), MOST_WORDS)
 
-    def under_others(self, measure: Measure) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the mean over episodes of a measure under other episodes' words.
+    def under_others(self, measure: InfluenceFunction) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the mean over episodes of an influence function under other episodes' words.
 
-        It is a function of [B, N] weights of episodes. The weights apply both to the places and to
-        the words that are drawn.
+        The result is a function of [B, N] weights of episodes. The weights apply both to the
+        situations and to the words.
         """
         numbers = {seed: number for number, seed in enumerate(self.episodes)}
         said: dict[tuple[int, str], list[tuple[int, str]]] = {}
@@ -286,7 +298,7 @@ class _Counterfactuals:
         return statistic
 
     def again(self) -> np.ndarray:
-        """[N] per episode: how much what the speaker would say again decides."""
+        """Return [N] CIC per episode: the influence of the words that the speaker would repeat."""
         drawn = self._redrawn()
         found: dict[int, list[float]] = {seed: [] for seed in self.episodes}
         for words, listener in self.places:
@@ -299,7 +311,7 @@ class _Counterfactuals:
         return np.array([mean(np.array(each)) if each else np.nan for each in found.values()])
 
     def _table(self, words: HeardMessage, listener: str, texts: Iterable[str]) -> np.ndarray:
-        """[M, A] the listener's probabilities if it hears each of these texts instead."""
+        """Return [M, A] probabilities of the listener's moves after each of these texts."""
         rows = [self._chances(words, listener, text) for text in texts]
         return np.array([[row[action] for action in rows[0]] for row in rows])
 
@@ -308,13 +320,13 @@ class _Counterfactuals:
         stages = self.stages[words.seed][: words.stage + 1]
         ear = heard_by(self.games.arena, listener, words, text, task=episode.task, stages=stages)
         view = ear.view(listener)
-        key = (listener, repr(view))  # the same view comes back in many episodes
+        key = (listener, repr(view))  # many episodes have the same view
         if key not in self._cache:
             self._cache[key] = dict(self.chances(listener, view))
         return self._cache[key]
 
     def _redrawn(self) -> dict[tuple[int, int, str], list[str]]:
-        """(episode, stage, speaker) to what it says there when asked again and again."""
+        """Return (episode, stage, speaker) to the texts of the speaker when asked again."""
         asked = dict.fromkeys((words.seed, words.stage) for words, _ in self.places)
         found: dict[tuple[int, int, str], list[str]] = {}
         for stage in sorted({stage for _, stage in asked}):
@@ -342,10 +354,25 @@ class _Counterfactuals:
 
 
 def _stages(episode: Episode) -> list[dict[str, Action | None]]:
-    """The moves of each stage."""
+    """Return the moves of each stage."""
     found: list[dict[str, Action | None]] = []
     for turn in episode.turns:
         while len(found) <= turn.stage:
             found.append({})
         found[turn.stage][turn.agent] = turn.action
     return found
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    return measure_one(options, study)
+
+
+MEASURE = Measure(
+    name="influence",
+    help="effect of words on the moves of others: listening, signalling, causal influence",
+    target="player",
+    run=from_options,
+    options=PLAYING,
+)
+"""The measure `influence` of the command line."""

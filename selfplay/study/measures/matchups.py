@@ -1,4 +1,4 @@
-"""Matchups: what players gain on each other, and what of it would be the same in other games."""
+"""Matchups: the gains of players against each other, and their noise over games."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,34 +13,34 @@ from selfplay.study.stats.bootstrap import Draws, Estimate, divide, percentiles,
 from selfplay.study.stats.empirical_game import alpha_rank, cycles, effective_diversity, sizes
 
 CLEAR = 2.0
-"""Standard deviations of its noise from which on a pair counts as beyond it."""
+"""Number of standard deviations from which on the gain of a pair counts as beyond noise."""
 MOST_NOISE = 0.5
-"""The share of the matrix that may be noise where its parts are still told apart."""
+"""Largest fraction of noise in the matrix for which its parts are estimated."""
 LEAST_KNOWN = 0.5
-"""The share of resamples that need a game of every pair: those of the others are too much alike."""
+"""Smallest fraction of resamples that must have a game of every pair."""
 ALPHAS = 2.0 ** np.arange(-8, 8)
-"""Of alpha-rank, times the largest payoff."""
+"""Values of alpha for alpha-rank, times the largest payoff."""
 
 Pays = Mapping[tuple[int, int], np.ndarray]
-"""(who sits first, who sits second) to [episodes] of half of what the first is paid more."""
+"""(player in the first seat, in the second) to [episodes] half of the difference of their pay."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matchups:
-    """The matrix, and how it would look in other games."""
+    """Matrix of gains with its resamples. `Matchups.of` makes it; `payoffs` reads it."""
 
     labels: Sequence[str]
     """[N] names of the players."""
     whole: np.ndarray
-    """[N, N] antisymmetric: what the rows gain on the columns."""
+    """[N, N] antisymmetric gains of the rows against the columns."""
     drawn: np.ndarray
-    """[resamples, N, N] the same of each resample."""
+    """[resamples, N, N] gains of each resample."""
     draws: Draws
-    """What was drawn again."""
+    """Resampling of the episodes."""
 
     @classmethod
     def of(cls, pays: Pays, draws: Draws, labels: Sequence[str]) -> "Matchups":
-        """Raises RunError where of a pair too few games did not fail."""
+        """Make the matrix. Raises RunError if too many games of a pair failed."""
         for (i, j), pay in pays.items():
             if not np.isfinite(pay).any():
                 raise RunError(f"payoffs: every game of {labels[i]} with {labels[j]} failed")
@@ -50,15 +50,15 @@ class Matchups:
         if known.mean() < LEAST_KNOWN:
             i, j = min(pays, key=lambda pair: np.isfinite(pays[pair]).sum())
             raise RunError(
-                f"payoffs: too few games of {labels[i]} with {labels[j]} did not fail to know what "
-                "is noise; play more, or leave one of them out"
+                f"payoffs: too many games of {labels[i]} with {labels[j]} failed to estimate the "
+                "noise; play more, or leave one of them out"
             )
         return cls(labels=labels, whole=whole, drawn=drawn[known], draws=draws)
 
     def estimate(
         self, name: str, statistic: Callable[[np.ndarray], np.ndarray], **more: Any
     ) -> Estimate:
-        """A continuous statistic of matrices, [B, N, N] to [B]."""
+        """Return an estimate of a continuous statistic of matrices, [B, N, N] to [B]."""
 
         def found(weights: np.ndarray) -> np.ndarray:
             return statistic(self.whole[None] if len(weights) == 1 else self.drawn)
@@ -66,7 +66,7 @@ class Matchups:
         return self.draws.of(name, found, **more)
 
     def gain(self, player: int) -> Estimate:
-        """What a player gains on the others, in the mean over them."""
+        """Return the mean gain of a player against the others."""
         others = [other for other in range(len(self.labels)) if other != player]
 
         def found(payoffs: np.ndarray) -> np.ndarray:
@@ -75,7 +75,7 @@ class Matchups:
         return self.estimate(f"{self.labels[player]} gains on the others", found, null=0.0)
 
     def ranked(self, player: int) -> Estimate:
-        """A player's share by alpha-rank, at the largest alpha."""
+        """Return a player's alpha-rank at the largest alpha."""
         alpha = float(self.alphas()[-1])
 
         def found(payoffs: np.ndarray) -> np.ndarray:
@@ -84,24 +84,24 @@ class Matchups:
         return self.estimate(f"{self.labels[player]}: alpha-rank", found)
 
     def noise(self) -> np.ndarray:
-        """[resamples, N, N] what the resamples differ by."""
+        """Return [resamples, N, N] differences of the resamples from the matrix."""
         return np.asarray(self.drawn - self.whole)
 
     def clear(self) -> np.ndarray:
-        """[N, N] standard deviations of its noise that each entry is away from 0."""
+        """Return [N, N] distances of the entries from 0, in standard deviations of their noise."""
         spread = self.drawn.std(axis=0)
         spread = np.where(spread < 1e-12, 0.0, spread)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.nan_to_num(np.abs(self.whole) / spread, nan=0.0, posinf=math.inf)
 
     def alphas(self) -> np.ndarray:
-        """Those of alpha-rank, per unit of payoff."""
+        """Return the values of alpha per unit of payoff."""
         return np.asarray(ALPHAS / (np.abs(self.whole).max() or 1.0))
 
 
 def shape(found: Matchups, mixture: np.ndarray) -> list[Estimate]:
-    """Order or circles: the parts of the matrix, cycles and diversity."""
-    told: dict[str, Any] = {"unit": found.draws.unit, "count": found.draws.count}
+    """Return the estimates of order and cycles: transitive part, 3-cycles and diversity."""
+    details: dict[str, Any] = {"unit": found.draws.unit, "count": found.draws.count}
     diversity = Estimate(
         name="effective diversity",
         value=effective_diversity(found.whole, mixture),
@@ -110,7 +110,7 @@ def shape(found: Matchups, mixture: np.ndarray) -> list[Estimate]:
         notes="jumps with the Nash mixture: no interval"
         if np.isfinite(mixture).all()
         else "no solver found the Nash mixture",
-        **told,
+        **details,
     )
     if len(found.labels) < 3:
         return [diversity]
@@ -126,19 +126,19 @@ def shape(found: Matchups, mixture: np.ndarray) -> list[Estimate]:
         value=ordered / every if every else math.nan,
         direction="biased_down" if every and ordered / every > floor else "biased_up",
         null=floor,
-        notes=f"of noise alone {number(least)} to {number(most)}" if noise else "",
-        **told,
+        notes=f"noise alone: {number(least)} to {number(most)}" if noise else "",
+        **details,
     )
 
     def parts(weights: np.ndarray) -> np.ndarray:
-        # A resample has the noise of the games and that of the draw.
+        # A resample has the noise of the games and the noise of the resampling.
         times, payoffs = (1, found.whole[None]) if len(weights) == 1 else (2, found.drawn)
         part, rest = sizes(payoffs)
         rest = rest - times * noise
         known = (rest > 0) & (share <= MOST_NOISE)
         return np.where(known, divide(part - times * ordered_noise, rest), np.nan)
 
-    why = "" if every else "nobody gains anything on anybody"
+    why = "" if every else "no player gains anything against any other"
     if share > MOST_NOISE:
         why = "most of the matrix is noise: play more games"
     beats = found.whole > 0
@@ -147,27 +147,33 @@ def shape(found: Matchups, mixture: np.ndarray) -> list[Estimate]:
     return [
         found.draws.of("transitive share, noise taken off", parts, notes=why),
         seen,
-        Estimate(name="noise, share of the matrix", value=share, null=1.0, notes=why, **told),
+        Estimate(name="noise, fraction of the matrix", value=share, null=1.0, notes=why, **details),
         Estimate(
             name="3-cycles",
             value=len(list(cycles(beats))),
             direction="biased_up",
             notes=triples,
-            **told,
+            **details,
         ),
         Estimate(
             name="3-cycles beyond noise",
             value=len(list(cycles(clear))),
             direction="biased_down",
             notes=f"{triples}; each of its pairs by {CLEAR:g} standard deviations",
-            **told,
+            **details,
         ),
         diversity,
     ]
 
 
 def _matrix(pays: Pays, weights: np.ndarray, count: int) -> np.ndarray:
-    """[B, N, N] what rows gain on columns, in the mean over seats, under [B, episodes] weights."""
+    """Return [B, N, N] gains of rows against columns, averaged over the seats.
+
+    Args:
+        pays: See `Pays`.
+        weights: [B, episodes] weights of the episodes.
+        count: Number N of players.
+    """
     found = np.zeros((len(weights), count, count))
     for (i, j), pay in pays.items():
         found[:, i, j] = weighted(weights, pay)

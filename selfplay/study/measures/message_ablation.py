@@ -1,23 +1,27 @@
-"""Ablation of messages: what the team loses when words no longer reach the others.
+"""Ablation of messages: the loss of the team when the original words do not reach the others.
 
-**Definition.** The mean of R(intact) - R(ablated) over episodes that are the same but for what is
-heard. drop: nothing is heard. shuffle: the words of another episode of the batch are heard, by a
-random derangement, so that the words stay in the language and lose their occasion. replace: words
-of an episode of another task are heard, a lie in the speaker's own language. A speaker's n-th
-words are replaced by its n-th words in the other episode, at whatever stage it said them, because
-the order of speaking may differ. If it spoke fewer than n times there, nothing is heard; the
-fraction of such words is reported. Speakers keep what they said in view in all three.
+**Definition.** The mean of R(intact) - R(ablated) over episodes that differ only in the messages
+that are heard. drop: nothing is heard. shuffle: the messages of another episode of the batch are
+heard, by a random derangement, so the language is intact but the messages do not fit the situation.
+replace: messages of an episode of another task are heard, a lie in the speaker's own language. A
+speaker's n-th message is replaced by its n-th message in the other episode, regardless of the
+stage, because the order of speaking may differ. If the speaker has fewer than n messages there,
+nothing is heard; the fraction of such messages is reported. In all three ablations, speakers still
+see their own original words.
 
 **Source.** Causal tests of emergent communication as in Lowe et al. 2019, 1903.05168.
 
 **Estimator.** Paired differences over the same tasks, seeds and samples of the first words, with
-the bootstrap of `intervals`, cut at the range of the metric in these games. Unbiased for these
-policies.
+the bootstrap of `selfplay.study.stats.bootstrap`, cut at the range of the metric in these games.
+Unbiased for these policies.
 
-**Limits.** What is heard under drop is something that no agent was trained on: an effect of drop
-without one of shuffle says that the form broke, not that information was used. No effect is no
-proof of no communication: what is said may be known anyway. Words are replaced in all rounds.
+**Limits.** No agent was trained with the silence of drop. An effect of drop without an effect of
+shuffle therefore shows that the form of the prompt broke, not that information was used. The
+absence of an effect does not prove the absence of communication: the listeners may already know
+the content. Messages are replaced in all rounds.
 """
+
+import argparse
 
 import numpy as np
 
@@ -25,6 +29,7 @@ from selfplay.errors import ConfigError
 from selfplay.rng import derive
 from selfplay.study.communication import Alter, HeardMessage, MessageSwap, intact, silent, through
 from selfplay.study.matches import StudyMatches
+from selfplay.study.measure import PLAYING, Measure, measure_one
 from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import IntervalPlot
 from selfplay.study.result import Cell, Result, Table
@@ -39,7 +44,7 @@ MEANING = {
 }
 
 MOST_UNMATCHED = 0.05
-"""Fraction of words without a counterpart above which a note says so."""
+"""Fraction of messages without a counterpart above which a note reports it."""
 
 
 def study(games: StudyMatches, player: StudyPlayer) -> Result:
@@ -59,7 +64,7 @@ def study(games: StudyMatches, player: StudyPlayer) -> Result:
         values = games.scores(ablated)
         meaning = MEANING[name]
         if isinstance(alter, MessageSwap):
-            meaning += f"; {100 * alter.unmatched:.3g} % of words found none and were silence"
+            meaning += f"; {100 * alter.unmatched:.3g} % of words had no counterpart: silence"
             unmatched[name] = alter.unmatched
         bounds = differences(span_of([whole, values]))
         estimates.append(
@@ -68,27 +73,27 @@ def study(games: StudyMatches, player: StudyPlayer) -> Result:
         rows.append(_row(name, draws, values))
     if len(games.metrics) > 1 and not any(np.any([e.value, e.low, e.high]) for e in estimates):
         notes.append(
-            f"{games.metrics[0]} is the same in every episode, whatever is heard; if it is settled "
-            f"before anybody hears, name another, such as --metric {games.metrics[1]}"
+            f"{games.metrics[0]} is the same in every episode, whatever is heard; if it is decided "
+            f"before any message, name another metric, such as --metric {games.metrics[1]}"
         )
     if "replace" not in (row[0] for row in rows):
-        notes.append("replace needs episodes of two tasks, and these are of one: left out")
+        notes.append("replace is left out: it needs episodes of two tasks, and there is one task")
     notes += [
-        f"{name}: {100 * fraction:.3g} % of words found no words of their speaker in the other "
-        "episode, so that they were silence: read it with drop"
+        f"{name}: {100 * fraction:.3g} % of words had no counterpart in the other episode and were "
+        "replaced by silence: compare with drop"
         for name, fraction in unmatched.items()
         if fraction > MOST_UNMATCHED
     ]
     return Result(
         measure="ablate",
-        title=f"What words are worth to {player.label} in {games.arena().name}",
+        title=f"Value of words to {player.label} in {games.arena().name}",
         definition=f"{games.metrics[0]} intact less {games.metrics[0]} when the others hear "
-        "nothing (drop), what was said in another episode (shuffle), or what was said of another "
-        "task (replace).",
+        "nothing (drop), the words of another episode (shuffle), or the words of an episode of "
+        "another task (replace).",
         estimates=estimates,
         tables=[
             Table(
-                title=f"{games.metrics[0]} by what is heard",
+                title=f"{games.metrics[0]} by ablation",
                 columns=["heard", games.metrics[0], "low", "high"],
                 rows=[_row("intact", draws, whole), *rows],
             ),
@@ -96,7 +101,7 @@ def study(games: StudyMatches, player: StudyPlayer) -> Result:
         ],
         drawings=[
             IntervalPlot(
-                title=f"Lost of {games.metrics[0]}, with 95 % intervals",
+                title=f"Loss of {games.metrics[0]}, with 95 % intervals",
                 estimates=estimates,
                 null=0.0,
             )
@@ -109,7 +114,7 @@ def study(games: StudyMatches, player: StudyPlayer) -> Result:
 def ablations(
     episodes: list[Episode], record: list[HeardMessage], *, seed: int
 ) -> dict[str, Alter]:
-    """What is heard in place of the words of each of these episodes."""
+    """Return the ablations that are possible for these episodes."""
     tasks = {episode.seed: episode.task.id for episode in episodes}
     found: dict[str, Alter] = {"drop": silent}
     if len(tasks) > 1:
@@ -120,14 +125,14 @@ def ablations(
 
 
 def derangement(seeds: list[int], *, seed: int) -> dict[int, int]:
-    """Each to another one: all of them in a random ring, so that none is its own partner."""
+    """Return a partner for each seed: a random ring, so that no seed is its own partner."""
     order = np.random.default_rng(derive(seed, "shuffle")).permutation(len(seeds))
     ring = [seeds[place] for place in order]
     return dict(zip(ring, [*ring[1:], ring[0]], strict=True))
 
 
 def strangers(tasks: dict[int, str], *, seed: int) -> dict[int, int]:
-    """Each to a random one whose task is another."""
+    """Return for each seed a random seed of another task."""
     rng = np.random.default_rng(derive(seed, "replace"))
     others = {
         task: [each for each, other in tasks.items() if other != task]
@@ -137,16 +142,16 @@ def strangers(tasks: dict[int, str], *, seed: int) -> dict[int, int]:
 
 
 def check_speaks(games: StudyMatches, record: list[HeardMessage], measure: str) -> None:
-    """Raise ConfigError where nobody has said anything to anybody."""
+    """Raise ConfigError if there was no message."""
     if not record:
         raise ConfigError(
-            f"{measure}: in {games.arena().name}, as this run configures it, no move is words to "
-            "others; measure a game that has them, such as arena=signal or arena=debate"
+            f"{measure}: in {games.arena().name}, as this run configures it, no move is a message "
+            "to others; measure a game with messages, such as arena=signal or arena=debate"
         )
 
 
 def broken(name: str, episodes: list[Episode]) -> list[str]:
-    """A line about the episodes that failed under an ablation."""
+    """Return a line about the episodes that failed under an ablation; [] if none failed."""
     errors = [episode.error for episode in episodes if episode.error]
     if not errors:
         return []
@@ -154,14 +159,14 @@ def broken(name: str, episodes: list[Episode]) -> list[str]:
 
 
 def examples(record: list[HeardMessage], most: int = 12) -> Table:
-    """The commonest words, with what their speakers saw."""
+    """Return a table of the commonest messages with their speakers' observations."""
     counts: dict[tuple[str, str, str], int] = {}
     for words in record:
         key = (words.speaker, words.seen[:80], words.text[:80])
         counts[key] = counts.get(key, 0) + 1
     common = sorted(counts.items(), key=lambda item: -item[1])[:most]
     return Table(
-        title="What was said most",
+        title="Most frequent messages",
         columns=["speaker", "saw", "said", "times"],
         rows=[[*key, count] for key, count in common],
     )
@@ -170,3 +175,18 @@ def examples(record: list[HeardMessage], most: int = 12) -> Table:
 def _row(name: str, draws: Draws, values: np.ndarray) -> list[Cell]:
     found = draws.mean(name, values)
     return [name, found.value, found.low, found.high]
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    return measure_one(options, study)
+
+
+MEASURE = Measure(
+    name="ablate",
+    help="loss when messages are dropped, shuffled or replaced",
+    target="player",
+    run=from_options,
+    options=PLAYING,
+)
+"""The measure `ablate` of the command line."""

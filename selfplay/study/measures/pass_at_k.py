@@ -1,32 +1,32 @@
-"""pass@k of the policy before and after training: sharper, or able to do more?
+"""pass@k before and after training: sharpening, or new abilities?
 
-**Definition.** pass@k of a task is the chance that one of k samples is right; the mean over tasks
-is reported for k = 1, 2, 4, ... up to the number of samples. Trained above untrained at small k and
-below at large k is sharpening; above at every k, with tasks that the untrained policy never solves,
-is a candidate for discovery. A task is newly solvable (or no longer) where all samples of one are
-wrong and Fisher's exact test tells the two apart at a false discovery rate of 5 %. majority@k is
-the chance that the answer which most of k samples give is right, ties split: what one gets of k
-samples without knowing which is right. Cover@tau is the share of tasks of which at least that share
-of the samples is right.
+**Definition.** pass@k of a task is the probability that at least one of k samples is right. The
+mean over tasks is reported for k = 1, 2, 4, ... up to the number of samples. A trained curve above
+the untrained one at small k and below it at large k is sharpening. A trained curve above at every
+k, with tasks that the untrained policy never solves, is a candidate for discovery. A task is newly
+solvable if all samples of the untrained policy are wrong and Fisher's exact test separates the
+policies at a false discovery rate of 5 %; a task is no longer solvable in the opposite case.
+majority@k is the probability that the most frequent answer of k samples is right, with ties split:
+the accuracy of k samples without a verifier. Cover@tau is the fraction of tasks with at least the
+fraction tau of right samples.
 
 **Source.** Chen et al. 2021, 2107.03374, for the estimator; Yue et al. 2025, 2504.13837, for the
 question; Wang et al. 2022, 2203.11171, for the vote; 2510.08325 for Cover@tau.
 
-**Estimator.** 1 - C(n - c, k) / C(n, k) of n samples with c right: unbiased for k <= n, and never
-extrapolated. majority@k is the mean over all C(n, k) subsets, counted exactly. Tasks are drawn
-again for the interval, all samples of one together.
+**Estimator.** 1 - C(n - c, k) / C(n, k) for n samples with c right: unbiased for k <= n, and never
+extrapolated. majority@k is the exact mean over all C(n, k) subsets. The interval draws tasks again,
+with all their samples.
 
-**Limits.** Votes need answers that mean the same where they are the same text, and only then: the
-arena says which are (`Arena.canonical_answer`), and other tasks have no majority@k, such as those
-whose answers are programs. A sample that holds no answer has no vote; where none votes nobody is
-right. Cover@tau is of n samples, and of more of them another figure. "Not found in n samples" is
-not "cannot": with none of n right the chance may be as high as 1 - 0.05^(1/n). With few possible
-answers guessing alone makes pass@k rise. The same temperature is not the same diversity for both. A
-verifier that errs makes large k look good.
-
-The vote of k samples: how often most of them are right, counted over all subsets of k.
+**Limits.** Votes need canonical answers: two answers mean the same if and only if their texts are
+equal. The arena provides them (`Arena.canonical_answer`); other tasks, such as those whose answers
+are programs, have no majority@k. A sample without an answer does not vote; without any vote the
+result is wrong. Cover@tau depends on the number n of samples. "Not found in n samples" is not
+"cannot": if none of n samples is right, the probability may be as high as 1 - 0.05^(1/n). With few
+possible answers, guessing alone makes pass@k rise. The same temperature does not give the same
+diversity to both policies. A verifier with errors makes large k look good.
 """
 
+import argparse
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,17 @@ import numpy as np
 
 from selfplay.errors import ConfigError, nearest
 from selfplay.study.matches import StudyMatches
-from selfplay.study.players import StudyPlayer
+from selfplay.study.measure import (
+    CHANGES,
+    EVALUATION,
+    METRIC,
+    ROLE,
+    SAMPLES,
+    SEED,
+    Measure,
+    open_games,
+)
+from selfplay.study.players import Reference, StudyPlayer
 from selfplay.study.plots import CurvePlot
 from selfplay.study.result import Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, benjamini_hochberg
@@ -46,19 +56,19 @@ from selfplay.types import Episode, Status, Turn
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerVotes:
-    """What the samples of a task answered. Those that held no answer are in neither list."""
+    """Votes of a task's samples; samples without an answer are in neither list."""
 
     right: Sequence[int]
-    """How many samples gave each right answer."""
+    """Number of samples of each right answer."""
     wrong: Sequence[int]
-    """The same of wrong ones."""
+    """Number of samples of each wrong answer."""
 
 
 def ballots(answers: Sequence[tuple[str | None, bool]]) -> AnswerVotes | None:
-    """The votes of a task's samples, (answer, right) each; "" is no answer.
+    """Return the votes of a task's samples, given as (answer, right); "" is no answer.
 
-    None where votes are no figure: an answer that cannot be compared (None), or rightness that is
-    not of the answer: one text both right and wrong, or right without an answer.
+    Return None if votes are not defined: an answer cannot be compared (None), one text is both
+    right and wrong, or a sample is right without an answer.
     """
     right = Counter(text for text, good in answers if good)
     wrong = Counter(text for text, good in answers if not good)
@@ -70,12 +80,12 @@ def ballots(answers: Sequence[tuple[str | None, bool]]) -> AnswerVotes | None:
 
 
 def majority_at_k(voted: AnswerVotes, samples: int, k: int) -> float:
-    """The chance that k of the samples, drawn without replacement, elect a right answer.
+    """Return the probability that k samples, drawn without replacement, elect a right answer.
 
-    The answer of the most wins, of several with equally many one at random. Samples without an
-    answer are drawn but do not vote; nobody wins where none votes. Exact up to rounding: counts
-    of the answers among k drawn are independent binomials, given that they add up to k. NaN for k
-    beyond the samples.
+    The most frequent answer wins; a tie is broken at random. Samples without an answer are drawn
+    but do not vote, and without votes no answer wins. The result is exact up to rounding: the
+    counts of the answers among the k samples are independent binomials, conditioned on the sum k.
+    NaN for k larger than the number of samples.
     """
     if not 1 <= k <= samples:
         return math.nan
@@ -94,10 +104,12 @@ def majority_at_k(voted: AnswerVotes, samples: int, k: int) -> float:
 def _tied(
     others: Sequence[int], silent: int, most: int, drawn: int, of: tuple[int, int]
 ) -> np.ndarray:
-    """[T] the chance that t other answers have `most` votes and none has more, where `drawn`
-    samples are theirs or silent."""
+    """Return [T] probabilities that t other answers have `most` votes and none has more.
+
+    `drawn` samples have these other answers or no answer.
+    """
     found = np.zeros((drawn // most + 1, drawn + 1))
-    # Those that cannot have as many are one crowd: so many different wrong answers cost nothing.
+    # Answers that cannot reach `most` are merged, so many different wrong answers cost nothing.
     crowd = silent + sum(count for count in others if count < most)
     found[0] = [_chance(crowd, x, of) for x in range(drawn + 1)]
     for count in filter(most.__le__, others):
@@ -114,8 +126,10 @@ def _tied(
 
 
 def _chance(count: int, drawn: int, of: tuple[int, int]) -> float:
-    """Of `drawn` successes in `count` trials. Any chance of a success would do; near k of n the
-    sums stay far from the smallest numbers there are."""
+    """Return the probability of `drawn` successes in `count` trials.
+
+    Any probability of success gives the same result; one near k of n avoids underflow.
+    """
     if drawn > count:
         return 0.0
     n, k = of
@@ -125,29 +139,29 @@ def _chance(count: int, drawn: int, of: tuple[int, int]) -> float:
 
 
 RIGHT = "correct"
-"""The verdict of a right answer."""
+"""Verdict of a right answer."""
 RATE = 0.05
 """False discovery rate."""
 TAUS = (0.25, 0.5, 0.75, 1.0)
-"""Shares of right samples for Cover@tau."""
+"""Fractions of right samples for Cover@tau."""
 
 Places: TypeAlias = Sequence[float]
 Lines: TypeAlias = Mapping[str, Sequence[Estimate]]
-"""Player to its figure at each place."""
+"""Player to its estimate at each k or tau."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptCounts:
-    """What samples of each task came to."""
+    """Outcomes of the samples of each task. `counts` makes it; the curves read it."""
 
     tasks: Sequence[str]
-    """[T] ids."""
+    """[T] ids of the tasks."""
     samples: np.ndarray
-    """[T] n."""
+    """[T] number n of samples."""
     right: np.ndarray
-    """[T] c."""
+    """[T] number c of right samples."""
     voted: Sequence[AnswerVotes | None] = ()
-    """[T] what the samples answered; None where answers cannot be compared as text."""
+    """[T] votes of the samples; None if answers cannot be compared as text."""
 
 
 def study(
@@ -158,19 +172,19 @@ def study(
     samples: int,
     role: str | None = None,
 ) -> Result:
-    """Sample every task of the games by both players."""
+    """Sample every task of the games with both players, and compare."""
     if not games.tasks:
         raise ConfigError(
-            "passk: this run has no evaluation, and default tasks are never the same twice; name a "
+            "passk: this run has no evaluation, and default tasks differ in every episode; name a "
             "run whose evaluation has a list of tasks"
         )
     asked = [seat for name, seat in games.seats.items() if role in (None, name)]
     if asked and all(seat.temperature == 0 for seat in asked):
         raise ConfigError(
-            "passk: this evaluation is greedy (temperature 0), so that all samples of a task are "
-            "one; name one that samples, with --evaluation"
+            "passk: this evaluation is greedy (temperature 0), so all samples of a task are equal; "
+            "name one that samples, with --evaluation"
         )
-    if role is None:  # what cannot be counted is refused before all of it is played
+    if role is None:  # raises before all games are played
         counts(games, games.rollout().run(games.jobs(trained.seats(games.agents), count=1)))
     games.episodes = len(games.tasks) * samples
     found = {
@@ -180,11 +194,11 @@ def study(
     after, before = found[trained.label], found[base.label]
     most = int(min(after.samples.min(), before.samples.min()))
     if most < 1:
-        games.record()  # refuses a metric that no episode has
+        games.record()  # raises for a metric that no episode has
         having = f"an answer of {role}" if role else games.metrics[0]
         raise ConfigError(
-            f"passk: a task has no sample that was played to its end and has {having}; name an "
-            "evaluation all of whose tasks have it, with --evaluation"
+            f"passk: a task has no finished sample with {having}; name an evaluation in which all "
+            "tasks have it, with --evaluation"
         )
     ks = [2**power for power in range(most.bit_length()) if 2**power <= most]
     draws = Draws(tasks=after.tasks, seed=games.seed)
@@ -214,14 +228,15 @@ def study(
     return Result(
         measure="passk",
         title=f"pass@k of {trained.label} and {base.label} in {games.arena().name}",
-        definition="The chance that at least one of k samples is right, and that the answer of the "
-        "most of them is. Better at small k alone is sharpening; better at every k is more.",
+        definition="pass@k: the probability that at least one of k samples is right. majority@k: "
+        "the probability that their most frequent answer is right. Better only at small k is "
+        "sharpening; better at every k is a sign of new abilities.",
         estimates=[*gains, _count("newly solvable tasks", new), _count("no longer solvable", lost)],
         tables=[
             *(_table(title, "k", ks, lines) for title, lines in shown.items()),
-            _table("Cover@tau: tasks with this share of right samples", "tau", TAUS, covered),
+            _table("Cover@tau: tasks with this fraction of right samples", "tau", TAUS, covered),
             Table(
-                title="Tasks by what was found",
+                title="Tasks by outcome",
                 columns=["", "tasks", "never solved", "always solved"],
                 rows=[
                     [
@@ -252,8 +267,8 @@ def study(
         notes=[
             *games.notes,
             f"the untrained curve reaches the trained one {crosses}",
-            f"a task of which none of {most} samples is right may still be solved with a chance of "
-            f"up to {1 - 0.05 ** (1 / most):.3g}",
+            f"a task without a right answer in {most} samples may still be solved with a "
+            f"probability of up to {1 - 0.05 ** (1 / most):.3g}",
             *_incomparable(comparable),
         ],
     )
@@ -269,7 +284,7 @@ def _table(title: str, head: str, at: Places, lines: Lines) -> Table:
 
 
 def _incomparable(comparable: Sequence[bool]) -> list[str]:
-    """The note on tasks without majority@k."""
+    """Return the note on tasks without majority@k."""
     left = len(comparable) - sum(comparable)
     if not left:
         return []
@@ -280,13 +295,13 @@ def _incomparable(comparable: Sequence[bool]) -> list[str]:
 def counts(
     games: StudyMatches, episodes: Sequence[Episode], *, role: str | None = None
 ) -> AttemptCounts:
-    """How many samples of each task were right: episodes, or first answers of a role's agents.
+    """Count the right samples of each task: episodes, or first answers of a role's agents.
 
-    A later answer knows the first, and what others said of it: it is no sample of its own.
+    A later answer depends on the first one and on the words of others, so it is not a sample.
     """
     known = {turn.role for episode in episodes for turn in episode.turns}
     if role is not None and role not in known:
-        raise ConfigError(f"--role {role}: nobody of that role answers; {nearest(role, known)}")
+        raise ConfigError(f"--role {role}: no agent has this role; {nearest(role, known)}")
     samples: dict[str, list[tuple[str | None, bool]]] = {task.id: [] for task in games.tasks}
     arena = games.arena()
 
@@ -298,19 +313,19 @@ def counts(
         judged = {turn.role for e in episodes for turn in e.turns if "verdict" in turn.info}
         answers = f", or whose answers count (--role {max(judged)})" if judged else ""
         raise ConfigError(
-            f"passk: {games.metrics[0]} of an episode is not 0 or 1, so that no sample is right or "
+            f"passk: {games.metrics[0]} of an episode is not 0 or 1, so no sample is right or "
             f"wrong; name a metric that is (--metric){answers}"
         )
     for episode, score in zip(episodes, scores, strict=True):
-        if episode.status is Status.FAILED or np.isnan(score):  # what was not measured is not wrong
+        if episode.status is Status.FAILED or np.isnan(score):  # not measured
             continue
         found = samples[episode.task.id]
         if role is not None:
             mine = {turn.agent: turn for turn in reversed(episode.turns) if turn.role == role}
             found += [(said(episode, t), t.info.get("verdict") == RIGHT) for t in mine.values()]
-        elif episode.status is Status.TRUNCATED:  # cut off before it answered
+        elif episode.status is Status.TRUNCATED:  # truncated before an answer
             found.append(("", score == 1.0))
-        else:  # its answer is the last word, where that is one agent's
+        else:  # the answer is the last turn, if a single agent has it
             end = max((turn.stage for turn in episode.turns), default=0)
             last = [turn for turn in episode.turns if turn.stage == end]
             found.append((said(episode, last[0]) if len(last) == 1 else None, score == 1.0))
@@ -323,7 +338,7 @@ def counts(
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:
-    """The unbiased estimate; NaN for k beyond the samples."""
+    """Return the unbiased estimate of pass@k; NaN for k larger than the number of samples."""
     if k > samples:
         return math.nan
     if samples - right < k:
@@ -332,24 +347,24 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
 
 def per_task(counted: AttemptCounts, k: float) -> np.ndarray:
-    """[T] pass@k."""
+    """Return [T] pass@k."""
     pairs = zip(counted.samples.tolist(), counted.right.tolist(), strict=True)
     return np.array([pass_at_k(n, c, int(k)) for n, c in pairs])
 
 
 def votes(counted: AttemptCounts, k: int, comparable: Sequence[bool]) -> np.ndarray:
-    """[T] majority@k; NaN of tasks that are not comparable."""
+    """Return [T] majority@k; NaN for tasks that are not comparable."""
     rows = zip(counted.voted, counted.samples.tolist(), comparable, strict=True)
     return np.array([majority_at_k(v, n, k) if v and ok else math.nan for v, n, ok in rows])
 
 
 def cover(counted: AttemptCounts, tau: float) -> np.ndarray:
-    """[T] 1 where at least this share of the samples is right."""
+    """Return [T] 1 if at least this fraction of the samples is right, else 0."""
     return (counted.right >= tau * counted.samples - 1e-9).astype(float)
 
 
 def first_crossing(trained: Sequence[float], base: Sequence[float]) -> int | None:
-    """The first place where the untrained curve is no lower, behind one where it is."""
+    """Return the first index at which the untrained curve reaches the trained one from below."""
     below = False
     for place, (mine, theirs) in enumerate(zip(trained, base, strict=True)):
         if below and theirs >= mine:
@@ -359,7 +374,7 @@ def first_crossing(trained: Sequence[float], base: Sequence[float]) -> int | Non
 
 
 def discovered(one: AttemptCounts, other: AttemptCounts) -> int:
-    """Tasks that `other` never solved and that `one` solves, by Fisher's test and q-values."""
+    """Count the tasks that `one` solves and `other` never solved, by Fisher's test and q-values."""
     rows = zip(one.right, one.samples, other.right, other.samples, strict=True)
     found = [tuple(map(int, row)) for row in rows]
     qs = benjamini_hochberg([fisher(*row) for row in found])
@@ -367,7 +382,7 @@ def discovered(one: AttemptCounts, other: AttemptCounts) -> int:
 
 
 def fisher(right: int, samples: int, others: int, of: int) -> float:
-    """Two-sided exact p that two shares are the same."""
+    """Return the two-sided p of Fisher's exact test that two proportions are equal."""
     total, drawn = samples + of, right + others
     chances: Mapping[int, float] = {
         k: math.comb(samples, k) * math.comb(of, drawn - k) / math.comb(total, drawn)
@@ -381,3 +396,28 @@ def _count(name: str, number: int) -> Estimate:
     return Estimate(
         name=name, value=number, direction="lower_bound", notes=f"false discovery rate {RATE:g}"
     )
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    if options.samples < 1:
+        raise ConfigError(f"--samples {options.samples}: at least 1 is needed")
+    reference = Reference.parse(options.run)
+    if reference.start:
+        raise ConfigError(
+            f"{reference}: passk compares with the policy before training, and this is it; name "
+            f"{reference.run}, or {reference.run}@STEP"
+        )
+    with open_games(options, reference.run) as games:
+        trained, base = games.admit([reference, Reference(run=reference.run, start=True)])
+        return study(games, trained, base, samples=options.samples, role=options.role)
+
+
+MEASURE = Measure(
+    name="passk",
+    help="pass@k before and after training: sharpening, or new abilities",
+    target="player",
+    run=from_options,
+    options=(EVALUATION, METRIC, ROLE, SAMPLES, SEED, CHANGES),
+)
+"""The measure `passk` of the command line."""

@@ -1,25 +1,27 @@
-"""Payoffs: who beats whom in a population, and whether that is an order or goes in circles.
+"""Payoffs: which players beat which others, and if this is an order or cycles.
 
-**Definition.** A[i, j] is what player i gains on player j: half the difference of their pay, in the
-mean over who sits where. On it the *Nash mixture* and what each player gains on it (Nash
-averaging), *alpha-rank* over a range of alpha, the *transitive share* of A (what a rating could
-say; the rest is cycles), the *effective diversity* and the *3-cycles*.
+**Definition.** A[i, j] is the gain of player i against player j: half the difference of their pay,
+averaged over both seatings. The study derives from A the *Nash mixture* and each player's gain
+against it (Nash averaging), *alpha-rank* over a range of alpha, the *transitive share*, which is
+the fraction of A that a rating can express (the rest is cycles), the *effective diversity* and the
+*3-cycles*.
 
 **Source.** 1806.02643 for Nash averaging and the split, 1903.01373 for alpha-rank, 1901.08106 for
 effective diversity.
 
 **Estimator.** Every ordered pair plays the same tasks with the same seeds; a bootstrap over tasks,
-or over episodes if there is one task. Noise is never quite transitive and never quite
-cyclic (of N players, 2 / N of its squares are transitive), so what the resamples differ by is taken
-off both parts, in each resample twice. The Nash mixture jumps where the sign of an entry changes:
-in place of an interval, how often a player is in it; resamples that no solver can solve are left
-out and counted.
+or over episodes if there is one task. Pure noise is partly transitive and partly cyclic (2 / N of
+its squares are transitive for N players). The variance of the resamples is therefore subtracted
+from both parts, and twice for each resample. The Nash mixture jumps when the sign of an entry
+changes. Instead of an interval, it has the fraction of resamples with the player in the mixture.
+Resamples that no solver can solve are left out and counted.
 
-**Limits.** About these players: one more may change everybody's place but that on the Nash mixture,
-and nobody's strength against those who are absent is measured. In units of pay; the order by wins
-may be another. Noise makes cycles, so that those beyond it are counted too, pair by pair.
+**Limits.** The results are about these players: a new player may change all ranks except the score
+of Nash averaging, and the strength against absent players is not measured. The unit is pay; the
+order by wins may be different. Noise creates cycles, so cycles beyond noise are counted separately.
 """
 
+import argparse
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,6 +29,16 @@ import numpy as np
 from selfplay.errors import ConfigError
 from selfplay.run.formatting import number
 from selfplay.study.matches import RETURN, StudyMatches
+from selfplay.study.measure import (
+    CHANGES,
+    EPISODES,
+    EVALUATION,
+    SEED,
+    Measure,
+    Option,
+    open_games,
+    references_of,
+)
 from selfplay.study.measures.matchups import ALPHAS, Matchups, Pays, shape
 from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import CurvePlot, Drawing, IntervalPlot, MatrixPlot, undrawn
@@ -41,34 +53,34 @@ from selfplay.study.stats.empirical_game import (
 )
 
 NASH_RESAMPLES = 500
-"""Of the resamples, those of which the Nash mixture is worked out: each takes milliseconds."""
+"""Number of resamples with a Nash mixture, because each takes milliseconds."""
 PRESENT = 0.01
-"""The share by alpha-rank under which a player is one of the last."""
+"""Alpha-rank below which a player counts as last."""
 ALPHA = "alpha x largest payoff"
 MOST_CYCLES = 20
-"""Cycles that are listed."""
+"""Largest number of listed cycles."""
 
 
 def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
-    """Play every ordered pair, and look at the matrix."""
+    """Play every ordered pair, and analyse the matrix of gains."""
     sides = games.sides()
     if len(sides) != 2:
         raise ConfigError(
-            f"payoffs: {games.arena().name} has {len(sides)} seat(s), and who beats whom is "
-            "asked of two; measure roleswap, or crossplay where they are a team"
+            f"payoffs: {games.arena().name} has {len(sides)} seat(s), and payoffs needs two; "
+            "measure roleswap, or crossplay for a team"
         )
     if len(players) < 2:
         raise ConfigError(
-            "payoffs: one player has nobody to beat; name several: runs, checkpoints as RUN@STEP, "
-            "or with --opponent NAME whom the run can seat"
+            "payoffs: one player has no opponent; name several: runs, checkpoints as RUN@STEP, or "
+            "with --opponent NAME an opponent of the run"
         )
     labels = [player.label for player in players]
     for label in labels:
         if labels.count(label) > 1:
             raise ConfigError(f"payoffs: {label} is named twice; name each player once")
     if games.episodes < 2:
-        raise ConfigError("payoffs: of one game nothing tells what is noise; at least 2 are needed")
-    solvers()  # a missing package is told of before anything is played
+        raise ConfigError("payoffs: one game does not show the noise; at least 2 are needed")
+    solvers()  # raises for a missing package before any game is played
     pays, draws, notes = run_pairs(games, players)
     found = Matchups.of(pays, draws, labels)
     shares = np.array([alpha_rank(found.whole, alpha=alpha) for alpha in found.alphas()])
@@ -88,10 +100,11 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     )
     return Result(
         measure="payoffs",
-        title=f"Who beats whom: {len(players)} players in {games.arena().name}",
-        definition="What each player (rows) gains on each other (columns): half the difference of "
-        "their pay, in the mean over who sits where. Whether that is an order or goes in circles, "
-        "and who is left where everybody may choose whom to be.",
+        title=f"Payoffs: {len(players)} players in {games.arena().name}",
+        definition="The gain of each player (rows) against each other (columns): half the "
+        "difference of their pay, averaged over both seatings. The transitive share and the "
+        "3-cycles separate order from cycles; the Nash mixture and alpha-rank show which players "
+        "remain if all may choose their player.",
         estimates=[*(gains[place] for place in order), *shape(found, mixture)],
         tables=[
             _matrix_table(found),
@@ -113,9 +126,9 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
 
 
 def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Pays, Draws, list[str]]:
-    """What everybody gains on everybody in each game, how intervals are made, and what to know.
+    """Return the gains of every pair in each game, the resampling for intervals, and notes.
 
-    Raises ConfigError where a side never moves, or where the sides are a team.
+    Raises ConfigError if a side never moves, or if the sides are a team.
     """
     (first, ones), (second, others) = games.sides().items()
     pays, sums, draws = {}, [], None
@@ -131,33 +144,33 @@ def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Pays
     assert draws is not None
     for side in games.idle():
         raise ConfigError(
-            f"payoffs: {side} never moves in these games, so that nobody can beat it; name others "
-            "with --evaluation"
+            f"payoffs: {side} never moves in these games, so no player can beat it; name other "
+            "games with --evaluation"
         )
     total = np.concatenate(sums).round(9)
     total = total[np.isfinite(total)]
     odd = 1 - np.unique(total, return_counts=True)[1].max(initial=0) / max(len(total), 1)
     if odd and not any(np.nan_to_num(pay).any() for pay in pays.values()):
         raise ConfigError(
-            "payoffs: both sides are always paid the same, so that nobody beats anybody; measure "
+            "payoffs: both sides are always paid the same, so no player beats another; measure "
             "crossplay"
         )
     notes = []
     if odd:
         notes.append(
-            f"in {100 * odd:.1f} % of the games what both are paid together is not what it is in "
-            "the others: this says who is paid more than the other, not who is paid much"
+            f"in {100 * odd:.1f} % of the games the sum of both players' pay differs from the "
+            "other games: a gain means more pay than the other player, not much pay"
         )
     return pays, draws, notes
 
 
 def settled(shares: np.ndarray) -> str:
-    """From which alpha on the order is the one of the last, in words; [alphas, N] shares."""
+    """Return a note: the alpha from which on the order by [alphas, N] alpha-ranks is constant."""
     kept = np.where(shares >= PRESENT, shares, 0.0).round(6)
     order = np.sign(kept[:, :, None] - kept[:, None, :])
     changed = np.flatnonzero((order != order[-1]).any(axis=(1, 2)))
     first = int(changed[-1]) + 1 if len(changed) else 0
-    who = f"the order by alpha-rank, everybody under {100 * PRESENT:g} % being last,"
+    who = f"the order by alpha-rank, with all players under {100 * PRESENT:g} % last,"
     if first == len(shares) - 1:
         return f"{who} still changes at the largest {ALPHA}"
     return f"{who} is the same from {ALPHA} = {number(float(ALPHAS[first]))} on"
@@ -166,14 +179,14 @@ def settled(shares: np.ndarray) -> str:
 def _matrix_table(found: Matchups) -> Table:
     rows = zip(found.labels, found.whole, strict=True)
     return Table(
-        title="What the rows gain on the columns",
+        title="Gain of the rows against the columns",
         columns=["", *found.labels],
         rows=[[label, *map(float, row)] for label, row in rows],
     )
 
 
 def _mixture(payoffs: np.ndarray) -> np.ndarray:
-    """[N] the Nash mixture; NaN if no solver finds it."""
+    """Return [N] the Nash mixture; NaN if no solver finds it."""
     try:
         return nash(payoffs)
     except NoEquilibriumError:
@@ -181,8 +194,11 @@ def _mixture(payoffs: np.ndarray) -> np.ndarray:
 
 
 def _inside(drawn: np.ndarray) -> tuple[np.ndarray, int]:
-    """[N] in what fraction of [resamples, N, N] matrices each player is part of the Nash mixture,
-    and how many of these matrices no solver solved: they are left out."""
+    """Return how often each player is in the Nash mixture of [resamples, N, N] matrices.
+
+    Returns:
+        [N] fractions of the solved matrices; and the number of matrices without a solution.
+    """
     # Without randomness all resamples are the same matrix. Rounding shows which are the same; one
     # of them is solved unrounded, because a solver can fail on rounded ties.
     _, places, counts = np.unique(drawn.round(9), axis=0, return_index=True, return_counts=True)
@@ -195,7 +211,7 @@ def _inside(drawn: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _unsolved(mixture: np.ndarray, unsolved: int) -> list[str]:
-    """Notes on matrices that no solver could solve."""
+    """Return notes on matrices that no solver could solve."""
     found = []
     if np.isnan(mixture).any():
         found.append(
@@ -204,8 +220,8 @@ def _unsolved(mixture: np.ndarray, unsolved: int) -> list[str]:
         )
     if unsolved:
         found.append(
-            f"no solver found the Nash mixture of {unsolved} resamples: left out of the share of "
-            "resamples in it"
+            f"no solver found the Nash mixture of {unsolved} resamples: left out of the fraction "
+            "of resamples in it"
         )
     return found
 
@@ -218,7 +234,7 @@ def _standing(
     inside: np.ndarray,
     order: Sequence[int],
 ) -> Table:
-    scores = (found.whole @ mixture).round(9) + 0.0  # and no -0
+    scores = (found.whole @ mixture).round(9) + 0.0  # + 0.0 turns -0 into 0
     rows: list[list[Cell]] = [
         [
             found.labels[n],
@@ -227,9 +243,9 @@ def _standing(
         ]
         for n in order
     ]
-    columns = ["", "gain", "Nash", "share of resamples in it", "gain on Nash"]
+    columns = ["", "gain", "Nash", "fraction of resamples in it", "gain on Nash"]
     return Table(
-        title=f"Who is left; alpha-rank at {ALPHA} = {ALPHAS[-1]:g}",
+        title=f"Ranking; alpha-rank at {ALPHA} = {ALPHAS[-1]:g}",
         columns=[*columns, "alpha-rank", "low", "high"],
         rows=rows,
     )
@@ -272,18 +288,49 @@ def _drawings(
     ]
     return [
         MatrixPlot(
-            title="What the rows gain on the columns",
+            title="Gain of the rows against the columns",
             rows=labels,
             columns=labels,
             values=found.whole[np.ix_(order, order)].tolist(),
         ),
         IntervalPlot(
-            title="Gain on the others, with 95 % intervals",
+            title="Gain against the others, with 95 % intervals",
             estimates=[gains[n] for n in order],
             null=0.0,
         ),
         IntervalPlot(
-            title="Who is left: Nash mixture, and alpha-rank with 95 % intervals",
+            title="Nash mixture, and alpha-rank with 95 % intervals",
             estimates=shown,
         ),
     ]
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    references = references_of(options)
+    with open_games(options, references[0].run) as games:
+        opponents = games.seated(options.opponent or (), option="--opponent")
+        return study(games, [*games.admit(references), *opponents])
+
+
+MEASURE = Measure(
+    name="payoffs",
+    help="gains of players against each other: Nash averaging, alpha-rank, order or cycles",
+    target="players",
+    run=from_options,
+    options=(
+        Option(
+            name="opponent",
+            metavar="NAME",
+            repeated=True,
+            help="one more player that the first run can seat: an opponent of its population, or "
+            "a snapshot of its league; may be given several times",
+        ),
+        EVALUATION,
+        EPISODES,
+        SEED,
+        CHANGES,
+    ),
+    comparable=False,
+)
+"""The measure `payoffs` of the command line."""

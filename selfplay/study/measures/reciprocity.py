@@ -1,30 +1,30 @@
-"""Reciprocity in repeated dilemmas: does cooperation answer cooperation?
+"""Reciprocity in repeated dilemmas: do players answer cooperation with cooperation?
 
-**Definition.** Over all rounds but the first, P(C|C) and P(C|D) are the chances that a player
-cooperates when the other one has just cooperated, or defected; reciprocity is their difference. The
-memory-one vector gives the same by the player's own last move too, (CC, CD, DC, DD), own move
-first. Retaliation is what a forced deviation changes: the mean of P(C_{t+k} | do C_t) less
+**Definition.** Over all rounds except the first, P(C|C) and P(C|D) are the probabilities that a
+player cooperates after the other player cooperated or defected; reciprocity is their difference.
+The memory-one vector also conditions on the player's own last move: (CC, CD, DC, DD), with the own
+move first. Retaliation is the effect of a forced deviation: the mean of P(C_{t+k} | do C_t) less
 P(C_{t+k} | do D_t), k rounds after the other player's move was set to C or to D.
 
 **Source.** Press and Dyson 2012 for memory-one strategies; Axelrod's tournaments. The forced
 deviation is the punishment test of Calvano et al. 2020.
 
-**Estimator.** Counts of both players together, and of each seat alone; probabilities have the
-interval of a proportion at the effective number of rounds, because rounds of an episode depend on
-each other. The probe plays each episode again up to round t with the other's move replaced, and
-then both play on by themselves; its differences are paired. Unbiased.
+**Estimator.** Counts of both players together, and of each seat alone. Rounds of an episode depend
+on each other, so probabilities have the interval of a proportion at the effective number of rounds.
+The probe plays each episode again up to round t with the other player's move replaced, and then
+both players continue freely; its differences are paired. Unbiased.
 
-**Limits.** P(C|C) - P(C|D) of self-play is confounded: half always-cooperators and half
-always-defectors, each among themselves, have 1 and reciprocate nothing. The forced deviation is the
-causal figure. Opponent-only chances of win-stay lose-shift depend on which states are visited: read
-the vector. What was visited fewer than 20 times is not given. A player that remembers its own words
-would know that its move was forced: roles with memory=none only.
-
-Counts of how moves answer those of the round before, from [rounds, 2] moves of one game.
+**Limits.** P(C|C) - P(C|D) of self-play is confounded: a mixture of pairs that always cooperate and
+pairs that always defect has the value 1 without any reciprocity. The effect of the forced deviation
+is causal. For win-stay lose-shift, P(C|C) and P(C|D) depend on the visited states: read the
+memory-one vector. Estimates from fewer than 20 visits are not given. A player that remembers its
+own words would notice that its move was forced, so only roles with memory=none are measured.
 """
 
+import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -32,6 +32,7 @@ import numpy as np
 from selfplay.errors import ConfigError
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.study.matches import StudyMatches
+from selfplay.study.measure import COOPERATE, PLAYING, Measure, measure_one
 from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import CurvePlot, IntervalPlot
 from selfplay.study.result import Cell, Result, Table
@@ -43,7 +44,14 @@ BOTH = (0, 1)
 
 
 def answers(moves: np.ndarray, players: Sequence[int] = BOTH) -> list[list[float]]:
-    """[[cooperations, all] after the other's C, the same after its D] of these players together."""
+    """Count the answers of these players together.
+
+    Args:
+        moves: [rounds, 2] moves of one game, see `Rounds`.
+        players: Indices of the players.
+    Returns:
+        [cooperations, all] after the other player's C, and the same after its D.
+    """
     found = [[0.0, 0.0], [0.0, 0.0]]
     for _, other, now in transitions(moves, players):
         after = found[0 if other else 1]
@@ -53,14 +61,14 @@ def answers(moves: np.ndarray, players: Sequence[int] = BOTH) -> list[list[float
 
 
 def in_state(moves: np.ndarray, state: str, players: Sequence[int] = BOTH) -> list[float]:
-    """[cooperations, visits] of these players together after this state."""
+    """Return [cooperations, visits] of these players together after a state of `STATES`."""
     after = transitions(moves, players)
     answers = [now for own, other, now in after if "DC"[own] + "DC"[other] == state]
     return [float(sum(answers)), float(len(answers))]
 
 
 def transitions(moves: np.ndarray, players: Sequence[int] = BOTH) -> Iterator[tuple[int, int, int]]:
-    """(own last, the other's last, own next) of these players, where all three were legal."""
+    """Yield (own last, other's last, own next move) of these players, if all three are legal."""
     for before, now in pairwise(moves):
         for me in players:
             found = (before[me], before[1 - me], now[me])
@@ -69,26 +77,26 @@ def transitions(moves: np.ndarray, players: Sequence[int] = BOTH) -> Iterator[tu
 
 
 STATES = ("CC", "CD", "DC", "DD")
-"""Own last move, then the other's."""
+"""Last moves: the player's own move, then the other player's."""
 LATER = 5
-"""Rounds for which a forced deviation is followed."""
+"""Number of rounds after a forced deviation that are measured."""
 FEWEST = 20
-"""Visits below which a state says nothing."""
+"""Smallest number of visits for an estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """What two players did, round by round."""
+    """Moves of two players by round. `rounds_of` makes it; the estimates count its moves."""
 
     moves: np.ndarray
-    """[rounds, 2] 1 where a player cooperated, 0 where it did another legal thing, NaN where
-    neither."""
+    """[rounds, 2] 1 for cooperation, 0 for another legal move, NaN for an illegal or missing
+    move."""
     stages: tuple[int, ...]
-    """[rounds] the stage of each."""
+    """[rounds] stage of each round."""
 
 
 def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "cooperate") -> Result:
-    """Play, count, and probe in the middle of the game."""
+    """Play, count the moves, and force a move in the middle of each game."""
     agents = games.agents
     _refuse_remembering(games)
     episodes = games.run(player.seats(agents))
@@ -113,12 +121,12 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
     return Result(
         measure="reciprocity",
         title=f"Reciprocity of {player.label} in {games.arena().name}",
-        definition="How much likelier a player cooperates after the other cooperated than after it "
-        "defected: as it happened, and after a move that was forced.",
+        definition="The probability that a player cooperates after the other player cooperated, "
+        "less that after it defected: as observed, and after a forced move.",
         estimates=estimates,
         tables=[
             Table(
-                title="Memory one: chance to cooperate by own and the other's last move",
+                title="Memory one: probability of cooperation by own and other's last move",
                 columns=["last", "chance", "low", "high", "visits"],
                 rows=[_row(state, *found) for state, found in zip(STATES, vector, strict=True)],
             ),
@@ -134,7 +142,7 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
                 ],
             ),
             Table(
-                title="What a forced move of the other player changes, by seat",
+                title="Effect of a forced move of the other player, by seat",
                 columns=["", "change", "low", "high"],
                 rows=[
                     [each.name, each.value, each.low, each.high]
@@ -163,7 +171,7 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
 
 
 def rounds_of(games: StudyMatches, episode: Episode, cooperate: str) -> Rounds:
-    """The rounds of an episode: stages in which both move and nobody speaks."""
+    """Return the rounds of an episode: stages in which both players move and none speaks."""
     agents, arena = games.agents, games.arena()
     arena.begin(episode.task, episode.seed)
     rows, stages = [], []
@@ -189,13 +197,16 @@ def _refuse_remembering(games: StudyMatches) -> None:
         if seat.role.memory != "none":
             raise ConfigError(
                 f"reciprocity: the role {type(seat.role).__name__} has memory={seat.role.memory}, "
-                "so that a player whose move was forced remembers its own; measure roles with "
-                "memory=none"
+                "so a player would remember its own move and not the forced one; measure roles "
+                "with memory=none"
             )
 
 
 def check_repeated(games: StudyMatches, played: Sequence[Rounds], cooperate: str) -> int:
-    """The length of the longest game; ConfigError unless two play one with this move repeatedly."""
+    """Return the number of rounds of the longest game.
+
+    Raises ConfigError unless two players play several rounds with this move.
+    """
     name, serve = games.arena().name, "such as arena=prisoners_dilemma arena.rounds=5"
     if len(games.agents) != 2:
         raise ConfigError(
@@ -205,8 +216,8 @@ def check_repeated(games: StudyMatches, played: Sequence[Rounds], cooperate: str
     length = max((len(each.moves) for each in played), default=0)
     if length < 2:
         raise ConfigError(
-            f"reciprocity: {name} has {length or 'no'} round of simultaneous moves, so that no "
-            f"move answers another; measure a repeated one, {serve}"
+            f"reciprocity: {name} has {length or 'no'} round of simultaneous moves, so no move "
+            f"answers another; measure a repeated game, {serve}"
         )
     if not any((each.moves == 1).any() for each in played):
         legal = sorted(set(_legal(games)))
@@ -227,7 +238,7 @@ def _legal(games: StudyMatches) -> list[str]:
 
 
 def by_seat(moves: Sequence[np.ndarray], draws: Draws, who: int, agent: str) -> list[Estimate]:
-    """Estimate for one player: its rate of cooperation, P(C|C), P(C|D) and their difference."""
+    """Return the rate of cooperation of one player, P(C|C), P(C|D) and their difference."""
     mine = [each[:, [who]] for each in moves]
     found = [
         draws.ratio("cooperation", *_cooperation(mine)),
@@ -239,8 +250,7 @@ def by_seat(moves: Sequence[np.ndarray], draws: Draws, who: int, agent: str) -> 
 def conditionals(
     moves: Sequence[np.ndarray], draws: Draws, *, players: Sequence[int] = BOTH
 ) -> list[Estimate]:
-    """P(C|C), P(C|D) and their difference of these players, from [rounds, 2] moves of each
-    episode."""
+    """Return P(C|C), P(C|D) and their difference, from [rounds, 2] moves of each episode."""
     # [N, (after C, after D), (C, all)]
     counts = np.array([answers(each, players) for each in moves])
     after = [draws.ratio(f"P(C|{name})", *counts[:, i].T) for i, name in enumerate("CD")]
@@ -251,7 +261,7 @@ def conditionals(
             chances = np.where(summed[:, :, 1] > 0, summed[:, :, 0] / summed[:, :, 1], np.nan)
         return chances[:, 0] - chances[:, 1]
 
-    notes = "" if counts[:, :, 1].sum(0).all() else "one of the two never happened"
+    notes = "" if counts[:, :, 1].sum(0).all() else "one of the two moves never happened"
     return [
         *after,
         draws.of("reciprocity P(C|C) - P(C|D)", difference, null=0.0, notes=notes),
@@ -261,24 +271,27 @@ def conditionals(
 def _visited(
     found: Sequence[Estimate], moves: Sequence[np.ndarray], *, players: Sequence[int] = BOTH
 ) -> list[Estimate]:
-    """The conditionals, NaN where they rest on too few visits."""
+    """Return the conditional probabilities, NaN for too few visits."""
     after = np.sum([answers(each, players) for each in moves], axis=0)[:, 1]
-    visits = [*after, after.min()]  # the difference rests on both
+    visits = [*after, after.min()]  # the difference needs both
     return [_enough(each, int(count)) for each, count in zip(found, visits, strict=True)]
 
 
 def _enough(chance: Estimate, visits: int) -> Estimate:
-    """The same, NaN where it rests on too few visits."""
+    """Return the estimate, NaN for too few visits."""
     if visits >= FEWEST:
         return chance
-    few = f"{visits} visits, and {FEWEST} are the fewest that say anything"
+    few = f"{visits} visits; at least {FEWEST} are needed"
     return replace(chance, value=np.nan, low=np.nan, high=np.nan, notes=few)
 
 
 def memory_one(
     moves: Sequence[np.ndarray], draws: Draws, *, players: Sequence[int] = BOTH
 ) -> list[tuple[Estimate, int]]:
-    """For each of the four states the chance to cooperate, NaN without enough visits, and these."""
+    """Return, for each state, the probability of cooperation and the number of visits.
+
+    The probability is NaN for too few visits.
+    """
     found = []
     for state in STATES:
         counts = np.array([in_state(each, state, players) for each in moves])
@@ -295,8 +308,13 @@ def _row(state: str, chance: Estimate, visits: int) -> list[Cell]:
 
 
 def retaliation(probes: Sequence[np.ndarray], draws: Draws, *, of: str = "") -> list[Estimate]:
-    """What a forced deviation changes k rounds later, from [N, LATER] paired differences of each
-    player; `of` names the player in the results, if they are of one player."""
+    """Return the effect of a forced deviation k rounds later.
+
+    Args:
+        probes: [N, LATER] paired differences of each player.
+        draws: Resampling of the episodes.
+        of: Words that name the player, if the results are about a single player.
+    """
     found = []
     for k in range(LATER):
         each = np.array([probe[:, k] for probe in probes])
@@ -318,8 +336,10 @@ def forced(
     *,
     who: int,
 ) -> np.ndarray:
-    """[N, LATER] how much more player 1 - `who` cooperates after `who` was made to, than after it
-    was made to defect, in the round in the middle of each game."""
+    """Force a move of player `who` in the middle round of each game, once C and once D.
+
+    Return [N, LATER] cooperation of the other player after the forced C less that after the D.
+    """
     found = np.full((len(episodes), LATER), np.nan)
     jobs: list[EpisodeSpec] = []
     places: list[tuple[int, int]] = []
@@ -365,3 +385,18 @@ def _cooperation(moves: Sequence[np.ndarray]) -> tuple[list[float], list[float]]
 def _share(rows: Sequence[np.ndarray]) -> float:
     known = np.array(rows)[np.isfinite(rows)]
     return float(known.mean()) if len(known) else float("nan")
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    return measure_one(options, partial(study, cooperate=options.cooperate))
+
+
+MEASURE = Measure(
+    name="reciprocity",
+    help="cooperation after cooperation and after defection, in repeated dilemmas",
+    target="player",
+    run=from_options,
+    options=(*PLAYING, COOPERATE),
+)
+"""The measure `reciprocity` of the command line."""

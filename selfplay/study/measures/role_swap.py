@@ -1,28 +1,31 @@
-"""Role swap: who learned what, seat by seat.
+"""Role swap: the contribution of each side's training to the joint gain.
 
-**Definition.** J[assignment] is the metric when each side (a role, or an agent where all have one
-role) is taken by one of the players. Of two players, trained t and untrained 0: the gain of a side
-alone is J[t in it, 0 elsewhere] - J[all 0]; the co-adaptation is the joint gain J[all t] - J[all 0]
-less all gains of sides alone, for two sides J[t,t] - J[t,0] - J[0,t] + J[0,0]. It is 0 where what
-the sides learned adds up, above 0 where they learned to work with each other. A side's *share* of
-the joint gain is its Shapley value: what training it adds, in the mean over all orders in which the
-sides could become trained, the others as they are by then. The shares sum to the joint gain; of two
-sides a share is the gain alone and half of the co-adaptation, of more it also tells with whom. In a
-zero-sum game of two sides, the role effect is the mean pay of the first over all ordered pairs of
-different players, and (J - J')/2 is skill without it.
+**Definition.** A side is a role, or a single agent if all agents have one role. J[assignment] is
+the metric when each side is played by one of the players. With a trained player t and an untrained
+player 0, the gain of a side alone is J[t in this side, 0 elsewhere] - J[all 0]. The joint gain is
+J[all t] - J[all 0]. The co-adaptation is the joint gain less the gains of all sides alone; for two
+sides it is J[t,t] - J[t,0] - J[0,t] + J[0,0]. It is 0 if the gains add up, and positive if the
+sides learned to work with each other. A side's Shapley value is its part in the joint gain: the
+mean gain of training this side, over all orders in which the sides could become trained. The
+Shapley values sum to the joint gain. For two sides, each value is the gain alone plus half of the
+co-adaptation. In a zero-sum game of two sides, the role effect is the mean pay of the first side
+over all ordered pairs of different players, and (J - J')/2 is the skill without the role effect.
 
-**Source.** Shapley 1953 (A Value for n-Person Games) for the shares; the decomposition of an
-antisymmetric game in 1806.02643 for skill; interaction contrasts of a two-way table for the rest.
+**Source.** Shapley 1953 (A Value for n-Person Games) for the Shapley values; the decomposition of
+an antisymmetric game in 1806.02643 for skill; interaction contrasts of a two-way table for the
+rest.
 
-**Estimator.** Every assignment plays the same tasks with the same seeds; means of paired
-differences, bootstrapped over tasks, or over episodes within tasks where tasks are few. Unbiased.
+**Estimator.** Every assignment plays the same tasks with the same seeds. The estimates are means of
+paired differences, bootstrapped over tasks, or over episodes within tasks if there are few tasks.
+Unbiased.
 
-**Limits.** About these checkpoints: other training runs would move more than the interval says. An
-untrained policy is a partner that nobody meets in training; a low J[t,0] may be confusion rather
-than dependence. Every share is against these untrained policies: with others in their place, such
-as random play, the same training has other shares.
+**Limits.** The results are about these checkpoints: other training runs would vary more than the
+interval says. No policy meets an untrained partner in training, so a low J[t,0] may be confusion
+rather than dependence. The Shapley values depend on the untrained policies: another baseline, such
+as random play, gives other values.
 """
 
+import argparse
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import factorial
@@ -32,27 +35,28 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.study.matches import RETURN, StudyMatches
-from selfplay.study.players import StudyPlayer
+from selfplay.study.measure import PLAYING, Measure, open_games, references_of
+from selfplay.study.players import Reference, StudyPlayer
 from selfplay.study.plots import Drawing, IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, mean
 
 MOST_CELLS = 64
-"""Assignments that are played."""
+"""Largest number of assignments."""
 
 Assignment = tuple[int, ...]
-"""For each side the number of the player that takes it."""
+"""Index of the player of each side."""
 
 
 def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
-    """Play every assignment of the players to the sides. The first player is "trained"."""
+    """Play every assignment of the players to the sides; the first player is the trained one."""
     sides = games.sides()
     if len(sides) < 2:
         raise ConfigError(
             f"roleswap: {games.arena().name} has one seat; name a run of a game of two or more"
         )
     if len(players) < 2:
-        raise ConfigError("roleswap: one player has nobody to swap with; name two, or one RUN")
+        raise ConfigError("roleswap: one player has no other to swap with; name two, or one RUN")
     if len(players) ** len(sides) > MOST_CELLS:
         raise ConfigError(
             f"roleswap: {len(players)} players in {len(sides)} seats are more than {MOST_CELLS} "
@@ -81,14 +85,14 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
         *role_effect([scores[f"{RETURN}/{side}"] for side in sides], draws),
     ]
     idle = [
-        f"{side} never moves in these games: who sits there is no matter" for side in games.idle()
+        f"{side} never moves in these games, so its player has no effect" for side in games.idle()
     ]
     return Result(
         measure="roleswap",
-        title=f"Who learned what: {' and '.join(labels)} in the seats of {games.arena().name}",
-        definition=f"{games.metrics[0]} by who sits where. A side's gain alone is that of putting "
-        f"{labels[0]} there and {labels[1]} everywhere else; co-adaptation is what the joint gain "
-        "has beyond the sum of these.",
+        title=f"Contribution of each side: {' and '.join(labels)} in {games.arena().name}",
+        definition=f"{games.metrics[0]} by assignment. A side's gain alone is the gain with "
+        f"{labels[0]} in this side and {labels[1]} everywhere else; co-adaptation is the joint "
+        "gain less the sum of these gains.",
         estimates=estimates,
         tables=[
             _table(names, scores, draws, sides=list(sides), labels=labels),
@@ -107,7 +111,7 @@ def contrasts(
     sides: Sequence[str],
     labels: Sequence[str],
 ) -> list[Estimate]:
-    """Gains of the first player over the second: joint, alone, together, and each side's share."""
+    """Return gains of the first player over the second: joint, alone, and Shapley values."""
     everyone = range(len(sides))
     trained, base = scores[(0,) * len(sides)], scores[(1,) * len(sides)]
     alone = [scores[tuple(0 if s == side else 1 for s in everyone)] - base for side in everyone]
@@ -127,22 +131,26 @@ def contrasts(
         ),
     ]
     found.append(draws.mean("co-adaptation", trained - base - sum(alone), null=0.0))
-    shares = shapley(scores, len(sides))
-    known = int(np.isfinite(shares[0]).sum())
-    failed = known < len(shares[0])
-    notes = f"of {known} games that failed in no assignment, and of their joint gain"
+    parts = shapley(scores, len(sides))
+    known = int(np.isfinite(parts[0]).sum())
+    failed = known < len(parts[0])
+    notes = f"only the {known} games that failed in no assignment, and their joint gain"
     more: dict[str, Any] = {"null": 0.0, "notes": notes if failed else ""}
     return found + [
-        draws.mean(f"share of {side} in the joint gain (Shapley value)", share, **more)
-        for side, share in zip(sides, shares, strict=True)
+        draws.mean(f"part of {side} in the joint gain (Shapley value)", part, **more)
+        for side, part in zip(sides, parts, strict=True)
     ]
 
 
 def shapley(worth: Mapping[Assignment, np.ndarray], count: int) -> list[np.ndarray]:
-    """The Shapley value of each of `count` sides, of the worth of who is trained (0) and not (1).
+    """Return the Shapley value of each side, [N] per episode.
 
-    phi_i = sum over the sets S of others of |S|! (count - |S| - 1)! / count! times what i adds to
-    S. Linear in the worth, so that episodes keep their places: [N] each, where worth is [N].
+    phi_i is the sum over the sets S of other sides of |S|! (count - |S| - 1)! / count! times the
+    gain of adding i to S. It is linear in the worth, so it can be computed for each episode.
+
+    Args:
+        worth: Assignment of the trained (0) and untrained (1) player to [N] scores.
+        count: Number of sides.
     """
     found = []
     for side in range(count):
@@ -157,7 +165,7 @@ def shapley(worth: Mapping[Assignment, np.ndarray], count: int) -> list[np.ndarr
 
 
 def role_effect(returns: Sequence[Mapping[Assignment, np.ndarray]], draws: Draws) -> list[Estimate]:
-    """The mean pay of the first side over ordered pairs; none unless two sides sum to zero."""
+    """Return the mean pay of the first side over ordered pairs; [] unless the game is zero-sum."""
     if not _zero_sum(returns):
         return []
     pairs = [pay for (i, j), pay in returns[0].items() if i != j]
@@ -186,7 +194,7 @@ def _table(
             [*(labels[player] for player in cell), chief.value, chief.low, chief.high, *others]
         )
     columns = [*sides, names[0], "low", "high", *names[1:]]
-    return Table(title="By who sits where", columns=columns, rows=rows)
+    return Table(title="By assignment", columns=columns, rows=rows)
 
 
 def _skill(
@@ -202,7 +210,7 @@ def _skill(
     skill = (matrix - matrix.T) / 2
     return [
         Table(
-            title="Skill without the role effect: pay against each other, roles taken in turn",
+            title="Skill without the role effect: pay against each other, averaged over the roles",
             columns=["", *labels],
             rows=[
                 [label, *(float(v) for v in row)] for label, row in zip(labels, skill, strict=True)
@@ -242,3 +250,22 @@ def _drawings(
         )
     )
     return found
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    references = references_of(options)
+    if len(references) == 1:
+        references.append(Reference(run=references[0].run, start=True))
+    with open_games(options, references[0].run) as games:
+        return study(games, games.admit(references))
+
+
+MEASURE = Measure(
+    name="roleswap",
+    help="trained and untrained policies in every combination of seats",
+    target="players",
+    run=from_options,
+    options=PLAYING,
+)
+"""The measure `roleswap` of the command line."""

@@ -1,23 +1,25 @@
-"""Transfer: is what was learned in one game worth anything in another?
+"""Transfer: the gain of training in one game, measured in another game.
 
-**Definition.** T[i, j] is the chief metric of run j's evaluation when the policies of run i take
-all seats of it, less the same with run i's policies as they were before training. The diagonal is
-what each run learned of its own game.
+**Definition.** T[i, j] is the main metric of run j's evaluation when the policies of run i take all
+seats, less the same metric with run i's policies before training. The diagonal is the gain of each
+run in its own game.
 
-**Source.** Our own design: train-on-i, test-on-j matrices, against each row's own start.
+**Source.** Our own design: train-on-i, test-on-j matrices, relative to each row's own start.
 
-**Estimator.** Common tasks and seeds within a game; a bootstrap of paired differences, over tasks
-or over episodes within tasks. Unbiased for these checkpoints.
+**Estimator.** Both policies play the same tasks and seeds of a game. The estimate is a bootstrap of
+paired differences over tasks, or over episodes within tasks. Unbiased for these checkpoints.
 
-**Limits.** Metrics of different games have different units: compare along columns. Prompts are the
-other game's. A run with a policy of its own for each role transfers by roles of the same name
-alone; one shared policy takes every role.
+**Limits.** Metrics of different games have different units: compare only along columns. The prompts
+are those of the other game. A run with a separate policy for each role transfers only to roles of
+the same name; a single shared policy takes every role.
 """
 
+import argparse
 from collections.abc import Sequence
 
 from selfplay.errors import ConfigError
 from selfplay.study.matches import games_of
+from selfplay.study.measure import EPISODES, EVALUATION, SEED, Measure, references_of
 from selfplay.study.players import Reference
 from selfplay.study.plots import IntervalPlot, MatrixPlot
 from selfplay.study.result import Result, Table
@@ -34,7 +36,7 @@ def study(
     """Play each run's games with the policies of every run, trained and untrained."""
     if len(references) < 2:
         raise ConfigError(
-            "transfer: one run has nowhere to transfer to; name runs of two games or more"
+            "transfer: a single run has no other game; name runs of two games or more"
         )
     estimates: list[Estimate] = []
     labels: list[str] = []
@@ -59,8 +61,8 @@ def study(
     return Result(
         measure="transfer",
         title=f"Transfer between {len(references)} games",
-        definition="What each run's policies (rows) gained by their training in the games of each "
-        "run (columns), in that game's chief metric.",
+        definition="The gain by training of each run's policies (rows) in the games of each run "
+        "(columns), in the main metric of that game.",
         estimates=estimates,
         tables=[
             Table(
@@ -71,7 +73,7 @@ def study(
         ],
         drawings=[
             MatrixPlot(
-                title="Gain: rows were trained, columns are played",
+                title="Gain: rows are the trained runs, columns the games",
                 rows=labels,
                 columns=names,
                 values=values,
@@ -89,3 +91,24 @@ def study(
         },
         notes=notes,
     )
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    return study(
+        references_of(options),
+        episodes=options.episodes,
+        evaluation=options.evaluation,
+        seed=options.seed,
+    )
+
+
+MEASURE = Measure(
+    name="transfer",
+    help="policies of each run in the games of every other run",
+    target="players",
+    run=from_options,
+    options=(EVALUATION, EPISODES, SEED),
+    comparable=False,
+)
+"""The measure `transfer` of the command line."""

@@ -1,4 +1,4 @@
-"""Intervals: how far a measure would move if it were measured again.
+"""Confidence intervals: the range of an estimate if the study were repeated.
 
 The unit that is drawn again decides the meaning of an interval, so every estimate names it. If
 games are of two tasks or more, tasks are drawn again: the interval is about the mean over the
@@ -45,33 +45,33 @@ PROPORTION = "Clopper-Pearson at the effective number of trials"
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A figure, how far it would move, and what that rests on."""
+    """An estimate with its interval. `Draws` and the statistics make it; results show it."""
 
     name: str
-    """What it is."""
+    """Name of the estimate."""
     value: float
-    """NaN where it is not defined; `notes` says why."""
+    """Value; NaN if it is not defined, and `notes` says why."""
     low: float = math.nan
-    """Lower end of the 95 % interval; NaN where there is none."""
+    """Lower end of the 95 % interval; NaN if there is no interval."""
     high: float = math.nan
-    """Upper end."""
+    """Upper end of the interval."""
     method: str = ""
-    """How the interval was made."""
+    """Method of the interval."""
     unit: str = ""
-    """What was drawn again: the interval is about repeating that."""
+    """Unit that is drawn again: the interval is about a repetition with new units."""
     count: int = 0
-    """How many of them."""
+    """Number of units."""
     direction: Direction = "unbiased"
-    """Which way the estimate errs."""
+    """Direction of the bias."""
     null: float | None = None
-    """The value that would mean that there is nothing to see."""
+    """Value under the null hypothesis."""
     p: float | None = None
-    """Chance of a value as far from it as this one, if there is nothing to see."""
+    """Probability, under the null hypothesis, of a value at least as far from the null value."""
     notes: str = ""
-    """What else must be known to read it."""
+    """Further notes that readers need."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; what is not finite is null."""
+        """Return plain data; values that are not finite are null."""
         ends = {"ci_low": _finite(self.low), "ci_high": _finite(self.high)}
         return {
             "name": self.name,
@@ -93,14 +93,17 @@ def _finite(value: float) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Draws:
-    """Bootstrap resamples of episodes: index arrays that keep together what belongs together."""
+    """Bootstrap resamples of episodes, drawn by task or within a task.
+
+    `StudyMatches.draws` makes it; measures compute estimates with it.
+    """
 
     tasks: Sequence[str]
-    """[N] the task of each episode."""
+    """[N] task of each episode."""
     resamples: int = RESAMPLES
-    """How many."""
+    """Number of resamples."""
     seed: int = 0
-    """Of the resampling."""
+    """Seed of the resampling."""
     given: bool = False
     """True if the tasks are fixed: episodes are drawn within each task, and the interval is about
     these tasks. For statistics that would change entirely if one task were missing."""
@@ -114,14 +117,14 @@ class Draws:
 
     @property
     def unit(self) -> str:
-        """What is drawn again."""
+        """Unit that is drawn again."""
         if self._within:
             return "episode, within each task" if len(self.groups) > 1 else "episode of one task"
         return "task"
 
     @property
     def count(self) -> int:
-        """How many of them there are."""
+        """Number of units."""
         return len(self.tasks) if self._within else len(self.groups)
 
     @property
@@ -162,17 +165,17 @@ class Draws:
         return found
 
     def mean(self, name: str, values: Numbers, **more: Any) -> Estimate:
-        """The mean of a value per episode. Values that are NaN (not measured) are left out.
+        """Return the mean of one value per episode. NaN (not measured) values are left out.
 
-        `null=0.0` says that the values are differences or effects; other values that are all 0 or
-        1 are taken as a proportion.
+        `null=0.0` marks the values as differences or effects; without it, values that are all 0 or
+        1 are treated as a proportion.
         """
         return self.ratio(name, values, np.ones(len(values)), **more)
 
     def ratio(self, name: str, above: Numbers, below: Numbers, **more: Any) -> Estimate:
-        """Sum of `above` over sum of `below`, both [N] per episode, such as counts.
+        """Return the sum of `above` over the sum of `below`, both [N] per episode, such as counts.
 
-        Where they are counts of successes and of trials, and `null` is not 0 (see `mean`), the
+        If they are counts of successes and of trials, and `null` is not 0 (see `mean`), the
         interval is that of a proportion.
         """
         over, under = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
@@ -183,7 +186,7 @@ class Draws:
         return self.of(name, lambda w: divide(w @ over, w @ under), **more)
 
     def _proportion(self, name: str, over: np.ndarray, under: np.ndarray, **more: Any) -> Estimate:
-        """A proportion of trials that are clustered: by task, or by episode of a single task."""
+        """Return a proportion of trials in clusters: tasks, or episodes of a single task."""
         total = float(under.sum())
         value = float(over.sum()) / total if total else math.nan
         low = high = math.nan
@@ -195,8 +198,8 @@ class Draws:
                 *(np.array([x[g].sum() for g in groups]) for x in (over, under))
             )
             low, high = clopper_pearson(value * trials, trials)
-        told = {"method": PROPORTION, "unit": self.unit, "count": self.count, **more}
-        return Estimate(name=name, value=value, low=low, high=high, **told)
+        details = {"method": PROPORTION, "unit": self.unit, "count": self.count, **more}
+        return Estimate(name=name, value=value, low=low, high=high, **details)
 
     def of(
         self,
@@ -207,7 +210,7 @@ class Draws:
         reflect: bool = False,
         **more: Any,
     ) -> Estimate:
-        """Any statistic of weighted episodes: [B, N] weights to [B] values.
+        """Return an estimate of any statistic of weighted episodes: [B, N] weights to [B] values.
 
         The interval needs at least two units, and is cut at `bounds`, the least and the largest
         possible value. `reflect` is for a statistic that is biased with few episodes, such as an
@@ -227,13 +230,13 @@ class Draws:
             if math.isclose(low, high, abs_tol=1e-12):
                 low = high = value
                 more["notes"] = flat(self.unit, more.get("notes"))
-        told = {"method": self.method, "unit": self.unit, "count": self.count, **more}
-        return Estimate(name=name, value=value, low=low, high=high, **told)
+        details = {"method": self.method, "unit": self.unit, "count": self.count, **more}
+        return Estimate(name=name, value=value, low=low, high=high, **details)
 
     def ends(self, value: float, found: np.ndarray, *, level: float = LEVEL) -> tuple[float, float]:
-        """The ends of an interval around a value whose resamples are `found`, [resamples].
+        """Return the ends of the interval around a value with the resamples `found`, [resamples].
 
-        Values that are not finite are left out; NaN if none is finite.
+        Resamples that are not finite are left out; the ends are NaN if none is finite.
         """
         known = found[np.isfinite(found)]
         if not len(known) or self.count < 2:
@@ -248,8 +251,10 @@ class Draws:
 
 
 def _redrawn(rng: np.random.Generator, times: np.ndarray, size: int) -> np.ndarray:
-    """[B, size] weight of each of `size` episodes in `times` [B] resamples: one episode fewer than
-    `size` is drawn, and the weights are scaled up."""
+    """Return [B, size] weights of `size` episodes of a task that is drawn `times` [B] times.
+
+    One episode fewer than `size` is drawn each time, and the weights are scaled up.
+    """
     if size < 2:
         return np.repeat(times[:, None], size, axis=1).astype(float)
     drawn = rng.multinomial(times * (size - 1), np.full(size, 1 / size))
@@ -264,29 +269,29 @@ def _counts(over: np.ndarray, under: np.ndarray) -> bool:
 
 def flat(unit: str, notes: str | None) -> str:
     """Add to the notes that the interval is a single point."""
-    flat = f"the same in every {unit}: the interval knows no spread"
+    flat = f"the same in every {unit}: the interval has no width"
     return "; ".join(filter(None, [notes, flat]))
 
 
 def divide(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Quotients; NaN where `below` is 0."""
+    """Return quotients; NaN for a `below` of 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(below != 0, above / below, np.nan)
 
 
 def weighted(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """[B] means of the values that are known (finite), under [B, N] weights; NaN where none is."""
+    """Return [B] means of the finite values under [B, N] weights; NaN if no value is finite."""
     known = np.isfinite(values)
     return divide(weights @ np.where(known, values, 0.0), weights @ known)
 
 
 def mean(values: np.ndarray) -> float:
-    """The mean of the values that are known; NaN where none is."""
+    """Return the mean of the finite values; NaN if no value is finite."""
     return float(weighted(np.ones((1, len(values))), values)[0])
 
 
 def percentiles(found: np.ndarray, *, level: float = LEVEL) -> tuple[float, float]:
-    """The ends of the middle 95 %, or `level`, of the values; NaN if none is finite."""
+    """Return the ends of the middle 95 %, or `level`, of the values; NaN if none is finite."""
     known = found[np.isfinite(found)]
     if not len(known):
         return math.nan, math.nan
@@ -295,7 +300,7 @@ def percentiles(found: np.ndarray, *, level: float = LEVEL) -> tuple[float, floa
 
 
 def over_runs(name: str, values: Numbers, **more: Any) -> Estimate:
-    """The mean over training runs, with Student's interval, cut at `bounds` if they are given.
+    """Return the mean over training runs with Student's interval, cut at `bounds` if given.
 
     A percentile bootstrap over few runs is too narrow. With one run there is no interval.
     """
@@ -318,7 +323,10 @@ def over_runs_of(
     bounds: tuple[float, float] = (-math.inf, math.inf),
     **more: Any,
 ) -> Estimate:
-    """An estimate over training runs with its interval, cut at `bounds`; NaN ends: no interval."""
+    """Return an estimate over training runs, its interval cut at `bounds`.
+
+    NaN ends mean that there is no interval.
+    """
     unit = "training run"
     low, high = (float(np.clip(end, *bounds)) for end in ends)
     if math.isclose(low, high, abs_tol=1e-12):
@@ -336,7 +344,7 @@ def over_runs_of(
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of independent trials; NaN where there are none."""
+    """Return Wilson's 95 % interval of a proportion of independent trials; NaN for 0 trials."""
     if not trials:
         return math.nan, math.nan
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)
@@ -347,7 +355,7 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def share(name: str, successes: int, trials: int, **more: Any) -> Estimate:
-    """A share of independent trials with Wilson's interval."""
+    """Return a proportion of independent trials with Wilson's interval."""
     low, high = wilson(successes, trials)
     value = successes / trials if trials else math.nan
     given = {"method": "Wilson", "unit": "trial", **more}
@@ -355,7 +363,7 @@ def share(name: str, successes: int, trials: int, **more: Any) -> Estimate:
 
 
 def benjamini_hochberg(ps: Sequence[float]) -> list[float]:
-    """The q-value of each p: the least false discovery rate at which it counts as found."""
+    """Return the q-value of each p: the smallest false discovery rate that accepts it."""
     order = sorted(range(len(ps)), key=lambda place: ps[place])
     found, least = [1.0] * len(ps), 1.0
     for rank in range(len(ps), 0, -1):

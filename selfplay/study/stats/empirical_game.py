@@ -1,7 +1,7 @@
-"""Meta-games: players as the moves of a symmetric zero-sum game, by who beats whom.
+"""Empirical games (meta-games): the players are the moves of a symmetric zero-sum game.
 
-A payoff matrix A is antisymmetric: A[i, j] is what player i gains on player j, and j loses. Who
-chooses a player for a match against somebody who does the same plays this game.
+A payoff matrix A is antisymmetric: A[i, j] is the gain of player i against player j, and the loss
+of j. Two people who each choose a player for a match play this game.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import numpy as np
 from selfplay.errors import ConfigError
 
 TOLERANCE = 1e-7
-"""Of the linear programs, in units of the largest payoff: what is nearer is a tie."""
+"""Tolerance of the linear programs in units of the largest payoff; smaller payoffs are ties."""
 ATTEMPTS: tuple[tuple[str, bool], ...] = (
     *(("highs", True), ("highs-ds", True), ("highs-ipm", True)),
     *(("highs-ds", False), ("highs-ipm", False)),
@@ -25,17 +25,20 @@ WORST = 1e-6
 
 
 class NoEquilibriumError(ArithmeticError):
-    """No solver found an equilibrium of the payoffs, although every such game has one."""
+    """Raised if no solver finds an equilibrium, although every such game has one."""
 
 
 def nash(payoffs: np.ndarray) -> np.ndarray:
-    """[N] the symmetric Nash equilibrium of [N, N] payoffs that has the most entropy.
+    """Return [N], the symmetric Nash equilibrium of [N, N] payoffs with the largest entropy.
 
-    It is unique, and copies of a player share what one of them would have: Nash averaging
-    (1806.02643), in which a player's score is what it gains on this mixture, A p. A linear program
-    finds everybody who is in any equilibrium; within them p is what A p = 0 leaves open, which only
-    ties and copies do. Raises ConfigError if scipy is missing, and NoEquilibriumError if no
-    solver finds the equilibrium to within `WORST`.
+    It is unique, and copies of a player split the probability of that player: Nash averaging
+    (1806.02643). A player's score there is its gain against this mixture, A p. A linear program
+    finds all players that are in any equilibrium. Among these players, A p = 0 determines p up to
+    ties and copies, and the entropy decides the rest.
+
+    Raises:
+        ConfigError: If scipy is missing.
+        NoEquilibriumError: If no solver finds the equilibrium to within `WORST`.
     """
     count, largest = len(payoffs), float(np.abs(payoffs).max())
     if largest == 0:
@@ -49,11 +52,11 @@ def nash(payoffs: np.ndarray) -> np.ndarray:
 
 
 def _widest(payoffs: np.ndarray) -> np.ndarray:
-    """An equilibrium in which everybody is who is in any."""
+    """Return an equilibrium with every player that is in any equilibrium."""
     count = len(payoffs)
-    # q, A q <= 0, is a multiple of an equilibrium, and t <= q, t <= 1 reaches 1 where q can grow.
+    # q with A q <= 0 is a multiple of an equilibrium; t <= q, t <= 1 reaches 1 if q can grow.
     bounds = np.block([[payoffs, np.zeros((count, count))], [-np.eye(count), np.eye(count)]])
-    told = ""
+    reason = ""
     for method, presolve in ATTEMPTS:
         solved = solvers().linprog(
             np.repeat([0.0, -1.0], count),
@@ -63,18 +66,18 @@ def _widest(payoffs: np.ndarray) -> np.ndarray:
             method=method,
             options={"presolve": presolve},
         )
-        told = told or str(solved.message)
+        reason = reason or str(solved.message)
         if solved.x is None:
             continue
         mixture, reached = solved.x[:count], solved.x[count:]
         kept = np.where(reached > 0.5, mixture, 0.0)
         if kept.sum() > 0 and (payoffs @ kept).max() <= WORST * kept.sum():
             return np.asarray(kept / kept.sum())
-    raise NoEquilibriumError(f"no equilibrium was found: {told}")
+    raise NoEquilibriumError(f"no equilibrium was found: {reason}")
 
 
 def _spread(payoffs: np.ndarray, mixture: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """The equilibrium of most entropy among those with the players of `mixture`, from it."""
+    """Return the equilibrium of the largest entropy among those with the players of `mixture`."""
     fixed = np.vstack([payoffs[inside], np.ones(len(mixture))])
     sizes, directions = np.linalg.svd(fixed)[1:]
     free = directions[np.count_nonzero(sizes > TOLERANCE) :].T
@@ -105,7 +108,7 @@ def _spread(payoffs: np.ndarray, mixture: np.ndarray, inside: np.ndarray) -> np.
 
 
 def solvers() -> Any:
-    """scipy's; raises ConfigError where it is missing."""
+    """Return scipy's module of solvers. Raises ConfigError if scipy is missing."""
     try:
         from scipy import optimize
     except ModuleNotFoundError as error:
@@ -116,20 +119,23 @@ def solvers() -> Any:
 
 
 def effective_diversity(payoffs: np.ndarray, mixture: np.ndarray) -> float:
-    """What the winners of a match between two draws from the mixture gain (1901.08106).
+    """Return the expected gain of the winner of a match between two draws of the mixture.
 
-    0 where one player is all of it, or nobody of it beats anybody; rock, paper, scissors: 1/3.
+    It is 0 for a single player and for players that all tie, and 1/3 for rock, paper, scissors
+    (1901.08106).
     """
     return float(mixture @ np.maximum(payoffs, 0.0) @ mixture)
 
 
 def alpha_rank(payoffs: np.ndarray, *, alpha: float, size: int = 50) -> np.ndarray:
-    """[..., N] how long a population in evolution is made of each player: alpha-rank (1903.01373).
+    """Return [..., N], alpha-rank (1903.01373): the fraction of time an evolving population is
+    made of each player.
 
-    Of `size` copies of one player s one becomes another, r; with u = alpha * size / (size - 1) *
-    A[r, s] it takes the population over with chance (1 - exp(-u)) / (1 - exp(-size u)). This is the
-    global model of the paper for one population and payoffs [..., N, N] that sum to zero; its local
-    model is the same at 2 (size - 1) / size times the alpha. `alpha` is per unit of payoff.
+    In a population of `size` copies of player s, one copy becomes player r. With u = alpha * size
+    / (size - 1) * A[r, s], r takes over the population with probability (1 - exp(-u)) / (1 -
+    exp(-size u)). This is the paper's global model for one population and zero-sum payoffs
+    [..., N, N]; the local model is the same at 2 (size - 1) / size times the alpha. `alpha` is per
+    unit of payoff.
     """
     count = payoffs.shape[-1]
     gain = alpha * size / (size - 1) * np.swapaxes(payoffs, -1, -2)  # [..., from s, to r]
@@ -137,7 +143,8 @@ def alpha_rank(payoffs: np.ndarray, *, alpha: float, size: int = 50) -> np.ndarr
     taken = np.expm1(-much) / np.expm1(-size * much)
     taken *= np.exp(np.minimum((size - 1) * gain, 0.0))
     step = taken / max(count - 1, 1) * (1 - np.eye(count))
-    # p (step - its row sums) = 0, whose last equation follows from the others, and sum p = 1.
+    # p (step - its row sums) = 0; its last equation follows from the others and makes room for
+    # sum p = 1.
     flow = np.swapaxes(step, -1, -2) - step.sum(-1)[..., None] * np.eye(count)
     flow[..., -1, :] = 1.0
     whole = np.zeros((*flow.shape[:-1], 1))
@@ -147,10 +154,11 @@ def alpha_rank(payoffs: np.ndarray, *, alpha: float, size: int = 50) -> np.ndarr
 
 
 def sizes(payoffs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[...] sums of squares of the transitive part of [..., N, N] payoffs, and of all of them.
+    """Return [...] sums of squares of the transitive part of [..., N, N] payoffs, and of all.
 
-    The transitive part is r[i] - r[j] with r the means of the rows: what a rating could say. The
-    rest is cycles, and orthogonal to it (the Hodge decomposition of 1806.02643).
+    The transitive part is r[i] - r[j] with r the means of the rows: the part that a rating can
+    express. The rest consists of cycles and is orthogonal to it (the Hodge decomposition of
+    1806.02643).
     """
     ratings = payoffs.mean(axis=-1)
     ordered = ratings[..., :, None] - ratings[..., None, :]
@@ -158,7 +166,11 @@ def sizes(payoffs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cycles(beats: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """The triples of which each beats the next and the last the first, of [N, N] truths."""
+    """Yield the triples in which each player beats the next, and the last beats the first.
+
+    Args:
+        beats: [N, N] True if the row beats the column.
+    """
     for a, b, c in combinations(range(len(beats)), 3):
         if beats[a, b] and beats[b, c] and beats[c, a]:
             yield a, b, c

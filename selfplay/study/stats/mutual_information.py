@@ -1,9 +1,9 @@
-"""Mutual information of two named things from few samples, in nats.
+"""Mutual information of two discrete variables from few samples, in nats.
 
 The plug-in estimate from counts is biased up by about (K_x - 1)(K_y - 1) / 2N. The jackknife
-removes most of it and gives the interval; whether there is any information at all is for a
-permutation test to say, because an interval of a quantity that cannot be negative is poor at zero.
-Where nearly every value is seen once, anything seems to tell all of anything: there is no estimate.
+removes most of this bias and gives the interval. A permutation test decides if there is any
+information at all, because the interval of a quantity that cannot be negative is poor at zero.
+There is no estimate if nearly every value occurs once: any two variables would then seem dependent.
 """
 
 import math
@@ -18,14 +18,14 @@ PERMUTATIONS = 1000
 
 
 def plug_in(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
-    """I(x; y) of the empirical distribution; NaN without samples."""
+    """Return I(x; y) of the empirical distribution; NaN without samples."""
     if not x:
         return math.nan
     return _from_counts(Counter(zip(x, y, strict=True)), Counter(x), Counter(y), len(x))
 
 
 def miller_madow(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
-    """The plug-in estimate less its leading bias, of occupied rows, columns and cells alone."""
+    """Return the plug-in estimate less its leading bias, from occupied rows, columns and cells."""
     cells = len(set(zip(x, y, strict=True)))
     return plug_in(x, y) - (cells - len(set(x)) - len(set(y)) + 1) / (2 * len(x))
 
@@ -33,9 +33,9 @@ def miller_madow(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
 def mutual_information(
     name: str, x: Sequence[Hashable], y: Sequence[Hashable], *, seed: int = 0
 ) -> Estimate:
-    """The jackknife estimate with its interval and the p of a permutation test.
+    """Return the jackknife estimate with its interval and the p of a permutation test.
 
-    NaN where pairings at random show more than half of the most that there could be.
+    NaN if random pairings have more than half of the largest possible information.
     """
     count, joint, rows, columns = len(x), Counter(zip(x, y, strict=True)), Counter(x), Counter(y)
     whole = plug_in(x, y)
@@ -51,7 +51,7 @@ def mutual_information(
     value = float((weights * pseudo).sum() / count)
     variance = float((weights * (pseudo - value) ** 2).sum() / (count - 1))
     half = 1.959964 * math.sqrt(variance / count)
-    # Nothing says more of another thing than it is uncertain itself.
+    # Mutual information is at most the entropy of either variable.
     most = min(_entropy(_codes(x)), _entropy(_codes(y)))
     low, value, high = (min(end, most) for end in (value - half, value, value + half))
     p, chance = _permuted(x, y, whole, seed)
@@ -77,7 +77,7 @@ def mutual_information(
 def _permuted(
     x: Sequence[Hashable], y: Sequence[Hashable], observed: float, seed: int
 ) -> tuple[float, float]:
-    """Of pairings at random: the share with at least this much information, and its mean."""
+    """Return the fraction of random pairings with at least this information, and their mean."""
     rng, rows, columns = np.random.default_rng(seed), _codes(x), _codes(y)
     width = int(columns.max()) + 1
     margins = _entropy(rows) + _entropy(columns)

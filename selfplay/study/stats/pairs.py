@@ -34,7 +34,7 @@ Range = tuple[float, float]
 
 
 def over_pairs(means: np.ndarray, span: Range) -> list[Estimate]:
-    """Self-play, cross-play and gap of [N, N] cell means with 95 % intervals over training runs.
+    """Return self-play, cross-play and gap of [N, N] cell means with 95 % intervals over runs.
 
     The intervals stay within the possible values for a metric in `span`. There are no intervals for
     fewer than three runs, or if a cell is NaN.
@@ -61,13 +61,13 @@ def over_pairs(means: np.ndarray, span: Range) -> list[Estimate]:
 
 
 def between(kernel: np.ndarray) -> float:
-    """The mean over pairs of different runs of a symmetric [N, N] matrix."""
+    """Return the mean over pairs of different runs of a symmetric [N, N] matrix."""
     count = len(kernel)
     return float((kernel.sum() - np.trace(kernel)) / (count * (count - 1)))
 
 
 def variance(kernel: np.ndarray) -> float:
-    """The variance of `between` over draws of N runs, both orders; NaN for fewer than three."""
+    """Return the variance of `between` over draws of N runs, both orders; NaN for N < 3."""
     count = len(kernel)
     if count < 3:
         return math.nan
@@ -79,13 +79,16 @@ def variance(kernel: np.ndarray) -> float:
 
 
 def unseen(count: int) -> float:
-    """Bound on the fraction of pairs of runs that differ, if `count` runs are all alike."""
+    """Return the bound on the fraction of pairs that differ, if `count` runs are all alike."""
     return 1.0 - ((1 - LEVEL) / 2) ** (2 / count)
 
 
 def span_of(scores: Iterable[np.ndarray]) -> Range:
-    """The range of a metric in these games: 0 to 1 if all of its values are in it, else from the
-    least to the largest value. NaN are left out; (NaN, NaN) if there is no value."""
+    """Return the range of a metric in these games.
+
+    It is 0 to 1 if all values are within it, else from the smallest to the largest value. NaN
+    values are left out; (NaN, NaN) if there is no value.
+    """
     known = np.concatenate([np.ravel(each) for each in scores])
     known = known[np.isfinite(known)]
     if not len(known):
@@ -95,7 +98,7 @@ def span_of(scores: Iterable[np.ndarray]) -> Range:
 
 
 def differences(span: Range) -> Range:
-    """The range of a difference of two values in a range."""
+    """Return the range of the difference of two values in a range."""
     return span[0] - span[1], span[1] - span[0]
 
 
@@ -108,7 +111,7 @@ def _mean_over_pairs(
     bounds: Range | None = None,
     **more: Any,
 ) -> Estimate:
-    """The mean over pairs; `extremes` are the least and the largest value that a pair can have."""
+    """Return the mean over pairs; `extremes` are the smallest and largest value of a pair."""
     count, value = len(kernel), between(kernel)
     half = student(count - 1) * math.sqrt(variance(kernel)) if count > 2 else math.nan
     low, high = value - half, value + half

@@ -14,13 +14,13 @@ import numpy as np
 
 LEVEL = 0.95
 FEWEST_EXACT = 100
-"""Degrees of freedom up to which Student's t is computed exactly; above it by a series."""
+"""Degrees of freedom up to which Student's t is computed exactly; a series is used above."""
 _STEPS = 60
 """Number of halvings of the interval in the search for a quantile."""
 
 
 def clopper_pearson(successes: float, trials: float) -> tuple[float, float]:
-    """The 95 % interval of a probability after `successes` of `trials`, which may be fractions.
+    """Return the 95 % interval of a probability after `successes` of `trials` (may be fractions).
 
     NaN if there are no trials.
     """
@@ -33,7 +33,7 @@ def clopper_pearson(successes: float, trials: float) -> tuple[float, float]:
 
 
 def effective_trials(successes: np.ndarray, trials: np.ndarray) -> float:
-    """The number of independent trials whose proportion varies as much as that of these clusters.
+    """Return the number of independent trials with the same variance as these clusters.
 
     It is p (1 - p) / V with V the cluster-robust variance of p, times (t_(n-1) / t_(K-1))^2 because
     V is itself estimated from K clusters. The result is at least the number of clusters (all
@@ -41,8 +41,8 @@ def effective_trials(successes: np.ndarray, trials: np.ndarray) -> float:
     If all trials have the same outcome, the variance is not known, and each cluster counts once.
 
     Args:
-        successes: [K] number of each cluster.
-        trials: [K] number of each cluster; clusters without a trial are left out.
+        successes: [K] number of successes of each cluster.
+        trials: [K] number of trials of each cluster; clusters without a trial are left out.
     """
     successes, trials = successes[trials > 0], trials[trials > 0]
     count, total = len(trials), float(trials.sum())
@@ -61,7 +61,7 @@ def effective_trials(successes: np.ndarray, trials: np.ndarray) -> float:
 
 
 def beta_quantile(chance: float, a: float, b: float) -> float:
-    """The quantile of a Beta(a, b) variable at this probability, in [0, 1]; a, b > 0."""
+    """Return the quantile of a Beta(a, b) variable at this probability, in [0, 1]; a, b > 0."""
     low, high = 0.0, 1.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
@@ -70,9 +70,9 @@ def beta_quantile(chance: float, a: float, b: float) -> float:
 
 
 def beta_below(x: float, a: float, b: float) -> float:
-    """P(Beta(a, b) < x): the regularised incomplete beta function.
+    """Return P(Beta(a, b) < x), the regularised incomplete beta function.
 
-    By its continued fraction (Abramowitz and Stegun 26.5.8, by Lentz's method).
+    It uses the continued fraction (Abramowitz and Stegun 26.5.8, Lentz's method).
     """
     if x <= 0 or x >= 1:
         return float(x >= 1)
@@ -104,8 +104,10 @@ def _away(value: float, tiny: float) -> float:
 
 @lru_cache(maxsize=1024)
 def student(freedom: int, level: float = LEVEL) -> float:
-    """The t with P(|T| < t) = `level` for Student's t with a whole number of degrees of freedom: at
-    0.95 the 97.5 % point. Infinite for 0 degrees of freedom."""
+    """Return the t with P(|T| < t) = `level` for Student's t, at 0.95 the 97.5 % point.
+
+    The degrees of freedom are a whole number; the result is infinite for 0.
+    """
     if freedom < 1:
         return math.inf
     if freedom > FEWEST_EXACT:  # the series of Abramowitz and Stegun 26.7.5, good to 1e-6 here
@@ -123,7 +125,7 @@ def student(freedom: int, level: float = LEVEL) -> float:
 
 
 def _between(t: float, freedom: int) -> float:
-    """P(|T| < t): the finite sums for whole degrees (Abramowitz and Stegun 26.7.3, 4)."""
+    """Return P(|T| < t) by the finite sums for whole degrees (Abramowitz and Stegun 26.7.3, 4)."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine, term, total = math.cos(angle), 1.0, 0.0
     first = freedom % 2

@@ -1,10 +1,8 @@
-"""How different texts are from each other, and from earlier ones.
+"""Metrics of texts: diversity, novelty, phrases of self-correction, distance to a base policy.
 
-Words are runs of letters and digits, or of operators; of a text the first 200 count. What two texts
-share is the Jaccard similarity of their sets of words and of pairs of neighbouring words: a kernel
-that is positive semidefinite, as the Vendi score needs it.
-
-Figures of language: diversity at equal size, phrases of self-correction, distance to a base.
+Words are runs of letters and digits, or of operators; the first 200 words of a text count. The
+similarity of two texts is the Jaccard similarity of their sets of words and pairs of neighbouring
+words. This kernel is positive semidefinite, as the Vendi score requires.
 """
 
 import math
@@ -13,23 +11,25 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from itertools import chain
 from random import Random
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from transformers import PreTrainedModel
 
 from selfplay.types import Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PHRASES = (
     *("recheck", "rethink", "reassess", "reevaluate", "re-evaluate", "reevaluation"),
     *("re-examine", "reexamine", "reconsider", "reanalyze", "double-check", "check again"),
     *("think again", "verify again", "go over the steps"),
 )
-"""Those of Liu et al. 2025, 2503.20783; found as substrings of the text in lower case."""
+"""Phrases of Liu et al. 2025, 2503.20783; substrings of the text in lower case."""
 
 
 def effective_number(items: Sequence[Hashable]) -> float:
-    """exp of the entropy of what kinds there are (Hill number of order 1); NaN of nothing."""
+    """Return exp of the entropy of the kinds (Hill number of order 1); NaN without items."""
     if not items:
         return math.nan
     chances = np.array(list(Counter(items).values())) / len(items)
@@ -37,25 +37,27 @@ def effective_number(items: Sequence[Hashable]) -> float:
 
 
 def distinct(tokens: Sequence[Hashable], n: int = 2) -> float:
-    """Different n-grams among all of them; NaN where there are none."""
+    """Return the number of different n-grams over that of all n-grams; NaN without n-grams."""
     grams = [tuple(tokens[place : place + n]) for place in range(len(tokens) - n + 1)]
     return len(set(grams)) / len(grams) if grams else math.nan
 
 
 def corrections(texts: Sequence[str]) -> tuple[float, float]:
-    """(share of texts with a phrase of self-correction, phrases per 1000 words)."""
+    """Return (fraction of texts with a phrase of self-correction, phrases per 1000 words)."""
     hits = [sum(text.lower().count(phrase) for phrase in PHRASES) for text in texts]
     words = sum(len(text.split()) for text in texts)
     share = sum(map(bool, hits)) / len(hits) if hits else math.nan
     return share, 1000 * sum(hits) / words if words else math.nan
 
 
-def drift(turns: Sequence[Turn], base: Mapping[str, PreTrainedModel]) -> tuple[float, float, float]:
-    """(k1, k3, surprisal under the base) in nats per token of what was sampled.
+def drift(
+    turns: Sequence[Turn], base: "Mapping[str, PreTrainedModel]"
+) -> tuple[float, float, float]:
+    """Return (k1, k3, surprisal under the base) in nats per sampled token.
 
-    k1 is the mean of log p - log p0 and k3 that of p0/p - 1 + k1; both are unbiased estimates of
-    the KL divergence from the base of the policy at the temperature that it sampled with, and k3 is
-    never negative (Schulman 2020). `base` is by policy name.
+    k1 is the mean of log p - log p0, and k3 the mean of p0/p - 1 + k1. Both are unbiased estimates
+    of the KL divergence of the policy from the base at the sampling temperature; k3 is never
+    negative (Schulman 2020). `base` maps policy names to models.
     """
     mine: list[float] = []
     theirs: list[float] = []
@@ -74,8 +76,10 @@ def drift(turns: Sequence[Turn], base: Mapping[str, PreTrainedModel]) -> tuple[f
     )
 
 
-def logprobs(model: PreTrainedModel, turn: Turn) -> list[float]:
-    """[C] nats of a turn's tokens, at its temperature."""
+def logprobs(model: "PreTrainedModel", turn: Turn) -> list[float]:
+    """Return the [C] log-probabilities of a turn's tokens in nats, at its temperature."""
+    import torch
+
     ids = torch.tensor([[*turn.prompt_ids, *turn.completion_ids]], device=model.device)
     with torch.inference_mode():
         logits = model.eval()(input_ids=ids, use_cache=False).logits[0]
@@ -86,12 +90,13 @@ def logprobs(model: PreTrainedModel, turn: Turn) -> list[float]:
 
 
 MOST_WORDS = 200
+"""Number of words of a text that count."""
 ORDER = 4
 """Longest n-grams of self-BLEU."""
 ARCHIVE = 64
-"""Earlier texts that new ones are compared with; half of all, where these are fewer."""
-FIGURES = ("Vendi score", "self-BLEU", "novelty")
-"""What `likeness` finds."""
+"""Number of earlier texts that new ones are compared with, at most half of all texts."""
+LIKENESS_METRICS = ("Vendi score", "self-BLEU", "novelty")
+"""Names of the metrics of `likeness`."""
 
 Kinds = Collection[Hashable]
 
@@ -99,13 +104,13 @@ Kinds = Collection[Hashable]
 def likeness(
     actions: Mapping[int, Sequence[str]], *, most: int, proposals: bool = False, seed: int = 0
 ) -> dict[int, dict[str, float]]:
-    """By step: the Vendi score and self-BLEU of its first `most` actions, and their novelty where
-    they are proposals and there are earlier ones enough. NaN where all actions are one word.
+    """Return by step the Vendi score, self-BLEU and novelty of its first `most` actions.
 
-    Steps have equally many actions, in random order.
+    Novelty is NaN unless these are proposals and there are enough earlier ones. All metrics are
+    NaN if every action is a single word. Steps have equally many actions, in random order.
     """
     if not any(len(words(text)) > 1 for made in actions.values() for text in made):
-        return {step: dict.fromkeys(FIGURES, math.nan) for step in actions}
+        return {step: dict.fromkeys(LIKENESS_METRICS, math.nan) for step in actions}
     found = {}
     size = min(ARCHIVE, sum(map(len, actions.values())) // 2)
     earlier: list[str] = []
@@ -114,31 +119,31 @@ def likeness(
         new = math.nan
         if proposals and len(earlier) >= size:
             archive = Random(f"{seed}-{step}").sample(earlier, size)
-            # With a text of no words: what holds no proposal is nothing new.
+            # The archive includes an empty text: a text without a proposal is not new.
             new = novelty(texts, [shingles(text) for text in ("", *archive)])
         earlier += made
         alike = self_bleu([words(text)[:MOST_WORDS] for text in made[:most]])
         values = (vendi(similarities(texts, texts)), alike, new)
-        found[step] = dict(zip(FIGURES, values, strict=True))
+        found[step] = dict(zip(LIKENESS_METRICS, values, strict=True))
     return found
 
 
 def words(text: str) -> list[str]:
-    """In order. A line break that JSON spells out is no letter."""
+    """Return the words of a text in order. A line break that JSON escapes is not a letter."""
     return re.findall(r"\w+|[-+*/%<>=]+", text.replace("\\n", " "))
 
 
 def shingles(text: str) -> set[tuple[Hashable, ...]]:
-    """Words and pairs of neighbouring words. Texts without any word are alike."""
+    """Return words and pairs of neighbouring words. All texts without words are alike."""
     found = words(text)[:MOST_WORDS]
     return {*_grams(found, 1), *_grams(found, 2)} or {()}
 
 
 def vendi(similarity: np.ndarray) -> float:
-    """exp of the entropy of the eigenvalues of [N, N] similarities over N (2210.02410): an
-    effective number of different things, from 1 to N. NaN of nothing.
+    """Return the Vendi score (2210.02410): an effective number of different items, from 1 to N.
 
-    Similarities are positive semidefinite, 1 on the diagonal.
+    It is exp of the entropy of the eigenvalues of [N, N] similarities over N; NaN without items.
+    The similarities are positive semidefinite with 1 on the diagonal.
     """
     if not len(similarity):
         return math.nan
@@ -148,7 +153,7 @@ def vendi(similarity: np.ndarray) -> float:
 
 
 def similarities(texts: Sequence[Kinds], others: Sequence[Kinds]) -> np.ndarray:
-    """[N, M] Jaccard similarities of sets, none of them empty."""
+    """Return [N, M] Jaccard similarities of sets that are not empty."""
     places = {kind: n for n, kind in enumerate({*chain.from_iterable([*texts, *others])})}
     rows, columns = _indicators(texts, places), _indicators(others, places)
     shared = (rows @ columns.T).astype(float)
@@ -157,24 +162,31 @@ def similarities(texts: Sequence[Kinds], others: Sequence[Kinds]) -> np.ndarray:
 
 
 def novelty(texts: Sequence[Kinds], archive: Sequence[Kinds]) -> float:
-    """The mean over texts of 1 - the similarity to the most similar of the archive. NaN without
-    any; it falls with the size of the archive by itself."""
+    """Return the mean over texts of 1 - the similarity to the most similar text of the archive.
+
+    NaN without texts or archive. A larger archive alone makes the value smaller.
+    """
     if not texts or not archive:
         return math.nan
     return float(1 - similarities(texts, archive).max(1).mean())
 
 
 def self_bleu(texts: Sequence[Sequence[Hashable]], *, order: int = ORDER) -> float:
-    """The mean BLEU of each text against all others (1802.01886), texts given as words.
+    """Return the mean BLEU of each text against all others (1802.01886).
 
-    Of n-grams up to `order`, or as long as the text, without smoothing: a text that shares none of
-    some length scores 0. Texts without words are alike: one scores 1 where there is another, else
-    0. The brevity penalty is by the other text of the nearest length. NaN of fewer than two texts.
+    It uses n-grams up to `order` or the length of the text, without smoothing: a text that shares
+    no n-gram of some length scores 0. Texts without words are alike: such a text scores 1 if there
+    is another one, else 0. The brevity penalty uses the other text of the nearest length. NaN for
+    fewer than two texts.
+
+    Args:
+        texts: Texts as lists of words.
+        order: Longest n-grams.
     """
     if len(texts) < 2:
         return math.nan
     grams = [[Counter(_grams(text, n)) for n in range(1, order + 1)] for text in texts]
-    # The two highest counts of each, so that each text can be left out.
+    # The two highest counts of each n-gram allow each text to be left out.
     most: list[dict[Hashable, tuple[int, int]]] = [{} for _ in range(order)]
     for each in grams:
         for highest, counted in zip(most, each, strict=True):

@@ -1,4 +1,4 @@
-"""Series over training: trends and cycles, against what autocorrelated noise would show."""
+"""Time series over training: trends and cycles, compared with autocorrelated noise."""
 
 import math
 from collections.abc import Sequence
@@ -8,16 +8,18 @@ import numpy as np
 from selfplay.study.stats.bootstrap import Estimate, Numbers, percentiles
 
 LEAST = 12
-"""Values that a series needs for a trend or a cycle to be looked for."""
+"""Smallest number of values of a series for a trend or a cycle."""
 SURROGATES = 500
 LARGEST = 1e100
 """Largest recorded number that is used."""
-TOO_NARROW = "; the interval is too narrow for a series that remembers for so much of its length"
+TOO_NARROW = "; the interval is too narrow because the autocorrelation is long for this series"
 
 
 def measurable(value: float) -> float:
-    """A recorded number as a float; NaN if it is not finite or beyond `LARGEST`, because sums of
-    squares would overflow."""
+    """Return a recorded number as a float.
+
+    NaN if it is not finite or beyond `LARGEST`, because sums of squares would overflow.
+    """
     try:
         found = float(value)
     except OverflowError:  # a whole number with hundreds of digits
@@ -26,11 +28,11 @@ def measurable(value: float) -> float:
 
 
 def trend(name: str, steps: Sequence[float], values: Sequence[float], *, seed: int = 0) -> Estimate:
-    """The least-squares slope per 100 steps, with what AR(1) noise around the line would add to it:
-    neighbours in training resemble each other.
+    """Return the least-squares slope per 100 steps, with an interval from AR(1) surrogates.
 
-    The memory of the noise is corrected for what the line takes out of it; in a short series that
-    remembers for long the interval is still too narrow.
+    Neighbouring steps of training are correlated, so the noise around the line is AR(1). Its
+    autocorrelation is corrected for the fitted line. In a short series with a long autocorrelation,
+    the interval is still too narrow.
     """
     pairs = [(measurable(x), measurable(y)) for x, y in zip(steps, values, strict=True)]
     known = [pair for pair in pairs if not any(map(math.isnan, pair))]
@@ -63,7 +65,7 @@ def trend(name: str, steps: Sequence[float], values: Sequence[float], *, seed: i
 
 
 def surrogates(memory: float, count: int, seed: int) -> np.ndarray:
-    """[SURROGATES, count] AR(1) series of unit shocks, begun as they go on."""
+    """Return [SURROGATES, count] stationary AR(1) series of unit shocks."""
     noise = np.random.default_rng(seed).normal(size=(SURROGATES, count))
     series = np.zeros_like(noise)
     series[:, 0] = noise[:, 0] / math.sqrt(1 - memory**2)
@@ -73,7 +75,7 @@ def surrogates(memory: float, count: int, seed: int) -> np.ndarray:
 
 
 def autocorrelation(values: np.ndarray) -> np.ndarray:
-    """At lags 0 ... N/2, of what is left of the values behind a straight line; [0] is 1."""
+    """Return the autocorrelation of the values around a straight line, at lags 0 ... N/2."""
     place = np.arange(len(values))
     left = values - np.polyval(np.polyfit(place, values, 1), place)
     power = float(left @ left)
@@ -85,7 +87,7 @@ def autocorrelation(values: np.ndarray) -> np.ndarray:
 
 
 def peak(correlation: np.ndarray) -> tuple[int, float]:
-    """(lag, height) of the highest value behind the first trough below 0; (0, 0) without one."""
+    """Return (lag, height) of the highest value after the first trough below 0; (0, 0) if none."""
     below = np.flatnonzero(correlation < 0)
     if not len(below):
         return 0, 0.0
@@ -94,10 +96,10 @@ def peak(correlation: np.ndarray) -> tuple[int, float]:
 
 
 def oscillation(name: str, values: Sequence[float], *, seed: int = 0) -> Estimate:
-    """The height of the first peak of the autocorrelation, with its period in `notes`.
+    """Return the height of the first peak of the autocorrelation, with its period in `notes`.
 
-    p is the share of AR(1) series with the same autocorrelation at lag 1 whose peak is as high:
-    training curves are autocorrelated, so white noise would be no null.
+    p is the fraction of AR(1) series with the same autocorrelation at lag 1 that have a peak at
+    least as high. White noise would be the wrong null, because training curves are autocorrelated.
     """
     found = [measurable(value) for value in values]
     known = np.array([value for value in found if not math.isnan(value)])
@@ -117,12 +119,14 @@ def oscillation(name: str, values: Sequence[float], *, seed: int = 0) -> Estimat
         unit="step on record",
         null=0.0,
         p=float((1 + (heights >= height).sum()) / (1 + SURROGATES)),
-        notes=f"period {lag} steps on record" if lag else "no peak behind a trough",
+        notes=f"period {lag} steps on record" if lag else "no peak after a trough",
     )
 
 
 def circulation(x: Numbers, y: Numbers) -> float:
-    """Signed area that the curve (x, y) goes around its centroid, per step: half the sum of
-    x_t y_t+1 - x_t+1 y_t. Above 0 is counter-clockwise."""
+    """Return the signed area that the curve (x, y) encloses around its centroid, per step.
+
+    It is half the sum of x_t y_t+1 - x_t+1 y_t; a positive value is counter-clockwise.
+    """
     a, b = np.asarray(x) - np.mean(x), np.asarray(y) - np.mean(y)
     return float((a[:-1] * b[1:] - a[1:] * b[:-1]).sum() / 2 / max(1, len(a) - 1))

@@ -144,10 +144,10 @@ def test_an_answer_that_loops_costs_one_timeout() -> None:
         )
         inputs = [str(n) for n in range(10)]
         assert propose(arena, json.dumps({"inputs": inputs, "message": "twice"})) == "valid"
-        strict.drain_counts()
+        strict.drain_metrics()
         answers = [loop, loop + " # again", "def f(a):\n    return a + a"]
         assert attempt(arena, *answers) == [-0.5, -0.5, 1.0]
-        assert strict.drain_counts() == {"timeout": 2, "not_run": 8, "ok": 5}
+        assert strict.drain_metrics() == {"timeout": 2, "not_run": 8, "ok": 5}
     assert arena.notes["solver_0"]["verdict"] == "timeout"
 
 

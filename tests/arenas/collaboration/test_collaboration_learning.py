@@ -68,7 +68,7 @@ def test_a_step_of_two_turns_and_its_policies_put_together(monkeypatch: pytest.M
     assert len(episodes) == 4 and all(len(episode["turns"]) == 4 for episode in episodes)
     assert last(run)["arena/turns"] == 2.0
     both = trained("tiny/collaboration", "b", *short, *met(helper=run, main=run))
-    settings = Run.open(both).config()["population"]["special"]
+    settings = Run.open(both).config()["population"]["overrides"]
     assert settings["main"]["model"].startswith("runs/a/")
     assert RETURN in last(both)
 

@@ -104,5 +104,5 @@ def test_after_two_halves_that_do_not_fit_either_may_yield() -> None:
     assert all(each.observation.fields["turn"] == 2 for each in found)
     own = [each.observation.fields[each.role] == each.completion for each in found]
     assert 0.4 < sum(own) / len(own) < 0.6
-    with pytest.raises(ValueError, match="shares"):
+    with pytest.raises(ValueError, match="fractions"):
         DividedWork(problems=PROBLEMS, again=1.5)

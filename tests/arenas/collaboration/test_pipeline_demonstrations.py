@@ -68,5 +68,5 @@ def test_what_is_shown_is_what_the_arena_shows() -> None:
             arena.play_stage({VERIFIER: fields["critique"]})
             agent = REFINER
         assert arena.view(agent) == each.observation
-    with pytest.raises(ValueError, match="shares"):
+    with pytest.raises(ValueError, match="fractions"):
         PipelineDemonstrations(worked=1.5)

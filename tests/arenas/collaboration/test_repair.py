@@ -109,7 +109,7 @@ def test_forks_pickles_replays_and_hostile_text() -> None:
 def test_wrong_settings_are_one_line() -> None:
     with pytest.raises(ValueError, match="no agent 'solver_0'"):
         raw_env(advised=["solver_0"])
-    with pytest.raises(ValueError, match="a role mentor of its own"):
+    with pytest.raises(ValueError, match="already has a role named mentor"):
         raw_env(arena=raw_env())
     with pytest.raises(ValueError, match="at least 1"):
         raw_env(arena=Kuhn(), advice_length=0)
@@ -224,5 +224,5 @@ def test_the_library_survives_json_and_draws_on_identically() -> None:
 
 
 def test_opponents_turns_are_not_imitated() -> None:
-    both = episode(turn("a_0"), turn("b_0", learn=False), metrics={"accuracy": 1.0})
+    both = episode(turn("a_0"), turn("b_0", trainable=False), metrics={"accuracy": 1.0})
     assert [s.turn.agent for s in RejectionSampling().assign([group(both)])] == ["a_0"]

@@ -49,7 +49,7 @@ def test_nobody_influences_an_empty_room() -> None:
 
 
 def test_a_size_is_not_negative() -> None:
-    with pytest.raises(ValueError, match="misled_alone is a size"):
+    with pytest.raises(ValueError, match="misled_alone must be 0 or more"):
         Incentives(misled_alone=-1.0)
 
 

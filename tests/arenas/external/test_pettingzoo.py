@@ -15,7 +15,7 @@ from arenas.games.opponents import random_legal
 from roles.player import Player
 from selfplay.config.compose import load
 from selfplay.engines.scripted import ScriptedEngine
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 from selfplay.models.renderer import ChatRenderer
 from selfplay.types import Status, Task
 from tests.helpers.engine_requests import serving

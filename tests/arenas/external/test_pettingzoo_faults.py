@@ -25,7 +25,7 @@ CONTRACT = [
     (pettingzoo_envs.StepRaises, "KeyError: 'no such\\nsquare'"),
     (pettingzoo_envs.ResetRaises, "RuntimeError: out of cards"),
     (pettingzoo_envs.NobodyLeft, "BrokenEnv: reset leaves no agents"),
-    (pettingzoo_envs.Leaves, "BrokenEnv: wants to leave the whole process"),
+    (pettingzoo_envs.Leaves, "BrokenEnv: the game tried to exit the process"),
     (pettingzoo_envs.PaysNothingKnown, "BrokenEnv: pays player_0 a reward of nan"),
     (pettingzoo_envs.PaysStrangers, "BrokenEnv: pays 'stranger', which is none of its possible"),
     (
@@ -33,8 +33,8 @@ CONTRACT = [
         "BrokenEnv: selects 'stranger', which is none of its living",
     ),
     (pettingzoo_envs.AllowsNothing, "BrokenEnv: player_0 is to move and its mask allows no action"),
-    (pettingzoo_envs.WrongMask, "ValueError: a mask of shape (7,) for 3 actions"),
-    (pettingzoo_envs.KeepsTheDead, "BrokenEnv: never lets go of its dead agents"),
+    (pettingzoo_envs.WrongMask, "ValueError: the mask has shape (7,), but there are 3 actions"),
+    (pettingzoo_envs.KeepsTheDead, "BrokenEnv: does not remove its dead agents"),
     (pettingzoo_envs.ForgetsTheDead, "KeyError: 'left'"),
 ]
 
@@ -88,7 +88,7 @@ def test_a_rendering_that_fails_is_a_failed_episode() -> None:
         ({"env": f"{ENVS}.Cuntdown"}, f"no 'Cuntdown' in {ENVS}; did you mean 'Countd"),
         (
             {"env": ENVS},
-            f"env {ENVS}: a module that has none of env, parallel_env",
+            f"env {ENVS}: the module has none of env, parallel_env",
         ),
         ({"env": "pettingzoo.classic.tictacto_v3"}, "no 'tictacto_v3' in pettingzoo.classic; did"),
         ({"env": f"{ENVS}.no_env"}, f"env {ENVS}.no_env: a str is no PettingZoo env"),
@@ -96,15 +96,15 @@ def test_a_rendering_that_fails_is_a_failed_episode() -> None:
             {"env": f"{ENVS}.Countdown", "arguments": {"lenght": 3}},
             f"env {ENVS}.Countdown: cannot be made with (lenght=3): TypeError: ",
         ),
-        ({"env": f"{ENVS}.Unnamed"}, "names no possible_agents, so nobody can be seated"),
+        ({"env": f"{ENVS}.Unnamed"}, "names no possible_agents, so it has no players"),
         ({"env": f"{ENVS}.Structured"}, "moves of a Dict space cannot be written as text"),
         ({"env": f"{ENVS}.Picture"}, "has 100800 numbers, too many to write; name a function"),
         (
             {"env": f"{ENVS}.Countdown", "seats": ["first"]},
-            f"env {ENVS}.Countdown: seats: 1 roles for its agents left, right",
+            f"env {ENVS}.Countdown: seats: 1 roles for the agents left, right",
         ),
         ({"env": f"{ENVS}.Countdown", "render": f"{ENVS}.shwo"}, "render: no 'shwo' in"),
-        ({"env": f"{ENVS}.Countdown", "render": f"{ENVS}.random"}, "that can be called"),
+        ({"env": f"{ENVS}.Countdown", "render": f"{ENVS}.random"}, "is no function or class"),
         ({"env": f"{ENVS}.Countdown", "illegal": "loose"}, "did you mean 'lose'?"),
         ({"env": f"{ENVS}.Countdown", "retries": -1}, "retries: -1 is negative"),
         (
@@ -113,7 +113,7 @@ def test_a_rendering_that_fails_is_a_failed_episode() -> None:
         ),
         (
             {"env": "arenas.external.openspiel", "arguments": {"game": "mfg_garnet"}},
-            "OpenSpiel's mfg_garnet is a mean-field game: ",
+            "OpenSpiel's mfg_garnet is a mean-field game, ",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from selfplay.config.compose import load
 from selfplay.config.instantiate import build
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.errors import ConfigError
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 from selfplay.models.renderer import ByteRenderer, ChatRenderer
 from selfplay.models.tiny import build_model
 from selfplay.role import Role
@@ -201,7 +201,7 @@ def test_forks_pickles_and_replays_go_their_own_way(name: str) -> None:
         ({"env": "TicTacToe-v0", "players": 3}, "cannot be begun with players=3: AssertionError"),
         ({"env": "TicTacToe-v0", "players": 0}, "players: 0 is less than 1"),
         ({"env": "TicTacToe-v0", "arguments": {"size": 9}}, "cannot be made: TypeError: "),
-        ({"env": "TicTacToe-v0", "seats": ["x"]}, "game TicTacToe-v0: seats: 1 roles for its"),
+        ({"env": "TicTacToe-v0", "seats": ["x"]}, "game TicTacToe-v0: seats: 1 roles for the"),
         ({"env": "TicTacToe-v0", "illegal": "random_legal"}, "random_legal needs legal_moves"),
         ({"env": "TicTacToe-v0", "illegal": "loose"}, "did you mean 'lose'?"),
         ({"env": "TicTacToe-v0", "legal_moves": "re.none"}, "legal_moves: no 'none' in re"),
@@ -254,7 +254,7 @@ def test_a_broken_game_is_a_failed_episode_with_its_reason() -> None:
         return False, {}
 
     assert broken(lambda game, action: 1 / 0) == "ZeroDivisionError: division by zero"
-    assert broken(leave) == "BrokenEnv: wants to leave the whole process"
+    assert broken(leave) == "BrokenEnv: the game tried to exit the process"
     assert broken(over) == "BrokenEnv: ended with rewards None"
     assert broken(over, rewards={0: 1}) == "BrokenEnv: pays players [0] of [0, 1]"
     nan = {0: float("nan"), 1: 0}

@@ -195,7 +195,7 @@ def test_forks_pickles_and_replays() -> None:
 def test_the_deals_are_all_of_them() -> None:
     assert len(deals()) == len({task.id for task in deals()}) == 120
     for cards in (["K"], ["K", "K", "K"], ["A", "K", "Q"]):
-        with pytest.raises(ValueError, match="cards are three of"):
+        with pytest.raises(ValueError, match="needs three cards of"):
             Leduc().begin(Task(id="t", payload={"cards": cards}), seed=0)
 
 

@@ -172,11 +172,11 @@ def test_forks_pickles_and_replays() -> None:
         ({"items": ["hat", "hat"]}, {}, "different words"),
         ({"items": []}, {}, "different words"),
         ({"turns": 0}, {}, "at least 1"),
-        ({"total": 0}, {}, "nothing is worth anything"),
+        ({"total": 0}, {}, "set 1 or more"),
         ({"illegal": "loose"}, {}, "illegal is one of lose, retry, random_legal"),
         ({}, {"counts": [1, 1]}, "needs counts and two lists"),
         ({}, {"counts": [1, 1, 0]}, "needs counts and two lists"),
-        ({}, {"counts": [1, 1, 1], "values": [[0, 0, 0], [1, 1, 1]]}, "not all zero"),
+        ({}, {"counts": [1, 1, 1], "values": [[0, 0, 0], [1, 1, 1]]}, "not all 0"),
     ],
 )
 def test_wrong_settings_and_tasks_are_refused(

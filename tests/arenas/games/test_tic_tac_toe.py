@@ -14,7 +14,7 @@ from arenas.games.tic_tac_toe import TicTacToe, env, minimax, raw_env, value
 from roles.player import Player
 from selfplay.config.compose import load
 from selfplay.engines.scripted import ScriptedEngine
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
@@ -131,7 +131,7 @@ def test_scripted_opponents_take_a_seat() -> None:
 
 
 def test_a_random_opponent_needs_moves_to_choose_from() -> None:
-    with pytest.raises(ValueError, match="the field `legal` of what it sees lists no moves"):
+    with pytest.raises(ValueError, match="the field `legal` of its observation lists no moves"):
         random_legal("player_0", Observation(text="say something"), Random(0))
 
 
@@ -161,7 +161,7 @@ def test_the_prompt() -> None:
 
 @pytest.mark.parametrize("board", ["X" * 9, "XO", "XX.......", "XXXOO....", "........Z"])
 def test_a_task_of_no_board_is_refused(board: str) -> None:
-    with pytest.raises(ValueError, match="no board on which somebody moves"):
+    with pytest.raises(ValueError, match="no board with a player to move"):
         begun(board)
 
 

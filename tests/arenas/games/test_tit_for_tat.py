@@ -9,7 +9,7 @@ from arenas.games.matrix import raw_env
 from arenas.games.tit_for_tat import TitForTat
 from selfplay.config import compose
 from selfplay.config.instantiate import build
-from selfplay.experiment.experiment import validate
+from selfplay.experiment.validation import validate
 from selfplay.role import Role
 
 

@@ -191,21 +191,21 @@ def changed(value: Any, *path: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ("{", "is no JSON file"),
-        ("[" * 100_000, "is no JSON file"),
-        ("[]", "a list of conversations is needed"),
-        ({"qa": []}, "a list of conversations is needed"),
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ("[]", "needs a list of conversations"),
+        ({"qa": []}, "needs a list of conversations"),
         ([7], "conversation 0: the conversation: needs keys and values"),
         (without("qa"), "conversation 0: qa: missing"),
         (without("conversation"), "conversation: missing"),
         (without("session_1_date_time", "conversation"), "session_1_date_time: missing"),
         (without("text", "conversation", "session_1", 1), r"session_1\[1\].text: missing"),
-        (changed(7, "conversation", "session_2", 0, "text"), "text: int, but str is needed"),
-        (changed("x", "conversation", "session_2"), "session_2: str, but list is needed"),
-        (changed("D1:1", "conversation", "session_2", 0, "dia_id"), "a dia_id stands twice"),
+        (changed(7, "conversation", "session_2", 0, "text"), "text: needs str, not int"),
+        (changed("x", "conversation", "session_2"), "session_2: needs list, not str"),
+        (changed("D1:1", "conversation", "session_2", 0, "dia_id"), "duplicate dia_id"),
         (without("answer", "qa", 0), r"qa\[0\].answer: missing"),
-        (changed(True, "qa", 1, "category"), r"qa\[1\].category: bool, but int"),
-        (changed("D1:1", "qa", 0, "evidence"), "evidence: str, but list is needed"),
+        (changed(True, "qa", 1, "category"), r"qa\[1\].category: needs int, not bool"),
+        (changed("D1:1", "qa", 0, "evidence"), "evidence: needs list, not str"),
         (changed([], "qa"), "qa: no question of the categories"),
         (changed({"speaker_a": "Ann"}, "conversation"), "no turns"),
     ],
@@ -234,5 +234,5 @@ def test_wrong_settings_are_one_line(tmp_path: Path) -> None:
 
 
 def test_a_task_without_questions_is_refused_by_the_arena_too() -> None:
-    with pytest.raises(ValueError, match="a dialogue without questions"):
+    with pytest.raises(ValueError, match="the dialogue has no questions"):
         raw_env().begin(Task(id="t", payload={"facts": [{"text": "x"}], "questions": []}), 0)

@@ -217,7 +217,7 @@ def test_a_bank_that_was_filled_before_is_not_the_managers_work() -> None:
 
 @pytest.mark.parametrize(("facts", "questions"), [([], asked(("Q?", "a"))), (said("x"), [])])
 def test_a_dialogue_with_nothing_to_learn_is_refused(facts: Any, questions: Any) -> None:
-    with pytest.raises(ValueError, match=r"a dialogue without (facts|questions)"):
+    with pytest.raises(ValueError, match=r"the dialogue has no (facts|questions)"):
         begun(facts, questions)
 
 

@@ -90,7 +90,7 @@ def test_bm25_finds_words_and_breaks_ties_by_age() -> None:
     assert BM25().top("", texts, 1) == [4] and BM25().top("tea", [], 3) == []
     assert BM25().top("tea", ["!", "..."], 5) == [1, 0]
     assert pickle.loads(pickle.dumps(BM25(k1=1.2))).top("rains", texts, 1) == [2]
-    with pytest.raises(ValueError, match="k1 is positive"):
+    with pytest.raises(ValueError, match="k1 must be positive"):
         BM25(k1=0)
 
 

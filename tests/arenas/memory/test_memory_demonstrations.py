@@ -106,11 +106,11 @@ def test_a_fixed_string_is_one_token() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"managing": {"kep": 1}}, "managing: weights, at least 0, of keep, ignore"),
-        ({"answering": {"any": -1}}, "answering: weights, at least 0"),
+        ({"managing": {"kep": 1}}, "managing: needs weights, at least 0, for keep, ignore"),
+        ({"answering": {"any": -1}}, "answering: needs weights, at least 0"),
         ({"managing": {"keep": 0}}, "no habit has a weight"),
         ({"tasks": []}, "demonstrations need dialogues"),
-        ({"arena": raw_env(reader=TinyReader())}, "an arena that asks answer agents"),
+        ({"arena": raw_env(reader=TinyReader())}, "an arena without a reader"),
     ],
 )
 def test_what_demonstrates_nothing_is_refused(settings: dict[str, Any], words: str) -> None:

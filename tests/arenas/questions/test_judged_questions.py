@@ -146,7 +146,7 @@ def test_wrong_settings_are_one_line() -> None:
         ({"least_quality": 2.0}, "lie in"),
         ({"no_score": -1.0}, "lie in"),
         ({"best_score": 0}, "at least 1"),
-        ({"solvers": 0}, "at least one solver"),
+        ({"solvers": 0}, "solvers at least 1"),
     ):
         with pytest.raises(ValueError, match=said):
             raw_env(**settings)

@@ -1,4 +1,4 @@
-"""The engine of vLLM: what it samples is what the model says, whatever else is in the batch.
+"""The vLLM engine samples with the model's probabilities, whatever else is in the batch.
 
 Runs where vLLM is installed: scripts/setup vllm, then
 .venv-vllm/bin/python -m pytest -m "vllm and not gpu" tests/engines/vllm
@@ -117,9 +117,9 @@ def test_what_cannot_be_served_is_refused(engine: VLLMEngine, model: PreTrainedM
 
 def test_what_the_engine_depends_on_is_no_option() -> None:
     for name in ("seed", "async_scheduling"):
-        with pytest.raises(ConfigError, match=rf"engine\.options\.{name}: the engine sets that"):
+        with pytest.raises(ConfigError, match=rf"engine\.options\.{name}: the engine sets this"):
             VLLMEngine(options={name: True})
-    with pytest.raises(ConfigError, match=r"max_num_seq: vLLM has none; .*'max_num_seqs'\?"):
+    with pytest.raises(ConfigError, match=r"max_num_seq: unknown to vLLM; .*'max_num_seqs'\?"):
         VLLMEngine(options={"max_num_seq": 4})
 
 
@@ -145,7 +145,9 @@ def test_a_second_engine_that_is_to_sleep_is_refused(
     engine: VLLMEngine, model: PreTrainedModel
 ) -> None:
     settings = replace(engine._settings, sleep=True)
-    with pytest.raises(ConfigError, match=r"'p': .* a second engine .* set engine\.sleep=false"):
+    with pytest.raises(
+        ConfigError, match=r"'p': .* a second vLLM engine, .* set engine\.sleep=false"
+    ):
         EngineCore(model, settings, rank=None, where="policy 'p'")
 
 
@@ -188,7 +190,7 @@ def test_random_streams_and_threads_are_left_alone() -> None:
 def test_nothing_is_left_on_the_disk_of_an_engine_that_was_closed() -> None:
     engine = VLLMEngine(max_rows=8, cache=0.1)
     engine.serve("p", make(0, layers=1), [END])
-    tenant, tenants = engine._tenants["p"]
+    tenant, tenants = engine._policies["p"]
     folders = [Path(tenant.folder.name), Path(tenants.host._folder.name)]
     assert all(folder.is_dir() for folder in folders)
     engine.close()

@@ -1,4 +1,4 @@
-"""The engine of vLLM on a GPU: half precision, CUDA graphs, and memory that it shares.
+"""The vLLM engine on a GPU: half precision, CUDA graphs, and memory shared with a learner.
 
 Runs where `pip install -e '.[vllm]' pytest peft` was done, in an environment of its own:
 python -m pytest -m "vllm and gpu" tests/engines/vllm/test_engine_gpu.py
@@ -58,7 +58,7 @@ def difference(
 @pytest.mark.parametrize("eager", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_update_arrives(dtype: torch.dtype, eager: bool) -> None:
-    """In CUDA graphs too, whose memory stays where it is."""
+    """Updates also reach CUDA graphs, whose memory does not move."""
     model = make(dtype)
     engine = VLLMEngine(max_rows=32, memory=0.2, eager=eager)
     engine.serve("p", model, [END])
@@ -81,7 +81,7 @@ def test_tokens_are_stamped_with_the_weights_that_sampled_them(
     monkeypatch.setattr("selfplay.engines.vllm.engine.STRIDE", 4)
     model = make(torch.float32)
     engine = VLLMEngine(max_rows=32, memory=0.2, eager=True)
-    engine.partial = True
+    engine.in_flight_updates = True
     engine.serve("p", model, [])
     try:
         engine.add(Request(id=0, policy="p", prompt_ids=(5, 6), seed=0, max_tokens=20))
@@ -104,7 +104,7 @@ def test_it_sleeps_while_the_learner_learns(lora: Lora | None) -> None:
     try:
         answer(engine, ask(5))
         before = torch.cuda.mem_get_info()[0]
-        engine.rest()
+        engine.sleep()
         assert torch.cuda.mem_get_info()[0] > before + 2**30
         shake(model, 1)
         engine.publish("p", model.state_dict(), 1)

@@ -28,7 +28,7 @@ from tests.helpers.builders import save_tiny
 pytestmark = pytest.mark.vllm
 
 STARTS = 600
-"""Seconds that the server may take to start."""
+"""Maximum number of seconds of the server's start."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where a server of the model listens; all its processes end with the tests."""
+    """Address of a server of the model; all its processes end with the tests."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -126,7 +126,7 @@ def test_it_says_what_the_model_says(url: str, folder: Path) -> None:
     assert said.text == renderer.text(ids)
     cut = ids[-1] not in renderer.end_ids
     assert said.stop_reason is (StopReason.LENGTH if cut else StopReason.STOP)
-    counts = asked.drain_counts()
+    counts = asked.drain_metrics()
     assert counts["prompt_tokens"] == prompt.shape[1]
     assert counts["completion_tokens"] == len(ids)
     assert counts["dollars"] == pytest.approx((prompt.shape[1] + 2 * len(ids)) / 1e6)
@@ -138,7 +138,7 @@ def test_a_seed_says_the_same_again_and_requests_go_side_by_side(url: str) -> No
     again = answers(asked, *(request(number) for number in reversed(range(12))))
     assert {n: done.text for n, done in first.items()} == {n: d.text for n, d in again.items()}
     assert len({done.text for done in first.values()}) > 6
-    assert asked.drain_counts()["requests"] == 24
+    assert asked.drain_metrics()["requests"] == 24
 
 
 def test_a_conversation_that_is_too_long_is_refused_and_play_goes_on(url: str) -> None:
@@ -147,11 +147,11 @@ def test_a_conversation_that_is_too_long_is_refused_and_play_goes_on(url: str) -
     long: list[Message] = [{"role": "user", "content": "far too long " * 100}]
     found = answers(asked, request(0, long), request(1))
     assert found[0].text == "" and found[1].completion_ids
-    assert asked.drain_counts()["refused"] == 1
+    assert asked.drain_metrics()["refused"] == 1
 
 
 def test_a_model_that_it_does_not_have_ends_the_run_in_one_line(url: str) -> None:
-    with pytest.raises(RunError, match="knows no model 'huge' there") as caught:
+    with pytest.raises(RunError, match="does not know the model 'huge'") as caught:
         answers(engine(url, model="huge"), request())
     assert "\n" not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Whose requests vLLM has, and which wait outside of it."""
+"""Order in which the requests of several policies enter vLLM."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.vllm
 
 ROWS = 4
 SHARED = 64
-"""Tokens of a prefix, two blocks of the cache."""
+"""Number of tokens of a prefix: two blocks of the cache."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def shared() -> Iterator[VLLMEngine]:
 def engine(shared: VLLMEngine) -> Iterator[VLLMEngine]:
     for seed, policy in enumerate("pq", start=1):
         shared.serve(policy, make(seed, layers=1), [])
-    shared.drain_counts()
+    shared.drain_metrics()
     yield shared
     for policy in "pq":
         shared.withdraw(policy)
@@ -43,8 +43,8 @@ def request(number: int, policy: str = "p", *, prompt: int = 3, said: int) -> Re
 def test_what_waits_reads_no_prefix_of_the_weights_before(
     engine: VLLMEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "partial", True)
-    tenant, _ = engine._tenants["p"]
+    monkeypatch.setattr(engine, "in_flight_updates", True)
+    tenant, _ = engine._policies["p"]
     requests = [request(n, prompt=150, said=60) for n in range(3 * ROWS)]
     for each in requests:
         engine.add(each)
@@ -79,17 +79,17 @@ def test_what_vllm_holds_and_has_not_begun_begins_with_the_new_weights(
     ]
     monkeypatch.setattr("selfplay.engines.vllm.engine.STRIDE", 3)
     engine = VLLMEngine(max_rows=8, prefill_tokens=8, cache=0.1, options={"block_size": 32})
-    engine.partial = True
+    engine.in_flight_updates = True
     engine.serve("p", model, [])
     try:
         for each in requests:
             engine.add(each)
         found = engine.step()
-        tenant, tenants = engine._tenants["p"]
+        tenant, tenants = engine._policies["p"]
         assert not tenant.waiting and tenant.flying == 8 and not found
         shake(model, 1, 0.2)
         engine.publish("p", {}, 1)
-        engine.drain_counts()
+        engine.drain_metrics()
         found += finish(engine)
         assert tenants.host.idle
         done = {each.id: each for each in found}
@@ -97,8 +97,8 @@ def test_what_vllm_holds_and_has_not_begun_begins_with_the_new_weights(
         late = requests[3:]
         assert {(done[each.id].version, done[each.id].versions) for each in late} == {(1, ())}
         assert difference(model, late, done) < 1e-5
-        # The first of either computes the prefix, and those behind it read what it left.
-        assert engine.drain_counts()["cached_tokens"] == (2 + 4) * SHARED
+        # The first of each kind computes the prefix, and the later ones read it from the cache.
+        assert engine.drain_metrics()["cached_tokens"] == (2 + 4) * SHARED
         alone = answer(engine, late[-1:])[late[-1].id]
         assert alone.completion_ids == done[alone.id].completion_ids
     finally:
@@ -115,7 +115,7 @@ def test_who_comes_while_others_are_in_flight_waits_for_its_turn(engine: VLLMEng
     engine.add(request(9, "late", said=5))
     found += finish(engine)
     done = {each.id: each for each in found}
-    assert difference(engine._tenants["p"][0].model, requests, done) < 1e-5
+    assert difference(engine._policies["p"][0].model, requests, done) < 1e-5
     assert difference(late, [request(9, "late", said=5)], done) < 1e-5
     engine.withdraw("late")
 
@@ -134,5 +134,5 @@ def test_a_turn_fills_the_rows_again_and_ends_while_more_keeps_coming(engine: VL
     ids = [done.id for done in found]
     assert sorted(ids[:-2]) == [*range(1, 5 * ROWS)]  # beside the long one, and nothing later
     assert ids[-2:] == [0, 100]
-    assert engine.drain_counts()["loads"] == 2  # one turn each
+    assert engine.drain_metrics()["loads"] == 2  # one turn each
     assert {done.id for done in finish(engine)} == set(range(200, late))

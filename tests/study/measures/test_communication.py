@@ -150,7 +150,7 @@ def test_words_are_matched_by_their_number_and_not_by_their_place(
     found = by_name(result)["shuffle: lost"]
     unmatched = result.params["words_that_found_none"]["shuffle"]
     assert least <= unmatched <= most and (found.value > 0) == (unmatched > 0)
-    assert f"{100 * unmatched:.3g} % of words found none" in found.notes
+    assert f"{100 * unmatched:.3g} % of words had no counterpart" in found.notes
     assert bool(unmatched) == any(note.startswith("shuffle: ") for note in result.notes)
 
 
@@ -163,7 +163,7 @@ def test_a_derangement_has_no_fixed_point() -> None:
 def test_a_game_without_words_says_what_would_serve() -> None:
     made = games(raw_env, {"team": constant("defect")})
     for study in (message_ablation.study, influence.study):
-        with pytest.raises(ConfigError, match=r"no move is words to others; .* arena=signal"):
+        with pytest.raises(ConfigError, match=r"no move is a message to others; .* arena=signal"):
             study(made, player("team", raw_env))
 
 
@@ -171,7 +171,7 @@ def test_words_that_only_words_answer_say_what_would_serve() -> None:
     """What is said signals something all the same, or is all different and signals nothing."""
 
     class Chat(Matrix):
-        def speaking(self) -> Sequence[str]:
+        def messengers(self) -> Sequence[str]:
             return self.acting()
 
     def arena() -> Any:
@@ -241,7 +241,7 @@ def test_words_at_random_that_are_followed() -> None:
     for name, truth in (("positive listening", log(2)), ("change of the move", 0.5)):
         assert truth - 0.02 < found[name].value <= truth and covers(found[name], truth)
         assert found[name].high - found[name].low > 0.005
-        assert "only words that were said are tried" in found[name].notes
+        assert "only words that occurred are tried" in found[name].notes
         assert found[name].direction == "biased_down"
     again = found["causal influence (CIC)"]
     # Without the jackknife, 16 draws would show 0.661 nats.
@@ -296,7 +296,7 @@ def test_moves_that_are_not_listed_cannot_be_read() -> None:
     chances = influence.exactly(made, {"listener_0": "team"})
     with pytest.raises(ConfigError, match="are not listed"):
         chances("listener_0", Observation(text="?"))
-    with pytest.raises(ConfigError, match="no model to read"):
+    with pytest.raises(ConfigError, match="has no model, so its probabilities"):
         chances("listener_0", Observation(fields={"legal": ["a"]}))
 
 

@@ -89,9 +89,9 @@ def test_what_a_set_lacks_is_left_out_and_told() -> None:
     assert set(found) == {"x: one", "x: two"}
     assert found["x: one"].value == 0.1 and isnan(found["x: one"].low)
     assert any("not in every set: y" in note for note in result.notes)
-    assert any("one and two have no seeds in common" in note for note in result.notes)
+    assert any("one and two have no common seeds" in note for note in result.notes)
     rows = result.tables[0].rows
-    assert result.tables[0].columns == ["figure", "set", "run 1", "run 2"]
+    assert result.tables[0].columns == ["metric", "set", "run 1", "run 2"]
     assert rows[1] == ["x", "two", 0.4, None]
 
 
@@ -131,7 +131,7 @@ def test_only_what_is_asked_for_is_compared() -> None:
     assert set(by_name(study("m", runs, only=["war"]))) == {"warm: all", "warmer: all"}
     picture = study("m", runs, only=["by round"])
     assert [each.title for each in picture.drawings] == ["by round"] and not picture.tables
-    with pytest.raises(ConfigError, match="--only hot: no such figure; choose from: warm, warmer"):
+    with pytest.raises(ConfigError, match="--only hot: no such metric; choose from: warm, warmer"):
         study("m", runs, only=["hot"])
 
 

@@ -156,7 +156,7 @@ def test_the_range_of_a_metric_is_what_games_show() -> None:
 
 def test_one_player_is_refused_with_what_would_serve() -> None:
     arena = levers([1, 1])
-    with pytest.raises(ConfigError, match="nobody to cross with; name runs of several seeds"):
+    with pytest.raises(ConfigError, match="has no partner; name runs of several seeds"):
         study(games(arena, {"a": constant("lever0")}), [player("a", arena)])
 
 

@@ -11,7 +11,8 @@ import torch
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.study import page
-from selfplay.study.measures.dynamics import by_role, chief, recorded, study
+from selfplay.study.measures.dynamics import by_role, chief, study
+from selfplay.study.recorded_episodes import recorded_episodes
 from selfplay.study.stats.text import (
     ARCHIVE,
     corrections,
@@ -224,7 +225,7 @@ def folder(place: Path, rows: int = 40, episodes: bool = True) -> Path:
 
 
 def test_a_run_folder_is_read(tmp_path: Path) -> None:
-    result = study(folder(tmp_path / "run"), recorded(tmp_path / "run"), {})
+    result = study(folder(tmp_path / "run"), recorded_episodes(tmp_path / "run"), {})
     found = {each.name: each for each in result.estimates}
     assert found["cycle of arena/solve_rate"].notes == "period 8 steps on record"
     assert found["cycle of arena/solve_rate"].p is not None
@@ -239,7 +240,7 @@ def test_numbers_that_are_too_large_are_left_out_and_told(tmp_path: Path) -> Non
     for row, text in ((3, "1e400"), (7, "1e308"), (11, "-1e308"), (13, "NaN")):
         lines[row] = f'{{"step": {row}, "arena/solve_rate": {text}}}'
     (place / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    result = study(place, recorded(place), {})
+    result = study(place, recorded_episodes(place), {})
     found = {each.name: each for each in result.estimates}
     assert abs(found["trend of arena/solve_rate"].value) < 1
     assert found["trend of arena/solve_rate"].count == 36
@@ -257,12 +258,12 @@ def test_series_of_huge_numbers_have_no_figure(value: float) -> None:
 
 
 def test_what_a_run_lacks_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="name a figure with --metric"):
+    with pytest.raises(ConfigError, match="name a metric with --metric"):
         chief({1: {"policy/base/loss": 1.0}}, None)
     with pytest.raises(ConfigError, match="did you mean 'arena/solve_rate'"):
         chief({1: {"arena/solve_rate": 1.0}}, "solve_rate")
     with pytest.raises(RunError, match="recorded no episodes; train one with"):
-        recorded(folder(tmp_path / "run", episodes=False))
+        recorded_episodes(folder(tmp_path / "run", episodes=False))
 
 
 def test_the_trend_of_a_series_that_remembers_covers_none() -> None:

@@ -51,7 +51,7 @@ def test_noise_is_called_noise() -> None:
     found = {e.name: e for e in shape(matchups(rng, np.zeros((6, 6)), 50), np.full(6, 1 / 6))}
     share = found["transitive share, noise taken off"]
     assert np.isnan(share.value) and share.notes == "most of the matrix is noise: play more games"
-    assert 0.5 < found["noise, share of the matrix"].value < 2
+    assert 0.5 < found["noise, fraction of the matrix"].value < 2
     assert found["transitive share as measured"].null == pytest.approx(1 / 3)
     assert found["3-cycles beyond noise"].value == 0 < found["3-cycles"].value
 
@@ -64,5 +64,5 @@ def test_a_player_of_whom_hardly_a_game_is_known_is_refused() -> None:
         if 3 in (i, j):
             pay[np.arange(30) != i + 5 * j] = np.nan
     draws = Draws(tasks=[str(n) for n in range(30)])
-    with pytest.raises(RunError, match="too few games of p0 with p3 did not fail"):
+    with pytest.raises(RunError, match="too many games of p0 with p3 failed"):
         Matchups.of(pays, draws, ["p0", "p1", "p2", "p3"])

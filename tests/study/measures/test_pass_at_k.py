@@ -115,7 +115,7 @@ def test_sharpening_is_seen() -> None:
 
 
 def test_answers_of_a_role_and_what_is_no_answer() -> None:
-    with pytest.raises(ConfigError, match=r"nobody of that role answers; did you mean 'listener'"):
+    with pytest.raises(ConfigError, match=r"no agent has this role; did you mean 'listener'"):
         measured(role="listner")
     with pytest.raises(ConfigError, match=r"share_wait of an episode is not 0 or 1"):
         measured("share_wait", samples=2)
@@ -166,7 +166,7 @@ def test_tasks_without_the_metric_are_refused() -> None:
 
     tasks = [*tasks_of("ask", SUMS), *tasks_of("talk", SUMS)]
     made = games(parts, {"a": answerer(1.0)}, tasks=tasks, metrics=["accuracy"])
-    with pytest.raises(ConfigError, match="no sample that was played to its end and has accuracy"):
+    with pytest.raises(ConfigError, match="no finished sample with accuracy"):
         study(made, player("a", parts), player("a", parts), samples=2)
     made = games(parts, {"a": answerer(1.0)}, tasks=tasks, metrics=["acuracy"])
     with pytest.raises(ConfigError, match="did you mean 'accuracy'"):

@@ -145,8 +145,8 @@ def test_rock_paper_scissors_is_a_circle() -> None:
     made = games(arena, {name: constant(name) for name in names})
     result = study(made, [player(name, arena) for name in names])
     found = by_name(result)
-    assert [row[1:] for row in table(result, "What the rows gain").rows] == RPS.tolist()
-    for row in table(result, "Who is left").rows:
+    assert [row[1:] for row in table(result, "Gain of the rows").rows] == RPS.tolist()
+    for row in table(result, "Ranking").rows:
         gain, mixture, inside, score, rank = map(float, row[1:6])  # type: ignore[arg-type]
         assert (gain, inside, score) == (0, 1, pytest.approx(0))
         assert mixture == pytest.approx(1 / 3) and rank == pytest.approx(1 / 3)
@@ -156,7 +156,7 @@ def test_rock_paper_scissors_is_a_circle() -> None:
     assert found["effective diversity"].value == pytest.approx(1 / 3)
     assert table(result, "3-cycles").rows[0][0] == "rock > scissors > paper > rock"
     assert "is the same from alpha x largest payoff = 0.004 on" in result.notes[-1]
-    assert not [note for note in result.notes if "paid together" in note]
+    assert not [note for note in result.notes if "sum of both players' pay" in note]
 
 
 def test_an_order_with_luck_has_one_who_is_left() -> None:
@@ -168,7 +168,7 @@ def test_an_order_with_luck_has_one_who_is_left() -> None:
     found = by_name(result)
     assert found["strong gains on the others"].value > 1
     assert found["strong gains on the others"].low > 0 > found["weak gains on the others"].high
-    rows = table(result, "Who is left").rows
+    rows = table(result, "Ranking").rows
     assert [row[0] for row in rows] == ["strong", "middle", "weak"]
     assert [row[2:4] for row in rows] == [[1, 1], [0, 0], [0, 0]]
     assert [row[5] for row in rows] == [pytest.approx(x, abs=1e-6) for x in (1, 0, 0)]
@@ -176,10 +176,10 @@ def test_an_order_with_luck_has_one_who_is_left() -> None:
     assert share.low <= 1 and share.value == pytest.approx(1, abs=0.02)
     assert not [each for each in result.tables if each.title.startswith("3-cycles")]
     assert [type(each).__name__ for each in result.drawings] == [
-        "Matrix",
-        "Intervals",
-        "Intervals",
-        "Curves",
+        "MatrixPlot",
+        "IntervalPlot",
+        "IntervalPlot",
+        "CurvePlot",
     ]
 
 
@@ -187,7 +187,7 @@ def test_two_who_are_even_are_both_left() -> None:
     arena = zero_sum(np.zeros((2, 2)), ["a", "b"])
     made = games(arena, {"a": constant("a"), "b": constant("b")})
     result = study(made, [player("a", arena), player("b", arena)])
-    assert [row[2:6] for row in table(result, "Who is left").rows] == [[0.5, 1, 0, 0.5]] * 2
+    assert [row[2:6] for row in table(result, "Ranking").rows] == [[0.5, 1, 0, 0.5]] * 2
     assert list(by_name(result)) == [
         "a gains on the others",
         "b gains on the others",
@@ -201,7 +201,7 @@ def test_pay_that_does_not_sum_to_the_same_is_told() -> None:
 
     made = games(arena, {"c": constant("cooperate"), "d": constant("defect")})
     result = study(made, [player("c", arena), player("d", arena), player("again", arena, "c")])
-    rows = table(result, "What the rows gain").rows
+    rows = table(result, "Gain of the rows").rows
     assert rows[1] == ["d", 2.5, 0, 2.5]
     assert any(note.startswith("in 33.3 % of the games") for note in result.notes)
 
@@ -212,7 +212,7 @@ def test_what_has_no_winner_is_refused_with_what_would_serve() -> None:
     players = [player("a", arena), player("b", arena)]
     with pytest.raises(ConfigError, match=r"always paid the same.*measure crossplay"):
         study(made, players)
-    with pytest.raises(ConfigError, match="nobody to beat; name several"):
+    with pytest.raises(ConfigError, match="has no opponent; name several"):
         study(made, players[:1])
     with pytest.raises(ConfigError, match="a is named twice"):
         study(made, [*players, players[0]])

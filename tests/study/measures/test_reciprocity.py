@@ -122,7 +122,7 @@ def test_what_few_moves_say_is_not_given() -> None:
     few = by_name(played(TIT_FOR_TAT, constant("defect"), episodes=19))
     for name in ("P(C|C)", "reciprocity P(C|C) - P(C|D)"):
         assert np.isnan([few[name].value, few[name].low, few[name].high]).all()
-        assert few[name].notes == "19 visits, and 20 are the fewest that say anything"
+        assert few[name].notes == "19 visits; at least 20 are needed"
     assert few["P(C|D)"].value == 0
     enough = by_name(played(TIT_FOR_TAT, constant("defect"), episodes=20))
     assert enough["P(C|C)"].value == enough["reciprocity P(C|C) - P(C|D)"].value == 0

@@ -15,7 +15,7 @@ from arenas.debate.arena import Debate
 from arenas.games.matrix import raw_env
 from selfplay.engines.scripted import Script, constant
 from selfplay.errors import ConfigError
-from selfplay.study import registry
+from selfplay.study.measures import reward_hacking
 from selfplay.study.measures.cross_play import estimate
 from selfplay.study.measures.reward_hacking import copied, deliberate, proposals, study
 from selfplay.study.stats.bootstrap import Draws, Estimate
@@ -109,14 +109,14 @@ def test_proposals_are_those_that_had_been_made_by_then(
 ) -> None:
     run = five_episodes(tmp_path / "run")
     seated = nullcontext(SimpleNamespace(admit=lambda references: []))
-    monkeypatch.setattr(registry, "_games", lambda options, run: seated)
+    monkeypatch.setattr(reward_hacking, "open_games", lambda options, run: seated)
     given: list[int] = []
 
     def study(games: Any, players: Any, recorded: Any, *, independent: bool) -> None:
         given.extend(step for step, _ in recorded)
 
-    monkeypatch.setattr("selfplay.study.measures.reward_hacking.study", study)
-    registry.hacking(argparse.Namespace(run=[f"{run}{at}"]))
+    monkeypatch.setattr(reward_hacking, "study", study)
+    reward_hacking.from_options(argparse.Namespace(run=[f"{run}{at}"]))
     assert given == steps
 
 
@@ -173,5 +173,5 @@ def test_collusion_is_told_by_pair_and_by_seat() -> None:
 
 def test_where_there_is_nothing_to_look_at() -> None:
     arena = levers([1, 1])
-    with pytest.raises(ConfigError, match="has no proposals recorded up to x, nobody who"):
+    with pytest.raises(ConfigError, match="has no proposals recorded up to x, no agent that"):
         study(games(arena, {"x": constant("lever0")}), [player("x", arena)], [])

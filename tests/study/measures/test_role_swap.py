@@ -90,7 +90,7 @@ def test_shapley_values_are_the_mean_over_all_orders_and_linear() -> None:
 
 def test_shares_sum_to_the_joint_gain_and_split_co_adaptation() -> None:
     found = by_name(swap([[[5, 5], [3, 3]], [[2, 2], [1, 1]]]))
-    row, column = (found[f"share of {s} in the joint gain (Shapley value)"] for s in ROLES)
+    row, column = (found[f"part of {s} in the joint gain (Shapley value)"] for s in ROLES)
     assert (row.value, column.value) == (2.5, 1.5)
     assert row.value + column.value == found["joint gain, trained over base"].value == 4
     half = found["co-adaptation"].value / 2
@@ -107,7 +107,7 @@ def test_shares_say_of_which_games_they_are_where_some_failed() -> None:
     assert (
         row.notes
         == column.notes
-        == ("of 4 games that failed in no assignment, and of their joint gain")
+        == ("only the 4 games that failed in no assignment, and their joint gain")
     )
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_swapped_is_one_line() -> None:
         return raw_env()
 
     made = games(arena, {"c": constant("cooperate")})
-    with pytest.raises(ConfigError, match="nobody to swap with"):
+    with pytest.raises(ConfigError, match="no other to swap with"):
         study(made, [player("c", arena)])
     with pytest.raises(ConfigError, match="no such agent; did you mean 'player_"):
         made.scores([], "return/player_7")

@@ -106,7 +106,7 @@ def test_over_runs_is_students_interval() -> None:
 def test_runs_that_are_all_the_same_know_no_spread() -> None:
     found = over_runs("x", [0.1, 0.1, 0.1], notes="paired by seed")
     assert found.low == found.value == found.high
-    told = "paired by seed; the same in every training run: the interval knows no spread"
+    told = "paired by seed; the same in every training run: the interval has no width"
     assert found.notes == told
 
 
@@ -162,7 +162,5 @@ def test_many_tasks_are_drawn_whole() -> None:
 def test_an_interval_without_width_says_that_it_knows_no_spread() -> None:
     found = Draws(tasks=["a"] * 5).mean("x", [0.1] * 5, notes="nats")
     assert found.low == found.high == found.value
-    assert found.notes == (
-        "nats; the same in every episode of one task: the interval knows no spread"
-    )
+    assert found.notes == ("nats; the same in every episode of one task: the interval has no width")
     assert Draws(tasks=["a"] * 5).mean("x", [0.1] * 4 + [0.2]).notes == ""

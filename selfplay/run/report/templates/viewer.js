@@ -1,10 +1,10 @@
-// Looks now and then whether the page would be another, and if so puts its new middle in place of
-// the old one. How often, the server says. A page that nobody sees does not ask.
+// Polls the server and replaces the main part of the page if it has changed. The server sets the
+// interval. A hidden page does not poll.
 "use strict";
 let tag = "";
 let wait = 5;
 
-// What somebody has ticked or written and not sent yet would be lost.
+// Returns true if a form has unsent input, which a replacement of the page would lose.
 function begun() {
   const fields = [...document.querySelectorAll("main input, main textarea")];
   return fields.some((f) => f.checked !== f.defaultChecked || f.value !== f.defaultValue);
@@ -12,7 +12,7 @@ function begun() {
 
 function show(answer, text) {
   const page = new DOMParser().parseFromString(text, "text/html");
-  if (!page.querySelector("main")) throw new Error("no page of ours");
+  if (!page.querySelector("main")) throw new Error("not a page of this server");
   document.querySelector("main").replaceWith(page.querySelector("main"));
   document.querySelector(".over").replaceWith(page.querySelector(".over"));
   document.querySelector("main [autofocus]")?.focus();
@@ -24,19 +24,19 @@ async function look() {
   if (document.querySelector("main[data-live]") && !document.hidden && !begun()) {
     try {
       const answer = await fetch(location.href, { headers: { "If-None-Match": tag || '"none"' } });
-      if (![200, 304].includes(answer.status)) throw new Error("no page of ours");
+      if (![200, 304].includes(answer.status)) throw new Error("not a page of this server");
       wait = Number(answer.headers.get("X-Look-Again")) || wait;
       const text = await answer.text();
       if (answer.status === 200 && !begun()) show(answer, text);
       document.body.classList.remove("lost");
     } catch {
-      document.body.classList.add("lost"); // the server has ended, or is another; the page says so
+      document.body.classList.add("lost"); // the server has ended, or another has its port
     }
   }
   setTimeout(look, 1000 * wait);
 }
 
-// A form is sent without leaving the page, so that its words stay where the server has ended.
+// Sends a form without leaving the page, so that its text stays if the server has ended.
 document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (form.method !== "post") return;

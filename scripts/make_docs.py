@@ -1,0 +1,279 @@
+"""Write docs/configuration.md from the config files and the signatures of the classes they name.
+
+    python scripts/make_docs.py            # write the page
+    python scripts/make_docs.py --check    # exit code 1 if the page is not up to date
+
+The script reads source files as data and imports none of them.
+"""
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/configuration.md"
+GROUPS = {
+    "algorithm": "Credit, objective and sampler together; see [algorithms](algorithms.md).",
+    "arena": "The game.",
+    "roles": "Prompts and parsers of the agents, by the role names of the arena.",
+    "curriculum": "The source of tasks.",
+    "services": "Objects outside of the arena, such as the sandbox and the task buffer.",
+    "policy": "The model of a policy.",
+    "warmstart": "Supervised training of a tiny model before self-play.",
+    "population": "The policies, and the roles that each of them plays.",
+    "league": "Snapshots, matchmaking and ratings; see [the league](league.md).",
+    "sampler": "The way in which the episodes of a group are sampled.",
+    "shaping": "Changes of rewards after the rollout.",
+    "credit": "Rewards to advantages.",
+    "objective": "The loss of the learner.",
+    "evaluations": "Episodes on held-out tasks or against fixed opponents.",
+    "collapse": "Rules that detect a collapse, and the response.",
+    "trackers": "Copies of the metrics for other tools.",
+    "engine": "The sampler of completions; see [clusters](clusters.md).",
+    "runtime": "One process, or workers of a Ray cluster; see [clusters](clusters.md).",
+    "cluster": "Devices for `selfplay plan`; see [planning a run](plan.md).",
+    "experiment": "A complete choice; `tiny/` was run on a laptop, `paper/` has a paper's size.",
+}
+"""The config groups in the order of the page, each with one line."""
+SETTINGS = {
+    "run": "selfplay.config.run_config.RunSettings",
+    "learner": "selfplay.learner.learner.Learner",
+    "rollout": "selfplay.rollout.rollout.Rollout",
+    "sampling": "selfplay.rollout.rollout.AgentSpec",
+}
+"""Keys of base.yaml without a group, each with the class that takes its settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One parameter of a class or function."""
+
+    name: str
+    type: str
+    default: str
+    text: str
+
+
+@cache
+def module(name: str) -> ast.Module | None:
+    """Return the syntax tree of a module of this repository; None for other modules."""
+    path = ROOT.joinpath(*name.split("."))
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file():
+            return ast.parse(file.read_text(encoding="utf-8"))
+    return None
+
+
+def definition(target: str) -> tuple[str, ast.ClassDef | ast.FunctionDef] | None:
+    """Return the module and the definition that an import path names."""
+    home, _, name = target.rpartition(".")
+    tree = module(home) if home else None
+    for node in tree.body if tree else ():
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            return home, node
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return definition(f"{node.module}.{alias.name}")
+    return None
+
+
+def parameters(target: str) -> list[Parameter]:
+    """Return the parameters of a class or function, with their documentation."""
+    found = definition(target)
+    if found is None:
+        return []
+    home, node = found
+    if isinstance(node, ast.FunctionDef):
+        return list(arguments(node))
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            inherited = []
+            if part.args.kwarg is not None:
+                inherited = [each for base in bases(home, node) for each in parameters(base)]
+            return [*arguments(part), *inherited]
+    fields = list(attributes(node)) if is_dataclass(node) else []
+    return fields or [each for base in bases(home, node) for each in parameters(base)]
+
+
+def bases(home: str, node: ast.ClassDef) -> list[str]:
+    """Return the import paths of a class's bases."""
+    return [f"{home}.{ast.unparse(base).partition('[')[0]}" for base in node.bases]
+
+
+def is_dataclass(node: ast.ClassDef) -> bool:
+    """Return whether a class is decorated as a dataclass."""
+    return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def attributes(node: ast.ClassDef) -> Iterator[Parameter]:
+    """Yield the fields of a dataclass; a string after a field documents it."""
+    for part, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if not isinstance(part, ast.AnnAssign) or "ClassVar" in ast.unparse(part.annotation):
+            continue
+        text = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            text = str(after.value.value)
+        default = ast.unparse(part.value) if part.value else ""
+        yield Parameter(
+            name=ast.unparse(part.target),
+            type=ast.unparse(part.annotation),
+            default=default,
+            text=text,
+        )
+
+
+def arguments(node: ast.FunctionDef) -> Iterator[Parameter]:
+    """Yield the arguments of a function; its docstring documents them under `Args:`."""
+    documented = documentation(ast.get_docstring(node) or "")
+    given = node.args
+    positional = [each for each in given.args if each.arg != "self"]
+    padding: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults))
+    pairs = [
+        *zip(positional, [*padding, *given.defaults], strict=True),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    for argument, default in pairs:
+        yield Parameter(
+            name=argument.arg,
+            type=ast.unparse(argument.annotation) if argument.annotation else "",
+            default=ast.unparse(default) if default else "",
+            text=documented.get(argument.arg, ""),
+        )
+
+
+def documentation(docstring: str) -> dict[str, str]:
+    """Return the text of each argument in a docstring."""
+    section = docstring.partition("Args:")[2].partition("Raises:")[0]
+    entries = re.findall(r"^ *(\w+): (.*(?:\n(?! *\w+: ).+)*)", section, re.MULTILINE)
+    single = re.match(r"`(\w+)`:? (?:is )?(.*)", docstring, re.DOTALL)
+    return dict(entries) or ({single.group(1): single.group(2)} if single else {})
+
+
+def targets(node: Any) -> Iterator[str]:
+    """Yield the import paths of a config, outer ones first."""
+    if isinstance(node, dict):
+        if isinstance(node.get("_target_"), str):
+            yield node["_target_"]
+        for value in node.values():
+            yield from targets(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from targets(value)
+
+
+def cell(text: str) -> str:
+    """Return a text as one cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Return a text as code in a cell of a table; empty if it is empty."""
+    return f"`{cell(text)}`" if text else ""
+
+
+def table(found: list[Parameter]) -> Iterator[str]:
+    """Yield the lines of a table of parameters."""
+    yield "| key | type | default | meaning |"
+    yield "|---|---|---|---|"
+    for each in found:
+        default = code(each.default) or "required"
+        yield f"| `{each.name}` | {code(each.type)} | {default} | {cell(each.text)} |"
+
+
+def comment(text: str) -> str:
+    """Return the comment at the beginning of a config, without Hydra's package line."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        if "@package" not in line:
+            lines.append(line.lstrip("# "))
+    return " ".join(lines)
+
+
+def summary(target: str) -> str:
+    """Return the first paragraph of a definition's docstring."""
+    found = definition(target)
+    text = ast.get_docstring(found[1]) if found else None
+    return (text or "").partition("\n\n")[0]
+
+
+def group(name: str, seen: set[str]) -> Iterator[str]:
+    """Yield the lines of a group: its configs, and the keys of the classes that they build.
+
+    Classes in `seen` have their keys in an earlier group; new ones are added to it.
+    """
+    yield from (f"## {name}", "", GROUPS[name], "")
+    classes: dict[str, None] = {}
+    yield from ("| config | about | builds |", "|---|---|---|")
+    folder = ROOT / "configs" / name
+    for path in sorted(folder.rglob("*.yaml")):
+        choice = str(path.relative_to(folder).with_suffix(""))
+        text = path.read_text(encoding="utf-8")
+        built = list(dict.fromkeys(targets(yaml.safe_load(text))))
+        if name != "experiment":
+            classes |= dict.fromkeys(built)
+        shown = ", ".join(f"`{each.rpartition('.')[2]}`" for each in built)
+        about = comment(text) or (summary(built[0]) if built else "")
+        yield f"| `{choice}` | {cell(about)} | {shown} |"
+    yield ""
+    for each in classes:
+        if each in seen:
+            continue
+        seen.add(each)
+        if found := parameters(each):
+            yield from (f"`{each}`", "", *table(found), "")
+
+
+def page() -> str:
+    """Return the text of the page."""
+    lines = [
+        "# Configuration",
+        "",
+        "Written by `scripts/make_docs.py` from `configs/` and the signatures of the code. Change "
+        "those, not this page.",
+        "",
+        "A config file of a group names a class (`_target_`) and its arguments; every key can be "
+        "set on the command line, such as `learner.lr=1e-4`. [Configs and the command "
+        "line](configs.md) explains the syntax. Parameters without a key in a config file "
+        "(services, models) are filled in by the program.",
+        "",
+        "## Settings without a group",
+        "",
+        "`configs/base.yaml` has the defaults of these keys; below are those of the classes.",
+        "",
+    ]
+    for name, target in SETTINGS.items():
+        lines += [f"### {name}", "", f"`{target}`", "", *table(parameters(target)), ""]
+    seen: set[str] = set(SETTINGS.values())
+    for name in GROUPS:
+        lines += group(name, seen)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> int:
+    """Write or check the page; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    if parser.parse_args().check:
+        current = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+        if current != page():
+            print(f"{PAGE.name} is not up to date; run python scripts/make_docs.py")
+            return 1
+        return 0
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Declaration of a measure: its name, its help, its options and the function that computes it.
+
+Each module of `selfplay.study.measures` that assigns `MEASURE` declares one measure of the command
+`selfplay study`. `selfplay.study.registry` finds these modules.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from selfplay.errors import ConfigError
+from selfplay.study.matches import StudyMatches, games_of
+from selfplay.study.players import Reference, StudyPlayer
+from selfplay.study.result import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option of a measure on the command line."""
+
+    name: str
+    """Name without the two dashes, and attribute of the parsed options."""
+    help: str
+    """Help in one line."""
+    type: Callable[[str], Any] = str
+    """Function that converts the text to a value."""
+    default: Any = None
+    """Value without the option."""
+    metavar: str | None = None
+    """Placeholder of the value in the help; None for a flag, which takes no value."""
+    repeated: bool = False
+    """True if the option may be given several times; its value is then a list."""
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add the option to a parser."""
+        if self.metavar is None:
+            parser.add_argument(f"--{self.name}", action="store_true", help=self.help)
+            return
+        parser.add_argument(
+            f"--{self.name}",
+            action="append" if self.repeated else "store",
+            type=self.type,
+            default=self.default,
+            metavar=self.metavar,
+            help=self.help,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One measure of `selfplay study`. Its module makes it; the command line reads it."""
+
+    name: str
+    """Name on the command line."""
+    help: str
+    """Help in one line."""
+    target: Literal["run", "player", "players", "sets"]
+    """Positional argument: one run folder; one player; several players; or another measure and
+    several NAME=RUN. A player is RUN, RUN@STEP or RUN@start."""
+    run: Callable[[argparse.Namespace], Result]
+    """Function that computes the result from the parsed options."""
+    options: Sequence[Option] = ()
+    """Options besides --json, --trust and --out."""
+    comparable: bool = True
+    """True if the measure can be computed for a single run, as `compare` does for each run."""
+
+    def option(self, name: str) -> Option | None:
+        """Return the option of this name; None if the measure has no such option."""
+        return next((option for option in self.options if option.name == name), None)
+
+
+EVALUATION = Option(
+    name="evaluation", metavar="NAME", help="evaluation whose games are played (default: first)"
+)
+EPISODES = Option(
+    name="episodes", type=int, metavar="N", help="episodes per cell (default: the evaluation's)"
+)
+METRIC = Option(
+    name="metric",
+    metavar="NAME",
+    help="metric to compare: a metric of the arena, return, or return/AGENT",
+)
+SEED = Option(name="seed", type=int, default=0, metavar="N", help="seed of arenas and samples")
+CHANGES = Option(
+    name="set",
+    metavar="KEY=VALUE",
+    repeated=True,
+    help="change the games' config, such as arena.rounds=4; may be given several times",
+)
+PLAYING = (EVALUATION, EPISODES, METRIC, SEED, CHANGES)
+"""Options of most measures that play games."""
+
+ROLE = Option(name="role", metavar="NAME", help="role whose actions count (default: all)")
+DEFAULT = Option(
+    name="default",
+    metavar="TEXT",
+    help="action that replaces the judged one",
+)
+COOPERATE = Option(
+    name="cooperate",
+    default="cooperate",
+    metavar="MOVE",
+    help="move that counts as cooperation",
+)
+BUDGET = Option(
+    name="budget", type=int, default=2000, metavar="N", help="games of training per seat"
+)
+SAMPLES = Option(name="samples", type=int, default=16, metavar="N", help="samples per task")
+
+
+def references_of(options: argparse.Namespace) -> list[Reference]:
+    """Return the players that the command line names; ConfigError if one is named twice."""
+    references = [Reference.parse(text) for text in options.run]
+    resolved = [replace(reference, run=reference.run.resolve()) for reference in references]
+    for index, reference in enumerate(references):
+        if resolved[index] in resolved[:index]:
+            raise ConfigError(f"{reference}: named twice; name different players")
+    return references
+
+
+@contextmanager
+def open_games(options: argparse.Namespace, run: Path) -> Iterator[StudyMatches]:
+    """Open the games of a run under the options of `PLAYING` that the measure has."""
+    changes: list[str] = options.set or []
+    for change in changes:
+        if "=" not in change or change.startswith("-"):
+            raise ConfigError(f"--set {change}: write KEY=VALUE, such as arena.rounds=4")
+    with games_of(
+        run,
+        evaluation=options.evaluation,
+        episodes=getattr(options, "episodes", None),
+        metric=getattr(options, "metric", None),
+        seed=options.seed,
+        changes=changes,
+    ) as games:
+        yield games
+
+
+def measure_one(
+    options: argparse.Namespace, study: Callable[[StudyMatches, StudyPlayer], Result]
+) -> Result:
+    """Apply a study of one player to the player that the command line names."""
+    reference = Reference.parse(options.run)
+    with open_games(options, reference.run) as games:
+        (player,) = games.admit([reference])
+        return study(games, player)

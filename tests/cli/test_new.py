@@ -1,0 +1,118 @@
+"""`selfplay new` writes parts that run, and whose tests pass."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from selfplay.cli import new
+from selfplay.cli.main import main
+from tests.helpers.repository import ROOT
+
+PARTS = {"arena": "same_side", "role": "thinker", "credit": "above_median", "measure": "wordiness"}
+TESTS = 21
+"""Number of tests that the four parts bring."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one part of every kind, written by the command."""
+    made = tmp_path_factory.mktemp("author")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        for kind, name in PARTS.items():
+            assert main(["new", kind, name]) == 0
+    return made
+
+
+def test_every_kind_is_written() -> None:
+    assert set(PARTS) == set(new.KINDS)
+
+
+def test_the_files_of_each_part(folder: Path) -> None:
+    written = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert written == {
+        *(f"my_games/{name}.py" for name in PARTS.values()),
+        *(f"my_games/test_{name}.py" for name in PARTS.values()),
+        "my_configs/arena/same_side.yaml",
+        "my_configs/roles/thinker.yaml",
+        "my_configs/credit/above_median.yaml",
+    }
+    for path in written:
+        assert not re.search("@[A-Za-z]+@", (folder / path).read_text(encoding="utf-8")), path
+
+
+def test_the_written_tests_pass(folder: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "my_games", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-W", "ignore"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(rf"^{TESTS} passed", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize("kind", ["arena", "role", "credit"])
+def test_the_written_configs_work(
+    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    command = new.KINDS[kind].command.replace("@configs@", "my_configs")
+    words = command.replace("@name@", PARTS[kind]).split()[1:]
+    assert main([*words, "--cfg"] if words[0] == "train" else words) == 0
+    printed = capsys.readouterr().out
+    assert "fault:" not in printed
+    if kind == "credit":
+        assert "my_games.above_median.AboveMedian" in printed
+
+
+@pytest.mark.parametrize("check", [["check", "--ignore", "D,I001"], ["format", "--check"]])
+def test_the_written_code_has_the_style_of_the_library(check: list[str], folder: Path) -> None:
+    command = [sys.executable, "-m", "ruff", *check, "--config", str(ROOT / "pyproject.toml")]
+    done = subprocess.run(
+        [*command, "my_games"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["arena", "same_side"], "my_games/same_side.py exists"),
+        (["role", "same_side"], "my_games/same_side.py exists"),
+        (["arena", "Rock"], "'Rock' is not valid"),
+        (["arena", "../rock"], "'../rock' is not valid"),
+        (["arena", "class"], "'class' is not valid"),
+        (["arena", "null"], "'null' is not valid"),
+        (["arena", "test_rock"], "'test_rock' is not valid"),
+        (["arena", "r" * 61], "is not valid"),
+        (["arena", "kuhn"], "the library has arena=kuhn"),
+        (["arena", "rollout"], "'rollout' is the name of a class of the library"),
+        (["arenas", "rock"], "no kind 'arenas'; did you mean 'arena'?"),
+        (["arena", "rock", "--package", "arenas"], "arenas is a package of the library"),
+        (["arena", "rock", "--package", "a/b"], "'a/b' is not valid"),
+        (["arena", "rock", "--configs", "my_games"], "are the same folder"),
+        (["arena", "rock", "extra"], "unexpected argument 'extra'"),
+    ],
+)
+def test_a_wrong_name_is_one_line_and_writes_nothing(
+    arguments: list[str],
+    line: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*.py")}
+    assert main(["new", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert line in error and error.count("\n") == 1
+    assert {path: path.read_bytes() for path in folder.rglob("*.py")} == before

@@ -1,0 +1,23 @@
+"""The documentation site builds without a warning."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.helpers.repository import ROOT
+
+
+def test_the_site_builds(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    done = subprocess.run(
+        [*command, "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    api = (tmp_path / "site/api/types/index.html").read_text(encoding="utf-8")
+    assert "advantage" in api and "completion_ids" in api
