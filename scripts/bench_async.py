@@ -27,7 +27,7 @@ from selfplay.experiment.experiment import Experiment
 from selfplay.learner.learner import Learner
 from selfplay.run.directory import Run
 from selfplay.run.progress import Progress
-from selfplay.run.records import read_metrics
+from selfplay.run.record_reader import read_metrics
 from selfplay.train import Trainer
 from selfplay.types import Action, Sample
 

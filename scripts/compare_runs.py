@@ -12,7 +12,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from selfplay.errors import RunError
-from selfplay.run.records import read_metrics
+from selfplay.run.record_reader import read_metrics
 
 Row = dict[str, float]
 

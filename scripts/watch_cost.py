@@ -24,7 +24,7 @@ from pathlib import Path
 
 import httpx
 
-from selfplay.run.records import read_metrics
+from selfplay.run.record_reader import read_metrics
 
 TARGET = 0.01
 FIRST_LOOK = 5.0

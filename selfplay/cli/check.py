@@ -13,7 +13,7 @@ def check(options: argparse.Namespace, overrides: list[str]) -> int:
     no_flags(overrides)
     settings = load(options, overrides)
     from selfplay.config.run_config import run_folder
-    from selfplay.experiment.check import games
+    from selfplay.experiment.trial_game import games
     from selfplay.experiment.validation import validate
 
     notes = validate(settings)

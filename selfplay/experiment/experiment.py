@@ -31,7 +31,7 @@ from selfplay.rollout.setup import RolloutSetup
 from selfplay.run import metrics
 from selfplay.run.declarations import RunMetrics, measured_by, reported
 from selfplay.run.metrics import Outcomes
-from selfplay.run.records import read_metrics
+from selfplay.run.record_reader import read_metrics
 from selfplay.runtime import Runtime
 from selfplay.sampler import Sampler
 from selfplay.sampler.prefetch import Batches, OnDemandBatches, PrefetchedBatches

@@ -23,7 +23,7 @@ from selfplay.learner import checkpoint
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
 from selfplay.rollout.setup import Components
 from selfplay.run.formatting import number
-from selfplay.run.records import Advantage, Recorded, episodes_of, recorded_steps
+from selfplay.run.record_reader import Advantage, Recorded, episodes_of, recorded_steps
 from selfplay.types import Episode, Group, Status, Turn
 
 MOST_SHOWN = 5

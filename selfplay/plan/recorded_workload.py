@@ -20,7 +20,7 @@ from selfplay.plan.workload import (
     limit_of,
     passes_of,
 )
-from selfplay.run.records import Recorded, episodes_of, read_metrics, recorded_steps
+from selfplay.run.record_reader import Recorded, episodes_of, read_metrics, recorded_steps
 
 NEWEST = 20
 """Number of newest steps that are read; older ones are from a policy that has changed since."""

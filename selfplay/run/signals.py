@@ -51,7 +51,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     if _noted is None:
         _noted = now
-    if _importing(frame) and now - _noted < PATIENCE:
+    if _uninterruptible(frame) and now - _noted < PATIENCE:
         again = threading.Thread(target=_later, args=(number, _noted + PATIENCE), daemon=True)
         with suppress(RuntimeError):  # the system cannot start another thread
             again.start()
@@ -61,19 +61,22 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _later(number: int, until: float) -> None:
-    """Send a signal to this process again when its main thread has no import running."""
+    """Send a signal to this process again when its main thread can be interrupted."""
     main = threading.main_thread().ident
     while time.monotonic() < until:
         time.sleep(PAUSE)
-        if main is None or not _importing(sys._current_frames().get(main)):
+        if main is None or not _uninterruptible(sys._current_frames().get(main)):
             break
     os.kill(os.getpid(), number)
 
 
-def _importing(frame: FrameType | None) -> bool:
-    """Return True if an import is running in this stack of frames."""
+def _uninterruptible(frame: FrameType | None) -> bool:
+    """Return True if an import or a `__del__` is running in this stack of frames.
+
+    Python prints an exception in a `__del__` and then drops it.
+    """
     while frame is not None:
-        if frame.f_code.co_filename == _IMPORT:
+        if frame.f_code.co_filename == _IMPORT or frame.f_code.co_name == "__del__":
             return True
         frame = frame.f_back
     return False

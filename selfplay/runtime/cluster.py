@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.errors import ConfigError, SelfplayError, StalledError
-from selfplay.runtime.health import PlacementCheck, RayHealthCheck, shortage
+from selfplay.runtime.cluster_health import PlacementCheck, RayHealthCheck, shortage
 
 PORT = 6379
 """Default port of a head node."""

@@ -22,10 +22,10 @@ from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import RayCluster, reachable, require_ray
-from selfplay.runtime.learner_workers import LearnerWorkerGroup
+from selfplay.runtime.learner_worker_group import LearnerWorkerGroup
 from selfplay.runtime.local import Local
 from selfplay.runtime.rollout_worker import WorkerConfig
-from selfplay.runtime.rollout_workers import RemoteEngine, RolloutWorkers
+from selfplay.runtime.rollout_worker_group import RemoteEngine, RolloutWorkers
 from selfplay.runtime.weight_sync import LoadState
 from selfplay.types import Episode
 

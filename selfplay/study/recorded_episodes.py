@@ -4,7 +4,7 @@ from pathlib import Path
 
 from selfplay.errors import RunError
 from selfplay.run.directory import Run
-from selfplay.run.records import episodes_of, recorded_steps
+from selfplay.run.record_reader import episodes_of, recorded_steps
 from selfplay.types import Episode
 
 PROPOSED = "valid_proposal"

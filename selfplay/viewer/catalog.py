@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from selfplay.errors import RunError
-from selfplay.run.records import decode
+from selfplay.run.record_reader import decode
 from selfplay.run.untrusted import open_regular
 
 

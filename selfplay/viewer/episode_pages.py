@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from selfplay.errors import RunError
 from selfplay.run.declarations import read_declared
 from selfplay.run.formatting import format_value, number
-from selfplay.run.records import Advantage, Recorded
+from selfplay.run.record_reader import Advantage, Recorded
 from selfplay.run.report.html import render
 from selfplay.run.report.transcripts import show
 from selfplay.run.untrusted import is_confined

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from selfplay.errors import RunError
 from selfplay.run.directory import FAILED
-from selfplay.run.records import DIGITS, decode, record_of
+from selfplay.run.record_reader import DIGITS, decode, record_of
 from selfplay.run.untrusted import open_regular
 
 MOST = 200

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from selfplay.errors import RunError
-from selfplay.run.records import Recorded, decode, file_of, record_of, recorded_steps
+from selfplay.run.record_reader import Recorded, decode, file_of, record_of, recorded_steps
 from selfplay.run.untrusted import open_regular
 
 

@@ -17,7 +17,7 @@ from selfplay.errors import RunError
 from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.formatting import as_of, format_value, words
 from selfplay.run.metrics import describe_troubles, of_troubles
-from selfplay.run.records import read_metrics, read_summary
+from selfplay.run.record_reader import read_metrics, read_summary
 from selfplay.run.report.charts import (
     MOST_SERIES,
     Chart,

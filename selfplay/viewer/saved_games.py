@@ -5,7 +5,7 @@ from pathlib import Path
 
 from selfplay.errors import RunError
 from selfplay.rollout.matches import returns
-from selfplay.run.records import Recorded, decode, record_of
+from selfplay.run.record_reader import Recorded, decode, record_of
 from selfplay.run.untrusted import open_regular
 from selfplay.viewer.index import EpisodeRow
 

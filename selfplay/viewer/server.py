@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from selfplay.errors import RunError
-from selfplay.run.records import DIGITS
+from selfplay.run.record_reader import DIGITS
 from selfplay.viewer import web
 from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.episode_pages import EpisodePages

@@ -147,7 +147,7 @@ def test_what_it_has_seen_survives_a_checkpoint() -> None:
         ({"absent": math.nan}, r"collapse\.rules\.mine: absent must be a number or null"),
         ({"threshold": -1}, r"collapse\.rules\.mine: threshold must be a number of at least 0"),
         ({"reference": "last"}, r"collapse\.rules\.mine\.reference"),
-        ({"metric": "a/*", "minus": "b"}, "named in full, without"),
+        ({"metric": "a/*", "minus": "b"}, "needs the full name of its metric, without"),
     ],
 )
 def test_what_makes_no_rule_is_refused(settings: dict[str, Any], complaint: str) -> None:

@@ -22,6 +22,7 @@ from selfplay.rng import derive
 from selfplay.run.directory import Run
 from selfplay.run.progress import Progress
 from selfplay.run.report.run_report import alarms, write_report
+from selfplay.sampler.prefetch import OnDemandBatches
 from selfplay.train import Trainer
 from selfplay.types import Group
 from tests.helpers.command_process import contents, metrics, shared_cache
@@ -251,6 +252,7 @@ def test_without_a_league_games_are_played_by_the_rollout_itself() -> None:
     experiment = Experiment(settings())
     try:
         assert experiment.league is None and not experiment.state_dict()["league"]
+        assert isinstance(experiment.batches, OnDemandBatches)
         assert experiment.batches.rollout_fn is experiment.rollout_fn
     finally:
         experiment.close()

@@ -12,7 +12,7 @@ from selfplay.config.compose import config_folder
 from selfplay.engines.human import HumanEngine
 from selfplay.errors import ConfigError, RunError
 from selfplay.experiment.human_play import YOU, at_terminal, play
-from selfplay.run.records import decode, record_of
+from selfplay.run.record_reader import decode, record_of
 from selfplay.types import Message, Status
 from tests.helpers.command_process import finished, one_line, run
 from tests.helpers.recorded_run import HOSTILE
@@ -138,7 +138,10 @@ def test_a_person_cannot_be_trained() -> None:
         (("tic_tac_toe", "--as", "player_0", "--port", "0"), "--port is for the page"),
         (("tic_tac_toe", "--as", "player_0", "--host", "::"), "--host is for the page"),
         ((".", "--as", "player_0", "--against", MINIMAX), "use the policies of the run"),
-        (("tic_tac_toe", "--as", "player_0", "--against", "os.system"), "os.system is no opponent"),
+        (
+            ("tic_tac_toe", "--as", "player_0", "--against", "os.system"),
+            "os.system is not an opponent",
+        ),
         (("tic_tac_toe", "--as", "player_0", "arena.size=9"), "arena.size"),
         (("tic_tac_toe", "--as", "player_0", "nonsense"), "key=value"),
         (("tic_tac_toe", "--as", "player_0", "--config-dir", "nowhere"), "no such folder"),

@@ -109,7 +109,7 @@ def test_an_episode_that_ends_elsewhere_is_counted_and_not_compared(tmp_path: Pa
         ),
         (("credit=rlo",), "no credit named 'rlo'; did you mean 'rloo'?"),
         (("--steps", "9"), "no episodes of these steps; recorded are 1 to 3"),
-        (("curriculum=arithmetic",), "cannot read the state that the run's own left"),
+        (("curriculum=arithmetic",), "cannot read the state of the run's curriculum"),
         (("arena.nothing=1",), "unknown key 'arena.nothing'"),
     ],
 )

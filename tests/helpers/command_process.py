@@ -72,6 +72,8 @@ class Strike:
     def fall(self) -> None:
         """Strike."""
         if self.limit is None:
+            if self.number in (signal.SIGHUP, signal.SIGQUIT):  # a parent may ignore them
+                signal.signal(self.number, signal.SIG_DFL)
             os.kill(os.getpid(), self.number)
         else:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit, self.limit))

@@ -13,7 +13,7 @@ from unittest import mock
 from starlette.testclient import TestClient
 
 from selfplay.errors import RunError
-from selfplay.run.records import episodes_of, read_metrics, recorded_steps
+from selfplay.run.record_reader import episodes_of, read_metrics, recorded_steps
 from selfplay.run.report import run_report
 from selfplay.run.report.run_report import write_report
 from selfplay.types import to_json

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from selfplay.learner.learner import Learner
 from selfplay.models.policy import Policy
 from selfplay.runtime.learner_worker import LearnerInfo, LearnerWorker
-from selfplay.runtime.learner_workers import DistributedLearner
+from selfplay.runtime.learner_worker_group import DistributedLearner
 from selfplay.types import Sample
 from tests.helpers.builders import sample
 
@@ -28,7 +28,7 @@ Make = Callable[[], Learner]
 
 
 class Forks:
-    """A team of ranks: see `selfplay.runtime.learner_workers.WorkerGroup`."""
+    """A team of ranks: see `selfplay.runtime.learner_worker_group.WorkerGroup`."""
 
     def __init__(self, pipes: Sequence[Connection]) -> None:
         self.pipes, self.count = pipes, len(pipes)

@@ -134,7 +134,7 @@ def test_the_seats_are_those_of_one_main_player() -> None:
         plan(three, roles={"judge": "referee"})
     with pytest.raises(ConfigError, match=r"no agent 'player_2'; did you mean 'player_"):
         plan(Two(), "league.seats=[player_0, player_2]")
-    with pytest.raises(ConfigError, match=r"two agents are needed, but there is \['player_0'\]"):
+    with pytest.raises(ConfigError, match=r"two agents are needed, and there is \['player_0'\]"):
         plan(Arena({"player": 1}))
     with pytest.raises(ConfigError, match="'base', whose seats these are, is no main player"):
         plan(Two(), "~league.players.default", f"+league.players.other={NODE}")

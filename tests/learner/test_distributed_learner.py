@@ -252,7 +252,7 @@ def test_shards_that_cannot_be_used_are_one_line(two: Forks, tmp_path: Path) -> 
     with pytest.raises(RunError, match=r"cannot read .*absent"):
         sharded_checkpoint.load(make(), tmp_path / "absent")
     together.save_shards(tmp_path)
-    with pytest.raises(RunError, match=r"it has an optimizer of .* which does not learn here"):
+    with pytest.raises(RunError, match=r"it has an optimizer of .* which is not trained here"):
         sharded_checkpoint.load(Make(model="adapter")(), tmp_path)
     (tmp_path / "__1_0.distcp").unlink()
     with pytest.raises(RunError, match="cannot read"):

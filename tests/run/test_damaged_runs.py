@@ -16,7 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from selfplay.errors import RunError
-from selfplay.run.records import episodes_of, read_metrics
+from selfplay.run.record_reader import episodes_of, read_metrics
 from selfplay.run.report.run_report import write_report
 from selfplay.types import to_json
 from selfplay.viewer.catalog import RunCatalogue

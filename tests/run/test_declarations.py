@@ -25,7 +25,7 @@ from selfplay.run.declarations import (
     reported,
     write_declared,
 )
-from selfplay.run.records import read_metrics
+from selfplay.run.record_reader import read_metrics
 from selfplay.run.report.charts import arrange
 from selfplay.types import Metric
 from tests.helpers.command_process import finished
@@ -58,14 +58,18 @@ def classes(module: str) -> list[type[Arena]]:
 
 @pytest.mark.parametrize(
     "module",
-    sorted(p.stem for p in ARENAS.glob("*.py") if "self.measure(" in p.read_text()),
+    sorted(
+        ".".join(path.relative_to(ARENAS).with_suffix("").parts)
+        for path in ARENAS.rglob("*.py")
+        if "self.measure(" in path.read_text()
+    ),
 )
 def test_every_shipped_arena_declares_what_it_measures(module: str) -> None:
-    source = (ARENAS / f"{module}.py").read_text()
+    source = (ARENAS / f"{module.replace('.', '/')}.py").read_text()
     known: set[str] = set()
     for each in classes(module):
         known |= set(each.measures)
-    if module == "repair":
+    if module == "collaboration.repair":
         known |= set(Repair(arena=Pipeline()).measures)
     missing = [
         name
@@ -76,9 +80,19 @@ def test_every_shipped_arena_declares_what_it_measures(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["absolute_zero", "collaboration", "debate", "kuhn", "matrix", "memory", "questions"]
+    "module",
+    [
+        "absolute_zero.arena",
+        "collaboration.arena",
+        "debate.arena",
+        "games.kuhn",
+        "games.matrix",
+        "memory.arena",
+        "questions.arena",
+    ],
 )
 def test_the_chief_metric_is_one_that_is_declared(module: str) -> None:
+    assert classes(module)
     for each in classes(module):
         assert each.chief and set(each.chief) <= set(each.measures)
 

@@ -14,7 +14,7 @@ from selfplay.rollout.evaluation import Evaluation
 from selfplay.run.declarations import RunMetrics
 from selfplay.run.directory import Run
 from selfplay.run.metrics import describe_troubles, of_episodes, of_troubles
-from selfplay.run.records import read_metrics, read_summary, recorded_steps
+from selfplay.run.record_reader import read_metrics, read_summary, recorded_steps
 from selfplay.train import Trainer
 from selfplay.types import Group, Status, Task
 from tests.helpers.builders import episode, turn

@@ -125,7 +125,7 @@ def test_a_damaged_line_of_metrics_is_told_and_costs_no_other(place: Path) -> No
     assert "line 2 cannot be read" in outcome.err and "step 1 missing" in outcome.err
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 2, 3]
     assert json.loads((place / "summary.json").read_text())["missing_steps"] == [1]
-    assert "no line of these steps" in (place / "report.html").read_text()
+    assert "no line for these steps" in (place / "report.html").read_text()
 
 
 def test_a_record_whose_checkpoints_are_gone_is_not_begun_again(place: Path) -> None:

@@ -50,6 +50,25 @@ def test_an_import_is_finished_before_the_interrupt(number: int, slow: Path) -> 
     assert sys.modules.pop("slow_module").done
 
 
+class Closing:
+    """An object whose removal takes a while."""
+
+    removed = False
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)
+        Closing.removed = True
+
+
+def test_an_interrupt_is_not_lost_in_a_finalizer() -> None:
+    signals.install()
+    with pytest.raises(KeyboardInterrupt):
+        Closing()
+        time.sleep(5)
+    assert Closing.removed
+
+
 def test_an_import_that_does_not_end_is_interrupted(
     slow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.command_process import LONGEST, SMOKE, finished, metrics
-from tests.runtime.test_health import kill, started
+from tests.runtime.test_cluster_health import kill, started
 from tests.runtime.test_rollout_worker_runs import Command, assert_alike, none_left, step, wait
 
 pytest.importorskip("ray")

@@ -15,7 +15,7 @@ from selfplay.runtime.rollout_worker import (
     WorkerConfig,
     check_model_files,
 )
-from selfplay.runtime.rollout_workers import RolloutWorkers
+from selfplay.runtime.rollout_worker_group import RolloutWorkers
 from tests.helpers.builders import save_tiny
 from tests.helpers.command_process import SMOKE
 from tests.helpers.fault_injection import settings

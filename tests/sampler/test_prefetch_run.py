@@ -18,7 +18,7 @@ from selfplay.learner.learner import Learner
 from selfplay.rng import derive
 from selfplay.run.directory import Run
 from selfplay.run.progress import Progress
-from selfplay.run.records import episodes_of
+from selfplay.run.record_reader import episodes_of
 from selfplay.train import Trainer
 from selfplay.types import Group
 from tests.helpers.command_process import LONGEST, metrics, shared_cache

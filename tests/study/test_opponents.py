@@ -49,5 +49,5 @@ def test_a_measure_that_plays_games_seats_the_opponent(
 def test_a_listener_without_a_model_is_left_out_and_named(folder: Path) -> None:
     outcome = run("study", "influence", "runs/one", FEW, cwd=folder)
     assert outcome.code == 0, outcome.err
-    assert "partner_0 of one@1 has no model whose probabilities could be read" in outcome.out
+    assert "partner_0 of one@1 has no model with probabilities to read" in outcome.out
     assert "positive signalling of scout_0" in outcome.out

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from selfplay.experiment.human_play import YOU, table
-from selfplay.run.records import decode, record_of
+from selfplay.run.record_reader import decode, record_of
 from selfplay.types import Observation
 from selfplay.viewer import play_pages
 from selfplay.viewer.catalog import RunCatalogue

@@ -15,7 +15,7 @@ from selfplay.errors import RunError
 from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.directory import ROLLED_BACK, spans
 from selfplay.run.formatting import change, direction, format_value, words
-from selfplay.run.records import Summary, read_metrics, read_summary
+from selfplay.run.record_reader import Summary, read_metrics, read_summary
 from selfplay.run.report.charts import arrange, draw, smoothing
 from selfplay.run.report.html import render, write_page
 from selfplay.run.report.transcripts import choose

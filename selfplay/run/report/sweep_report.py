@@ -15,7 +15,7 @@ from selfplay.errors import RunError
 from selfplay.run import sweep
 from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.formatting import format_value, words
-from selfplay.run.records import Summary, read_metrics, read_summary
+from selfplay.run.record_reader import Summary, read_metrics, read_summary
 from selfplay.run.report.charts import SERIES, bare, svg
 from selfplay.run.report.html import render, write_page
 from selfplay.types import Metric

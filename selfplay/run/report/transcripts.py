@@ -9,7 +9,7 @@ from typing import Any
 
 from selfplay.run.declarations import RunMetrics
 from selfplay.run.formatting import number
-from selfplay.run.records import Advantage, Recorded, episodes_of, file_of, recorded_steps
+from selfplay.run.record_reader import Advantage, Recorded, episodes_of, file_of, recorded_steps
 from selfplay.types import Episode, Message, Status, StopReason, Turn
 
 LONGEST_TEXT = 8_000

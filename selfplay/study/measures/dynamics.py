@@ -35,7 +35,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from selfplay.errors import ConfigError, nearest
-from selfplay.run.records import read_metrics
+from selfplay.run.record_reader import read_metrics
 from selfplay.study.measure import METRIC, SEED, Measure
 from selfplay.study.players import untrained
 from selfplay.study.plots import CurvePlot

@@ -6,7 +6,7 @@ from statistics import mean
 import pytest
 
 from selfplay.cli.main import main
-from selfplay.run.records import read_metrics
+from selfplay.run.record_reader import read_metrics
 
 SEEDS = (0, 1, 2)
 HELD_OUT = "evaluation/held_out/"

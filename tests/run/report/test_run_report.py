@@ -13,7 +13,7 @@ import pytest
 
 from selfplay.errors import RunError
 from selfplay.run.declarations import ArenaMetrics, RunMetrics
-from selfplay.run.records import Summary, read_metrics
+from selfplay.run.record_reader import Summary, read_metrics
 from selfplay.run.report.html import visible
 from selfplay.run.report.run_report import _with_ends, compare, write_report
 from selfplay.types import Metric

@@ -17,7 +17,7 @@ from selfplay.learner import sharded_checkpoint
 from selfplay.learner.learner import Learner
 from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.runtime.cluster import RayCluster
-from selfplay.runtime.learner_workers import DistributedLearner, LearnerWorkerGroup
+from selfplay.runtime.learner_worker_group import DistributedLearner, LearnerWorkerGroup
 from tests.helpers.builders import same, sample, save_tiny, weights
 
 pytest.importorskip("ray")
@@ -94,7 +94,7 @@ def test_a_rank_that_is_killed_is_named_and_new_ones_go_on_from_the_checkpoint(
     alone, ranks = home.alone(), home.ranks(2)
     trainer = home.trainer(ranks)
     # On a busy machine a death may be known long after its effect on the other rank.
-    monkeypatch.setattr("selfplay.runtime.learner_workers.GRACE", 120.0)
+    monkeypatch.setattr("selfplay.runtime.learner_worker_group.GRACE", 120.0)
     try:
         for step in (1, 2):
             alone.update(SAMPLES, step=step)

@@ -17,10 +17,10 @@ from selfplay.config.instantiate import build
 from selfplay.errors import RunError
 from selfplay.learner.objective import PolicyLoss
 from selfplay.rollout.setup import RolloutSetup
-from selfplay.runtime import health
+from selfplay.runtime import cluster_health
 from selfplay.runtime.cluster import RayCluster
-from selfplay.runtime.health import PlacementCheck, RayHealthCheck, shortage
-from selfplay.runtime.learner_workers import LearnerWorkerGroup
+from selfplay.runtime.cluster_health import PlacementCheck, RayHealthCheck, shortage
+from selfplay.runtime.learner_worker_group import LearnerWorkerGroup
 from selfplay.runtime.ray import RayRuntime
 from tests.helpers.builders import save_tiny
 from tests.helpers.command_process import LONGEST
@@ -84,8 +84,8 @@ def kill(name: str, parent: int, signal_: int = signal.SIGKILL) -> None:
 def test_every_wait_ends_when_ray_dies_or_is_stopped(
     name: str, signal_: int, a_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(health.SILENCE, "gcs_server", 3.0)
-    monkeypatch.setattr(health, "STOPPED", 10.0)
+    monkeypatch.setitem(cluster_health.SILENCE, "gcs_server", 3.0)
+    monkeypatch.setattr(cluster_health, "STOPPED", 10.0)
     model = save_tiny(tmp_path / "model", **SIZES)
     players = RolloutSetup(settings(model, tmp_path / "mark"))
     runtime = RayRuntime(workers=1, worker_cpus=0.5, timeout=600)
@@ -162,7 +162,7 @@ def test_lost_places_are_waited_for_as_long_as_they_may_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, state, nodes = 100.0, "CREATED", [node(1), node(1)]
-    monkeypatch.setattr(health.time, "monotonic", lambda: now)
+    monkeypatch.setattr(cluster_health.time, "monotonic", lambda: now)
     places = PlacementCheck(
         [{"CPU": 1.0}] * 2, state=lambda: state, nodes=lambda: nodes, timeout=600
     )
@@ -199,7 +199,9 @@ def rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Process, Process, Ra
     """A raylet, a head, and their health check."""
     raylet, head = Process(), Process()
     stopped = {each.port: each for each in (raylet, head)}
-    monkeypatch.setattr(health, "_answers", lambda to: not stopped[to.getpeername()[1]].stopped)
+    monkeypatch.setattr(
+        cluster_health, "_answers", lambda to: not stopped[to.getpeername()[1]].stopped
+    )
     context = SimpleNamespace(get_node_id=lambda: "here", gcs_address=f"127.0.0.1:{head.port}")
     here = {"NodeID": "here", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": raylet.port}
     nodes = [{"NodeID": "there"}, here]
@@ -215,11 +217,11 @@ def test_a_head_that_is_away_for_a_moment_is_not_dead(
     raylet, head, found = rays
     assert not found.due() and found.look()
     head.listener.close()
-    away = health.time.monotonic() + 60  # time without a probe
+    away = cluster_health.time.monotonic() + 60  # time without a probe
     for seconds in (0.0, 9.9):
-        monkeypatch.setattr(health.time, "monotonic", lambda: away + seconds)  # noqa: B023
+        monkeypatch.setattr(cluster_health.time, "monotonic", lambda: away + seconds)  # noqa: B023
         assert not found.look() and found.dead is None
-    monkeypatch.setattr(health.time, "monotonic", lambda: away + 10.1)
+    monkeypatch.setattr(cluster_health.time, "monotonic", lambda: away + 10.1)
     with pytest.raises(RunError, match=r"its gcs_server at 127\.0\.0\.1:\d+ takes no connection; "):
         found.look()
     assert found.dead == "gcs_server"
@@ -235,16 +237,16 @@ def test_what_takes_connections_and_answers_nothing_is_named(
     raylet, head, found = rays
     silent = raylet if name == "raylet" else head
     silent.stopped = True
-    now = health.time.monotonic()
+    now = cluster_health.time.monotonic()
     for seconds in (0.0, 59.9):
-        monkeypatch.setattr(health.time, "monotonic", lambda: now + seconds)  # noqa: B023
+        monkeypatch.setattr(cluster_health.time, "monotonic", lambda: now + seconds)  # noqa: B023
         assert found.look() == (name == "raylet")  # no call of Ray waits for a silent head
     silent.stopped = False
     assert found.look()
     silent.stopped = True
-    monkeypatch.setattr(health.time, "monotonic", lambda: now + 100)
+    monkeypatch.setattr(cluster_health.time, "monotonic", lambda: now + 100)
     found.look()
-    monkeypatch.setattr(health.time, "monotonic", lambda: now + 160)
+    monkeypatch.setattr(cluster_health.time, "monotonic", lambda: now + 160)
     with pytest.raises(
         RunError, match=rf"its {name} at \S+:{silent.port} has answered nothing for"
     ):
@@ -254,11 +256,11 @@ def test_what_takes_connections_and_answers_nothing_is_named(
 def test_who_says_anything_answers() -> None:
     ours, theirs = socket.socketpair()
     ours.settimeout(0.05)
-    assert not health._answers(ours)
+    assert not cluster_health._answers(ours)
     theirs.sendall(b"x")
-    assert health._answers(ours)
+    assert cluster_health._answers(ours)
     theirs.close()
-    assert health._answers(ours)  # it is alive and refuses
+    assert cluster_health._answers(ours)  # it is alive and refuses
     ours.close()
 
 

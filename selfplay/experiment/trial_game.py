@@ -1,4 +1,4 @@
-"""Checks a config: plays one game of its arena and roles at random, without a model."""
+"""A trial game of a config: its arena and roles play at random, without a model."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
