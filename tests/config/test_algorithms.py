@@ -158,7 +158,7 @@ MORE = {
     "pass_at_k": ["credit.k=1", "sampler.group_size=2"],
     "rejection_sampling": ["credit.measure=bets", "credit.above=-1", "sampler.group_size=2"],
 }
-"""What makes an algorithm small enough for a test, and fit for Kuhn poker."""
+"""Overrides that make an algorithm small enough for a test on Kuhn poker."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the learner keeps beside its own weights: references, EMAs, pairs."""
+"""State that the learner keeps in addition to the weights: reference models, EMAs, pairs."""
 
 import io
 from dataclasses import replace
