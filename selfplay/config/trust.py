@@ -9,7 +9,7 @@ the user, or a Python program, has composed the config.
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,8 @@ NAMED = (
 )
 """Modules of `selfplay` whose classes a run folder may name. The other modules write files or start
 programs."""
+BARRED = ("selfplay.learner.checkpoint", "selfplay.sampler.prefetch")
+"""Modules inside those of `NAMED` that no run folder may name: they write files, start threads."""
 RUN_CONFIG = "config.yaml"
 """Name of the resolved config in a run folder."""
 
@@ -184,7 +186,7 @@ def admit(name: str, at: str) -> None:
         )
     if any(part.startswith("_") for part in dotted.split(".")):
         raise ConfigError(f"{at}: {name} is private; a run folder names public classes only")
-    if package == "selfplay" and not any(_inside(dotted, module) for module in NAMED):
+    if package == "selfplay" and not _is_component(dotted, NAMED):
         raise ConfigError(
             f"{at}: {name} is not a component for configs; to allow it, add --trust "
             f"{dotted.rpartition('.')[0] or dotted}"
@@ -211,7 +213,7 @@ def admit_found(found: Any, name: str, at: str) -> None:
         # The class's own path is checked too, because another module may have imported it.
         title = f"{home}.{getattr(found, '__qualname__', '')}"
         known = (*NAMED, "selfplay.sandbox.pool.Executor")
-        if not (isinstance(found, type) and any(_inside(title, each) for each in known)):
+        if not (isinstance(found, type) and _is_component(title, known)):
             raise ConfigError(f"{at}: {name} is not a class for configs")
 
 
@@ -325,6 +327,12 @@ def _nodes(node: Any, at: str, target: str) -> Iterator[tuple[str, Mapping[Any, 
         children = list(enumerate(node))
     for key, value in children:
         yield from _nodes(value, f"{at}.{key}" if at else str(key), target)
+
+
+def _is_component(dotted: str, known: Iterable[str]) -> bool:
+    """Return True if a name lies in one of the known modules and in no barred one."""
+    barred = any(_inside(dotted, module) for module in BARRED)
+    return not barred and any(_inside(dotted, module) for module in known)
 
 
 def _inside(name: str, package: str) -> bool:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from torch.distributed.checkpoint import save as save_shards
 from selfplay.cli.main import main
 from selfplay.config import compose
 from selfplay.config.instantiate import build, check, import_target
-from selfplay.config.trust import TrustLimit, admit_config, admit_file, limited
+from selfplay.config.trust import TrustLimit, admit, admit_config, admit_file, admit_found, limited
 from selfplay.errors import ConfigError, RunError
 from selfplay.learner.sharded_checkpoint import PlainReader
 from selfplay.models.lora import load_adapter
@@ -380,3 +381,19 @@ def test_no_command_follows_a_link_out_of_a_run(name: str, place: Path, tmp_path
     assert outcome.code == 2
     assert "is a link that leads out of the run" in one_line(outcome.err)
     assert not list((tmp_path / "outside").iterdir())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "selfplay.learner.checkpoint.FrozenPolicy",
+        "selfplay.learner.checkpoint.save",
+        "selfplay.sampler.prefetch.PrefetchedBatches",
+    ],
+)
+def test_a_barred_module_inside_a_named_package_is_refused(name: str) -> None:
+    with limited(TrustLimit()):
+        with pytest.raises(ConfigError, match="is not a component for configs"):
+            admit(name, "arena")
+        with pytest.raises(ConfigError, match="is not a class for configs"):
+            admit_found(resolve_name(name), name, "arena")
