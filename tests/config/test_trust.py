@@ -19,7 +19,17 @@ from torch.distributed.checkpoint import save as save_shards
 from selfplay.cli.main import main
 from selfplay.config import compose
 from selfplay.config.instantiate import build, check, import_target
-from selfplay.config.trust import TrustLimit, admit, admit_config, admit_file, admit_found, limited
+from selfplay.config.trust import (
+    BARRED,
+    GUARDS,
+    NAMED,
+    TrustLimit,
+    admit,
+    admit_config,
+    admit_file,
+    admit_found,
+    limited,
+)
 from selfplay.errors import ConfigError, RunError
 from selfplay.learner.sharded_checkpoint import PlainReader
 from selfplay.models.lora import load_adapter
@@ -397,3 +407,9 @@ def test_a_barred_module_inside_a_named_package_is_refused(name: str) -> None:
             admit(name, "arena")
         with pytest.raises(ConfigError, match="is not a class for configs"):
             admit_found(resolve_name(name), name, "arena")
+
+
+@pytest.mark.parametrize("name", [*NAMED, *BARRED, *(f"{g.module}.{g.name}" for g in GUARDS)])
+def test_what_the_gate_names_exists(name: str) -> None:
+    """A rename must not leave the gate with the name of nothing."""
+    assert resolve_name(name)
