@@ -5,6 +5,7 @@ those of the whole batch, so gradients are added over the ranks, not averaged.
 """
 
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, TypeAlias
 
@@ -20,8 +21,9 @@ from transformers import PreTrainedModel
 from selfplay.learner.activation_checkpointing import blocks
 from selfplay.learner.batch import Batch, PackedRow, computed, passes
 from selfplay.learner.learner import Learner
+from selfplay.learner.logprobs import Scorer
 from selfplay.learner.packing import common
-from selfplay.learner.process_group import Precision, whole
+from selfplay.learner.process_group import whole
 from selfplay.types import Sample
 
 
@@ -66,16 +68,23 @@ class ShardedScorer(torch.nn.Module):
     Each of the model's blocks is one unit of communication, and the rest is another.
     """
 
-    def __init__(self, model: PreTrainedModel, scorer: Any, mesh: DeviceMesh, precision: Precision):
-        """Shard the tensors of `model`, which `scorer` scores with."""
+    def __init__(self, model: PreTrainedModel, scorer: Scorer, mesh: DeviceMesh):
+        """Shard the tensors of `model`, which `scorer` scores with, in the scorer's precision."""
         super().__init__()
         self.model, self._scorer = model, scorer
         # Parameters, gradients and optimizer stay in their type; only compute is bfloat16.
-        mixed = MixedPrecisionPolicy()
-        if precision == "bfloat16":
-            mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        units = [*blocks(model), self]
-        for unit in units:
+        blocks_policy = root_policy = MixedPrecisionPolicy()
+        if scorer.bfloat16:
+            blocks_policy = MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+            )
+            # The root gets a whole batch, whose temperatures must not be rounded.
+            root_policy = replace(blocks_policy, cast_forward_inputs=False)
+            scorer.bfloat16 = False  # FSDP gathers the weights in bfloat16, so none is cast again
+        for unit, mixed in [
+            *((block, blocks_policy) for block in blocks(model)),
+            (self, root_policy),
+        ]:
             made: Any = fully_shard(unit, mesh=mesh, mp_policy=mixed)
             made.set_gradient_divide_factor(1.0)
             made.set_force_sum_reduction_for_comms(True)
@@ -116,28 +125,25 @@ class ShardedProcessGroup:
         return total, next((fault for _, fault in by_rank if fault), "")
 
 
-def spread(learner: Learner, mesh: DeviceMesh, *, precision: Precision, known: Spread) -> None:
+def spread(learner: Learner, mesh: DeviceMesh, *, known: Spread) -> None:
     """Shard a learner's model and reference over the ranks of a mesh, before its first update.
 
     Args:
         learner: Learner, equal on every rank.
         mesh: Mesh of one dimension.
-        precision: Type in which forward and backward passes compute.
         known: Scorers that were sharded for other learners.
     """
-    learner.scorer = _cut(learner.model, learner.scorer, mesh, precision, known)
+    learner.scorer = _cut(learner.model, learner.scorer, mesh, known)
     if learner.reference is not None:
-        reference = _cut(learner.reference, learner.reference_scorer, mesh, precision, known)
+        reference = _cut(learner.reference, learner.reference_scorer, mesh, known)
         learner.reference_scorer = reference
     learner.peers = ShardedProcessGroup()
     learner.use_parameters()
 
 
-def _cut(
-    model: PreTrainedModel, scorer: Any, mesh: DeviceMesh, precision: Precision, known: Spread
-) -> ShardedScorer:
+def _cut(model: PreTrainedModel, scorer: Any, mesh: DeviceMesh, known: Spread) -> ShardedScorer:
     if id(model) not in known:
-        known[id(model)] = ShardedScorer(model, scorer, mesh, precision)
+        known[id(model)] = ShardedScorer(model, scorer, mesh)
     return known[id(model)]
 
 

@@ -21,6 +21,7 @@ from selfplay.learner.batch import Batch, computed, cut, named, nothing, pad, tr
 from selfplay.learner.logprobs import Scorer
 from selfplay.learner.objective import BatchCounts, LossInputs, Objective, check_logprobs_known
 from selfplay.learner.packing import Packing, packer
+from selfplay.learner.precision import Precision, check_masters, in_bfloat16
 from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
 from selfplay.models.position_limits import ContextBound
 from selfplay.models.tree_attention import Kernel, attending, evaluating, kernel_model_problem
@@ -141,6 +142,8 @@ def _any_advantage(sample: Sample) -> bool:
     return any(advantage) if isinstance(advantage, tuple) else advantage != 0
 
 
+FUSED_FROM = 2**24
+"""Trained parameters from which AdamW runs in one pass over memory; smaller models gain nothing."""
 LARGEST = 1e30
 """Largest number that 32 bits hold even after AdamW has divided it by its bias correction."""
 RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
@@ -178,6 +181,7 @@ class Learner(BaseLearner):
         warmup_steps: int = 0,
         mini_batches: int = 1,
         max_tokens: int = 16_384,
+        precision: Precision = "auto",
         packing: Packing = "auto",
         attention: Kernel | None = None,
         activation_checkpointing: bool = False,
@@ -194,6 +198,9 @@ class Learner(BaseLearner):
         warmup_steps: Optimizer steps until the full learning rate.
         mini_batches: Optimizer steps per batch of samples.
         max_tokens: Tokens of one forward pass, padding included.
+        precision: Type in which forward and backward passes compute: float32, bfloat16, or
+            auto, which is bfloat16 on a GPU. Weights and optimizer stay in float32, and so does
+            the output embedding.
         packing: Rows for samples that share prefixes: auto (one row if that is cheaper), trie (one
             row if it saves a token), rows (a row per sample).
         attention: Attention kernel while learning: sdpa, eager, flex_attention or
@@ -216,9 +223,13 @@ class Learner(BaseLearner):
         self.lr, self.clip_norm, self.warmup_steps = lr, clip_norm, warmup_steps
         self.mini_batches, self.max_tokens, self.seed = mini_batches, max_tokens, seed
         self.steps = 0
-        scorer = Scorer(model)
+        self.bfloat16 = in_bfloat16(precision, model)
+        """True if forward and backward passes compute in bfloat16."""
+        scorer = Scorer(model, bfloat16=self.bfloat16)
         self.scorer: Scoring = scorer
-        self.reference_scorer: Scoring | None = None if reference is None else Scorer(reference)
+        self.reference_scorer: Scoring | None = None
+        if reference is not None:
+            self.reference_scorer = Scorer(reference, bfloat16=self.bfloat16)
         models = [model] if reference is None else [model, reference]
         for scored in models:
             if reason := kernel_model_problem(attention, scored):
@@ -240,7 +251,11 @@ class Learner(BaseLearner):
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ConfigError("the policy has no parameter that could be trained")
-        self.optimizer = torch.optim.AdamW(self.parameters, **self.adam)
+        check_masters(self.parameters)
+        # The fused step rounds differently in the last bit.
+        large = sum(p.numel() for p in self.parameters) >= FUSED_FROM
+        fused = True if large and isinstance(self.peers, SingleProcess) else None
+        self.optimizer = torch.optim.AdamW(self.parameters, fused=fused, **self.adam)
 
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
         """Return [N, C] nats of each completion under the present weights, or under the reference.

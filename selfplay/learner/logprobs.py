@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from selfplay.learner.batch import Batch
+from selfplay.learner.precision import computing
 from selfplay.models.tree_attention import evaluating, run_tree
 
 LOGITS = 2**25
@@ -23,10 +24,14 @@ LOGITS = 2**25
 class Scorer:
     """Scores the tokens of micro-batches under one causal language model. `Learner` calls it."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, bfloat16: bool = False) -> None:
         """Check once, on a few tokens, that the model's logits are its output embedding of its
-        decoder's states."""
-        self.model = model
+        decoder's states.
+
+        With `bfloat16`, the decoder's matrix products compute in that type. The output embedding
+        computes in the type of its weights.
+        """
+        self.model, self.bfloat16 = model, bfloat16
         self.problem = _unlike_its_parts(model)
         """Reason why the model must compute all its logits itself at once; "" if there is none."""
         self.note = f"all logits of a micro-batch at once: {self.problem}" if self.problem else ""
@@ -45,14 +50,16 @@ class Scorer:
         if bool((batch.temperature != 1).any()):
             temperature = batch.temperature.to(device)
         if self.problem:
-            logits = self._logits(batch, places)
+            with computing(self.model, bfloat16=self.bfloat16):
+                logits = self._logits(batch, places)
             values, entropies = read(logits, targets, temperature, entropy=entropy)
         else:
-            outs = self._run(self.model.get_decoder(), batch)
+            with computing(self.model, bfloat16=self.bfloat16):
+                outs = self._run(self.model.get_decoder(), batch)
             hidden = torch.cat([out.last_hidden_state for out in outs], dim=1).flatten(0, 1)
             head = self.model.get_output_embeddings()
             values, entropies = read_head(
-                hidden[places], head, targets, temperature, entropy=entropy
+                hidden[places].to(head.weight.dtype), head, targets, temperature, entropy=entropy
             )
         old = batch.old_logprobs.to(device=device, dtype=values.dtype)
         logprobs = batch.scatter(values, old)

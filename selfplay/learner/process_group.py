@@ -1,13 +1,11 @@
 """The processes that compute an optimizer step together, and tensors that are sharded over them."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 from torch import Tensor
 
 from selfplay.learner.batch import PackedRow
-
-Precision: TypeAlias = Literal["float32", "bfloat16"]
 
 
 class ProcessGroup(Protocol):

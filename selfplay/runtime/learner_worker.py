@@ -18,7 +18,6 @@ from selfplay.errors import ConfigError, RunError, SelfplayError
 from selfplay.learner import fsdp, sharded_checkpoint
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import BatchCounts, Objective
-from selfplay.learner.process_group import Precision
 from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.runtime.rollout_worker import check_model_files
@@ -35,8 +34,6 @@ class LearnerConfig:
     """The objective that is maximised."""
     saved: Path | None
     """Checkpoint with the base models of adapters and the files that exist nowhere else."""
-    precision: Precision
-    """Precision of forward and backward passes."""
     gpu: bool
     """True if the rank learns on a GPU."""
     threads: int
@@ -148,16 +145,16 @@ class LearnerWorker:
             seed=seed,
         )
         if dist.is_initialized():
-            self.spread(device, setup.precision)
+            self.spread(device)
             del policies  # frees whole tensors, such as an adapter's base
             gc.collect()
 
-    def spread(self, device: str, precision: Precision) -> None:
+    def spread(self, device: str) -> None:
         """Shard the learners over the ranks."""
         mesh = init_device_mesh(device, (dist.get_world_size(),))
         known: fsdp.Spread = {}
         for learner in self.learners.values():
-            fsdp.spread(learner, mesh, precision=precision, known=known)
+            fsdp.spread(learner, mesh, known=known)
 
     # Learning ----------------------------------------------------------------------------------
 

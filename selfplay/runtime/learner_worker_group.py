@@ -15,7 +15,6 @@ from selfplay.errors import LearnersLost, RunError, SelfplayError, one_line
 from selfplay.learner.fsdp import learned, partition_by_work
 from selfplay.learner.learner import BaseLearner
 from selfplay.learner.objective import BatchCounts, Objective
-from selfplay.learner.process_group import Precision
 from selfplay.models.policy import Policy
 from selfplay.models.position_limits import reach
 from selfplay.rollout.setup import RolloutSetup
@@ -160,7 +159,6 @@ class LearnerWorkerGroup:
         first: int,
         count: int,
         gpu: bool,
-        precision: Precision,
         timeout: float,
         max_restarts: int,
     ) -> None:
@@ -169,12 +167,11 @@ class LearnerWorkerGroup:
         first: Index of the first rank's bundle; those of the others follow.
         count: Number of ranks; a single one learns exactly like a learner of this process.
         gpu: True if each rank has a GPU.
-        precision: Precision of forward and backward passes.
         timeout: Maximum number of seconds of every wait.
         max_restarts: Maximum number of restarts since the last checkpoint.
         """
         self.cluster, self.first, self.count = cluster, first, count
-        self.gpu, self.precision = gpu, precision
+        self.gpu = gpu
         self.timeout, self.max_restarts = timeout, max_restarts
         self._actors: list[Any] = []
         self._losses = self._restarts = 0
@@ -255,7 +252,7 @@ class LearnerWorkerGroup:
             for rank in range(self.count)
         ]
         alone = self.count == 1
-        if not alone or self.precision != "float32":
+        if not alone:
             place, *_ = self._ask("open", [(self.timeout,)], {})
             each = [(rank, self.count, place, self.timeout, self.gpu) for rank in range(self.count)]
             self._ask("join", each, {})
@@ -263,7 +260,6 @@ class LearnerWorkerGroup:
             config=self._players.config,
             objective=self._objective,
             saved=saved,
-            precision=self.precision,
             gpu=self.gpu,
             # One rank computes like this process; several use their reserved cores.
             threads=torch.get_num_threads() if alone else 0,

@@ -17,7 +17,6 @@ from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.learner import PolicyLearner
 from selfplay.learner.checkpoint import MANIFEST, broken, kept
 from selfplay.learner.objective import Objective
-from selfplay.learner.process_group import Precision
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.rollout.setup import RolloutSetup
@@ -49,7 +48,6 @@ class RayRuntime:
         worker_gpus: float = 0.0,
         learner_cpus: float = 1.0,
         learner_gpus: float = 0.0,
-        learner_precision: Precision = "float32",
         chunks: int = 1,
         timeout: float = 600.0,
         max_restarts: int = 3,
@@ -64,8 +62,6 @@ class RayRuntime:
         worker_gpus: GPUs of each worker; a fraction if it shares one.
         learner_cpus: Cores reserved for each rank.
         learner_gpus: GPUs of each rank; several ranks need whole ones.
-        learner_precision: Precision of the ranks' passes. Weights, gradients and the optimizer stay
-            in the policy's dtype; bfloat16 is for GPUs.
         chunks: Number of chunks per worker that a batch's jobs are divided into: more chunks
             balance episodes of different lengths, fewer keep an engine's batch large.
         timeout: Maximum number of seconds of every wait: for the cluster, for a worker's next
@@ -90,10 +86,10 @@ class RayRuntime:
                 raise ValueError(f"{name} must be at least {least.get(name, 0)}, not {value}")
         if not 0 < timeout < math.inf:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
-        if not learners and (learner_gpus or learner_precision != "float32"):
+        if not learners and learner_gpus:
             raise ValueError(
-                "learner_gpus and learner_precision need learner ranks, and learners=0 has none; "
-                "set learners to at least 1, or policy.device and policy.dtype for this process"
+                "learner_gpus needs learner ranks, and learners=0 has none; "
+                "set learners to at least 1, or policy.device for this process"
             )
         if learners > 1 and learner_gpus != int(learner_gpus):
             raise ValueError(
@@ -106,7 +102,6 @@ class RayRuntime:
         self._worker = {"CPU": worker_cpus, "GPU": worker_gpus}
         self._learner = {"CPU": learner_cpus, "GPU": learner_gpus}
         self.cluster: RayCluster | None = None
-        self._precision: Precision = learner_precision
         self._ranks: LearnerWorkerGroup | None = None
         self._sent: dict[str, bytes] = {}
 
@@ -183,7 +178,6 @@ class RayRuntime:
             first=self.workers,
             count=self.learners,
             gpu=self._learner["GPU"] > 0,
-            precision=self._precision,
             timeout=self.timeout,
             max_restarts=self.max_restarts,
         )

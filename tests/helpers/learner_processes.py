@@ -78,9 +78,9 @@ def forked(count: int) -> Iterator[Forks]:
                 process.join()
 
 
-def ranked(forks: Forks, make: Make, precision: str = "float32") -> DistributedLearner:
+def ranked(forks: Forks, make: Make) -> DistributedLearner:
     """A trainer whose learners are on the ranks, and whose policy is of this process."""
-    about, *_ = forks.ask("serve", make, precision)
+    about, *_ = forks.ask("serve", make)
     own = make()
     policy = Policy(name="base", model=own.model, renderer=None)  # type: ignore[arg-type]
     return DistributedLearner(forks, policy, own.objective, about)
@@ -106,9 +106,9 @@ def _child(rank: int, count: int, store: Path, pipe: Connection) -> None:
         os._exit(0)
 
 
-def _serve(rank: LearnerWorker, make: Make, precision: Any) -> LearnerInfo:
+def _serve(rank: LearnerWorker, make: Make) -> LearnerInfo:
     rank.learners = {"base": make()}
-    rank.spread("cpu", precision)
+    rank.spread("cpu")
     return rank.about()["base"]
 
 

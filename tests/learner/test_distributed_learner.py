@@ -14,6 +14,7 @@ from selfplay.errors import DivergedError, RunError
 from selfplay.learner import sharded_checkpoint
 from selfplay.learner.dpo import DPO
 from selfplay.learner.learner import Learner
+from selfplay.learner.logprobs import Scorer
 from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.models.lora import Lora, adapted, frozen_copy
 from selfplay.types import Sample
@@ -30,7 +31,7 @@ class Make:
     """Makes the same learner in every process that it is called in."""
 
     objective: Objective = REINFORCE
-    model: Literal["llama", "gpt2", "adapter"] = "llama"
+    model: Literal["llama", "peaked", "gpt2", "adapter"] = "llama"
     dtype: torch.dtype = torch.float64
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -53,7 +54,10 @@ class Make:
             model = model.to(self.dtype)
             return model, frozen_copy(model)
         model = self._llama(0)
-        if self.model == "llama":
+        if self.model == "peaked":
+            with torch.no_grad():
+                model.get_output_embeddings().weight.mul_(100.0)
+        if self.model in ("llama", "peaked"):
             return model, frozen_copy(self._llama(1))
         model.requires_grad_(False)
         made = adapted(model, Lora(rank=2), seed=0, where="policy")
@@ -160,13 +164,31 @@ def test_a_stem_is_a_stem_on_ranks_too(two: Forks) -> None:
 
 def test_bfloat16_is_what_is_computed_in_and_not_what_is_kept(two: Forks) -> None:
     make = Make(dtype=torch.float32, settings={"max_tokens": 1000})
-    alone, together = make(), ranked(two, make, "bfloat16")
+    alone, together = make(), ranked(two, in_bfloat16(make))
     wanted, found = alone.update(batch(), step=1), together.update(batch(), step=1)
     assert found["surprisal"] == pytest.approx(wanted["surprisal"], rel=0.02)
     assert found["surprisal"] != pytest.approx(wanted["surprisal"], rel=1e-6)
     kept = state(together.policy.model)
     assert {tensor.dtype for tensor in kept.values()} == {torch.float32}
     assert any(not torch.equal(t, t.bfloat16().float()) for t in kept.values())
+
+
+def test_temperatures_are_not_rounded_on_ranks(two: Forks) -> None:
+    """0.7 is 0.69921875 in bfloat16, which large logits turn into visible differences."""
+    make = Make(model="peaked", dtype=torch.float32, settings={"max_tokens": 1000})
+    given = [sample([1, 2, 3], [4, 5, 6], 1.0, temperature=0.7)]
+    (found,) = ranked(two, in_bfloat16(make)).logprobs(given)
+    short: Any = make().model.to(torch.bfloat16)
+    micro = next(make()._micro_batches(given))
+    with torch.no_grad():
+        (wanted,) = Scorer(short)(micro)[0].tolist()
+        (rounded,) = Scorer(short)(replace(micro, temperature=micro.temperature.bfloat16()))[0]
+    assert found == pytest.approx(wanted, abs=1e-3)
+    assert found != pytest.approx(rounded.tolist(), abs=1e-3)
+
+
+def in_bfloat16(make: Make) -> Make:
+    return replace(make, settings={**make.settings, "precision": "bfloat16"})
 
 
 def test_what_diverges_on_one_rank_is_told_by_all_and_the_next_batch_goes_on(two: Forks) -> None:

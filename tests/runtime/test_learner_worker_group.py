@@ -67,7 +67,6 @@ class Home:
             first=0,
             count=count,
             gpu=False,
-            precision="float32",
             timeout=timeout,
             max_restarts=max_restarts,
         )
@@ -178,10 +177,14 @@ def _pointing(home: Home, model: str) -> Any:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_on_a_gpu_ranks_learn_what_one_learner_learns(home: Home, precision: Any) -> None:
+def test_on_a_gpu_ranks_learn_what_one_learner_learns(
+    home: Home, precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     count = min(2, torch.cuda.device_count())
+    settings = {**home.config["learner"], "precision": precision}
+    monkeypatch.setattr(home, "config", {**home.config, "learner": settings})
     cluster = home.cluster
     cluster.reserve([{"CPU": 1.0, "GPU": 1.0}] * count)
     ranks = LearnerWorkerGroup(
@@ -189,7 +192,6 @@ def test_on_a_gpu_ranks_learn_what_one_learner_learns(home: Home, precision: Any
         first=0,
         count=count,
         gpu=True,
-        precision=precision,
         timeout=300,
         max_restarts=0,
     )

@@ -1,0 +1,94 @@
+"""Passes in bfloat16 over float32 weights."""
+
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+
+from selfplay.errors import ConfigError
+from selfplay.learner import learner as learner_module
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import PolicyLoss
+from selfplay.models.lora import Lora, adapted
+from tests.helpers.builders import llama, same, weights
+from tests.helpers.learner_processes import batch
+
+REINFORCE = PolicyLoss(ratio="none", clip="none")
+
+
+def learner(precision: Any = "auto", **settings: Any) -> Learner:
+    model: Any = llama(max_position_embeddings=256)
+    return Learner(model, objective=REINFORCE, precision=precision, **{"lr": 0.01, **settings})
+
+
+def test_passes_compute_in_bfloat16_and_all_else_in_float32() -> None:
+    made = learner("bfloat16")
+    seen: list[Any] = []
+    decoder: Any = made.model.get_decoder()
+    decoder.layers[0].mlp.down_proj.register_forward_hook(lambda _, given, out: seen.append(out))
+    head: Any = made.model.get_output_embeddings()
+    head.register_forward_hook(lambda _, given, out: seen.extend([given[0], out]))
+    made.update(batch(), step=1)
+    assert {tensor.dtype for tensor in seen[0::3]} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in seen[1::3] + seen[2::3]} == {torch.float32}
+    held = [*made.parameters, *(p.grad for p in made.parameters if p.grad is not None)]
+    assert {tensor.dtype for tensor in held} == {torch.float32}
+
+
+def test_bfloat16_agrees_with_float32_to_its_rounding() -> None:
+    """Log-probabilities of this model reach -7 nats; 8 bits of 7 are 0.03."""
+    exact, rounded = (
+        torch.tensor([*chain.from_iterable(learner(precision).logprobs(batch()))])
+        for precision in ("float32", "bfloat16")
+    )
+    assert not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, exact, rtol=0, atol=2**-4)
+
+
+def test_auto_is_float32_on_a_cpu() -> None:
+    first, second = learner("auto"), learner("float32")
+    assert not first.bfloat16
+    first.update(batch(), step=1)
+    second.update(batch(), step=1)
+    assert same(weights(first.model), weights(second.model))
+
+
+def test_an_unknown_precision_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^learner.precision: unknown precision 'bf16'; .*$"):
+        learner("bf16")
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_weights_of_16_bits_do_not_learn(kind: torch.dtype) -> None:
+    model: Any = llama().to(kind)
+    with pytest.raises(ConfigError, match=r"^policy.dtype: weights that learn need float32, .*$"):
+        Learner(model, objective=REINFORCE)
+
+
+def test_an_adapter_over_a_base_of_16_bits_learns() -> None:
+    base: Any = llama(max_position_embeddings=256).to(torch.bfloat16)
+    base.requires_grad_(False)
+    made = Learner(
+        adapted(base, Lora(rank=2), seed=0, where="policy"),
+        objective=REINFORCE,
+        precision="bfloat16",
+        lr=0.01,
+    )
+    before = [p.detach().clone() for p in made.parameters]
+    made.update(batch(), step=1)
+    assert any(not torch.equal(p, old) for p, old in zip(made.parameters, before, strict=True))
+
+
+def test_the_fused_step_of_large_models_equals_the_plain_one_to_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = learner()
+    monkeypatch.setattr(learner_module, "FUSED_FROM", 1)
+    fused = learner()
+    assert fused.optimizer.defaults["fused"] and not plain.optimizer.defaults["fused"]
+    for step in (1, 2, 3):
+        plain.update(batch(), step=step)
+        fused.update(batch(), step=step)
+    for own, other in zip(fused.parameters, plain.parameters, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
