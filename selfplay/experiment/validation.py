@@ -20,6 +20,7 @@ from selfplay.experiment.league import league_config
 from selfplay.learner.learner import Learner, check_learner_settings
 from selfplay.learner.objective import Objective
 from selfplay.models.lora import require_peft
+from selfplay.models.packaged import is_packaged, packaged_model
 from selfplay.models.policy import device_of, load_policy, outline, positions
 from selfplay.models.population import Population
 from selfplay.models.tiny import build_model
@@ -329,10 +330,12 @@ def notes(config: Mapping[str, Any]) -> list[str]:
 
 
 def _check_model(node: Mapping[str, Any], *, where: str) -> None:
-    """Raise ConfigError if a model is neither a name nor a folder."""
+    """Raise ConfigError if a model is neither a name nor a folder, or no known packaged model."""
     model = node.get("model")
     if model is not None and not isinstance(model, str):
         raise ConfigError(f"{where}.model: {model!r} does not fit: a name or a folder is needed")
+    if model and is_packaged(model):
+        packaged_model(model, where=f"{where}.model")
 
 
 def _context_length(node: Mapping[str, Any], warmstart: Mapping[str, Any]) -> int | None:

@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.models import lora as adapters
+from selfplay.models import packaged
 from selfplay.models.lora import Lora
 from selfplay.models.renderer import ChatRenderer
 
@@ -119,7 +120,7 @@ def load_policy(
     bases: Bases | None = None,
     seed: int = 0,
 ) -> Policy:
-    """Return a policy from a Hugging Face name or folder.
+    """Return a policy from a Hugging Face name, a folder or a packaged model (`pip:NAME`).
 
     Args:
         name: Name of the policy in the population.
@@ -162,8 +163,9 @@ def _load(
         torch.nn.Module.to(loaded, target)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"{where}: device {device!r}: {_first_line(error)}") from error
+    source = _loadable(model, where=where)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(_expanded(model), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # the files of the folder can make transformers fail in any way
         raise ConfigError(f"{where}: no tokenizer in {model!r}: {_first_line(error)}") from error
     if len(tokenizer) <= len(
@@ -184,7 +186,8 @@ def _load(
 
 def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
     """Return the causal language model of a name or folder."""
-    folder = Path(model).expanduser()
+    source = _loadable(model, where=where)
+    folder = Path(source)
     if adapters.is_adapter(folder):
         return adapters.merged(
             folder, lambda base: load_model(base, where=where, dtype=dtype), where=where
@@ -203,7 +206,7 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
             )
     try:
         loading: Any = AutoModelForCausalLM.from_pretrained(
-            _expanded(model),
+            source,
             dtype=kind,
             output_loading_info=True,
             weights_only=True,
@@ -228,10 +231,11 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
 
 def outline(model: str) -> PreTrainedModel | None:
     """Return the modules of a model without weights; None if its config is not on this machine."""
+    source = _on_this_machine(model)
+    if source is None:
+        return None
     try:
-        config = AutoConfig.from_pretrained(
-            _expanded(model), local_files_only=True, trust_remote_code=False
-        )
+        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
             made: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, trust_remote_code=False
@@ -244,10 +248,11 @@ def outline(model: str) -> PreTrainedModel | None:
 def positions(model: str) -> int | None:
     """Return the context length of a model; None if it has no limit, or no config on this
     machine."""
+    source = _on_this_machine(model)
+    if source is None:
+        return None
     try:
-        config = AutoConfig.from_pretrained(
-            _expanded(model), local_files_only=True, trust_remote_code=False
-        )
+        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     except Exception:  # the file can make transformers fail in any way
         return None
     found: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
@@ -255,11 +260,25 @@ def positions(model: str) -> int | None:
 
 
 def _looks_local(model: str) -> bool:
+    if packaged.is_packaged(model):
+        return False
     return model.startswith((".", "/", "~")) or Path(model).exists()
 
 
-def _expanded(model: str) -> str:
+def _loadable(model: str, *, where: str) -> str:
+    """Return the name or folder that transformers loads; a packaged model is prepared first."""
+    if packaged.is_packaged(model):
+        return str(packaged.prepare(model, where=where))
     return str(Path(model).expanduser()) if model.startswith("~") else model
+
+
+def _on_this_machine(model: str) -> str | None:
+    """Return the name or folder to read a config from; None for a packaged model outside the
+    cache."""
+    if not packaged.is_packaged(model):
+        return _loadable(model, where="policy.model")
+    found = packaged.cached(model)
+    return str(found) if found else None
 
 
 def _shape(weights: Mapping[str, torch.Tensor], key: str) -> str:

@@ -12,20 +12,19 @@ from itertools import islice
 from math import isfinite
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
 
-from selfplay import __version__, files
+from selfplay import __version__
 from selfplay.config.instantiate import TARGET, build, call
 from selfplay.errors import ConfigError, DivergedError, nearest
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.rng import check_seed, derive
 from selfplay.role import BrokenRole, Role
-from selfplay.run.directory import cache_folder, reporting_disk, sync
+from selfplay.run.directory import cache_folder, fill_cache
 from selfplay.types import Demonstration, Message, Observation
 
 Report = Callable[[str], None]
@@ -316,29 +315,13 @@ def make(config: Mapping[str, Any], report: Report = lambda text: None) -> Path:
     if prepare := getattr(warm.demonstrations, "prepare", None):
         prepare(report)
     place = _place(warm, config)
-    if (place / "config.json").is_file():
-        return place
-    with reporting_disk(place.parent):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        # The model is written into a temporary folder and then renamed, so that a kill leaves no
-        # partial result. Each process has its own folder, because two may make the same warm start.
-        files.sweep(place.parent, ".*-*")
-        with (
-            TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as folder,
-            files.held(Path(folder)),
-        ):
-            partial = Path(folder) / "model"
-            model, tokenizer = warm.train(report)
-            model.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
-            for path in (*partial.rglob("*"), partial):
-                sync(path)
-            try:
-                partial.rename(place)
-            except OSError:
-                if not (place / "config.json").is_file():
-                    raise
-    return place
+
+    def fill(folder: Path) -> None:
+        model, tokenizer = warm.train(report)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return fill_cache(place, fill)
 
 
 def resolve_model(

@@ -131,14 +131,17 @@ class ModelShape:
 
 
 def read_outline(model: str) -> ModelShape:
-    """Read the shape of a Hugging Face model, by name or folder, from its config.json alone.
+    """Read the shape of a Hugging Face or packaged model, by name or folder, from its config.json.
 
     Raises ConfigError if there is no config, or if the model is not a supported decoder.
     """
     from transformers import AutoConfig
 
+    from selfplay.models.packaged import is_packaged, prepare
+
+    source = str(prepare(model, where="policy.model")) if is_packaged(model) else model
     try:
-        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"policy.model: the config of {model!r} cannot be read here; a folder with only its "
