@@ -27,7 +27,7 @@ GROUPS = {
     "curriculum": "The source of tasks.",
     "services": "Objects outside of the arena, such as the sandbox and the task buffer.",
     "policy": "The model of a policy.",
-    "warmstart": "Supervised training of a tiny model before self-play.",
+    "warmstart": "Supervised training before self-play: of a new tiny model, or of `policy.model`.",
     "population": "The policies, and the roles that each of them plays.",
     "league": "Snapshots, matchmaking and ratings; see [the league](league.md).",
     "sampler": "The way in which the episodes of a group are sampled.",

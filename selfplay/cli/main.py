@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from selfplay import __version__
-from selfplay.cli import commands, new, plan, study
+from selfplay.cli import commands, export, new, plan, study
 from selfplay.cli.arguments import HOST, PLAY_PORT, Steps
 from selfplay.cli.limits import limit_of, search_current_folder, takes_trust
 from selfplay.config.trust import limited
@@ -202,6 +202,15 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     replay.set_defaults(later_overrides=[])
     replay.add_argument("--json", action="store_true", help="print all differences as JSON")
     takes_trust(replay)
+    exported = add(
+        "export",
+        export.run,
+        help="write recorded turns as chats for fine-tuning: selfplay export RUN",
+        description="Write recorded turns of a run as JSON lines of chat messages, which "
+        "warmstart=fine_tune and other trainers read. Only turns of policies that learned are "
+        "written. The command reads data and imports no code that the run names.",
+    )
+    export.add_arguments(exported)
     measuring = add("study", commands.study, help="measure a run: study exploitability RUN")
     if "study" in words:  # importing the measures takes a second
         study.add_arguments(measuring)

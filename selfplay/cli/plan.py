@@ -135,7 +135,11 @@ def _made(node: Mapping[str, Any]) -> ModelShape:
     from selfplay.models.warmstart import WarmStart
 
     made = build(node, where="warmstart")
-    assert isinstance(made, WarmStart)
+    if not isinstance(made, WarmStart):
+        raise ConfigError(
+            f"policy.model: missing, and the warm start {node[TARGET]} makes none; set "
+            "policy.model=NAME"
+        )
     vocabulary = len(build_tokenizer(made.demonstrations.pieces()))
     sizes = {"vocabulary": vocabulary, "seed": 0, **dict(node.get("model") or {})}
     with torch.device("meta"):

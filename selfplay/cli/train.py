@@ -214,21 +214,28 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
 
 
 def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
-    """Make or find the warm-started model of a config, and print its folder."""
+    """Make or find the warm-started models of a config, and print their folders, one a line."""
     no_flags(overrides)
     settings = load(options, overrides)
     if TARGET not in settings.get("warmstart", {}):
         raise ConfigError("this config has no warmstart; choose warmstart=tiny")
     from selfplay.config.run_config import set_up_torch
     from selfplay.experiment.validation import validate
-    from selfplay.models.warmstart import make
+    from selfplay.models.warmstart import make, tunes
 
     validate(settings)
     set_up_torch(build(settings["run"], where="run"), int(settings["seed"]))
     node = settings["warmstart"]
-    shown = node.get("demonstrations", {}).get(TARGET, node[TARGET])
+    source = node.get("demonstrations") or node.get("examples") or {}
+    shown = source.get(TARGET, node[TARGET])
     print(f"warm start: making demonstrations with {shown}", file=sys.stderr)
-    print(make(node, lambda text: print(text, file=sys.stderr)))
+    bases: dict[str | None, None] = {None: None}
+    if tunes(node):
+        population = build(settings["population"], where="population")
+        policies = population.policies(settings["roles"]).values()
+        bases = {each["model"]: None for each in policies if each.get("learn", True)}
+    for base in bases:
+        print(make(node, lambda text: print(text, file=sys.stderr), base=base))
 
 
 def _stem(run: Mapping[str, Any]) -> str:

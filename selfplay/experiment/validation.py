@@ -25,7 +25,7 @@ from selfplay.models.policy import device_of, load_policy, outline, positions
 from selfplay.models.population import Population
 from selfplay.models.tiny import build_model
 from selfplay.models.tree_attention import kernel_device_problem
-from selfplay.models.warmstart import WarmStart
+from selfplay.models.warmstart import WarmStart, tunes
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.policies import LEARNER, POLICY, lora_of
 from selfplay.rollout.policy_pool import AGENT_SPEC, ROLLOUT, check_known
@@ -216,6 +216,11 @@ def check_policies(population: Population, config: Mapping[str, Any], *, local: 
         where = overrides if name in population.overrides else "policy"
         check_arguments(load_policy, node, where=where, pending=("model", "lora"), reserved=POLICY)
         _check_model(node, where=where)
+        if not node.get("model") and tunes(config["warmstart"]):
+            raise ConfigError(
+                f"{where}.model: missing, and warmstart={config['warmstart'][TARGET]} fine-tunes "
+                "one; choose policy=huggingface policy.model=NAME"
+            )
         own = population.learner_of(name)
         both = check_arguments(
             Learner, {**learner, **own}, where=f"{overrides}.learner", reserved=LEARNER

@@ -139,6 +139,19 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, where: str) -> None:
     set_peft_model_state_dict(model, saved)
 
 
+def merge(model: PreTrainedModel) -> None:
+    """Add the adapter of a model to the tensors of its base, in place.
+
+    The base that `adapted` was given then computes like the model. The model must not be used
+    afterwards.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for module in list(model.modules()):
+        if isinstance(module, BaseTunerLayer):
+            module.merge()
+
+
 def is_adapter(folder: Path) -> bool:
     """Return True if a folder holds an adapter and no whole model."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()

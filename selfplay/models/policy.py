@@ -136,13 +136,13 @@ def load_policy(
     """
     where = f"policy {name!r}"
     if lora is None:
-        loaded, renderer = _load(model, where=where, dtype=dtype, device=device)
+        loaded, renderer = load_with_renderer(model, where=where, dtype=dtype, device=device)
         if not learn:
             loaded.requires_grad_(False)
         return Policy(name=name, model=loaded, renderer=renderer, learn=learn)
     shared = {} if bases is None else bases
     if (model, dtype, device) not in shared:
-        loaded, renderer = _load(model, where=where, dtype=dtype, device=device)
+        loaded, renderer = load_with_renderer(model, where=where, dtype=dtype, device=device)
         loaded.eval().requires_grad_(False)
         source = str(Path(model).expanduser().resolve()) if _looks_local(model) else model
         shared[model, dtype, device] = Base(model=loaded, renderer=renderer, source=source)
@@ -153,10 +153,13 @@ def load_policy(
     return Policy(name=name, model=loaded, renderer=base.renderer, learn=learn, base=base)
 
 
-def _load(
+def load_with_renderer(
     model: str, *, where: str, dtype: str, device: str
 ) -> tuple[PreTrainedModel, ChatRenderer]:
-    """Return a model on its device, and its renderer."""
+    """Return the model of a name or folder on its device, and its renderer.
+
+    Raises ConfigError, in one line that begins with `where`, for a model that cannot be used.
+    """
     target = device_of(device, where)
     loaded = load_model(model, where=where, dtype=dtype)
     try:

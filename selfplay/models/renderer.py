@@ -150,6 +150,13 @@ class ChatRenderer:
             ids.pop()
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
+    def completion(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a completion that says `text`, with the end of a turn.
+
+        Control tokens in the text are encoded as ordinary characters.
+        """
+        return (*self._encode(well_formed(text), plain=True), self.end_ids[0])
+
     def _end_of_turn(self, special: set[int]) -> list[int]:
         """Return the control token that the template writes after an assistant's message, if any.
 

@@ -12,19 +12,21 @@ from itertools import islice
 from math import isfinite
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch.nn import functional
 
 from selfplay import __version__
-from selfplay.config.instantiate import TARGET, build, call
+from selfplay.config.instantiate import TARGET, build, call, import_target
 from selfplay.errors import ConfigError, DivergedError, nearest
+from selfplay.models.legal_answers import legal_answers
+from selfplay.models.model_cache import cached, identity, is_complete
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.rng import check_seed, derive
-from selfplay.role import BrokenRole, Role
-from selfplay.run.directory import cache_folder, fill_cache
+from selfplay.role import Role
+from selfplay.run.directory import cache_folder
 from selfplay.types import Demonstration, Message, Observation
 
 Report = Callable[[str], None]
@@ -64,8 +66,51 @@ class Situations(Protocol):
         ...
 
 
+class ModelMaker(Protocol):
+    """A warm start, as this module and `resolve_model` see it: `WarmStart`, or
+    `selfplay.learner.fine_tune.FineTune`."""
+
+    needs_base: bool
+    """True if it trains the model that a policy names, False if it makes a new one."""
+
+    def prepare(self, report: Report) -> None:
+        """Find the examples, and report the progress if it takes long."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a text that identifies the examples."""
+        ...
+
+    def train(self, report: Report, base: str | None) -> tuple[Any, Any]:
+        """Return (model, tokenizer); `base` is the model to begin with if one is needed."""
+        ...
+
+
+class TrainingProgress:
+    """Lines about the progress of a warm start, one every few seconds and one at the end."""
+
+    def __init__(self, report: Report, steps: int) -> None:
+        """`steps` is the number of steps of the warm start."""
+        self.report, self.steps = report, steps
+        self.started = self.reported = time.perf_counter()
+
+    def show(self, step: int, loss: float, *, last: bool = False) -> None:
+        """Report a step, numbered from 0, if it is the last one or the latest line is old."""
+        now, done = time.perf_counter(), step + 1
+        if now - self.reported < SECONDS_BETWEEN_REPORTS and not last and done < self.steps:
+            return
+        self.reported, seconds = now, now - self.started
+        left = 0.0 if last else seconds / done * (self.steps - done)
+        self.report(
+            f"warm start: step {done}/{self.steps}, loss {loss:.3f}, {seconds:.0f} s, "
+            f"about {left:.0f} s left"
+        )
+
+
 class WarmStart:
     """Trains a new tiny model on demonstrations. The config group `warmstart` makes it."""
+
+    needs_base: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -115,8 +160,13 @@ class WarmStart:
         self.matrix_lr, self.lr, self.weight_decay = matrix_lr, lr, weight_decay
         self.warmup, self.final, self.model_sizes = warmup, final, dict(model or {})
 
-    def train(self, report: Report = lambda text: None) -> tuple[Any, Any]:
-        """Train the model. Returns (model, tokenizer)."""
+    def prepare(self, report: Report) -> None:
+        """Find the situations of the demonstrations, if they have any."""
+        if prepare := getattr(self.demonstrations, "prepare", None):
+            prepare(report)
+
+    def train(self, report: Report = lambda text: None, base: str | None = None) -> tuple[Any, Any]:
+        """Train the model. Returns (model, tokenizer). The model is new: `base` is not read."""
         tokenizer = build_tokenizer(self.demonstrations.pieces())
         renderer = ChatRenderer(tokenizer, where="warm start")
         sizes = {"vocabulary": len(tokenizer), "seed": self.seed, **self.model_sizes}
@@ -131,7 +181,7 @@ class WarmStart:
             f"warm start: training a model of {model.num_parameters():,} parameters for "
             f"{self.steps} steps of {self.batch} demonstrations; it is made once and then kept"
         )
-        started = reported = time.perf_counter()
+        progress_lines = TrainingProgress(report, self.steps)
         model.train()
         for step in range(self.steps):
             progress = step / self.steps
@@ -150,14 +200,7 @@ class WarmStart:
                     group["lr"] = rate * scale
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-            now = time.perf_counter()
-            if now - reported >= SECONDS_BETWEEN_REPORTS or step + 1 == self.steps:
-                reported, seconds = now, now - started
-                left = seconds / (step + 1) * (self.steps - step - 1)
-                report(
-                    f"warm start: step {step + 1}/{self.steps}, loss {loss:.3f}, {seconds:.0f} s, "
-                    f"about {left:.0f} s left"
-                )
+            progress_lines.show(step, loss)
         if result := self.try_out(model.eval(), renderer):
             report(f"warm start: {result}")
         return model.eval(), tokenizer
@@ -188,28 +231,9 @@ class WarmStart:
         questions = ask() if ask is not None else []
         if not questions:
             return ""
-        right = 0
-        for first in range(0, len(questions), self.micro_batch):
-            part = questions[first : first + self.micro_batch]
-            prompts = [
-                renderer.start(self.roles[role].prompt(observation))
-                for role, observation, _ in part
-            ]
-            longest = max(
-                len(renderer.tokenizer(move, add_special_tokens=False)["input_ids"])
-                for *_, legal in part
-                for move in legal
-            )
-            for (role, _, legal), ids in zip(
-                part, sampled(model, prompts, longest + 1, seed=self.seed), strict=True
-            ):
-                try:
-                    action, _ = self.roles[role].parse_completion(renderer.text(ids))
-                except BrokenRole as error:
-                    raise ConfigError(f"warmstart.roles.{role}: {error}") from error
-                right += action in legal
-        fraction = right / len(questions)
-        return f"{fraction:.0%} of {len(questions)} sampled answers are legal moves"
+        return legal_answers(
+            model, renderer, self.roles, questions, batch=self.micro_batch, seed=self.seed
+        )
 
     def encode(
         self, demonstration: Demonstration, renderer: ChatRenderer
@@ -274,62 +298,77 @@ class WarmStart:
         return json.dumps([list(self.demonstrations.pieces()), shown])
 
 
-@torch.no_grad()
-def sampled(
-    model: Any, prompts: Sequence[Sequence[int]], longest: int, *, seed: int
-) -> list[list[int]]:
-    """Return an answer of at most `longest` tokens to each prompt, at temperature 1."""
-    width = max(map(len, prompts))
-    pad, end = model.config.pad_token_id, model.config.eos_token_id
-    ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(longest):
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        hidden = model.model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
-        ).last_hidden_state[:, -1]
-        chances = torch.softmax(model.lm_head(hidden).float(), dim=-1)
-        ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], dim=-1)
-        mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=-1)
-    answers = [row[width:] for row in ids.tolist()]
-    return [row[: row.index(end) + 1] if end in row else row for row in answers]
+def place_of(config: Mapping[str, Any], *, base: str | None = None) -> Path:
+    """Return the folder of the warm start that `config` describes, which may not exist yet.
+
+    `base` is the model that it begins with, if it begins with one.
+    """
+    return _place(build(config, where="warmstart"), config, base)
 
 
-def place_of(config: Mapping[str, Any]) -> Path:
-    """Return the folder of the warm start that `config` describes, which may not exist yet."""
-    return _place(build(config, where="warmstart"), config)
-
-
-def _place(warm: WarmStart, config: Mapping[str, Any]) -> Path:
-    content = json.dumps(
-        [__version__, torch.__version__, config, warm.fingerprint()], sort_keys=True
-    )
+def _place(warm: ModelMaker, config: Mapping[str, Any], base: str | None) -> Path:
+    parts = [__version__, torch.__version__, config, warm.fingerprint()]
+    if base is not None:
+        parts.append(identity(base))
+    content = json.dumps(parts, sort_keys=True)
     return cache_folder() / "warmstart" / blake2b(content.encode(), digest_size=8).hexdigest()
 
 
-def make(config: Mapping[str, Any], report: Report = lambda text: None) -> Path:
+def make(
+    config: Mapping[str, Any],
+    report: Report = lambda text: None,
+    *,
+    base: str | None = None,
+) -> Path:
     """Return the folder of the warm start that `config` describes. It is trained now if it is not
-    cached."""
-    warm: WarmStart = build(config, where="warmstart")
-    if prepare := getattr(warm.demonstrations, "prepare", None):
-        prepare(report)
-    place = _place(warm, config)
+    cached.
 
-    def fill(folder: Path) -> None:
-        model, tokenizer = warm.train(report)
+    Args:
+        config: Config of the warm start.
+        report: Function that shows lines of progress.
+        base: Name or folder of the model that it begins with, if it begins with one.
+    """
+    warm: ModelMaker = build(config, where="warmstart")
+    warm.prepare(report)
+    place = _place(warm, config, base)
+    if is_complete(place):
+        return place
+
+    def write(folder: Path) -> None:
+        model, tokenizer = warm.train(report, base)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    return fill_cache(place, fill)
+    return cached(place, write)
+
+
+def tunes(config: Mapping[str, Any] | None) -> bool:
+    """Return True if the warm start trains the model that a policy names."""
+    if not config or TARGET not in config:
+        return False
+    return bool(getattr(import_target(config[TARGET], "warmstart"), "needs_base", False))
 
 
 def resolve_model(
-    model: str | None, config: Mapping[str, Any] | None, *, where: str, report: Report = print
+    model: str | None,
+    config: Mapping[str, Any] | None,
+    *,
+    where: str,
+    learn: bool = True,
+    report: Report = print,
 ) -> str:
-    """Return a policy's model: the one that it names, or else the warm start's."""
-    if model:
+    """Return the model that a policy begins with: a name, or the folder of a warm start.
+
+    A warm start that makes a new model serves the policies without a model. One that fine-tunes a
+    model serves the policies that learn, each from its own model.
+    """
+    if model and not (learn and tunes(config)):
         return model
     if not config or TARGET not in config:
         raise ConfigError(f"{where}: set policy.model, or choose a warmstart config to make one")
-    return str(make(config, report))
+    if not model and tunes(config):
+        raise ConfigError(
+            f"{where}: this warm start fine-tunes a model; choose policy=huggingface and set "
+            "policy.model to a name or a folder"
+        )
+    return str(make(config, report, base=model))

@@ -11,7 +11,7 @@ from selfplay.learner.objective import Objective
 from selfplay.models.lora import BASES, Lora
 from selfplay.models.policy import Bases, Policy, load_policy
 from selfplay.models.population import Population
-from selfplay.models.warmstart import resolve_model
+from selfplay.models.warmstart import resolve_model, tunes
 from selfplay.rng import derive
 
 # Arguments that the program provides, so that a config must not set them.
@@ -34,7 +34,8 @@ def load_policies(
     Args:
         population: Maps roles to policies.
         roles: Names of the roles.
-        warmstart: Config of the warm start, which makes the models of policies without a model.
+        warmstart: Config of the warm start, which makes the models of policies without a model, or
+            fine-tunes those of policies that learn.
         seed: Seed of new adapters.
         saved: Checkpoint to load the models from.
         afresh: Load the initial model of a policy without an adapter even if `saved` is given. A
@@ -47,14 +48,15 @@ def load_policies(
         where = f"policy {name!r}"
         lora = lora_of(node, where=where)
         # A base made by this run's warm start exists nowhere else, so the checkpoint stores it.
-        ours = lora is not None and not node.get("model")
-        kept = str(node.get("dtype", "float32")) if ours else None
+        kept = None if lora is None else kept_base(node, warmstart)
         folder = None
         if saved and kept:
             folder = saved / BASES / kept
         elif saved and lora is None and not afresh:
             folder = saved / "policies" / name
-        model = str(folder or resolve_model(node.get("model"), warmstart, where=where))
+        model = str(folder or "") or resolve_model(
+            node.get("model"), warmstart, where=where, learn=bool(node.get("learn", True))
+        )
         policies[name] = load_policy(
             name,
             **{**node, "model": model, "lora": lora, **({"device": device} if device else {})},
@@ -65,6 +67,16 @@ def load_policies(
         if base is not None:
             base.kept = base.kept or kept
     return policies
+
+
+def kept_base(node: Mapping[str, Any], warmstart: Mapping[str, Any]) -> str | None:
+    """Return the name in a checkpoint of an adapter's base that a warm start made, else None."""
+    dtype, model = str(node.get("dtype", "float32")), node.get("model")
+    if not model:
+        return dtype
+    if not (node.get("learn", True) and tunes(warmstart)):
+        return None
+    return f"{dtype}-{derive('base', model):016x}"
 
 
 def make_learners(

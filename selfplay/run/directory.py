@@ -329,34 +329,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selfplay"
 
 
-def fill_cache(place: Path, fill: Callable[[Path], None]) -> Path:
-    """Return a cached model folder; `fill(folder)` writes a missing one.
-
-    `fill` may use the parent of its folder for other files, which are removed. It writes into a
-    temporary folder that is then renamed, so that a kill leaves no partial result. Each process has
-    its own folder, because two may make the same one; the first one to finish wins.
-    """
-    if (place / "config.json").is_file():
-        return place
-    with reporting_disk(place.parent):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        files.sweep(place.parent, ".*-*")
-        with (
-            TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as folder,
-            files.held(Path(folder)),
-        ):
-            partial = Path(folder) / "model"
-            fill(partial)
-            for path in (*partial.rglob("*"), partial):
-                sync(path)
-            try:
-                partial.rename(place)
-            except OSError:
-                if not (place / "config.json").is_file():
-                    raise
-    return place
-
-
 def write_atomic(path: Path, text: str) -> None:
     """Write a file completely or leave it unchanged; follow no link."""
     partial = path.with_name(f".{path.name}.partial")

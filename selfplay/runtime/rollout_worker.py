@@ -20,8 +20,9 @@ from selfplay.engines import Engine
 from selfplay.errors import ConfigError, EngineFailed, SelfplayError, StalledError, one_line
 from selfplay.league.snapshots import copy_of
 from selfplay.learner.checkpoint import broken
+from selfplay.models.model_cache import is_complete
 from selfplay.models.population import Population
-from selfplay.models.warmstart import place_of
+from selfplay.models.warmstart import place_of, tunes
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.weight_sync import (
@@ -309,11 +310,16 @@ def check_model_files(
     warmstart = config["warmstart"]
     policies = population.policies(config["roles"]).values()
     nodes = [node for node in policies if not (bases and node.get("lora"))]
-    if TARGET not in warmstart or all(node.get("model") for node in nodes):
+    if TARGET not in warmstart:
         return
-    place = place_of(warmstart)
-    if not (place / "config.json").is_file():
-        raise ConfigError(
-            f"the warm start is not in {place}; set SELFPLAY_CACHE to a folder that all machines "
-            "of the cluster share"
-        )
+    if tunes(warmstart):
+        starts = {node.get("model") for node in nodes if node.get("learn", True)}
+    else:
+        starts = {None for node in nodes if not node.get("model")}
+    for base in starts:
+        place = place_of(warmstart, base=base)
+        if not is_complete(place):
+            raise ConfigError(
+                f"the warm start is not in {place}; set SELFPLAY_CACHE to a folder that all "
+                "machines of the cluster share"
+            )

@@ -148,7 +148,7 @@ def test_a_warm_start_that_is_killed_is_made_anew(tmp_path: Path) -> None:
         *SHORT,
         cwd=tmp_path,
         cache=cache,
-        strike=Strike(at="selfplay.run.directory.sync", call=2),
+        strike=Strike(at="selfplay.models.model_cache.sync", call=2),
     )
     assert killed.code < 0
     assert all(path.name.startswith(".") for path in (cache / "warmstart").iterdir())

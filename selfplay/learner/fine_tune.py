@@ -1,0 +1,247 @@
+"""The warm start of any model: supervised fine-tuning on demonstrations or chats.
+
+The run, and the reference of its KL term, then begin with the fine-tuned model. The learner of the
+training loop makes the steps: prompts that share a prefix are computed once, and equal examples of
+a batch are one row with a weight.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from random import Random
+from typing import Any, ClassVar, Protocol
+
+from transformers import PreTrainedModel
+
+from selfplay.config.instantiate import call, check_arguments
+from selfplay.errors import ConfigError, nearest
+from selfplay.learner.batch import computed
+from selfplay.learner.chat_file import ChatExample
+from selfplay.learner.learner import Learner, check_learner_settings, check_sample
+from selfplay.learner.objective import BatchCounts, PolicyLoss
+from selfplay.models.legal_answers import legal_answers
+from selfplay.models.lora import Lora, adapted, merge, require_peft
+from selfplay.models.policy import load_with_renderer
+from selfplay.models.renderer import ChatRenderer
+from selfplay.models.warmstart import Demonstrations, TrainingProgress
+from selfplay.rng import check_seed, derive
+from selfplay.role import Role
+from selfplay.types import Demonstration, Sample, Turn
+
+Report = Callable[[str], None]
+WHERE = "warm start"
+"""Name of the model in errors."""
+QUESTIONS = 32
+"""Largest number of questions of the test after the last step."""
+
+
+class ChatExamples(Protocol):
+    """A finite source of examples, such as `selfplay.learner.chat_file.ChatFile`."""
+
+    def examples(self) -> Sequence[ChatExample]:
+        """Return all examples."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a text that identifies the examples."""
+        ...
+
+
+class FineTune:
+    """Fine-tunes the model that a policy names. The config group `warmstart` makes it.
+
+    The loss is the mean negative log-likelihood per token of the completions, with the token that
+    ends each of them.
+    """
+
+    needs_base: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        examples: Demonstrations | ChatExamples,
+        roles: Mapping[str, Role] | None = None,
+        seed: int = 0,
+        steps: int = 50,
+        batch: int = 64,
+        lr: float = 2e-5,
+        warmup: int = 5,
+        final: float = 0.1,
+        weight_decay: float = 0.0,
+        clip_norm: float = 1.0,
+        lora: Mapping[str, Any] | None = None,
+        max_tokens: int = 2048,
+        until: float | None = None,
+        device: str = "auto",
+    ) -> None:
+        """Args:
+        examples: Demonstrations of an arena, or chats.
+        roles: Name to role, for the prompts of demonstrations.
+        seed: Seed of the order of the examples, and of a new adapter.
+        steps: Optimizer steps.
+        batch: Examples per step.
+        lr: AdamW's learning rate; an adapter needs about ten times that of all weights.
+        warmup: Steps until the full learning rate.
+        final: Fraction of the learning rate at the end of its linear decay.
+        weight_decay: AdamW's weight decay.
+        clip_norm: Largest gradient norm.
+        lora: Settings of an adapter, such as {rank: 16}, that is trained in place of all weights
+            and then merged into them. None trains all weights.
+        max_tokens: Tokens of one forward pass, padding included.
+        until: Loss of a step's batch below which the warm start ends, in nats per token; None
+            makes all steps.
+        device: Device of the training; auto is the GPU if there is one.
+        """
+        if min(steps, batch) < 1 or min(warmup, final) < 0:
+            raise ValueError("steps and batch are at least 1, warmup and final at least 0")
+        rates = {"lr": lr, "weight_decay": weight_decay, "clip_norm": clip_norm}
+        check_learner_settings({**rates, "max_tokens": max_tokens}, where="warmstart")
+        check_seed(seed)
+        self.lora: Lora | None = None
+        if lora is not None:
+            where = "warmstart.lora"
+            self.lora = call(Lora, check_arguments(Lora, lora, where=where), where=where)
+            require_peft(where)
+        self.source: Any = examples
+        self.roles, self.seed = dict(roles or {}), seed
+        self.steps, self.batch, self.max_tokens = steps, batch, max_tokens
+        self.lr, self.warmup, self.final = lr, warmup, final
+        self.weight_decay, self.clip_norm = weight_decay, clip_norm
+        self.until, self.device = until, device
+
+    def prepare(self, report: Report) -> None:
+        """Find the situations of demonstrations, if they have any."""
+        if prepare := getattr(self.source, "prepare", None):
+            prepare(report)
+
+    def train(
+        self, report: Report = lambda text: None, base: str | None = None
+    ) -> tuple[PreTrainedModel, Any]:
+        """Fine-tune the model `base`, a name or a folder. Returns (model, tokenizer)."""
+        if base is None:
+            raise ConfigError(f"{WHERE}: fine-tuning needs a model; set policy.model")
+        model, renderer = load_with_renderer(base, where=WHERE, dtype="float32", device=self.device)
+        trained = model
+        if self.lora is not None:
+            model.eval().requires_grad_(False)
+            seed = derive(self.seed, "adapter")
+            trained = adapted(model, self.lora, seed=seed, where="warmstart.lora")
+        learner = self._learner(trained)
+        if summary := getattr(self.source, "summary", None):
+            report(f"{WHERE}: {summary()}")
+        weights = sum(parameter.numel() for parameter in learner.parameters)
+        report(
+            f"{WHERE}: fine-tuning {weights:,} weights of {base} for {self.steps} steps of "
+            f"{self.batch} examples; the result is made once and then kept"
+        )
+        progress, batches = TrainingProgress(report, self.steps), self._batches()
+        for step, shown in enumerate(islice(batches, self.steps)):
+            samples, totals = self.samples(shown, renderer, learner)
+            warm = min(1.0, (step + 1) / max(self.warmup, 1))
+            learner.lr = self.lr * warm * max(self.final, 1 - step / self.steps)
+            loss = learner.optimize(samples, totals, step=step)["loss"]
+            done = self.until is not None and loss < self.until
+            progress.show(step, loss, last=done)
+            if done:
+                break
+        if self.lora is not None:
+            merge(trained)
+        model.eval()
+        ask = getattr(self.source, "questions", None)
+        if questions := (list(ask()) if ask is not None else []):
+            chosen = Random(0).sample(questions, min(len(questions), QUESTIONS))
+            result = legal_answers(
+                model, renderer, self.roles, chosen, batch=8, seed=derive(self.seed, "answers")
+            )
+            report(f"{WHERE}: {result}")
+        return model, renderer.tokenizer
+
+    def _learner(self, model: PreTrainedModel) -> Learner:
+        return Learner(
+            model,
+            objective=PolicyLoss(ratio="none", clip="none", aggregate="token_mean"),
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
+            max_tokens=self.max_tokens,
+        )
+
+    def _batches(self) -> Iterator[list[ChatExample]]:
+        """Yield the examples of each step. A finite source is shuffled anew in every pass."""
+        if listed := getattr(self.source, "examples", None):
+            known: Sequence[ChatExample] = listed()
+            rng = Random(derive(self.seed, "examples"))
+            passes = iter(lambda: rng.sample(known, len(known)), None)
+            order = (example for each in passes for example in each)
+            while True:
+                yield list(islice(order, self.batch))
+        rng = Random(derive(self.seed, "demonstrations"))
+        for step in range(self.steps):
+            yield self._shown(rng, step / self.steps, self.batch)
+
+    def _shown(self, rng: Random, progress: float, count: int) -> list[ChatExample]:
+        return [self._chat(each) for each in islice(self.source.stream(rng, progress), count)]
+
+    def _chat(self, shown: Demonstration) -> ChatExample:
+        """Return the prompt of the role and the completion of a demonstration."""
+        if shown.role not in self.roles:
+            hint = nearest(shown.role, self.roles)
+            raise ConfigError(f"warmstart.roles: no {shown.role!r} to demonstrate; {hint}")
+        messages = tuple(self.roles[shown.role].prompt(shown.observation))
+        return ChatExample(
+            messages=messages,
+            completion=shown.completion,
+            where=f"a demonstration of {shown.role}",
+        )
+
+    def samples(
+        self, shown: Sequence[ChatExample], renderer: ChatRenderer, learner: Learner
+    ) -> tuple[list[Sample], BatchCounts]:
+        """Return the examples as samples, equal ones as one of a larger advantage, and the counts
+        of all."""
+        places: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
+        counted: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+        for example in shown:
+            ids = example.ids(renderer)
+            places.setdefault(ids, example.where)
+            counted[ids] += 1
+        samples = []
+        for (prompt, completion), count in counted.items():
+            turn = Turn(
+                agent="",
+                role="",
+                policy="",
+                version=0,
+                prompt_ids=prompt,
+                completion_ids=completion,
+                logprobs=(0.0,) * len(completion),
+                loss_mask=(1,) * len(completion),
+            )
+            sample = Sample(turn=turn, advantage=float(count), group=places[prompt, completion])
+            check_sample(sample, learner.longest)
+            self._check_length(sample, learner.model)
+            samples.append(sample)
+        tokens = sum(count * len(completion) for (_, completion), count in counted.items())
+        return samples, BatchCounts(tokens=tokens, sequences=len(shown))
+
+    def _check_length(self, sample: Sample, model: PreTrainedModel) -> None:
+        """Raise ConfigError for a sample that is longer than the context of the model."""
+        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        tokens = len(computed(sample))
+        if limit is not None and tokens > limit:
+            raise ConfigError(
+                f"{WHERE}: {sample.group}: {tokens} tokens, and the model reads {limit}; shorten "
+                "it or leave it out"
+            )
+
+    def fingerprint(self) -> str:
+        """Return a text that identifies the examples: a hash, or examples from start and end."""
+        if fingerprint := getattr(self.source, "fingerprint", None):
+            return str(fingerprint())
+        shown = []
+        for progress in (0.0, 1.0):
+            rng = Random(derive(self.seed, "demonstrations"))
+            for each in self._shown(rng, progress, 64):
+                shown.append([list(each.messages), each.completion])
+        return json.dumps(shown)

@@ -1,0 +1,78 @@
+"""The user's cache of models: folders that are made once, complete or not at all."""
+
+import json
+import os
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from selfplay import files
+from selfplay.run.directory import reporting_disk, sync
+from selfplay.run.untrusted import open_regular
+
+WHOLE = 2**22
+"""Size in bytes up to which a file is hashed as a whole; 4 MiB."""
+BLOCKS, BLOCK = 256, 2**14
+"""Number and size in bytes of the blocks of a larger file that are hashed."""
+
+
+def cached(folder: Path, write: Callable[[Path], None]) -> Path:
+    """Return the folder of a model; `write` makes its files now if the folder does not exist.
+
+    `write` gets an empty temporary folder, which is renamed when it is complete: a kill leaves the
+    name free. Two processes may make the same folder at once. Raises RunError if the disk refuses.
+    """
+    if is_complete(folder):
+        return folder
+    with reporting_disk(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # A lock marks a temporary folder in use: another process may be making the same model.
+        files.sweep(folder.parent, ".*-*")
+        with (
+            TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as place,
+            files.held(Path(place)),
+        ):
+            partial = Path(place) / "model"
+            partial.mkdir()
+            write(partial)
+            for path in (*partial.rglob("*"), partial):
+                sync(path)
+            try:
+                partial.rename(folder)
+            except OSError:
+                if not is_complete(folder):
+                    raise
+    return folder
+
+
+def is_complete(folder: Path) -> bool:
+    """Return True if a cached folder holds a model."""
+    return (folder / "config.json").is_file()
+
+
+def identity(model: str) -> str:
+    """Return a text that identifies a model: its name, or the contents of its folder.
+
+    Of a large file, the size and blocks at equal distances are hashed: training changes all of
+    them. So a copy of the folder on another machine has the same identity.
+    """
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        return model
+    parts = [(path.name, _contents(path)) for path in sorted(folder.iterdir()) if path.is_file()]
+    return json.dumps(parts)
+
+
+def _contents(path: Path) -> str:
+    """Return the size of a file and a hash of its contents, or of blocks of it."""
+    found = blake2b(digest_size=16)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= WHOLE:
+            found.update(file.read())
+        else:
+            for number in range(BLOCKS):
+                file.seek(number * (size - BLOCK) // (BLOCKS - 1))
+                found.update(file.read(BLOCK))
+    return f"{size} {found.hexdigest()}"

@@ -1,0 +1,295 @@
+"""Fine-tuning before a run: the loss, the cache, adapters, and the policies that begin with it."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from transformers import AutoModelForCausalLM
+
+from selfplay.errors import ConfigError
+from selfplay.learner import fine_tune
+from selfplay.learner.fine_tune import FineTune
+from selfplay.models import model_cache, warmstart
+from selfplay.models.lora import Lora, adapted, merge
+from selfplay.models.policy import load_policy
+from selfplay.models.population import Population
+from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.rollout.policies import load_policies
+from selfplay.runtime.rollout_worker import check_model_files
+from selfplay.types import Demonstration, Observation
+from tests.helpers.builders import same, weights
+
+SIZES = {"hidden": 16, "layers": 2, "heads": 2, "intermediate": 32, "positions": 64}
+CHAT = [
+    {"role": "user", "content": "ab"},
+    {"role": "assistant", "content": "yes"},
+    {"role": "user", "content": "c"},
+    {"role": "assistant", "content": "no"},
+]
+
+
+class Echo:
+    """Demonstrations of one role: the first says yes, the second no, in turn."""
+
+    def __init__(self, *, words: tuple[str, ...] = ("yes", "no")) -> None:
+        self.words = tuple(words)
+
+    def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
+        while True:
+            for word in self.words:
+                yield Demonstration(
+                    role="bird", observation=Observation(text=f"say {word}"), completion=word
+                )
+
+    def questions(self) -> list[tuple[str, Observation, list[str]]]:
+        return [("bird", Observation(text=f"say {word}"), [word]) for word in self.words]
+
+
+def echo(**settings: Any) -> dict[str, Any]:
+    """The config of a fine-tuning that takes a moment."""
+    return {
+        "_target_": "selfplay.learner.fine_tune.FineTune",
+        "examples": {"_target_": f"{__name__}.Echo"},
+        "roles": {"bird": {"_target_": "selfplay.role.Role"}},
+        "steps": 2,
+        "batch": 4,
+        "lr": 1e-2,
+        "warmup": 1,
+        **settings,
+    }
+
+
+def chats(path: Path, *lines: Any) -> dict[str, Any]:
+    """The source of a file with these lines."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {"_target_": "selfplay.learner.chat_file.ChatFile", "path": str(path)}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("base")
+    tokenizer = build_tokenizer(["say "])
+    build_model(len(tokenizer), seed=3, **SIZES).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+@pytest.fixture
+def base(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "base"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def losses(said: list[str]) -> list[float]:
+    return [float(line.split("loss ")[1].split(",")[0]) for line in said if "loss " in line]
+
+
+def loss_of(folder: Path, pairs: list[tuple[str, str]]) -> float:
+    """Mean negative log-likelihood per completion token, of one plain forward pass per pair."""
+    policy = load_policy("base", model=str(folder))
+    total, tokens = 0.0, 0
+    for prompt, completion in pairs:
+        start = list(policy.renderer.start([{"role": "user", "content": prompt}]))
+        said = policy.renderer.tokenizer(completion)["input_ids"] + [2]  # <|im_end|>
+        with torch.no_grad():
+            logits = policy.model(torch.tensor([start + said])).logits[0, len(start) - 1 : -1]
+        total += float(functional.cross_entropy(logits, torch.tensor(said), reduction="sum"))
+        tokens += len(said)
+    return total / tokens
+
+
+def test_the_loss_is_the_mean_over_all_completion_tokens(
+    base: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warmstart, "SECONDS_BETWEEN_REPORTS", 0.0)
+    said: list[str] = []
+    three = echo(examples={"_target_": f"{__name__}.Echo", "words": ["yes", "no", "no"]}, batch=3)
+    warmstart.make(three, said.append, base=str(base))
+    expected = loss_of(base, [("say yes", "yes"), ("say no", "no"), ("say no", "no")])
+    assert losses(said)[0] == pytest.approx(expected, abs=6e-4)
+
+
+def test_equal_examples_are_one_row_with_a_weight(base: Path) -> None:
+    tune = FineTune(examples=Echo(), roles=fine_roles())
+    model, renderer = fine_tune.load_with_renderer(
+        str(base), where="base", dtype="float32", device="cpu"
+    )
+    shown = next(tune._batches())
+    samples, totals = tune.samples(shown, renderer, tune._learner(model))
+    assert [sample.advantage for sample in samples] == [32.0, 32.0]
+    tokens = [len(sample.turn.completion_ids) for sample in samples]
+    assert tokens == [4, 3] and totals.tokens == 32 * 7 and totals.sequences == 64
+
+
+def fine_roles() -> dict[str, Any]:
+    from selfplay.role import Role
+
+    return {"bird": Role()}
+
+
+def test_demonstrations_are_learned(base: Path, cache: Path) -> None:
+    said: list[str] = []
+    place = warmstart.make(echo(steps=120, lr=2e-2), said.append, base=str(base))
+    pairs = [("say yes", "yes"), ("say no", "no")]
+    assert loss_of(base, pairs) > 3 and loss_of(place, pairs) < 0.05
+    assert said[-1] == "warm start: 100% of 2 sampled answers are legal moves"
+    assert "fine-tuning" in said[0] and "step 120/120" in said[1]
+    load_policy("base", model=str(place))
+
+
+def test_it_ends_when_the_loss_is_low_enough(base: Path, cache: Path) -> None:
+    said: list[str] = []
+    warmstart.make(echo(steps=500, until=0.5), said.append, base=str(base))
+    last = next(line for line in reversed(said) if "loss" in line)
+    assert losses([last])[0] < 0.5 and "about 0 s left" in last and "step 500" not in last
+
+
+def test_a_merged_adapter_computes_like_the_adapter(base: Path) -> None:
+    whole = AutoModelForCausalLM.from_pretrained(base).eval().requires_grad_(False)
+    before = weights(whole)
+    trained = adapted(whole, Lora(rank=2), seed=1, where="lora")
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            if parameter.requires_grad:
+                parameter.normal_(std=0.3)
+    ids = torch.tensor([[1, 5, 9, 30]])
+    wanted = trained(ids).logits
+    assert not torch.allclose(whole(ids).logits, wanted, atol=1e-2)
+    merge(trained)
+    assert torch.allclose(whole(ids).logits, wanted, atol=1e-4)
+    assert not same(before, weights(whole))
+
+
+def test_an_adapter_is_merged_into_one_ordinary_folder(base: Path, cache: Path) -> None:
+    sharp = AutoModelForCausalLM.from_pretrained(base)
+    sharp.get_input_embeddings().weight.data *= 30  # the adapter cannot sharpen a frozen head
+    sharp.save_pretrained(base)
+    place = warmstart.make(echo(steps=80, lora={"rank": 8}, lr=3e-2), base=str(base))
+    assert not list(place.glob("adapter*")) and (place / "model.safetensors").is_file()
+    first, second = load_policy("a", model=str(base)), load_policy("b", model=str(place))
+    assert {*first.model.state_dict()} == {*second.model.state_dict()}
+    pairs = [("say yes", "yes"), ("say no", "no")]
+    assert loss_of(place, pairs) < loss_of(base, pairs) / 4
+    same_head = [m.get_input_embeddings().weight for m in (first.model, second.model)]
+    assert torch.equal(*same_head)  # type: ignore[arg-type]
+
+
+def test_it_is_made_once_for_each_base_and_each_content_of_the_examples(
+    base: Path, cache: Path, tmp_path: Path
+) -> None:
+    config = echo(examples=chats(tmp_path / "chats.jsonl", {"messages": CHAT}))
+    said: list[str] = []
+    first = warmstart.make(config, said.append, base=str(base))
+    lines = len(said)
+    assert warmstart.make(config, said.append, base=str(base)) == first and len(said) == lines
+    copy = shutil.copytree(base, tmp_path / "copy")
+    assert warmstart.place_of(config, base=str(copy)) == first
+    chats(tmp_path / "chats.jsonl", {"messages": CHAT[:2]})
+    second = warmstart.make(config, base=str(base))
+    build_model(len(build_tokenizer(["say "])), seed=4, **SIZES).save_pretrained(copy)
+    third = warmstart.make(config, base=str(copy))
+    assert len({first, second, third}) == 3
+
+
+def test_the_identity_of_a_large_file_is_that_of_its_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_cache, "WHOLE", 100)
+    monkeypatch.setattr(model_cache, "BLOCK", 10)
+    content = bytearray(range(256)) * 40
+    (tmp_path / "weights").write_bytes(content)
+    before = model_cache.identity(str(tmp_path))
+    content[-1] ^= 1
+    (tmp_path / "weights").write_bytes(content)
+    assert model_cache.identity(str(tmp_path)) != before
+    assert model_cache.identity("some/name") == "some/name"
+
+
+def test_policies_begin_with_their_own_fine_tuned_models(
+    base: Path, cache: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    build_model(len(build_tokenizer(["say "])), seed=9, **SIZES).save_pretrained(other)
+    population = Population(
+        policy={"model": str(base), "device": "cpu"},
+        sharing="separate",
+        overrides={"c": {"model": str(other)}, "d": {"learn": False}},
+    )
+    roles = ["a", "b", "c", "d"]
+    config = {"warmstart": echo(), "roles": roles}
+    with pytest.raises(ConfigError, match="the warm start is not in"):
+        check_model_files(config, population)
+    policies = load_policies(population, roles, warmstart=echo(), seed=0)
+    check_model_files(config, population)
+    kept = {name: weights(policy.model) for name, policy in policies.items()}
+    assert same(kept["a"], kept["b"]) and not same(kept["a"], kept["c"])
+    assert len(list((cache / "warmstart").iterdir())) == 2
+    assert same(kept["d"], weights(load_policy("d", model=str(base)).model))
+    policies["a"].freeze_reference()
+    reference = policies["a"].reference
+    assert reference is not None and same(kept["a"], weights(reference))
+    assert not same(kept["a"], kept["d"])
+
+
+def test_the_base_of_an_adapter_is_the_fine_tuned_model_and_is_kept(
+    base: Path, cache: Path
+) -> None:
+    population = Population(policy={"model": str(base), "lora": {"rank": 2}, "device": "cpu"})
+    policy = load_policies(population, ["a"], warmstart=echo(), seed=0)["base"]
+    place = warmstart.place_of(echo(), base=str(base))
+    assert policy.base is not None and policy.base.source == str(place)
+    assert policy.base.kept is not None and policy.base.kept.startswith("float32-")
+    policy.freeze_reference()
+    assert policy.reference is policy.base.model
+
+
+def test_a_warm_start_of_a_new_model_leaves_a_named_one_alone(base: Path) -> None:
+    tiny = {"_target_": "selfplay.models.warmstart.WarmStart"}
+    assert warmstart.resolve_model(str(base), tiny, where="policy") == str(base)
+    with pytest.raises(ConfigError, match="policy: this warm start fine-tunes a model; choose"):
+        warmstart.resolve_model(None, echo(), where="policy")
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"steps": 0}, "steps and batch are at least 1"),
+        ({"lr": float("nan")}, r"warmstart\.lr: nan does not fit"),
+        ({"max_tokens": 0}, r"warmstart\.max_tokens: 0 does not fit"),
+        ({"seed": 2**64}, "a seed has at most 64 bits"),
+        ({"lora": {"rang": 2}}, r"warmstart\.lora\.rang: unknown key; did you mean 'rank'"),
+        ({"lora": {"rank": 0}}, r"warmstart\.lora: rank is at least 1"),
+        ({"lora": {"targets": ["q"]}}, r"warmstart\.lora\.targets: .* has no linear layer 'q'"),
+        ({"roles": {}}, "no 'bird' to demonstrate"),
+        ({"device": "gpu"}, "warm start: unknown device 'gpu'"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_line(
+    settings: dict[str, Any], complaint: str, base: Path, cache: Path
+) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        warmstart.make(echo(**settings), base=str(base))
+    assert "\n" not in str(caught.value) and not list(cache.glob("warmstart/*"))
+
+
+def test_a_base_or_an_example_that_does_not_fit_is_one_line(
+    base: Path, cache: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"warm start: no model in folder .*config.json is miss"):
+        warmstart.make(echo(), base=str(tmp_path / "nowhere"))
+    long = [{"role": "user", "content": "a" * 80}, {"role": "assistant", "content": "b"}]
+    source = chats(tmp_path / "long.jsonl", {"messages": long})
+    with pytest.raises(ConfigError, match=r"long.jsonl, line 1: \d+ tokens, and the model reads 6"):
+        warmstart.make(echo(examples=source), base=str(base))
