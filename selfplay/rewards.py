@@ -7,29 +7,6 @@ from math import cos, pi
 from string import punctuation
 
 
-def learnability(solve_rate: float, *, degenerate: float = 0.0) -> float:
-    """Return a proposer's reward for a task: 1 - s, or `degenerate` if s is 0 or 1.
-
-    A task that no solver or every solver solves has no learning signal. Absolute Zero (2505.03335)
-    pays 0 for it; its released code pays -0.5. `solve_rate` s is the mean of verified attempts, in
-    [0, 1].
-    """
-    if not 0.0 <= solve_rate <= 1.0:
-        raise ValueError(f"a solve rate lies in [0, 1], not {solve_rate}")
-    return degenerate if solve_rate in (0.0, 1.0) else 1.0 - solve_rate
-
-
-def composite(outcome: float | None, *, wrong: float = -0.5, malformed: float = -1.0) -> float:
-    """Return Absolute Zero's composite reward (2505.03335).
-
-    It is the outcome if positive, `wrong` for a well-formed answer that earned nothing, and
-    `malformed` if there is no answer (`outcome` is None).
-    """
-    if outcome is None:
-        return malformed
-    return outcome if outcome > 0 else wrong
-
-
 def mean(values: Sequence[float]) -> float:
     """Return the mean; 0 for an empty sequence."""
     return sum(values) / len(values) if values else 0.0

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.absolute_zero.program_checks import canonical_arguments, comparable, fault, normal_form
+from arenas.absolute_zero.rewards import composite, learnability
 from selfplay.arena import Arena
 from selfplay.curriculum.task_buffer import TaskBuffer
-from selfplay.rewards import composite, learnability
 from selfplay.sandbox import Call, Executor, Outcome
 from selfplay.sandbox.literals import LiteralError, canonical, parse_literal
 from selfplay.types import Action, Metric, Observation, Task, well_formed

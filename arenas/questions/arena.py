@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
+from arenas.absolute_zero.rewards import learnability
 from arenas.questions.arithmetic import questions
 from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote
 from selfplay.arena import Arena
-from selfplay.rewards import learnability, majority, minority, uncertainty
+from selfplay.rewards import majority, minority, uncertainty
 from selfplay.types import Action, Metric, Observation, Task
 
 PROPOSER = "proposer_0"

@@ -21,7 +21,6 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import IO, Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from selfplay.engines.vllm.compat import import_vllm, undisturbed, why
@@ -185,42 +184,6 @@ class EngineCore:
         return made | dict(settings.options)
 
     # Weights -----------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def load(self, weights: Mapping[str, Tensor], *, tied: bool) -> None:
-        """Copy weights into the model in place.
-
-        Args:
-            weights: All weights under the names of the Hugging Face model, also the head of a tied
-                model: on a CPU, vLLM packs the head separately, and it would stay old.
-            tied: True if the head shares its tensor with the embeddings.
-
-        Raises RunError if vLLM refuses the weights.
-        """
-        (model,) = self.engine.apply_model(lambda model: model)
-        given = dict(weights)
-        if tied and not hasattr(model, "lm_head"):
-            given.pop("lm_head.weight", None)
-        try:
-            self.engine.collective_rpc(
-                "reload_weights", kwargs={"weights_iterator": iter(given.items())}
-            )
-        except Exception as error:
-            raise RunError(f"vLLM refuses the weights: {one_line(error)}") from error
-
-    def adapt(self, number: int, folder: Path) -> Any:
-        """Load the adapter in a folder under a number; return the handle for its requests.
-
-        Replaces an adapter with the same number. Raises RunError if vLLM refuses the adapter.
-        """
-        from vllm.lora.request import LoRARequest
-
-        named = {"lora_name": str(number), "lora_int_id": number, "lora_path": str(folder)}
-        try:
-            self.engine.add_lora(LoRARequest(**named, load_inplace=True))
-        except Exception as error:
-            raise RunError(f"vLLM refuses the adapter: {one_line(error)}") from error
-        return LoRARequest(**named)
 
     def drop(self, number: int) -> None:
         """Remove an adapter."""

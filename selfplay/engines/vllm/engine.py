@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 from selfplay.engines import Engine, check_lengths
 from selfplay.engines.vllm.compat import import_vllm, require_vllm
 from selfplay.engines.vllm.core import RANKS, RESERVED, CoreSettings, EngineCore
-from selfplay.engines.vllm.served_policies import ServedPolicies, ServedPolicy, engine_key, rank_of
+from selfplay.engines.vllm.served_policies import ServedPolicies, ServedPolicy, engine_key
+from selfplay.engines.vllm.weight_update import rank_of
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.types import Completion, Request, StopReason
 

@@ -2,18 +2,23 @@
 
 import json
 from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines.vllm import core, weight_check
 from selfplay.engines.vllm.core import EngineCore
+from selfplay.engines.vllm.weight_update import (
+    is_tied,
+    load_adapter,
+    load_base,
+    load_weights,
+    rank_of,
+)
 from selfplay.errors import RunError
-from selfplay.models.lora import save_adapter
 from selfplay.types import Request, Versions
 
 _NUMBERS = count(1)
@@ -81,7 +86,7 @@ class ServedPolicies:
         policy's turn begins.
         """
         if self.rank is not None and not self.all:
-            self.host.load(base_of(served.model), tied=_tied(served.model))
+            load_base(self.host.engine, served.model)
         if self.rank is not None or self.host.idle:
             self._load(served)
         self.all.append(served)
@@ -192,12 +197,11 @@ class ServedPolicies:
         host.wake()
         if self.rank is not None:
             folder = Path(served.folder.name)
-            save_adapter(model, folder, base="base")
-            served.adapter = host.adapt(served.number, folder)
+            served.adapter = load_adapter(host.engine, model, served.number, folder)
             before = served.weight_check
         else:
             self._active = None
-            host.load(model.state_dict(), tied=_tied(model))
+            load_weights(host.engine, model.state_dict(), tied=is_tied(model))
             before = self._weight_check = self._weight_check or served.weight_check
         number = next(_NUMBERS)
         host.stamp(number)
@@ -222,12 +226,6 @@ class ServedPolicies:
         self._active = served
 
 
-def rank_of(model: PreTrainedModel) -> int | None:
-    """Return the rank of a model's adapter; None without one."""
-    adapters = getattr(model, "peft_config", None)
-    return None if not adapters else max(adapter.r for adapter in adapters.values())
-
-
 def engine_key(model: PreTrainedModel) -> Hashable:
     """Return a key that is equal for models that one vLLM engine can serve."""
     if rank_of(model) is not None:  # adapters of one base share its tensors
@@ -236,18 +234,3 @@ def engine_key(model: PreTrainedModel) -> Hashable:
     config = {name: v for name, v in model.config.to_dict().items() if name != "_name_or_path"}
     shape = json.dumps(config, sort_keys=True, default=str)
     return type(model).__name__, str(model.device), model.dtype, shape
-
-
-def base_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Return the weights of an adapter's base, under the names of a model without adapter."""
-    return dict(_beneath(model))
-
-
-def _beneath(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, tensor in model.state_dict().items():
-        if ".lora_" not in name:
-            yield name.replace(".base_layer.", "."), tensor
-
-
-def _tied(model: PreTrainedModel) -> bool:
-    return bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False))

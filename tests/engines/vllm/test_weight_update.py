@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from selfplay.engines.vllm.core import EngineCore
+from selfplay.engines.vllm import served_policies
 from selfplay.engines.vllm.engine import VLLMEngine
 from selfplay.errors import ConfigError, RunError
 from selfplay.models.lora import Lora, adapted, frozen_copy
@@ -114,7 +114,7 @@ def test_an_update_that_is_lost_ends_the_run(
     engine: VLLMEngine, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.serve("p", model, [END])
-    monkeypatch.setattr(EngineCore, "load", lambda *given, **settings: None)
+    monkeypatch.setattr(served_policies, "load_weights", lambda *given, **settings: None)
     shake(model, 6, size=1e-5)
     engine.publish("p", model.state_dict(), 3)
     engine.add(Request(id=0, policy="p", prompt_ids=(5,), seed=0, max_tokens=5))
@@ -294,7 +294,7 @@ def test_an_adapter_that_vllm_does_not_know_is_refused_in_one_line() -> None:
 def test_a_model_that_vllm_computes_otherwise_is_refused(
     monkeypatch: pytest.MonkeyPatch, engine: VLLMEngine
 ) -> None:
-    monkeypatch.setattr(EngineCore, "load", lambda *given, **settings: None)
+    monkeypatch.setattr(served_policies, "load_weights", lambda *given, **settings: None)
     with pytest.raises(ConfigError, match=r"vLLM cannot serve Qwen3ForCausalLM: .* did not"):
         engine.serve("p", make(8), [END])
     monkeypatch.undo()
