@@ -218,8 +218,8 @@ def check_policies(population: Population, config: Mapping[str, Any], *, local: 
         _check_model(node, where=where)
         if not node.get("model") and tunes(config["warmstart"]):
             raise ConfigError(
-                f"{where}.model: missing, and warmstart={config['warmstart'][TARGET]} fine-tunes "
-                "one; choose policy=huggingface policy.model=NAME"
+                f"{where}.model: missing, and the warm start fine-tunes one; choose "
+                "policy=huggingface policy.model=NAME, or another warmstart"
             )
         own = population.learner_of(name)
         both = check_arguments(

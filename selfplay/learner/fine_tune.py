@@ -95,6 +95,8 @@ class FineTune:
         """
         if min(steps, batch) < 1 or min(warmup, final) < 0:
             raise ValueError("steps and batch are at least 1, warmup and final at least 0")
+        if until is not None and not until > 0:
+            raise ValueError(f"until: {until} does not fit: a loss above 0, or null, is needed")
         rates = {"lr": lr, "weight_decay": weight_decay, "clip_norm": clip_norm}
         check_learner_settings({**rates, "max_tokens": max_tokens}, where="warmstart")
         check_seed(seed)

@@ -133,6 +133,31 @@ def untrained(run: Path) -> "dict[str, PreTrainedModel]":
     return {name: policy.model for name, policy in found.items()}
 
 
+def policies_of(run: Path, place: Path, *, untrained: bool = False) -> "dict[str, Policy]":
+    """Return a run's own policies at a checkpoint, or before training.
+
+    The bases of adapters come from the checkpoint in both cases.
+    """
+    from transformers.utils import logging as transformers_logging  # loads torch
+
+    from selfplay.rollout.policies import load_policies
+
+    config = Run.open(run).config()
+    transformers_logging.disable_progress_bar()
+    found = load_policies(
+        build(config["population"], where="population"),
+        config["roles"],
+        warmstart=config["warmstart"],
+        seed=int(config["seed"]),
+        saved=place,
+        afresh=untrained,
+    )
+    for name, policy in found.items():
+        if not untrained:
+            policy.load_weights(place / "policies" / name)
+    return found
+
+
 def places(folder: Path, *, step: int | None = None, every: bool = False) -> list[Path]:
     """Return checkpoints of a run: the newest, that of `step`, or every one, oldest first.
 

@@ -222,3 +222,13 @@ def test_measuring_writes_a_cluster_that_plans(
     assert yaml.safe_load(place.read_text())["_target_"] == plain["_target_"]
     assert main(["plan", "--measure", str(place)]) == 2
     assert "not overwritten" in capsys.readouterr().err
+
+
+def test_a_warm_start_that_fine_tunes_needs_a_model(
+    seven: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["experiment=tiny/kuhn", "warmstart=random_play_fine_tune", "cluster=gpus_8"]
+    assert main(["plan", *asked]) == 2
+    assert "policy.model: missing, and the warm start" in capsys.readouterr().err
+    code, found = planned([*asked, "policy=huggingface", seven], capsys)
+    assert found["policies"]["base"]["parameters"] == 7_615_616_512 and code in (0, 3)

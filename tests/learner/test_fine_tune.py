@@ -255,6 +255,30 @@ def test_the_base_of_an_adapter_is_the_fine_tuned_model_and_is_kept(
     assert policy.reference is policy.base.model
 
 
+def test_a_resumed_run_takes_the_base_of_its_adapters_from_the_checkpoint(
+    base: Path, cache: Path, tmp_path: Path
+) -> None:
+    policy_settings = {"model": str(base), "lora": {"rank": 2}, "device": "cpu"}
+    other = shutil.copytree(base, tmp_path / "other")
+    build_model(len(build_tokenizer(["say "])), seed=9, **SIZES).save_pretrained(other)
+    population = Population(
+        policy=policy_settings, sharing="separate", overrides={"b": {"model": str(other)}}
+    )
+    begun = load_policies(population, ["a", "b"], warmstart=echo(), seed=0)
+    kept = {}
+    for name, policy in begun.items():
+        assert policy.base is not None and policy.base.kept is not None
+        policy.base.save(tmp_path / "saved" / "bases" / policy.base.kept)
+        kept[name] = weights(policy.base.model)
+    assert not same(kept["a"], kept["b"])
+    for folder in (cache, base, other):
+        shutil.rmtree(folder)
+    saved = tmp_path / "saved"
+    resumed = load_policies(population, ["a", "b"], warmstart=echo(), seed=0, saved=saved)
+    for name, policy in resumed.items():
+        assert policy.base is not None and same(kept[name], weights(policy.base.model))
+
+
 def test_a_warm_start_of_a_new_model_leaves_a_named_one_alone(base: Path) -> None:
     tiny = {"_target_": "selfplay.models.warmstart.WarmStart"}
     assert warmstart.resolve_model(str(base), tiny, where="policy") == str(base)
@@ -268,6 +292,7 @@ def test_a_warm_start_of_a_new_model_leaves_a_named_one_alone(base: Path) -> Non
         ({"steps": 0}, "steps and batch are at least 1"),
         ({"lr": float("nan")}, r"warmstart\.lr: nan does not fit"),
         ({"max_tokens": 0}, r"warmstart\.max_tokens: 0 does not fit"),
+        ({"until": float("nan")}, "until: nan does not fit"),
         ({"seed": 2**64}, "a seed has at most 64 bits"),
         ({"lora": {"rang": 2}}, r"warmstart\.lora\.rang: unknown key; did you mean 'rank'"),
         ({"lora": {"rank": 0}}, r"warmstart\.lora: rank is at least 1"),

@@ -120,6 +120,7 @@ def test_answers_that_leave_no_room_for_a_prompt_are_refused(folder: Path) -> No
         (["learner.attention=flash"], "learner.attention: 'flash' does not fit"),
         (["policy.learn=false"], "no policy learns"),
         (["warmstart=none"], "policy.lora: an adapter needs a base; set policy.model"),
+        (["warmstart=random_play_fine_tune"], "policy.model: missing, and the warm start fine-tun"),
         (["+warmstart.model.layer=1"], "warmstart.model.layer: unknown key; did you mean 'layers'"),
         (["population.phases=[{learn: [judge], steps: 1}]"], "phases.0.learn: no policy 'judge'"),
         (["population.phases=[{learn: [solver], steps: 1}]"], "'proposer' learns in none of them"),

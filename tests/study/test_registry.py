@@ -10,8 +10,8 @@ from selfplay.study.registry import comparable, measures
 
 NAMES = (
     *("ablate", "compare", "counterfactual", "crossplay", "dynamics", "exploit"),
-    *("exploitability", "hacking", "influence", "passk", "payoffs", "reciprocity"),
-    *("roleswap", "transfer"),
+    *("exploitability", "forgetting", "hacking", "influence", "passk", "payoffs"),
+    *("reciprocity", "roleswap", "transfer"),
 )
 
 
