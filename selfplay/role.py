@@ -15,6 +15,14 @@ from selfplay.types import Action, InvalidAction, Message, Observation, well_for
 
 Memory = Literal["conversation", "none"]
 
+THINKING = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+)
+"""Opening and closing tags of thinking, as models with thinking write them."""
+
 
 class BrokenRole(RuntimeError):
     """Raised if a role raises an error other than `InvalidAction`. The episode fails, and the
@@ -38,17 +46,25 @@ class Role:
     system: ClassVar[str] = ""
 
     def __init__(
-        self, *, template: str | None = None, system: str | None = None, memory: Memory = "none"
+        self,
+        *,
+        template: str | None = None,
+        system: str | None = None,
+        memory: Memory = "none",
+        skip_thinking: bool = False,
     ) -> None:
         """Args:
         template: Jinja source of the user message; None takes the class's own.
         system: Text of the system message; empty for no system message.
         memory: "conversation" appends each observation to the agent's earlier prompts and
             completions; "none" starts every turn from a fresh prompt.
+        skip_thinking: True to parse only the text after the thinking, such as that after
+            `</think>`, for models that think before they answer.
         """
         self._template = type(self).template if template is None else template
         self._system = type(self).system if system is None else system
         self.memory: Memory = memory
+        self.skip_thinking = skip_thinking
 
     @cached_property
     def _compiled(self) -> Any:
@@ -95,6 +111,10 @@ class Role:
 
         Raises `BrokenRole` if `metrics` or `parse` raises an error other than `InvalidAction`.
         """
+        try:
+            text = without_thinking(text) if self.skip_thinking else text
+        except InvalidAction as reason:
+            return None, {"invalid": str(reason)}
         method = "metrics"
         try:
             noted: dict[str, Any] = dict(self.metrics(text))
@@ -157,6 +177,14 @@ class ThinkingRole(Role):
     after the two blocks other than white space is invalid.
     """
 
+    def __init__(self, **settings: Any) -> None:
+        """`settings` are those of `Role`, without `skip_thinking`."""
+        super().__init__(**settings)
+        if self.skip_thinking:
+            raise ConfigError(
+                f"{type(self).__name__}: it reads the thinking, so skip_thinking must be false"
+            )
+
     def parse(self, text: str) -> Action:
         """Return the text of the answer block."""
         # Cut at fixed positions: a regular expression would backtrack endlessly on very many tags.
@@ -176,6 +204,16 @@ class ThinkingRole(Role):
         """Return `worked`: 1 if the thought is not empty, else 0."""
         thought = text.partition("<think>")[2].partition("</think>")[0]
         return {"worked": float(bool(thought.strip()))}
+
+
+def without_thinking(text: str) -> str:
+    """Return the text after the last block of thinking. Raises `InvalidAction` if a block is not
+    closed."""
+    for opening, closing in THINKING:
+        text = text.rpartition(closing)[2]
+        if opening in text:
+            raise InvalidAction("unfinished_thinking")
+    return text
 
 
 def fenced(text: str, language: str) -> list[str]:

@@ -272,12 +272,15 @@ class Trainer:
         return self.run_folder.folder / "checkpoints"
 
     def _announce(self) -> None:
-        """Write the declared metrics and show the notes of the runtime and of the learners."""
+        """Write the declared metrics and show the notes of runtime, policies and learners."""
         experiment, progress = self.experiment, self.progress
         with reporting_disk(self.run_folder.folder):
             write_declared(self.run_folder.folder, experiment.declared)
         progress.declared = experiment.declared
         for note in experiment.runtime.notes:
+            progress.note(note)
+        renderers = [policy.renderer for policy in experiment.policies.values()]
+        for note in dict.fromkeys(line for each in renderers for line in each.notes):
             progress.note(note)
         for name, learner in experiment.learners.items():
             for note in learner.notes:

@@ -5,10 +5,12 @@ import time
 
 import pytest
 
+from roles.advised import Advised
+from roles.player import Player
 from roles.proposer import Proposer
 from roles.solver import Solver
 from selfplay.errors import ConfigError
-from selfplay.role import Role, TaggedRole, ThinkingRole, fenced
+from selfplay.role import Role, TaggedRole, ThinkingRole, fenced, without_thinking
 from selfplay.types import InvalidAction, Observation
 
 ROLES = [Role(), TaggedRole(), ThinkingRole(), Solver(style="terse"), Proposer(style="full")]
@@ -144,3 +146,41 @@ def test_a_million_hostile_characters_raise_nothing_but_invalid_action(role: Rol
 def test_a_prompt_is_text_that_can_be_written() -> None:
     (message,) = Role().prompt(Observation(text="a\ud800b"))
     assert message["content"] == "a\ufffdb"
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("<think>\nI pass?\n</think>\n\npass", "pass"),
+        ("pass", "pass"),
+        ("no tag opens</think>bet", "bet"),
+        ("[THINK]x[/THINK] bet", "bet"),
+        ("<think>a</think><think>b</think> bet", "bet"),
+        ("<think>I have not finished", None),
+        ("<think>a</think><think>b", None),
+    ],
+)
+def test_a_role_can_skip_the_thinking(text: str, action: str | None) -> None:
+    role = Player(game="kuhn", skip_thinking=True)
+    invalid = {} if action else {"invalid": "unfinished_thinking"}
+    assert role.parse_completion(text) == (action, invalid)
+    assert Player(game="kuhn").parse_completion(text)[0] == text.strip()
+
+
+def test_tags_that_the_thinking_quotes_are_not_the_action() -> None:
+    quoted = "<action_start>raise<action_end>"
+    text = f"<think>Shall I say {quoted}?</think>{quoted}"
+    assert TaggedRole().parse_completion(text) == (None, {"invalid": "several_actions"})
+    assert TaggedRole(skip_thinking=True).parse_completion(text) == ("raise", {})
+    assert Advised(role=TaggedRole(skip_thinking=True)).parse_completion(text) == ("raise", {})
+
+
+def test_a_role_that_reads_the_thinking_cannot_skip_it() -> None:
+    with pytest.raises(ConfigError, match="Solver: it reads the thinking"):
+        Solver(style="terse", skip_thinking=True)
+
+
+def test_a_million_tags_of_thinking_are_skipped_at_once() -> None:
+    began = time.monotonic()
+    assert without_thinking("<think></think>" * 300_000 + "x") == "x"
+    assert time.monotonic() - began < 10

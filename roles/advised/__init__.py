@@ -12,7 +12,9 @@ class Advised(Role):
 
     def __init__(self, *, role: Role, style: str = "full") -> None:
         """`role` makes the prompt and parses the action; `style` names the template of advice."""
-        super().__init__(template=load("advised", style), memory=role.memory)
+        super().__init__(
+            template=load("advised", style), memory=role.memory, skip_thinking=role.skip_thinking
+        )
         self.role = role
 
     def prompt(self, observation: Observation) -> list[Message]:

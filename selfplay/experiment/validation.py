@@ -19,6 +19,7 @@ from selfplay.errors import ConfigError, nearest
 from selfplay.experiment.league import league_config
 from selfplay.learner.learner import Learner, check_learner_settings
 from selfplay.learner.objective import Objective
+from selfplay.models.chat_template import check_settings
 from selfplay.models.lora import require_peft
 from selfplay.models.packaged import is_packaged, packaged_model
 from selfplay.models.policy import device_of, load_policy, outline, positions
@@ -335,12 +336,14 @@ def notes(config: Mapping[str, Any]) -> list[str]:
 
 
 def _check_model(node: Mapping[str, Any], *, where: str) -> None:
-    """Raise ConfigError if a model is neither a name nor a folder, or no known packaged model."""
+    """Raise ConfigError if a model is neither a name nor a folder, or no known packaged model, or
+    for a setting that no chat template can be given."""
     model = node.get("model")
     if model is not None and not isinstance(model, str):
         raise ConfigError(f"{where}.model: {model!r} does not fit: a name or a folder is needed")
     if model and is_packaged(model):
         packaged_model(model, where=f"{where}.model")
+    check_settings(node.get("chat_template_kwargs") or {}, where=f"{where}.chat_template_kwargs")
 
 
 def _context_length(node: Mapping[str, Any], warmstart: Mapping[str, Any]) -> int | None:

@@ -39,7 +39,8 @@ class ChatExample:
     def ids(self, renderer: ChatRenderer) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return (prompt ids, completion ids with the end token)."""
         try:
-            return renderer.start(self.messages), renderer.completion(self.completion)
+            completion = renderer.completion_ids(self.completion)
+            return renderer.start(self.messages), (*completion, renderer.end_ids[0])
         except ConfigError as error:
             raise ConfigError(f"{self.where}: {error}") from error
 

@@ -38,11 +38,7 @@ def legal_answers(
     for first in range(0, len(questions), batch):
         part = questions[first : first + batch]
         prompts = [renderer.start(roles[role].prompt(observation)) for role, observation, _ in part]
-        longest = max(
-            len(renderer.tokenizer(move, add_special_tokens=False)["input_ids"])
-            for *_, legal in part
-            for move in legal
-        )
+        longest = max(len(renderer.completion_ids(move)) for *_, legal in part for move in legal)
         answers = sampled(model, prompts, longest + 1, ends=renderer.end_ids, seed=seed)
         for (role, _, legal), ids in zip(part, answers, strict=True):
             try:

@@ -117,6 +117,8 @@ def load_policy(
     dtype: str = "float32",
     device: str = "auto",
     lora: Lora | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    keep_thinking: bool = False,
     bases: Bases | None = None,
     seed: int = 0,
 ) -> Policy:
@@ -129,20 +131,32 @@ def load_policy(
         dtype: Type of the weights.
         device: Device of the weights; auto is the GPU if there is one.
         lora: Adapter that is trained instead of the weights.
+        chat_template_kwargs: Values by the name of a variable of the model's chat template, such
+            as {enable_thinking: false}.
+        keep_thinking: False: the chat template decides if the thinking of earlier turns stays in
+            a conversation. True: it stays.
         bases: Bases that policies with adapters share; new ones are added.
         seed: Seed of a new adapter's A.
 
     Raises ConfigError, in one line, if there is no such model or its tokenizer cannot chat.
     """
     where = f"policy {name!r}"
+    chat: dict[str, Any] = {
+        "chat_template_kwargs": chat_template_kwargs,
+        "keep_thinking": keep_thinking,
+    }
     if lora is None:
-        loaded, renderer = load_with_renderer(model, where=where, dtype=dtype, device=device)
+        loaded, renderer = load_with_renderer(
+            model, where=where, dtype=dtype, device=device, chat=chat
+        )
         if not learn:
             loaded.requires_grad_(False)
         return Policy(name=name, model=loaded, renderer=renderer, learn=learn)
     shared = {} if bases is None else bases
     if (model, dtype, device) not in shared:
-        loaded, renderer = load_with_renderer(model, where=where, dtype=dtype, device=device)
+        loaded, renderer = load_with_renderer(
+            model, where=where, dtype=dtype, device=device, chat=chat
+        )
         loaded.eval().requires_grad_(False)
         source = str(Path(model).expanduser().resolve()) if _looks_local(model) else model
         shared[model, dtype, device] = Base(model=loaded, renderer=renderer, source=source)
@@ -150,15 +164,22 @@ def load_policy(
     loaded = adapters.adapted(base.model, lora, seed=seed, where=f"{where}: lora")
     if not learn:
         loaded.requires_grad_(False)
-    return Policy(name=name, model=loaded, renderer=base.renderer, learn=learn, base=base)
+    renderer = base.renderer.configured(where=where, **chat)
+    return Policy(name=name, model=loaded, renderer=renderer, learn=learn, base=base)
 
 
 def load_with_renderer(
-    model: str, *, where: str, dtype: str, device: str
+    model: str,
+    *,
+    where: str,
+    dtype: str,
+    device: str,
+    chat: Mapping[str, Any] | None = None,
 ) -> tuple[PreTrainedModel, ChatRenderer]:
     """Return the model of a name or folder on its device, and its renderer.
 
-    Raises ConfigError, in one line that begins with `where`, for a model that cannot be used.
+    `chat` holds settings of the renderer. Raises ConfigError, in one line that begins with `where`,
+    for a model that cannot be used.
     """
     target = device_of(device, where)
     loaded = load_model(model, where=where, dtype=dtype)
@@ -177,14 +198,34 @@ def load_with_renderer(
         raise ConfigError(
             f"{where}: no tokenizer in {model!r}; save_pretrained the tokenizer there"
         )
-    renderer = ChatRenderer(tokenizer, where=where)
     rows = int(loaded.get_input_embeddings().weight.shape[0])  # type: ignore[index]
+    ends = end_tokens(loaded, rows, where=where)
+    renderer = ChatRenderer(tokenizer, where=where, end_ids=ends, **(chat or {}))
     if len(tokenizer) > rows:
         raise ConfigError(
             f"{where}: the tokenizer of {model!r} has {len(tokenizer)} tokens, its model only "
             f"{rows}; they do not belong together"
         )
     return loaded, renderer
+
+
+def end_tokens(model: PreTrainedModel, rows: int, *, where: str) -> tuple[int, ...]:
+    """Return the tokens that end a completion by the model's generation_config.json.
+
+    Args:
+        model: A model; without the file, its config.json is read instead.
+        rows: Number of tokens of the model.
+        where: Name of the policy in errors.
+    """
+    found = getattr(model.generation_config, "eos_token_id", None)
+    ids = found if isinstance(found, list | tuple) else [] if found is None else [found]
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < rows:
+            raise ConfigError(
+                f"{where}: eos_token_id in its generation_config.json has {repr(token)[:60]}; the "
+                f"tokens of the model are 0 to {rows - 1}"
+            )
+    return tuple(ids)
 
 
 def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:

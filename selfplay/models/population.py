@@ -11,13 +11,16 @@ from selfplay.errors import ConfigError, nearest
 SHARED = "base"
 """Name of the policy that all roles share."""
 
-SETTINGS = ("model", "learn", "dtype", "device", "lora")
+CHAT = ("chat_template_kwargs", "keep_thinking")
+"""Settings of a policy's chat template."""
+
+SETTINGS = ("model", "learn", "dtype", "device", "lora", *CHAT)
 """Settings of a policy."""
 
 LEARNER = "learner"
 """Additional setting in `overrides`: learner settings of one policy."""
 
-CHECKPOINT = ("model", "dtype", "device")
+CHECKPOINT = ("model", "dtype", "device", *CHAT)
 """Settings of an opponent that is a saved model."""
 
 
@@ -46,8 +49,8 @@ class Population:
     """
 
     policy: Mapping[str, Any]
-    """Settings of every policy (model, learn, dtype, device, lora) that `overrides` does not
-    replace."""
+    """Settings of every policy (model, learn, dtype, device, lora, chat_template_kwargs,
+    keep_thinking) that `overrides` does not replace."""
     sharing: Literal["shared", "separate"] = "shared"
     """shared: one policy for all roles. separate: one policy per role, which is an adapter over one
     base if `policy` has lora."""

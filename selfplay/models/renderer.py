@@ -7,19 +7,25 @@ encoded as ordinary characters.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
-
-from jinja2 import TemplateError
+from itertools import chain
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from selfplay.errors import ConfigError
-from selfplay.sandbox.templates import bounded, check_template
+from selfplay.models.chat_template import ChatTemplate, Tags, check_settings
+from selfplay.role import THINKING
 from selfplay.types import Message, well_formed
 
 _MARK = "\ue000"
 """Encloses the index of a placeholder in a rendered template; a private character that templates
 lack."""
+
+_TAGS = frozenset(chain.from_iterable(THINKING))
+"""Tags of thinking."""
+
+_Frozen: TypeAlias = tuple[tuple[str, str], ...]
+"""Role and content of each message."""
 
 
 class Renderer(Protocol):
@@ -72,111 +78,147 @@ class ByteRenderer:
 
 
 class ChatRenderer:
-    """A renderer over a Hugging Face tokenizer with a chat template."""
+    """A renderer over a Hugging Face tokenizer with a chat template.
 
-    def __init__(self, tokenizer: Any, *, where: str = "policy") -> None:
+    `load_policy` makes it. If the generation prompt opens a block of thinking, the text of a
+    completion begins with that opening tag.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        where: str = "policy",
+        end_ids: Sequence[int] = (),
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        keep_thinking: bool = False,
+    ) -> None:
         """Args:
             tokenizer: Hugging Face tokenizer.
             where: Name of the policy in errors.
+            end_ids: Further tokens that end a completion, such as those of the model's
+                generation_config.json.
+            chat_template_kwargs: Values by the name of a variable of the chat template.
+            keep_thinking: True to continue a conversation with the thinking of earlier turns, also
+                if the chat template drops it.
 
-        Raises ConfigError without a chat template.
+        Raises ConfigError without a chat template or an end-of-sequence token, and for a setting
+        that the template does not read.
         """
-        if not getattr(tokenizer, "chat_template", None):
-            raise ConfigError(
-                f"{where}: its tokenizer has no chat template; set tokenizer.chat_template in the "
-                "model folder (chat_template.jinja) or choose an instruct model"
-            )
-        templates = tokenizer.chat_template
-        for source in templates.values() if isinstance(templates, Mapping) else [templates]:
-            check_template(str(source), where=where)
         self.tokenizer, self.where = tokenizer, where
-        if tokenizer.eos_token_id is None:
-            raise ConfigError(f"{where}: its tokenizer has no end-of-sequence token")
+        self.keep_thinking, self._further_ends = keep_thinking, tuple(end_ids)
+        self.chat_template_kwargs = dict(chat_template_kwargs or {})
         special = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if t.special}
         self._control = sorted(special.values(), key=len, reverse=True)
         # The mark has a placeholder too, so that a content with marks cannot forge a placeholder.
         self._stand_ins = [*self._control, _MARK]
         self._smuggled = re.compile("|".join(map(re.escape, self._stand_ins)))
-        self.end_ids: tuple[int, ...] = tuple(
-            dict.fromkeys([*self._end_of_turn(set(special)), int(tokenizer.eos_token_id)])
+        check_settings(self.chat_template_kwargs, where=f"{where}: chat_template_kwargs")
+        self._template = ChatTemplate(
+            tokenizer, where=where, settings=self._masked(self.chat_template_kwargs)
         )
+        if tokenizer.eos_token_id is None:
+            raise ConfigError(f"{where}: its tokenizer has no end-of-sequence token")
+        own = int(tokenizer.eos_token_id)
+        turn = self._end_of_turn({*special, own, *self._further_ends})
+        self.end_ids: tuple[int, ...] = tuple(dict.fromkeys([*turn, own, *self._further_ends]))
         # Siblings of a group and references have the same prompts.
         self._cached_start = lru_cache(maxsize=4096)(self._start)
-        self._cached_suffixes = lru_cache(maxsize=4096)(self._suffixes)
+        self._cached_next = lru_cache(maxsize=4096)(self._next)
+
+    def configured(
+        self, *, where: str, chat_template_kwargs: Mapping[str, Any] | None, keep_thinking: bool
+    ) -> "ChatRenderer":
+        """Return a renderer of the same tokenizer with these settings: this one if it has them."""
+        settings = dict(chat_template_kwargs or {})
+        if settings == self.chat_template_kwargs and keep_thinking == self.keep_thinking:
+            return self
+        return ChatRenderer(
+            self.tokenizer,
+            where=where,
+            end_ids=self._further_ends,
+            chat_template_kwargs=settings,
+            keep_thinking=keep_thinking,
+        )
 
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return prompt ids of the messages, with the generation prompt."""
-        return self._cached_start(tuple((m["role"], self._text(m["content"])) for m in messages))
+        return self._cached_start(self._frozen(messages))
 
-    def _start(self, messages: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
-        return self._render([{"role": r, "content": c} for r, c in messages], generate=True)
+    def _start(self, messages: _Frozen) -> tuple[int, ...]:
+        return self._ids(self._template.render(self._shown(messages), generate=True))
 
     def extend(
         self, so_far: tuple[int, ...], completion: tuple[int, ...], messages: Sequence[Message]
     ) -> tuple[int, ...] | None:
         """Return the earlier ids followed by the new messages' tokens, which the template gives.
 
-        None if the template does not keep the earlier text as a prefix (some drop old thinking).
+        None if the template does not keep the earlier text as a prefix: some drop the thinking of
+        earlier turns, unless `keep_thinking` is true.
         """
-        suffixes = self._cached_suffixes(
-            tuple((m["role"], self._text(m["content"])) for m in messages)
-        )
-        if suffixes is None:
+        said = self._decoded(completion)
+        tags = next((pair for pair in THINKING if pair[1] in said), None)
+        following = self._cached_next(self._frozen(messages), tags)
+        if following is None or not (following.kept or self.keep_thinking):
             return None
         ended = bool(completion) and completion[-1] in self.end_ids
-        return so_far + completion + suffixes[ended]
+        return so_far + completion + (following.ended if ended else following.cut)
 
-    def _suffixes(
-        self, messages: tuple[tuple[str, str], ...]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Return the ids after a completion that did not end its turn, and after one that did.
-
-        They are found by rendering a probe conversation with and without the new messages.
-        """
-        probe = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
-        added = [{"role": r, "content": c} for r, c in messages]
-        before = self._render(probe, generate=False)
-        after = self._render([*probe, *added], generate=True)
-        # `before` ends in end-of-turn and the template's text after it (often a newline).
-        last = max((i for i, token in enumerate(before) if token in self.end_ids), default=None)
-        if last is None or after[: len(before)] != before:
+    def _next(self, messages: _Frozen, tags: Tags | None) -> "_Next | None":
+        """Return the tokens after an answer with or without thinking, and the new messages."""
+        found = self._template.continuation(self._shown(messages), tags)
+        if found is None:
             return None
-        return after[last:], after[last + 1 :]
+        ids = self._ids(found.text)
+        end = next((place for place, token in enumerate(ids) if token in self.end_ids), None)
+        if end is None or self.tokenizer.decode(ids[:end]).strip():
+            return None  # the template does not end a turn with a token
+        return _Next(cut=ids, ended=ids[end + 1 :], kept=found.kept)
 
     def text(self, completion: Sequence[int]) -> str:
-        """Return the decoded text without the end token; other control tokens stay visible."""
+        """Return the decoded text without the end token; other control tokens stay visible.
+
+        The text begins with the tag of thinking that the generation prompt opened, if it did.
+        """
+        return self._template.opening + self._decoded(completion)
+
+    def completion_ids(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a completion with this text, without an end token.
+
+        A tag of thinking that the generation prompt opens is part of the prompt, and left out.
+        Control tokens in the text are encoded as ordinary characters.
+        """
+        opening = self._template.opening
+        if opening and text.startswith(opening):
+            text = text.removeprefix(opening)
+        elif opening:
+            text = text.removeprefix(opening.rstrip())
+        return tuple(self._encode(well_formed(text), plain=True))
+
+    def _decoded(self, completion: Sequence[int]) -> str:
         ids = list(completion)
         if ids and ids[-1] in self.end_ids:
             ids.pop()
-        return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+        return str(
+            self.tokenizer.decode(
+                ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
 
-    def completion(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a completion that says `text`, with the end of a turn.
-
-        Control tokens in the text are encoded as ordinary characters.
-        """
-        return (*self._encode(well_formed(text), plain=True), self.end_ids[0])
-
-    def _end_of_turn(self, special: set[int]) -> list[int]:
-        """Return the control token that the template writes after an assistant's message, if any.
+    def _end_of_turn(self, ends: set[int]) -> list[int]:
+        """Return the token that the template writes after an assistant's message, if any.
 
         A chat model ends its turn with this token, which is not always the tokenizer's end of
         sequence.
         """
-        answer = "selfplay-probe"
-        probe = [{"role": "user", "content": "x"}, {"role": "assistant", "content": answer}]
-        ids = self._encode(self._apply(probe, generate=False).rpartition(answer)[2], plain=False)
-        return [token for token in ids if token in special][:1]
+        ids = self._encode(self._template.after_answer(), plain=False)
+        return [token for token in ids if token in ends][:1]
 
-    def _render(self, messages: Sequence[Message], *, generate: bool) -> tuple[int, ...]:
-        """Return ids of the chat template, with control tokens inside contents encoded as ordinary
-        characters.
+    def _ids(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a rendered text.
 
-        In a content, the text of a control token is rendered as a placeholder; the placeholder is
-        then replaced by the ids of that text as ordinary characters.
+        Its placeholders are replaced by the ids of control tokens as ordinary characters.
         """
-        shown = [{**m, "content": self._mask(self._text(m["content"]))} for m in messages]
-        text = self._apply(shown, generate=generate)
         ids: list[int] = []
         spelled: dict[str, list[int]] = {}
         for position, piece in enumerate(re.split(f"{_MARK}([0-9]+){_MARK}", text)):
@@ -188,20 +230,19 @@ class ChatRenderer:
             ids += spelled[piece]
         return tuple(ids)
 
-    def _apply(self, messages: Sequence[Message], *, generate: bool) -> str:
-        try:
-            return bounded(
-                lambda: str(
-                    self.tokenizer.apply_chat_template(
-                        messages, add_generation_prompt=generate, tokenize=False
-                    )
-                )
-            )
-        except (TemplateError, RecursionError, MemoryError) as error:
-            roles = ", ".join(message["role"] for message in messages)
-            raise ConfigError(
-                f"{self.where}: its chat template refuses messages of {roles}: {error}"
-            ) from error
+    def _shown(self, messages: _Frozen) -> list[Message]:
+        """Return messages in which the text of each control token is a placeholder.
+
+        Tags of thinking stay in an agent's own answers, so that the template can find them.
+        """
+        return [
+            {"role": role, "content": self._mask(content, keep=_TAGS if own else ())}
+            for role, content in messages
+            for own in [role == "assistant"]
+        ]
+
+    def _frozen(self, messages: Sequence[Message]) -> _Frozen:
+        return tuple((m["role"], self._text(m["content"])) for m in messages)
 
     def _encode(self, text: str, *, plain: bool) -> list[int]:
         if not text:
@@ -209,10 +250,23 @@ class ChatRenderer:
         encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=plain)
         return [int(token) for token in encoded["input_ids"]]
 
-    def _mask(self, content: str) -> str:
+    def _mask(self, content: str, *, keep: Collection[str] = ()) -> str:
         return self._smuggled.sub(
-            lambda found: f"{_MARK}{self._stand_ins.index(found[0])}{_MARK}", content
+            lambda found: (
+                found[0] if found[0] in keep else f"{_MARK}{self._stand_ins.index(found[0])}{_MARK}"
+            ),
+            content,
         )
+
+    def _masked(self, value: Any) -> Any:
+        """Return plain data in which no text has a control token."""
+        if isinstance(value, str):
+            return self._mask(well_formed(value))
+        if isinstance(value, Mapping):
+            return {key: self._masked(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._masked(inner) for inner in value]
+        return value
 
     def _text(self, content: Any) -> str:
         if isinstance(content, str):
@@ -225,3 +279,19 @@ class ChatRenderer:
     def control_tokens(self) -> tuple[str, ...]:
         """Texts of control tokens, which messages cannot inject."""
         return tuple(self._control)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for the user about messages that the chat template cannot take as they are."""
+        return self._template.notes
+
+
+class _Next(NamedTuple):
+    """The tokens of a conversation after an answer, up to the next generation prompt."""
+
+    cut: tuple[int, ...]
+    """Tokens after an answer without an end token."""
+    ended: tuple[int, ...]
+    """Tokens after an answer with its end token."""
+    kept: bool
+    """True if the template keeps the text before them as it was."""

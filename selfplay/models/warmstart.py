@@ -240,8 +240,7 @@ class WarmStart:
     ) -> tuple[tuple[int, ...], list[int]]:
         """Return (prompt ids, completion ids with the end token)."""
         prompt = renderer.start(self._messages(demonstration))
-        ids = renderer.tokenizer(demonstration.completion, add_special_tokens=False)["input_ids"]
-        return prompt, [*ids, renderer.end_ids[0]]
+        return prompt, [*renderer.completion_ids(demonstration.completion), renderer.end_ids[0]]
 
     def _messages(self, demonstration: Demonstration) -> list[Message]:
         if demonstration.role not in self.roles:

@@ -55,13 +55,13 @@ def _completion_ids(
     Raises ConfigError if the player's tokenizer or prompts are not those of the turn.
     """
     renderer = games.renderers[player.policies[turn.role]]
-    tokenizer = getattr(renderer, "tokenizer", None)
-    if tokenizer is None or renderer.start(turn.messages) != turn.prompt_ids:
+    encode = getattr(renderer, "completion_ids", None)
+    if encode is None or renderer.start(turn.messages) != turn.prompt_ids:
         raise ConfigError(
             f"{player.label}: its tokens for the prompts of {turn.policy} are different; compare "
             "policies that share a tokenizer and prompts"
         )
-    return (*tokenizer(text, add_special_tokens=False)["input_ids"], renderer.end_ids[0])
+    return (*encode(text), renderer.end_ids[0])
 
 
 def logprobs(
@@ -156,10 +156,10 @@ def read(
 def _chance(action: str, where: InformationSet, seat: AgentSpec, model: "PreTrainedModel") -> float:
     import torch
 
-    _refuse_unread(action, seat, where.agent)
     renderer = seat.renderer
-    prompt = renderer.start(seat.role.prompt(where.observation))
     tokens = _ids(action, seat)
+    _refuse_unread(action, renderer.text(tokens), seat, where.agent)
+    prompt = renderer.start(seat.role.prompt(where.observation))
     if len(tokens) > seat.max_tokens:
         return 0.0
     with torch.inference_mode():
@@ -177,28 +177,34 @@ def _chance(action: str, where: InformationSet, seat: AgentSpec, model: "PreTrai
 
 def _ids(action: str, seat: AgentSpec) -> list[int]:
     """Return the tokens of an action's text."""
-    tokenizer = getattr(seat.renderer, "tokenizer", None)
-    if tokenizer is None:
+    encode = getattr(seat.renderer, "completion_ids", None)
+    if encode is None:
         raise ConfigError(
             f"policy {seat.policy!r}: has no tokenizer, so its probabilities cannot be read; seat "
             "a policy with a model"
         )
-    return [int(token) for token in tokenizer(action, add_special_tokens=False)["input_ids"]]
+    return list(encode(action))
 
 
-def _refuse_unread(action: str, seat: AgentSpec, agent: str) -> None:
+def _refuse_unread(action: str, text: str, seat: AgentSpec, agent: str) -> None:
+    """Raise ConfigError unless the role reads the action in the completion `text`."""
     name = type(seat.role).__name__
     if seat.role.memory != "none":
         raise ConfigError(
             f"{agent}: its role {name} has memory={seat.role.memory}, so its moves depend on more "
             "than the information set; use a role with memory=none"
         )
+    if seat.role.skip_thinking:
+        raise ConfigError(
+            f"{agent}: its role {name} has skip_thinking, so the probability of a move is a sum "
+            "over all thinking before it; use a role with skip_thinking=false"
+        )
     try:
-        parsed = seat.role.parse(action)
+        parsed = seat.role.parse(text)
     except InvalidAction as reason:
         parsed = f"nothing ({reason})"
     if parsed != action:
         raise ConfigError(
-            f"{agent}: its role {name} reads {parsed!r} in {action!r}; use a role whose completion "
+            f"{agent}: its role {name} reads {parsed!r} in {text!r}; use a role whose completion "
             "is the move alone, such as roles.player.Player"
         )

@@ -123,6 +123,21 @@ def test_a_step_on_one_adapter_moves_no_other_and_no_base_weight(folder: Path, d
     assert not torch.equal(logprobs(second.model), logprobs(first.model))
 
 
+def test_policies_over_one_base_have_their_own_chat_settings(folder: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(folder, tmp_path / "base"))
+    chat = place / "chat_template.jinja"
+    chat.write_text("{{ greeting | default('Hi') }}" + chat.read_text())
+    bases: Bases = {}
+    made = [
+        loaded(place, name, bases=bases, chat_template_kwargs=settings)[0]
+        for name, settings in (("a", {"greeting": "Hello"}), ("b", None), ("c", None))
+    ]
+    assert len(bases) == 1 and made[0].base is made[1].base is made[2].base
+    messages = [{"role": "user", "content": "x"}]
+    texts = [p.renderer.tokenizer.decode(p.renderer.start(messages))[:5] for p in made]
+    assert texts == ["Hello", "Hi<|i", "Hi<|i"]
+
+
 def test_the_engine_samples_with_each_policys_own_adapter(folder: Path) -> None:
     policies = loaded(folder, "first", "second")
     trained(policies[1], lr=0.5)

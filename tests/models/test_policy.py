@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError, RunError
 from selfplay.models.policy import load_policy
 from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.types import Completion, Request
 from tests.helpers.builders import same, save_tiny, weights
 
 SIZES = {"hidden": 16, "layers": 2, "heads": 2, "intermediate": 16}
@@ -105,6 +107,63 @@ def test_tokenizers_that_cannot_serve(folder: Path, tmp_path: Path) -> None:
     for path in [*folder.glob("tokenizer*"), template]:
         path.unlink()
     refused(folder, "no tokenizer in")
+
+
+def set_ends(folder: Path, ends: object) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+
+
+def test_completions_end_at_the_tokens_of_generation_config(folder: Path, tmp_path: Path) -> None:
+    set_ends(folder, [7, 2, 5])
+    policy = load_policy("base", model=str(folder))
+    assert policy.renderer.end_ids == (2, 7, 5)  # the template's own end of turn is first
+    policy.save(tmp_path / "again")
+    assert load_policy("twin", model=str(tmp_path / "again")).renderer.end_ids == (2, 7, 5)
+    model = policy.model.eval()
+    engine = TransformersEngine()
+    for ends in [policy.renderer.end_ids, (2,)]:
+        engine.serve("base", model, ends)
+        engine.add(
+            Request(
+                id=0,
+                policy="base",
+                prompt_ids=policy.renderer.start([{"role": "user", "content": "x"}]),
+                seed=0,
+                max_tokens=300,
+                temperature=100.0,
+            )
+        )
+        (said,) = iter_until(engine)
+        assert not {*said.completion_ids[:-1]} & {*ends}
+        engine.withdraw("base")
+    (folder / "generation_config.json").unlink()
+    assert load_policy("base", model=str(folder)).renderer.end_ids == (2,)
+
+
+def iter_until(engine: TransformersEngine) -> list[Completion]:
+    """The first completions of an engine."""
+    while not (found := engine.step()):
+        pass
+    return found
+
+
+@pytest.mark.parametrize("ends", ["abc", [True], [-1], [10**9], {"a": 1}, 1.5, [[1]]])
+def test_end_tokens_that_are_no_tokens(folder: Path, ends: object) -> None:
+    set_ends(folder, ends)
+    refused(folder, r"eos_token_id in its generation_config.json has .*tokens of the model are 0")
+
+
+def test_settings_of_the_chat_template(folder: Path) -> None:
+    chat = folder / "chat_template.jinja"
+    chat.write_text("{{ greeting | default('Hi') }}" + chat.read_text())
+    hello = load_policy("base", model=str(folder), chat_template_kwargs={"greeting": "Hello"})
+    tokenizer = hello.renderer.tokenizer
+    messages = [{"role": "user", "content": "x"}]
+    assert tokenizer.decode(hello.renderer.start(messages)).startswith("Hello<|im_start|>")
+    with pytest.raises(
+        ConfigError, match=r"policy 'base': chat_template_kwargs.greting: .*greeting"
+    ):
+        load_policy("base", model=str(folder), chat_template_kwargs={"greting": "Hello"})
 
 
 @pytest.mark.parametrize("dtype", ["float33", "int8", "Tensor", "nn"])

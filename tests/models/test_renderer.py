@@ -108,8 +108,8 @@ def test_a_turn_may_end_in_another_token_than_the_sequence() -> None:
 
 def test_what_a_template_refuses_is_one_line() -> None:
     seam = ChatRenderer(other_tokenizer(INSTRUCT), where="policy 'base'")
-    with pytest.raises(ConfigError, match=r"policy 'base'.*system.*no such role") as refused:
-        seam.start([{"role": "system", "content": "x"}, user("y")])
+    with pytest.raises(ConfigError, match=r"policy 'base'.*tool.*no such role") as refused:
+        seam.start([{"role": "tool", "content": "x"}, user("y")])
     assert "\n" not in str(refused.value)
     with pytest.raises(ConfigError, match="reads text only"):
         seam.extend((1,), (2,), [{"role": "user", "content": [{"type": "image"}]}])

@@ -7,10 +7,11 @@ import pytest
 from transformers import PreTrainedModel
 
 from selfplay.models.renderer import ChatRenderer
-from selfplay.models.tiny import END, START, build_tokenizer
+from selfplay.models.tiny import END, START, build_model, build_tokenizer
 from selfplay.role import Memory, Role
 from selfplay.rollout.rollout import AgentSpec, Rollout
 from selfplay.types import Episode, StopReason
+from tests.helpers.chat_templates import QWEN3_THINKING
 from tests.helpers.engine_requests import serving
 from tests.rollout.test_rollout import Talk, job
 
@@ -77,6 +78,29 @@ def test_without_memory_every_prompt_is_fresh(
     for turn in talk(model, renderer, "none", max_tokens=4).turns:
         assert turn.prompt_ids == renderer.start(turn.messages)
         assert [m["role"] for m in turn.messages] == ["system", "user"]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_thinking_that_the_prompt_opens_is_in_the_text_of_a_turn(keeps: bool) -> None:
+    tokenizer = QWEN3_THINKING.tokenizer()
+    seam = ChatRenderer(tokenizer, keep_thinking=keeps)
+    model = build_model(
+        len(tokenizer), seed=0, hidden=16, layers=1, heads=2, intermediate=16, positions=2048
+    )
+    closing = tokenizer.convert_tokens_to_ids("</think>")
+    turns = talk(model.eval(), seam, "conversation", max_tokens=120).turns
+    continued = set()
+    for agent in ("a_0", "b_0", "b_1"):
+        mine = [turn for turn in turns if turn.agent == agent]
+        for turn in mine:
+            assert turn.text == seam.text(turn.completion_ids)
+            assert turn.text.startswith("<think>\n")
+        for turn, following in pairwise(mine):
+            kept = (*turn.prompt_ids, *turn.completion_ids)
+            goes_on = following.prompt_ids[: len(kept)] == kept
+            assert goes_on == (keeps or closing not in turn.completion_ids)
+            continued.add(goes_on)
+    assert continued == ({True} if keeps else {True, False})
 
 
 def test_where_the_template_drops_what_was_said_a_new_sequence_has_its_text(

@@ -57,8 +57,8 @@ class Bytes(ByteRenderer):
     end_ids: tuple[int, ...] = (0,)
 
     @staticmethod
-    def tokenizer(text: str, *, add_special_tokens: bool) -> Mapping[str, list[int]]:
-        return {"input_ids": list(text.encode())}
+    def completion_ids(text: str) -> tuple[int, ...]:
+        return tuple(text.encode())
 
 
 class Unigram:
