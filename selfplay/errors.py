@@ -16,7 +16,8 @@ class ConfigError(SelfplayError):
 class PromptTooLong(ConfigError):
     """Raised if a prompt leaves no room for an answer in the model's context.
 
-    In a rollout the episode fails, counted by this class name, and the other episodes continue.
+    In a rollout the episode is truncated, or fails if it has no turn yet. Both are counted by this
+    class name, and the other episodes continue.
     """
 
 

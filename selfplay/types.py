@@ -6,7 +6,7 @@ and back. Shapes: P prompt tokens, C completion tokens, G episodes of a group.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -70,7 +70,7 @@ class StopReason(StrEnum):
     """Reason why a completion ended."""
 
     STOP = "stop"
-    """The policy ended its turn."""
+    """The policy ended its turn, by an end token or a stop string."""
     LENGTH = "length"
     """The completion reached its token limit."""
 
@@ -81,7 +81,8 @@ class Status(StrEnum):
     FINISHED = "finished"
     """The arena reached a terminal state."""
     TRUNCATED = "truncated"
-    """The episode reached the rollout's limit on turns."""
+    """The episode reached the rollout's limit on turns, or a prompt left no room for an answer in
+    the model's context. The rewards so far stand, and the episode is learned from."""
     FAILED = "failed"
     """The arena or a role raised an error, which is in `Episode.error`. Such episodes are not
     learned from."""
@@ -180,6 +181,19 @@ class Request:
     """Upper limit on C."""
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy."""
+    top_p: float = 1.0
+    """Total probability of the most probable tokens that may be sampled; 1: all tokens."""
+    top_k: int = 0
+    """Number of the most probable tokens that may be sampled; 0: all tokens."""
+    min_p: float = 0.0
+    """Smallest probability of a token that may be sampled, as a fraction of the largest one."""
+    stop: tuple[str, ...] = ()
+    """Texts at which the completion ends."""
+    keep_stop: bool = False
+    """True if the text of the completion keeps the stop string; for engines that return text."""
+    decode: Callable[[Sequence[int]], str] | None = field(default=None, repr=False, compare=False)
+    """Function from sampled token ids to their text; engines that return token ids need it to find
+    stop strings."""
     agent: str = ""
     """Name of the agent that moves, for scripted engines."""
     observation: Observation = Observation()
@@ -195,7 +209,8 @@ class Completion:
     completion_ids: tuple[int, ...]
     """[C] token ids as sampled, with the end-of-turn token if it was sampled."""
     logprobs: tuple[float, ...]
-    """[C] nats, under the distribution that was sampled from."""
+    """[C] nats, under the distribution that was sampled from: at the temperature, and normalised
+    over the kept tokens of truncated sampling."""
     stop_reason: StopReason
     """Reason why the completion ended."""
     version: int = 0
@@ -204,6 +219,9 @@ class Completion:
     """Versions of all tokens if the weights changed during the completion; else empty."""
     text: str | None = None
     """Text of the completion if the engine returns text; if None, the ids are decoded."""
+    too_long: str = ""
+    """Reason why the prompt does not fit into the model's context, if only the answer of a remote
+    engine shows it; there is no completion then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,7 +245,8 @@ class Turn:
     completion_ids: tuple[int, ...]
     """[C] token ids as sampled."""
     logprobs: tuple[float, ...]
-    """[C] nats, under the distribution that was sampled from."""
+    """[C] nats, under the distribution that was sampled from: at the temperature, and normalised
+    over the kept tokens of truncated sampling."""
     loss_mask: tuple[int, ...]
     """[C] 1 for tokens that the policy itself chose, else 0."""
     temperature: float = 1.0
@@ -235,7 +254,7 @@ class Turn:
     messages: tuple[Message, ...] = ()
     """Chat messages that this turn added to the agent's prompt."""
     text: str = ""
-    """The completion as text."""
+    """The completion as text, up to a stop string; `completion_ids` are never cut."""
     action: Action | None = None
     """The agent's action; None if the completion did not parse."""
     reward: float = 0.0
@@ -279,7 +298,8 @@ class Episode:
     created: tuple[Task, ...] = ()
     """Verified new tasks of this episode, for the curriculum."""
     error: str = ""
-    """The error in one line, if `status` is failed."""
+    """The error in one line, if `status` is failed; if the episode was truncated because a prompt
+    was too long, that reason."""
     branch_of: int | None = None
     """Index, in the group, of the episode that this one branched off; None if it did not branch."""
     shared_turns: int = 0

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from selfplay.errors import ConfigError, PromptTooLong
-from selfplay.types import Completion, Request
+from selfplay.types import Completion, Request, role_of
 
 if TYPE_CHECKING:  # a scripted engine needs no torch
     from transformers import PreTrainedModel
@@ -102,5 +102,6 @@ def check_lengths(request: Request, limit: int | None, reason: str = "") -> None
     if prompt + new > limit:
         raise PromptTooLong(
             f"{where}: prompt of {prompt} tokens plus {new} new ones exceeds the model's "
-            f"{limit}{reason}; lower max_tokens or shorten the prompt"
+            f"{limit}{reason}; lower sampling.{role_of(request.agent) or 'default'}.max_tokens (or "
+            "that of default), shorten the prompt, or choose a model with a longer context"
         )

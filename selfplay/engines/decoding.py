@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from selfplay.engines.stop_strings import StopMatcher
+from selfplay.engines.truncation import truncate, truncates
 from selfplay.errors import DivergedError
 from selfplay.types import Completion, Request, StopReason, Versions
 
@@ -41,6 +43,10 @@ class DecodingRows:
         self.ended = torch.zeros(0, dtype=torch.bool)
         self.stamped: list[Versions] = []
         """Per row, versions of the tokens sampled before the last change of weights."""
+        self.truncates = False
+        """True if a request in flight samples from a truncated distribution."""
+        self.matchers: dict[int, StopMatcher] = {}
+        """Matcher by the id of its request, for requests with stop strings."""
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -53,6 +59,8 @@ class DecodingRows:
             stream = np.random.Generator(np.random.Philox(request.seed))
             uniforms[row, : request.max_tokens] = stream.random(request.max_tokens)
         self.requests += requests
+        self.truncates |= any(map(truncates, requests))
+        self.matchers |= {each.id: StopMatcher(each) for each in requests if each.stop}
         self.stamped += [()] * len(requests)
         self.uniforms = self._appended(self.uniforms, torch.from_numpy(uniforms))
         self.tokens = self._appended(self.tokens, torch.zeros(len(requests), width))
@@ -85,6 +93,8 @@ class DecodingRows:
         greedy = temperature == 0
         scale = torch.where(greedy, 1.0, temperature).to(logits.device)
         logprobs = (logits / scale[:, None]).log_softmax(-1)
+        if self.truncates:
+            logprobs = truncate(logprobs, logits, self.requests[first:])
         index = torch.arange(len(logits))
         at = count.clamp(max=self.tokens.shape[1] - 1)
         try:
@@ -103,7 +113,17 @@ class DecodingRows:
         self.count[rows] += live.long()
         self.inputs[rows] = chosen
         stopped = torch.isin(chosen, self._end)
+        if self.matchers:
+            stopped |= torch.tensor(self._matched(first, chosen.tolist(), live.tolist()))
         self.ended[rows] |= stopped | (self.count[rows] >= self.allowed[rows])
+
+    def _matched(self, first: int, chosen: list[int], live: list[bool]) -> list[bool]:
+        """Return, for each row from `first` on, True if its new token completes a stop string."""
+        matchers = [self.matchers.get(request.id) for request in self.requests[first:]]
+        return [
+            running and matcher is not None and matcher.ends(token)
+            for matcher, token, running in zip(matchers, chosen, live, strict=True)
+        ]
 
     def stamp(self, version: int) -> None:
         """Record the version that sampled the tokens since the last call."""
@@ -131,18 +151,21 @@ class DecodingRows:
             count = int(self.count[row])
             ids = tuple(tokens[index][:count])
             spans = self._spans(row, version)
+            matcher = self.matchers.pop(self.requests[row].id, None)
+            stopped = ids[-1] in self.end_ids or (matcher is not None and bool(matcher.found))
             completions.append(
                 Completion(
                     id=self.requests[row].id,
                     completion_ids=ids,
                     logprobs=tuple(logprobs[index][:count]),
-                    stop_reason=StopReason.STOP if ids[-1] in self.end_ids else StopReason.LENGTH,
+                    stop_reason=StopReason.STOP if stopped else StopReason.LENGTH,
                     version=spans[0][0],
                     versions=spans if len(spans) > 1 else (),
                 )
             )
         self.requests = [self.requests[row] for row in kept.tolist()]
         self.stamped = [self.stamped[row] for row in kept.tolist()]
+        self.truncates = self.truncates and any(map(truncates, self.requests))
         for name in STATE:
             setattr(self, name, getattr(self, name)[kept])
         return completions, kept

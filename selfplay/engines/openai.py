@@ -7,6 +7,7 @@ appears in no config, record or message.
 import json
 import math
 import os
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from selfplay.engines import Engine
 from selfplay.engines.messages import MessageRenderer, read
+from selfplay.engines.stop_strings import cut
 from selfplay.errors import ConfigError, RunError
 from selfplay.types import Completion, Request, StopReason, well_formed
 
@@ -29,6 +31,10 @@ PAUSE = 60.0
 """Maximum number of seconds between two attempts, if an endpoint asks for a pause."""
 REFUSED = (400, 413, 422)
 """HTTP statuses of an endpoint that refuses a request."""
+FULL = re.compile(r"context[ _](length|window|size)", re.IGNORECASE)
+"""Words of a refusal because the prompt does not fit into the model's context."""
+UNKNOWN = ("top_k", "min_p")
+"""Sampling settings that OpenAI's API does not have; some servers accept them as `options`."""
 RESERVED = ("model", "messages", "temperature", "seed", "stream", "n")
 """Keys of a request's body that `options` cannot set."""
 
@@ -42,6 +48,8 @@ class _Answer:
     """True if the token limit ended the text."""
     counts: Mapping[str, float]
     """Metrics of the request by name."""
+    too_long: str = ""
+    """See `Completion.too_long`."""
 
 
 class OpenAIEngine(Engine):
@@ -49,9 +57,10 @@ class OpenAIEngine(Engine):
 
     The client repeats failed attempts. An answer without text counts as `malformed` and is an
     empty completion: the agent's action is invalid, and the episode continues. A request that the
-    endpoint refuses after it has answered others (for its length or its content) is an empty
-    completion too and counts as `refused`. The run ends with a RunError if the endpoint cannot be
-    reached, refuses the key or does not know the model; the run can be resumed.
+    endpoint refuses after it has answered others (for its content) is an empty completion too and
+    counts as `refused`. So does one that it refuses because the prompt does not fit into the
+    model's context, which truncates the episode. The run ends with a RunError if the endpoint
+    cannot be reached, refuses the key or does not know the model; the run can be resumed.
     """
 
     def __init__(
@@ -81,7 +90,8 @@ class OpenAIEngine(Engine):
             max_completion_tokens for newer models.
         price: Dollars per million tokens, such as {prompt: 0.1, completion: 0.4}, for the metric
             `dollars`; not a limit.
-        options: Further keys of the request's body, such as {top_p: 0.9}.
+        options: Further keys of the request's body, such as {top_p: 0.9}. They win over the
+            sampling settings of the role with the same name.
 
         Raises ValueError for impossible settings, and ConfigError if the client or the key is
         missing.
@@ -135,7 +145,17 @@ class OpenAIEngine(Engine):
         )
 
     def add(self, request: Request) -> None:
-        """Queue a request whose prompt was rendered by this engine's renderer."""
+        """Queue a request whose prompt was rendered by this engine's renderer.
+
+        Raises ConfigError for a sampling setting that the API does not have.
+        """
+        for name in UNKNOWN:
+            if getattr(request, name) and name not in self.options:
+                raise ConfigError(
+                    f"policy {request.policy!r}: OpenAI's API has no {name}; set "
+                    f"options: {{{name}: ...}} of the opponent if {self.base_url} accepts it, or "
+                    f"drop {name} from the role's sampling"
+                )
         self._waiting.append(request)
 
     def step(self) -> list[Completion]:
@@ -197,13 +217,16 @@ class OpenAIEngine(Engine):
         self._begun.pop(request.id, None)
         answer = future.result()
         self._counts.update(answer.counts)
-        ids = tuple(answer.text.encode("utf-8", "replace"))
+        text = cut(answer.text, request.stop, keep=request.keep_stop)
+        ids = tuple(text.encode("utf-8", "replace"))
+        longer = answer.cut and text == answer.text
         return Completion(
             id=request.id,
             completion_ids=ids,
             logprobs=(0.0,) * len(ids),
-            stop_reason=StopReason.LENGTH if answer.cut else StopReason.STOP,
-            text=answer.text,
+            stop_reason=StopReason.LENGTH if longer else StopReason.STOP,
+            text=text,
+            too_long=answer.too_long,
         )
 
     def _answer(self, request: Request) -> _Answer:
@@ -218,12 +241,19 @@ class OpenAIEngine(Engine):
                 messages=read(request.prompt_ids),  # type: ignore[arg-type]
                 temperature=request.temperature,
                 seed=request.seed % 2**31,
-                extra_body={**self.options, self.limit_key: request.max_tokens},
+                extra_body={
+                    **_limits(request),
+                    **self.options,
+                    self.limit_key: request.max_tokens,
+                },
             )
         except APIError as error:
             status, code = getattr(error, "status_code", 0), str(error.code or "")
+            if status in REFUSED and FULL.search(f"{code} {error}"):
+                refused = {"requests": 1, "refused": 1}
+                return _Answer(text="", cut=False, counts=refused, too_long=self._full(error))
             if self._answered and status in REFUSED and not code.startswith("unsupported_"):
-                # The fault is in this conversation (its length or content), not in the endpoint.
+                # The fault is in this conversation, not in the endpoint.
                 return _Answer(text="", cut=False, counts={"requests": 1, "refused": 1})
             raise RunError(self._complaint(error)) from None  # the cause may show the key
         self._answered = True
@@ -267,6 +297,13 @@ class OpenAIEngine(Engine):
             )
         return counts
 
+    def _full(self, error: Exception) -> str:
+        """Return one line for a prompt that does not fit into the model's context."""
+        return (
+            f"endpoint {self.base_url}: {self._scrubbed(error)}; lower max_tokens of the role's "
+            "sampling, or shorten the prompt"
+        )
+
     def _complaint(self, error: Exception) -> str:
         """Return one line that says why the endpoint cannot be used, without the key."""
         from openai import (
@@ -296,6 +333,20 @@ class OpenAIEngine(Engine):
     def _scrubbed(self, error: BaseException) -> str:
         text = " ".join(str(error).split()).replace(self._client.api_key, "***")
         return well_formed(text[:300]) or type(error).__name__
+
+
+def _limits(request: Request) -> dict[str, Any]:
+    """Return the keys of a request's body for truncated sampling and stop strings.
+
+    The API leaves the stop string out of its answer and does not name it. If the text must keep it,
+    the endpoint is not asked to stop, and the text is cut here.
+    """
+    limits: dict[str, Any] = {}
+    if request.top_p < 1:
+        limits["top_p"] = request.top_p
+    if request.stop and not request.keep_stop:
+        limits["stop"] = list(request.stop)
+    return limits
 
 
 def _words(parsed: Any) -> tuple[str, bool]:

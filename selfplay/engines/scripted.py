@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from selfplay.config.instantiate import import_target
 from selfplay.engines import Engine
+from selfplay.engines.stop_strings import cut
 from selfplay.errors import ConfigError, nearest, one_line
 from selfplay.types import Completion, Observation, Request, StopReason
 
@@ -16,7 +17,11 @@ Script: TypeAlias = Callable[[str, Observation, Random], str]
 
 
 class ScriptedEngine(Engine):
-    """Answers with the texts of scripts; ids are their UTF-8 bytes, log-probabilities are 0."""
+    """Answers with the texts of scripts; ids are their UTF-8 bytes, log-probabilities are 0.
+
+    A script's text ends at a stop string of the request. Its temperature, `top_p`, `top_k` and
+    `min_p` have no meaning here, because nothing is sampled from a distribution over tokens.
+    """
 
     def __init__(self, scripts: Mapping[str, Script]) -> None:
         """`scripts` are the scripts by policy."""
@@ -37,10 +42,11 @@ class ScriptedEngine(Engine):
             request = self._waiting.popleft()
             script = self.scripts[request.policy]
             text = script(request.agent, request.observation, Random(request.seed))
+            text = cut(text, request.stop, keep=request.keep_stop)
             ids = tuple(text.encode("utf-8", "replace"))
-            cut = len(ids) > request.max_tokens
+            longer = len(ids) > request.max_tokens
             ids = ids[: request.max_tokens]
-            answers.append(_answer(request, ids, StopReason.LENGTH if cut else StopReason.STOP))
+            answers.append(_answer(request, ids, StopReason.LENGTH if longer else StopReason.STOP))
         return answers
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
@@ -51,8 +57,8 @@ class ScriptedEngine(Engine):
 class Scripted(ScriptedEngine):
     """Plays an opponent of a config by one function.
 
-    A token limit does not cut its texts, because they are actions of the arena, not a model's
-    words.
+    Neither a token limit nor a stop string cuts its texts, because they are actions of the arena,
+    not a model's words.
     """
 
     def __init__(self, *, script: str) -> None:

@@ -263,6 +263,7 @@ class RunReplayer:
         again = game.episode(status)
         return replace(
             again,
+            error=episode.error,
             branch_of=episode.branch_of,
             shared_turns=episode.shared_turns,
             policy_map=episode.policy_map,

@@ -15,6 +15,7 @@ from selfplay.config import compose
 from selfplay.config.instantiate import TARGET, build, call, check_arguments, import_target
 from selfplay.config.run_config import RunSettings
 from selfplay.credit.by_role import ByRole
+from selfplay.engines.truncation import truncates
 from selfplay.errors import ConfigError, nearest
 from selfplay.experiment.league import league_config
 from selfplay.learner.learner import Learner, check_learner_settings
@@ -24,9 +25,11 @@ from selfplay.models.lora import require_peft
 from selfplay.models.packaged import is_packaged, packaged_model
 from selfplay.models.policy import device_of, load_policy, outline, positions
 from selfplay.models.population import Population
+from selfplay.models.renderer import ByteRenderer
 from selfplay.models.tiny import build_model
 from selfplay.models.tree_attention import kernel_device_problem
 from selfplay.models.warmstart import WarmStart, tunes
+from selfplay.role import Role
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.policies import LEARNER, POLICY, lora_of
 from selfplay.rollout.policy_pool import AGENT_SPEC, ROLLOUT, check_known
@@ -77,7 +80,7 @@ def validate(config: Mapping[str, Any]) -> list[str]:
     )
     check_league(config["league"], population, config["roles"])
     check_evaluations(config["evaluations"], population, config["roles"])
-    return notes(config)
+    return [*notes(config), *truncation_notes(config, population)]
 
 
 def check_methods(config: Mapping[str, Any]) -> None:
@@ -191,11 +194,7 @@ def check_sampling(sampling: Mapping[str, Any], roles: Collection[str]) -> None:
     for role, node in sampling.items():
         if role not in known:
             raise ConfigError(f"sampling.{role}: no such role; {nearest(role, known)}")
-        limits = check_arguments(AgentSpec, node, where=f"sampling.{role}", reserved=AGENT_SPEC)
-        try:
-            check_sampling_limits(**limits)
-        except ValueError as error:
-            raise ConfigError(f"sampling.{role}.{error}") from error
+        _sampled(node, where=f"sampling.{role}")
 
 
 def check_policies(population: Population, config: Mapping[str, Any], *, local: bool) -> None:
@@ -333,6 +332,38 @@ def notes(config: Mapping[str, Any]) -> list[str]:
             "learner.lr"
         ]
     return []
+
+
+def truncation_notes(config: Mapping[str, Any], population: Population) -> list[str]:
+    """Return a line for each policy that learns from truncated sampling."""
+    policies = population.policies(config["roles"])
+    cut: dict[str, str] = {}
+    for role in config["roles"]:
+        name = population.policy_of(role)
+        node = {**config["sampling"]["default"], **config["sampling"].get(role, {})}
+        learns = name in policies and policies[name].get("learn", True)
+        if learns and truncates(_sampled(node, where=f"sampling.{role}")):
+            cut.setdefault(name, role)
+    remedy = ""
+    if config["objective"].get("correction", "none") == "none":
+        remedy = (
+            "; ratios to the truncated distribution begin below 1, and objective.correction="
+            "truncated weighs each token by the probability that was kept"
+        )
+    return [
+        f"sampling: policy {name!r} learns from truncated sampling (top_p, top_k or min_p of role "
+        f"{role!r}), so that tokens outside of it are never tried or unlearned{remedy}"
+        for name, role in cut.items()
+    ]
+
+
+def _sampled(node: Mapping[str, Any], *, where: str) -> AgentSpec:
+    """Return sampling settings as those of a seat; raises ConfigError for an invalid one."""
+    limits = check_arguments(AgentSpec, node, where=where, reserved=AGENT_SPEC)
+    try:
+        return AgentSpec(role=Role(), policy="", renderer=ByteRenderer(), **limits)
+    except ValueError as error:
+        raise ConfigError(f"{where}.{error}") from error
 
 
 def _check_model(node: Mapping[str, Any], *, where: str) -> None:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from selfplay.arena import Arena
-from selfplay.errors import ConfigError, SelfplayError, one_line
+from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, one_line
 from selfplay.types import Action, Episode, Message, Status, Task, Turn
 
 
@@ -57,6 +57,8 @@ class EpisodeRunner:
         self.spec, self.arena = spec, arena
         self.error = ""
         """Reason of a failure, in one line; empty otherwise."""
+        self.too_long = ""
+        """Reason why the next prompt cannot be answered, in one line; empty otherwise."""
         self.turns: list[Turn] = []
         """Turns as they were sampled; rewards and notes are added at the end."""
         self.latest: dict[str, Turn] = {}
@@ -80,9 +82,9 @@ class EpisodeRunner:
     def advance(self) -> None:
         """Begin the episode, or play the stage whose moves are complete, and record the rewards.
 
-        A failed episode does not change.
+        An episode that has ended does not change.
         """
-        if self.error:
+        if self.error or self.too_long:
             return
         try:
             if self._begun:
@@ -98,6 +100,17 @@ class EpisodeRunner:
         """End the episode as failed."""
         self.error = one_line(error)
 
+    def run_out(self, error: PromptTooLong) -> None:
+        """End the episode because a prompt leaves no room for an answer.
+
+        It is truncated before its incomplete stage. Without any turn it fails, because the config
+        then does not fit the model.
+        """
+        if self.turns:
+            self.too_long = one_line(error)
+        else:
+            self.fail(error)
+
     def said(self, agent: str) -> Iterator[Message]:
         """Yield the agent's conversation so far, as chat messages."""
         for turn in self.turns:
@@ -111,7 +124,7 @@ class EpisodeRunner:
             return Status.FAILED
         if self.arena.finished:
             return Status.FINISHED
-        return Status.TRUNCATED if len(self.turns) >= max_turns else None
+        return Status.TRUNCATED if self.too_long or len(self.turns) >= max_turns else None
 
     def episode(self, status: Status) -> Episode:
         """Return the record of the episode."""
@@ -127,7 +140,7 @@ class EpisodeRunner:
             status=status,
             metrics=dict(metrics),
             created=() if failed else tuple(self.arena.created[self._created_before :]),
-            error=self.error,
+            error=self.error or self.too_long,
             branch_of=self.spec.branch_of,
             shared_turns=min(len(self.spec.prefix_turns), len(self.turns)),
             policy_map=dict(self.spec.policy_map),

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from selfplay.arena import Arena
 from selfplay.engines import Engine
+from selfplay.engines.stop_strings import cut
 from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, StalledError, nearest
 from selfplay.models.renderer import Renderer
 from selfplay.rng import derive
@@ -20,6 +21,8 @@ __all__ = ["AgentSpec", "EpisodeSpec", "Rollout", "check_sampling_limits"]
 
 COOLEST, HOTTEST = 1e-6, 1e6
 """Smallest and largest temperature above 0 by which float32 logits can be divided."""
+MOST_STOPS = 16
+"""Maximum number of stop strings of a role."""
 MOST_THREADS = 1024
 """Maximum number of arenas that advance at the same time."""
 
@@ -42,19 +45,52 @@ class AgentSpec:
     """Maximum length of a completion in tokens."""
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy."""
+    top_p: float = 1.0
+    """Total probability of the most probable tokens that may be sampled; 1: all tokens."""
+    top_k: int = 0
+    """Number of the most probable tokens that may be sampled; 0: all tokens."""
+    min_p: float = 0.0
+    """Smallest probability of a token that may be sampled, as a fraction of the largest one."""
+    stop: tuple[str, ...] = ()
+    """Texts at which a completion ends. The role reads the text before the stop string; token ids
+    and loss include it."""
+    keep_stop: bool = False
+    """True if the role reads the stop string too, such as a closing tag."""
 
     def __post_init__(self) -> None:
-        check_sampling_limits(max_tokens=self.max_tokens, temperature=self.temperature)
+        check_sampling_limits(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            stop=self.stop,
+        )
 
 
-def check_sampling_limits(*, max_tokens: int = 1, temperature: float = 1.0) -> None:
-    """Raise ValueError for limits that sampling cannot use.
+def check_sampling_limits(
+    *,
+    max_tokens: int = 1,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    stop: Sequence[str] = (),
+) -> None:
+    """Raise ValueError for limits that sampling cannot use. The limits are those of `AgentSpec`.
 
-    Args:
-        max_tokens: Maximum length of a completion in tokens.
-        temperature: Sampling temperature; 0 is greedy. Float32 logits overflow between 0 and
-            `COOLEST`.
+    Float32 logits overflow at temperatures between 0 and `COOLEST`.
     """
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p: {top_p} does not fit: above 0 and at most 1 is needed")
+    if top_k < 0:
+        raise ValueError(f"top_k: {top_k} does not fit: at least 0 is needed; 0 keeps all tokens")
+    if not 0 <= min_p <= 1:
+        raise ValueError(f"min_p: {min_p} does not fit: between 0 and 1 is needed")
+    if len(stop) > MOST_STOPS:
+        raise ValueError(f"stop: {len(stop)} strings do not fit: {MOST_STOPS} is the maximum")
+    if "" in stop:
+        raise ValueError("stop: an empty string does not fit: it would end every completion")
     if max_tokens < 1:
         raise ValueError(f"max_tokens: {max_tokens} does not fit: at least 1 is needed")
     if temperature != 0 and not COOLEST <= temperature <= HOTTEST:
@@ -165,8 +201,8 @@ class Rollout:
                         idle = 0
                         game = self._receive(completion, in_flight)
                         complete = len(game.moves) == len(game.arena.stage)
-                        failed = game.error and game not in ready
-                        if game in places and (complete or failed):
+                        ended = (game.error or game.too_long) and game not in ready
+                        if game in places and (complete or ended):
                             ready.append(game)
         return [episodes[place] for place in range(len(specs))]
 
@@ -225,13 +261,19 @@ class Rollout:
                 seed=derive(game.spec.seed, game.spec.member, agent, len(game.turns)),
                 max_tokens=seat.max_tokens,
                 temperature=seat.temperature,
+                top_p=seat.top_p,
+                top_k=seat.top_k,
+                min_p=seat.min_p,
+                stop=seat.stop,
+                keep_stop=seat.keep_stop,
+                decode=seat.renderer.text if seat.stop else None,
                 agent=agent,
                 observation=observation,
             )
             try:
                 self.engines[seat.policy].add(request)
             except PromptTooLong as error:
-                game.fail(error)
+                game.run_out(error)
                 return
             in_flight[request.id] = _Asked(
                 game=game, agent=agent, seat=seat, request=request, messages=tuple(messages)
@@ -281,9 +323,13 @@ class Rollout:
             raise RuntimeError(f"an engine answered request {completion.id}, not in flight")
         asked = in_flight.pop(completion.id)
         game, seat, request = asked.game, asked.seat, asked.request
+        if completion.too_long:
+            game.run_out(PromptTooLong(completion.too_long))
+            return game
         text = completion.text
         if text is None:
             text = seat.renderer.text(completion.completion_ids)
+            text = cut(text, request.stop, keep=request.keep_stop)
         text = well_formed(text)
         try:
             action, info = seat.role.parse_completion(text)

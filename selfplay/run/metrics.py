@@ -47,7 +47,7 @@ FACTS = ("invalid", "verdict")
 
 
 _FAMILIES = re.compile(
-    r"role/[^/]+/(invalid|verdict)/.|episodes/failed/.|service/[^/]+/."
+    r"role/[^/]+/(invalid|verdict)/.|episodes/(failed|truncated)/.|service/[^/]+/."
     r"|engine/[^/]+/(requests|retries|malformed|prompt_tokens|completion_tokens|dollars)$",
     re.DOTALL,
 )
@@ -95,11 +95,11 @@ def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
     """Compute the metrics of a step's episodes: counts, and means over episodes and turns.
 
     `episodes/`: the number of episodes, of failed ones (also by kind of error) and of truncated
-    ones. `arena/`: means of the arena's metrics over all episodes and by task type; for a type
-    a/b also over all types under a/. `role/`: mean reward per agent and episode, fraction of turns
-    whose action parsed, tokens per turn, and for each verdict its fraction of the role's turns.
-    A turn that an episode shares with the episode that it branches from counts once, but its
-    reward is part of both returns.
+    ones (also of those with a prompt that was too long). `arena/`: means of the arena's metrics
+    over all episodes and by task type; for a type a/b also over all types under a/. `role/`: mean
+    reward per agent and episode, fraction of turns whose action parsed, tokens per turn, and for
+    each verdict its fraction of the role's turns. A turn that an episode shares with the episode
+    that it branches from counts once, but its reward is part of both returns.
 
     `role/` covers only agents that play with their role's own policy. `versus/`: rewards of these
     agents in episodes in which another agent plays with another policy, by that policy.
@@ -108,8 +108,10 @@ def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
     metrics = {"episodes/count": float(len(everything))}
     for status in (Status.FAILED, Status.TRUNCATED):
         metrics[f"episodes/{status}"] = float(sum(e.status is status for e in everything))
-    kinds = Counter(e.error.partition(":")[0] for e in everything if e.status is Status.FAILED)
-    metrics |= {f"episodes/failed/{kind}": float(n) for kind, n in sorted(kinds.items()) if kind}
+        kinds = Counter(e.error.partition(":")[0] for e in everything if e.status is status)
+        metrics |= {
+            f"episodes/{status}/{kind}": float(n) for kind, n in sorted(kinds.items()) if kind
+        }
     played = [episode for episode in everything if episode.status is not Status.FAILED]
     measured: dict[str, list[float]] = defaultdict(list)
     for episode in played:

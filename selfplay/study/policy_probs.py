@@ -128,7 +128,8 @@ def read(
     seats: Mapping[str, AgentSpec],
     models: "Mapping[str, PreTrainedModel]",
 ) -> list[ActionDistribution]:
-    """Return the distribution at each information set, at the temperature of the seat.
+    """Return the distribution at each information set, with the temperature and the truncation of
+    the seat.
 
     The probability of an action is that of its text in the tokenizer's own tokens, followed by a
     token that ends the turn or by the limit of tokens. Other tokens of the same text, and white
@@ -156,6 +157,8 @@ def read(
 def _chance(action: str, where: InformationSet, seat: AgentSpec, model: "PreTrainedModel") -> float:
     import torch
 
+    from selfplay.engines.truncation import truncate
+
     renderer = seat.renderer
     tokens = _ids(action, seat)
     _refuse_unread(action, renderer.text(tokens), seat, where.agent)
@@ -168,6 +171,7 @@ def _chance(action: str, where: InformationSet, seat: AgentSpec, model: "PreTrai
         if seat.temperature == 0:
             logits = torch.where(logits == logits.max(-1, keepdim=True).values, 0.0, -torch.inf)
         logprobs = (logits.double() / (seat.temperature or 1.0)).log_softmax(-1)
+        logprobs = truncate(logprobs, logits, [seat] * len(logits))
     said = sum(float(logprobs[place, token]) for place, token in enumerate(tokens))
     ended = 0.0
     if len(tokens) < seat.max_tokens:
@@ -198,6 +202,11 @@ def _refuse_unread(action: str, text: str, seat: AgentSpec, agent: str) -> None:
         raise ConfigError(
             f"{agent}: its role {name} has skip_thinking, so the probability of a move is a sum "
             "over all thinking before it; use a role with skip_thinking=false"
+        )
+    if seat.stop:
+        raise ConfigError(
+            f"{agent}: its completions end at stop strings (sampling.{role_of(agent)}.stop), so a "
+            "move has more texts than one; measure a run whose role has none"
         )
     try:
         parsed = seat.role.parse(text)

@@ -162,6 +162,41 @@ def test_a_setting_that_does_not_do_what_it_says_is_noted(
     assert capsys.readouterr().err == ""
 
 
+def test_learning_from_truncated_sampling_is_noted_once_for_each_policy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cut = ["train", "--cfg", SMOKE, "sampling.default.top_p=0.9"]
+    assert main(cut) == 0
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("note: sampling: policy 'base' learns from truncated sampling")
+    assert "objective.correction=truncated" in said
+    assert main([*cut, "objective.correction=truncated"]) == 0
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.endswith("never tried or unlearned")
+    assert main([*cut[:-1], "sampling.default.top_p=1.0", "sampling.default.stop=['.']"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("top_p=0", "sampling.default.top_p: 0.0 does not fit: above 0 and at most 1"),
+        ("top_p=1.5", "sampling.default.top_p: 1.5 does not fit"),
+        ("top_k=-1", "sampling.default.top_k: -1 does not fit: at least 0"),
+        ("min_p=2", "sampling.default.min_p: 2.0 does not fit"),
+        ("stop=['']", "sampling.default.stop: an empty string does not fit"),
+        ("stop=word", "sampling.default.stop: 'word' does not fit"),
+        ("topp=0.9", "unknown key 'sampling.default.topp'; did you mean 'sampling.default.top_p'?"),
+    ],
+)
+def test_sampling_that_cannot_be_done_is_one_line(
+    setting: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--cfg", SMOKE, f"sampling.default.{setting}"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert words in said
+
+
 def test_a_tokenizer_that_cannot_chat_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

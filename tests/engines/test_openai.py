@@ -1,5 +1,6 @@
 """The engine of remote endpoints against one on loopback: its requests and its failures."""
 
+import json
 import socket
 import threading
 import time
@@ -73,6 +74,38 @@ def test_what_is_asked_and_what_is_answered() -> None:
     assert (counts["requests"], counts["retries"]) == (1, 0)
     assert (counts["prompt_tokens"], counts["completion_tokens"]) == (10, 5)
     assert asked.drain_metrics() == {}
+
+
+def test_sampling_settings_of_the_role_are_sent_and_the_opponents_own_win() -> None:
+    stop = ("END", "stop")
+    with serving(lambda number, body: words("yes", finish="stop")) as endpoint:
+        for each in (request(top_p=0.8, stop=stop), request()):
+            answers(engine(endpoint.url), each)
+        own = engine(endpoint.url, options={"top_p": 0.7, "top_k": 5, "min_p": 0.1})
+        answers(own, request(top_p=0.8, top_k=9, min_p=0.2))
+    first, second, third = endpoint.asked
+    assert (first["top_p"], first["stop"]) == (0.8, list(stop))
+    assert not {"top_p", "top_k", "min_p", "stop"} & set(second)
+    assert (third["top_p"], third["top_k"], third["min_p"]) == (0.7, 5, 0.1)
+
+
+@pytest.mark.parametrize("setting", ["top_k", "min_p"])
+def test_a_sampling_setting_that_the_api_lacks_is_refused(setting: str) -> None:
+    asked = engine("http://127.0.0.1:9/v1")
+    with pytest.raises(ConfigError, match=f"'judge': OpenAI's API has no {setting}; set opt"):
+        limits: dict[str, Any] = {setting: 1}
+        asked.add(request(**limits))
+    asked.close()
+
+
+def test_a_text_is_cut_at_a_stop_string_that_the_endpoint_passed_over() -> None:
+    with serving(lambda number, body: words("<a>yes</a> no", finish="length")) as endpoint:
+        kept = answers(engine(endpoint.url), request(stop=("</a>",), keep_stop=True))[0]
+        cut = answers(engine(endpoint.url), request(stop=("</a>",)))[0]
+    assert "stop" not in endpoint.asked[0] and endpoint.asked[1]["stop"] == ["</a>"]
+    assert (kept.text, cut.text) == ("<a>yes</a>", "<a>yes")
+    assert kept.stop_reason is cut.stop_reason is StopReason.STOP
+    assert bytes(cut.completion_ids).decode() == cut.text
 
 
 def test_a_conversation_is_sent_whole() -> None:
@@ -165,6 +198,24 @@ def test_an_endpoint_that_cannot_be_used_is_one_line(
         answers(engine(endpoint.url, retries=1), request(0), request(1))
     assert KEY not in str(caught.value) and "\n" not in str(caught.value)
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (400, json.dumps({"error": {"message": "no", "code": "context_length_exceeded"}})),
+        failure(400, "This model's maximum context length is 100 tokens"),
+        failure(413, "the request exceeds the available context size"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_no_answer(reply: tuple[int, str]) -> None:
+    """The first request of all may be too long too."""
+    with serving(lambda number, body: reply) as endpoint:
+        asked = engine(endpoint.url)
+        done = answers(asked, request())[0]
+    assert "lower max_tokens of the role's sampling" in done.too_long
+    assert done.completion_ids == () and "\n" not in done.too_long
+    assert asked.drain_metrics() == {"requests": 1.0, "refused": 1.0}
 
 
 def test_an_endpoint_that_is_silent_ends_at_its_timeout() -> None:

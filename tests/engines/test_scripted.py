@@ -10,7 +10,7 @@ from selfplay.errors import ConfigError
 from selfplay.types import Completion, Observation, Request, StopReason
 
 
-def answers(script: Script, count: int = 1, **fields: int) -> list[Completion]:
+def answers(script: Script, count: int = 1, **fields: Any) -> list[Completion]:
     engine = ScriptedEngine({"p": script})
     settings: dict[str, Any] = {"max_tokens": 100, **fields}
     for number in range(count):
@@ -32,6 +32,13 @@ def test_long_words_are_cut_at_the_limit() -> None:
     assert done.text == "abcd" and done.stop_reason is StopReason.LENGTH
     (done,) = answers(constant("abcd"), max_tokens=4)
     assert done.stop_reason is StopReason.STOP
+
+
+def test_words_end_at_a_stop_string() -> None:
+    (done,) = answers(constant("yes. no."), stop=(".",))
+    assert done.text == "yes" and bytes(done.completion_ids) == b"yes"
+    (done,) = answers(constant("yes. no."), stop=(".",), keep_stop=True)
+    assert done.text == "yes." and done.stop_reason is StopReason.STOP
 
 
 @pytest.mark.parametrize("text", ["", "\ud800", "\x00<|im_end|>", "\U0001f9ea" * 100])

@@ -1,7 +1,8 @@
-"""A prompt that a model cannot read: its episode fails by name, and the run is bounded by it."""
+"""A prompt that a model cannot read truncates its episode, or fails one without a turn."""
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 
 from selfplay.arena import Arena
 from selfplay.config.run_config import RunSettings
+from selfplay.credit.dr_grpo import DrGRPO
 from selfplay.engines.scripted import ScriptedEngine, constant
 from selfplay.errors import CollapsedError, ConfigError, PromptTooLong
 from selfplay.models.renderer import ChatRenderer
@@ -19,27 +21,33 @@ from selfplay.run.metrics import commonest_error, of_episodes
 from selfplay.run.progress import Progress
 from selfplay.train import Trainer
 from selfplay.types import Action, Completion, Observation, Request, Status, Task
+from tests.helpers.builders import group
 from tests.helpers.engine_requests import serving
 
 
 class Growing(Arena):
-    """Two rounds of two agents; with a `long` task the second agent's second prompt is long."""
+    """Two rounds of two agents, paid 1 for each; in round `at` of a `long` task, the second agent's
+    prompt is long."""
 
     name = "growing_v0"
     roles = {"a": 1, "b": 1}
 
     def setup(self, task: Task, rng: random.Random) -> None:
         self.turn, self.long = 0, task.payload.get("long", 0)
+        self.at = task.payload.get("at", 1)
 
     def acting(self) -> Sequence[str]:
         return ["a_0", "b_0"]
 
     def view(self, agent: str) -> Observation:
-        grown = self.turn == 1 and agent == "b_0"
+        grown = self.turn == self.at and agent == "b_0"
         return Observation(text="word " * (self.long if grown else 1))
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         self.turn += 1
+        self.measure(rounds=self.turn)
+        for agent in actions:
+            self.pay(agent, 1.0)
         if self.turn == 2:
             self.finish()
 
@@ -68,34 +76,81 @@ def rollout(engine: Any, renderer: ChatRenderer) -> Rollout:
     return Rollout(arena=Growing, seats={"a": seat, "b": seat}, engines={"p": engine})
 
 
-def jobs(*lengths: int) -> list[EpisodeSpec]:
+def jobs(*lengths: int, at: int = 1) -> list[EpisodeSpec]:
     return [
-        EpisodeSpec(task=Task(id=f"{n}", payload={"long": long}), seed=n)
+        EpisodeSpec(task=Task(id=f"{n}", payload={"long": long, "at": at}), seed=n)
         for n, long in enumerate(lengths)
     ]
 
 
-def test_its_episode_fails_and_the_others_play_on(renderer: ChatRenderer) -> None:
+def test_its_episode_is_truncated_and_the_others_play_on(renderer: ChatRenderer) -> None:
     engine = Short()
     playing = rollout(engine, renderer)
-    for _ in range(2):  # what the failed episode's other agent had asked is not left in flight
+    for _ in range(2):  # what the truncated episode's other agent had asked is not left in flight
         episodes = playing.run(jobs(1, 900, 1))
-        assert [e.status for e in episodes] == [Status.FINISHED, Status.FAILED, Status.FINISHED]
+        assert [e.status for e in episodes] == [Status.FINISHED, Status.TRUNCATED, Status.FINISHED]
         assert episodes[1].error.startswith("PromptTooLong: prompt of ")
-        assert len(episodes[1].turns) == 2 and engine.held == 0
+        assert [turn.reward for turn in episodes[1].turns] == [1.0, 1.0]
+        assert episodes[1].metrics == {"rounds": 1.0}
+        assert engine.held == 0 and episodes[0].error == ""
 
 
-def test_a_failed_episode_at_the_end_waits_for_what_is_in_flight(renderer: ChatRenderer) -> None:
+def test_an_episode_at_the_end_waits_for_what_is_in_flight(renderer: ChatRenderer) -> None:
     engine = Short()
     (episode,) = rollout(engine, renderer).run(jobs(900))
-    assert episode.status is Status.FAILED and engine.held == 0
+    assert episode.status is Status.TRUNCATED and engine.held == 0
+
+
+def test_an_episode_without_a_turn_fails(renderer: ChatRenderer) -> None:
+    engine = Short()
+    short, long = rollout(engine, renderer).run(jobs(1, 900, at=0))
+    assert short.status is Status.FINISHED and long.status is Status.FAILED
+    assert long.error.startswith("PromptTooLong: ") and not long.turns and engine.held == 0
+
+
+def test_a_truncated_episode_is_credited_and_can_be_branched_from(renderer: ChatRenderer) -> None:
+    playing = rollout(Short(), renderer)
+    long, short = playing.run(jobs(900, 1))
+    samples = DrGRPO(group_by="agent").assign([group(long, short)])
+    assert {(each.episode, each.advantage) for each in samples} == {(0, -0.5), (1, 0.5)}
+    spec = replace(jobs(900)[0], member=1, prefix_turns=long.turns, branch_of=0)
+    (branch,) = playing.run([spec])
+    assert branch.status is Status.TRUNCATED and branch.turns == long.turns
+
+
+class Remote(Short):
+    """Takes every request, and answers later that the prompt is too long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.long: set[int] = set()
+
+    def add(self, request: Request) -> None:
+        if len(request.prompt_ids) > 100:
+            self.long.add(request.id)
+        ScriptedEngine.add(self, request)
+        self.held += 1
+
+    def step(self) -> list[Completion]:
+        return [
+            replace(done, too_long="no room") if done.id in self.long else done
+            for done in super().step()
+        ]
+
+
+def test_an_engine_may_find_out_later(renderer: ChatRenderer) -> None:
+    engine = Remote()
+    episodes = rollout(engine, renderer).run([*jobs(1, 900), *jobs(900, at=0)])
+    assert [e.status for e in episodes] == [Status.FINISHED, Status.TRUNCATED, Status.FAILED]
+    assert [e.error for e in episodes] == ["", *["PromptTooLong: no room"] * 2]
+    assert len(episodes[1].turns) == 2 and engine.held == 0
 
 
 def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRenderer) -> None:
     engine = serving({"p": model}, {"p": list(renderer.end_ids)})
     short, long = rollout(engine, renderer).run(jobs(1, 2000))
-    assert short.status is Status.FINISHED and long.status is Status.FAILED
-    assert "exceeds the model's 256" in long.error
+    assert short.status is Status.FINISHED and long.status is Status.TRUNCATED
+    assert "exceeds the model's 256; lower sampling.b.max_tokens (or that of def" in long.error
     engine.publish("p", {}, 1)  # refused while requests are in flight
     with pytest.raises(ConfigError, match="leaves no room for a prompt") as caught:
         engine.add(Request(id=0, policy="p", prompt_ids=(1,), seed=0, max_tokens=256))
@@ -103,7 +158,11 @@ def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRende
 
 
 def test_failures_are_counted_by_name_and_stop_the_run_in_the_end(renderer: ChatRenderer) -> None:
-    episodes = rollout(Short(), renderer).run(jobs(1, 900, 900, 1))
+    playing = rollout(Short(), renderer)
+    cut = of_episodes(playing.run(jobs(1, 900, 900)))
+    assert cut["episodes/truncated"] == cut["episodes/truncated/PromptTooLong"] == 2
+    assert cut["episodes/failed"] == 0 and cut["role/b/reward"] == pytest.approx(4 / 3)
+    episodes = playing.run(jobs(1, 900, 900, 1, at=0))
     figures, error = of_episodes(episodes), commonest_error(episodes)
     assert commonest_error(episodes[:1]) == ""
     assert figures["episodes/failed"] == figures["episodes/failed/PromptTooLong"] == 2

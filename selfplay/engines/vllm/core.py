@@ -23,7 +23,9 @@ from typing import IO, Any
 import torch
 from transformers import PreTrainedModel
 
+from selfplay.engines.stop_strings import StopMatcher
 from selfplay.engines.vllm.compat import import_vllm, undisturbed, why
+from selfplay.engines.vllm.detokenizer import StoppingDetokenizer
 from selfplay.errors import ConfigError, EngineFailed, RunError, one_line
 
 PREFIX = "selfplay-vllm-"
@@ -245,6 +247,12 @@ class EngineCore:
         self._running += 1
         self._silent.add(name)
         return name
+
+    def watch(self, name: str, matcher: StopMatcher) -> None:
+        """End a request that has begun at the first token that completes a stop string."""
+        processor = self.engine.output_processor
+        for each in processor.external_req_ids[name]:
+            processor.request_states[each].detokenizer = StoppingDetokenizer(matcher)
 
     def take_back(self, names: Iterable[str]) -> list[str]:
         """Abort the requests without a sampled token, and return their names.

@@ -260,7 +260,7 @@ def _completion(served: ServedPolicy, request: Request, output: Any) -> Completi
         id=request.id,
         completion_ids=ids,
         logprobs=tuple(nats),
-        stop_reason=StopReason.STOP if ids[-1] in served.end_ids else StopReason.LENGTH,
+        stop_reason=StopReason.STOP if said.finish_reason == "stop" else StopReason.LENGTH,
         version=versions[0][0],
         versions=versions if len(versions) > 1 else (),
     )

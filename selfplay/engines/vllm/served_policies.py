@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from selfplay.engines.stop_strings import StopMatcher
 from selfplay.engines.vllm import core, weight_check
 from selfplay.engines.vllm.core import EngineCore
 from selfplay.engines.vllm.weight_update import (
@@ -170,6 +171,9 @@ class ServedPolicies:
 
         sampling = vllm.SamplingParams(
             temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            min_p=request.min_p,
             seed=request.seed % 2**63,
             max_tokens=request.max_tokens,
             stop_token_ids=list(served.end_ids),
@@ -180,6 +184,8 @@ class ServedPolicies:
         name = self.host.begin(
             request.prompt_ids, sampling, salt=served.salt, adapter=served.adapter
         )
+        if request.stop:
+            self.host.watch(name, StopMatcher(request))
         self._running[name] = (served, number, request)
         served.flying += 1
 

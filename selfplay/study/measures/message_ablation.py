@@ -35,7 +35,7 @@ from selfplay.study.plots import IntervalPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws
 from selfplay.study.stats.pairs import differences, span_of
-from selfplay.types import Episode
+from selfplay.types import Episode, Status
 
 MEANING = {
     "drop": "nothing is heard",
@@ -152,7 +152,7 @@ def check_speaks(games: StudyMatches, record: list[HeardMessage], measure: str) 
 
 def broken(name: str, episodes: list[Episode]) -> list[str]:
     """Return a line about the episodes that failed under an ablation; [] if none failed."""
-    errors = [episode.error for episode in episodes if episode.error]
+    errors = [each.error for each in episodes if each.status is Status.FAILED]
     if not errors:
         return []
     return [f"{name}: {len(errors)} of {len(episodes)} episodes failed ({errors[0]})"]

@@ -4,7 +4,7 @@ Runs where vLLM is installed: scripts/setup vllm, then
 .venv-vllm/bin/python -m pytest -m "vllm and not gpu" tests/engines/vllm
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import CodeGenConfig, CodeGenForCausalLM, PreTrainedModel
 
+from selfplay.engines.truncation import truncate
 from selfplay.engines.vllm.core import EngineCore
 from selfplay.engines.vllm.engine import VLLMEngine
 from selfplay.errors import ConfigError, PromptTooLong
@@ -89,6 +90,58 @@ def test_why_a_completion_ends(engine: VLLMEngine, model: PreTrainedModel) -> No
         assert stopped or len(done.completion_ids) == request.max_tokens
         assert len(done.logprobs) == len(done.completion_ids)
     assert {done.stop_reason for done in found.values()} == set(StopReason)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"top_p": 0.6}, {"top_k": 4}, {"min_p": 0.3}, {"top_k": 6, "top_p": 0.7}]
+)
+def test_truncated_sampling_is_that_of_the_embedded_engine(
+    engine: VLLMEngine, model: PreTrainedModel, limits: dict[str, Any]
+) -> None:
+    engine.serve("p", model, [END])
+    requests = [replace(each, **limits) for each in asked("p", temperature=0.8)]
+    found = answer(engine, requests)
+    plain = answer(engine, [replace(each, id=each.id + 100) for each in asked("p")])
+    assert any(plain[n + 100].completion_ids != done.completion_ids for n, done in found.items())
+    for request in requests:
+        done = found[request.id]
+        ids = torch.tensor([[*request.prompt_ids, *done.completion_ids]])
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, len(request.prompt_ids) - 1 : -1].double()
+        nats = (logits / request.temperature).log_softmax(-1)
+        kept = truncate(nats, logits, [request] * len(logits))
+        wanted = kept.gather(1, torch.tensor(done.completion_ids)[:, None])[:, 0]
+        torch.testing.assert_close(
+            torch.tensor(done.logprobs).double(), wanted, atol=1e-3, rtol=1e-3
+        )
+
+
+def test_a_completion_ends_at_a_stop_string(engine: VLLMEngine, model: PreTrainedModel) -> None:
+    engine.serve("p", model, [END])
+
+    def decode(ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids)) + " "
+
+    plain = asked("p", 30, max_tokens=30)
+    free = answer(engine, plain)
+    second = [done.completion_ids[2:3] for done in free.values() if len(done.completion_ids) > 6]
+    stop = tuple(f" {' '.join(map(str, ids))} " for ids in second[:8])
+    limits: dict[str, Any] = {"stop": stop, "decode": decode}
+    requests = [replace(each, **limits) if each.id % 3 else each for each in plain]
+    found, shortened = answer(engine, requests), 0
+    for request in requests:
+        whole, done = free[request.id].completion_ids, found[request.id]
+        ends = [
+            count
+            for count in range(1, len(whole) + 1)
+            if any(each in decode(whole[:count]) for each in request.stop)
+        ]
+        length = ends[0] if ends else len(whole)
+        assert done.completion_ids == whole[:length] and len(done.logprobs) == length
+        assert done.stop_reason is (StopReason.STOP if ends else free[request.id].stop_reason)
+        shortened += length < len(whole)
+    assert shortened > 3
+    engine.publish("p", {}, 2)  # refused while requests are in flight
 
 
 def test_what_cannot_be_served_is_refused(engine: VLLMEngine, model: PreTrainedModel) -> None:
