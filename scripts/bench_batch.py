@@ -66,6 +66,7 @@ class Step:
         *,
         arena: type[Arena] = OneTurn,
         credit: Credit | None = None,
+        prompts: int = PROMPTS,
     ) -> None:
         """`models` has one for each role of `arena`; `credit` is GRPO where not given."""
         engine = TransformersEngine()
@@ -78,20 +79,20 @@ class Step:
         self.credit, self.step = credit or GRPO(), 0
         self.tasks = [
             Task(id=str(n), payload={"question": question})
-            for n, question in enumerate(questions())
+            for n, question in enumerate(questions(prompts))
         ]
 
     def __call__(self) -> list[Group]:
         self.step += 1
         jobs = [
-            EpisodeSpec(task=task, seed=self.step * PROMPTS + n, member=member)
+            EpisodeSpec(task=task, seed=self.step * len(self.tasks) + n, member=member)
             for n, task in enumerate(self.tasks)
             for member in range(SIBLINGS)
         ]
         episodes = self.rollout.run(jobs)
         groups = [
             Group(id=str(n), episodes=tuple(episodes[n * SIBLINGS : (n + 1) * SIBLINGS]))
-            for n in range(PROMPTS)
+            for n in range(len(self.tasks))
         ]
         samples = self.credit.assign(groups)
         for policy, learner in self.learners.items():
@@ -99,10 +100,10 @@ class Step:
         return groups
 
 
-def questions() -> list[str]:
-    """As many as there are prompts, all equally long."""
+def questions(count: int = PROMPTS) -> list[str]:
+    """Return the first of the questions, which are all equally long."""
     rng = Random(0)
-    return ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=24)) for _ in range(PROMPTS)]
+    return ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=24)) for _ in range(count)]
 
 
 def main() -> None:
@@ -112,11 +113,17 @@ def main() -> None:
     show(measure(options.rounds), options.json)
 
 
-def measure(rounds: int) -> list[Line]:
-    """The step beside its floor, and by parts."""
+def new_step(prompts: int = PROMPTS) -> tuple[Step, PreTrainedModel]:
+    """Return a step of some prompts by one policy, and its new model."""
     tokenizer = build_tokenizer([])
     model = build_model(len(tokenizer), seed=0, intermediate=352)
-    step = Step({"solver": model}, ChatRenderer(tokenizer, where="bench"))
+    renderer = ChatRenderer(tokenizer, where="bench")
+    return Step({"solver": model}, renderer, prompts=prompts), model
+
+
+def measure(rounds: int) -> list[Line]:
+    """The step beside its floor, and by parts."""
+    step, model = new_step()
     turns = [t for group in step() for episode in group.episodes for t in episode.turns]
     assert all(len(turn.completion_ids) == NEW for turn in turns)
     prompts = torch.tensor([turn.prompt_ids for turn in turns])  # all of one length

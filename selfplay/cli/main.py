@@ -12,6 +12,7 @@ from selfplay import __version__
 from selfplay.cli import commands, export, new, plan, study
 from selfplay.cli.arguments import HOST, PLAY_PORT, Steps
 from selfplay.cli.limits import limit_of, search_current_folder, takes_trust
+from selfplay.config.threads import limit_spinning
 from selfplay.config.trust import limited
 from selfplay.errors import ConfigError, SelfplayError, nearest
 from selfplay.run import signals
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    limit_spinning()
     signals.install()
     try:
         return _run(arguments)

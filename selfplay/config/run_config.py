@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 
+from selfplay.config.threads import default_count
 from selfplay.errors import ConfigError
 
 MOST_THREADS = 1024
@@ -35,7 +36,7 @@ class RunSettings:
     episodes_every: int = 1
     """Steps between records of all episodes; 0 records only failed ones."""
     threads: int = 0
-    """Number of torch threads; 0 keeps torch's own choice."""
+    """Number of torch threads; 0: one per core that this process may use, or OMP_NUM_THREADS."""
     deterministic: bool = True
     """True to use only kernels with reproducible results."""
     max_failed_fraction: float = 0.1
@@ -115,8 +116,10 @@ def set_up_torch(settings: RunSettings, seed: int) -> None:
     import torch
     from transformers.utils import logging as transformers_logging
 
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
+    own = torch.get_num_threads()
+    threads = settings.threads or default_count(own)
+    if settings.threads or threads < own:
+        torch.set_num_threads(threads)
     # The run's own progress lines replace the bars for every file.
     transformers_logging.disable_progress_bar()
     torch.manual_seed(seed)

@@ -34,16 +34,20 @@ SECONDS_BETWEEN_REPORTS = 5.0
 """Seconds between two lines about the progress of a warm start."""
 
 
-class Demonstrations(Protocol):
-    """A source of demonstrations. The author of an arena writes it; `WarmStart` reads it."""
-
-    def pieces(self) -> Sequence[str]:
-        """Return frequent fixed strings, each of which becomes one token."""
-        ...
+class DemonstrationStream(Protocol):
+    """A source of demonstrations. The author of an arena writes it; warm starts read it."""
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
         """Yield endless demonstrations; `progress` in [0, 1] is the completed fraction of the warm
         start."""
+        ...
+
+
+class Demonstrations(DemonstrationStream, Protocol):
+    """A source of demonstrations for a new model, whose tokens it chooses too."""
+
+    def pieces(self) -> Sequence[str]:
+        """Return frequent fixed strings, each of which becomes one token."""
         ...
 
 

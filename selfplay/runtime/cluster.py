@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from selfplay.config.threads import SPIN_VARIABLES
 from selfplay.errors import ConfigError, SelfplayError, StalledError
 from selfplay.runtime.cluster_health import PlacementCheck, RayHealthCheck, shortage
 
@@ -238,13 +239,14 @@ def reachable(address: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables of actors: module paths, caches and networks."""
+    """Return the environment variables of actors: module paths, caches, networks and threads."""
     installed = (sys.prefix, sys.base_prefix)
     paths = [str(Path(path).resolve()) for path in sys.path if path.endswith(".zip") is False]
     own = [path for path in paths if not path.startswith(installed)]
     inherited = (
         *("SELFPLAY_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "TOKENIZERS_PARALLELISM"),
         *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+        *SPIN_VARIABLES,
     )
     return {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(own)),

@@ -178,7 +178,8 @@ def test_temperatures_are_not_rounded_on_ranks(two: Forks) -> None:
     make = Make(model="peaked", dtype=torch.float32, settings={"max_tokens": 1000})
     given = [sample([1, 2, 3], [4, 5, 6], 1.0, temperature=0.7)]
     (found,) = ranked(two, in_bfloat16(make)).logprobs(given)
-    short: Any = make().model.to(torch.bfloat16)
+    short: Any = make().model
+    short.to(torch.bfloat16)
     micro = next(make()._micro_batches(given))
     with torch.no_grad():
         (wanted,) = Scorer(short)(micro)[0].tolist()

@@ -173,7 +173,8 @@ def test_a_merged_adapter_computes_like_the_adapter(base: Path) -> None:
 
 def test_an_adapter_is_merged_into_one_ordinary_folder(base: Path, cache: Path) -> None:
     sharp = AutoModelForCausalLM.from_pretrained(base)
-    sharp.get_input_embeddings().weight.data *= 30  # the adapter cannot sharpen a frozen head
+    embeddings: Any = sharp.get_input_embeddings()
+    embeddings.weight.data *= 30  # the adapter cannot sharpen a frozen head
     sharp.save_pretrained(base)
     place = warmstart.make(echo(steps=80, lora={"rank": 8}, lr=3e-2), base=str(base))
     assert not list(place.glob("adapter*")) and (place / "model.safetensors").is_file()

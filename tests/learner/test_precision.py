@@ -61,13 +61,15 @@ def test_an_unknown_precision_is_one_line() -> None:
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_weights_of_16_bits_do_not_learn(kind: torch.dtype) -> None:
-    model: Any = llama().to(kind)
+    model: Any = llama()
+    model.to(kind)
     with pytest.raises(ConfigError, match=r"^policy.dtype: weights that learn need float32, .*$"):
         Learner(model, objective=REINFORCE)
 
 
 def test_an_adapter_over_a_base_of_16_bits_learns() -> None:
-    base: Any = llama(max_position_embeddings=256).to(torch.bfloat16)
+    base: Any = llama(max_position_embeddings=256)
+    base.to(torch.bfloat16)
     base.requires_grad_(False)
     made = Learner(
         adapted(base, Lora(rank=2), seed=0, where="policy"),

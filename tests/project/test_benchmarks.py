@@ -13,6 +13,7 @@ SCRIPTS = ROOT / "scripts"
 SMALLEST = {
     "step": ["--steps", "1", "run.threads=1"],
     "batch": ["--rounds", "1"],
+    "busy": ["--rounds", "1", "--busy", "1"],
     "packing": ["--rounds", "1"],
     "rollout": ["--hands", "20", "--rounds", "1"],
     "executor": ["--runs", "20"],
