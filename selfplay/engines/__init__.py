@@ -68,6 +68,13 @@ class Engine:
     def release(self, policy: str) -> None:
         """Free what a policy needs only while it samples, such as its key-value cache."""
 
+    def forget(self) -> None:
+        """Drop what is kept of earlier requests only to answer later ones faster.
+
+        A step begins with it, so that a resumed run computes what it would have computed without
+        the interruption, to the last bit. Requests may be in flight.
+        """
+
     def sleep(self) -> None:
         """Give the memory of a shared device to the learners until the next request."""
 

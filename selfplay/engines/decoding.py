@@ -15,24 +15,36 @@ from selfplay.types import Completion, Request, StopReason, Versions
 
 BLOCK = 256
 """Number of tokens of a block of the vocabulary in `inverse`."""
-STATE = ("inputs", "tokens", "logprobs", "uniforms", "temperature", "count", "allowed", "ended")
-"""Names of the tensors with one row per completion."""
+STATE = (
+    "row",
+    "inputs",
+    "tokens",
+    "logprobs",
+    "uniforms",
+    "temperature",
+    "count",
+    "allowed",
+    "ended",
+)
+"""Names of the tensors with one entry per completion."""
 
 
 class DecodingRows:
-    """Completions in flight, one row each, in the order of the rows of the key-value cache.
+    """Completions in flight, and the row of the key-value cache that each of them reads.
 
-    Each row has its own random stream. A row that has ended stays, and sampling has no effect on
-    it, until `collect` removes it.
+    Completions with equal histories (prompt and tokens so far) share a row of the cache, and so one
+    row of the forward pass, until their samples differ: `regroup` then splits the row. Each
+    completion has its own random stream. It stays after its last token until `collect` removes it.
     """
 
     def __init__(self, end_ids: Sequence[int]) -> None:
         self.requests: list[Request] = []
         self.end_ids = frozenset(end_ids)
         self._end = torch.tensor(sorted(end_ids))
-        # Per row: the next input token; the sampled tokens, padded; their log-probabilities in
-        # nats; one uniform number per token; the temperature, 0 for greedy sampling; the number of
-        # sampled tokens and its maximum; and True after the last token.
+        # Per completion: its row of the cache; the next input token; the sampled tokens, padded;
+        # their log-probabilities in nats; one uniform number per token; the temperature, 0 for
+        # greedy sampling; the number of sampled tokens and its maximum; True after the last token.
+        self.row = torch.zeros(0, dtype=torch.long)
         self.inputs = torch.zeros(0, dtype=torch.long)
         self.tokens = torch.zeros(0, 0, dtype=torch.long)
         self.logprobs = torch.zeros(0, 0)
@@ -42,7 +54,7 @@ class DecodingRows:
         self.allowed = torch.zeros(0, dtype=torch.long)
         self.ended = torch.zeros(0, dtype=torch.bool)
         self.stamped: list[Versions] = []
-        """Per row, versions of the tokens sampled before the last change of weights."""
+        """Per completion, versions of the tokens sampled before the last change of weights."""
         self.truncates = False
         """True if a request in flight samples from a truncated distribution."""
         self.matchers: dict[int, StopMatcher] = {}
@@ -51,8 +63,8 @@ class DecodingRows:
     def __len__(self) -> int:
         return len(self.requests)
 
-    def add(self, requests: Sequence[Request]) -> None:
-        """Append one row per request."""
+    def add(self, requests: Sequence[Request], rows: Sequence[int]) -> None:
+        """Append one completion per request, each with its row of the cache."""
         width = max(self.tokens.shape[1], *(request.max_tokens for request in requests))
         uniforms = np.zeros((len(requests), width))
         for row, request in enumerate(requests):
@@ -65,6 +77,7 @@ class DecodingRows:
         self.uniforms = self._appended(self.uniforms, torch.from_numpy(uniforms))
         self.tokens = self._appended(self.tokens, torch.zeros(len(requests), width))
         self.logprobs = self._appended(self.logprobs, torch.zeros(len(requests), width))
+        self.row = self._appended(self.row, torch.tensor(rows))
         self.inputs = self._appended(self.inputs, torch.zeros(len(requests)))
         self.count = self._appended(self.count, torch.zeros(len(requests)))
         self.ended = self._appended(self.ended, torch.zeros(len(requests)))
@@ -80,23 +93,22 @@ class DecodingRows:
         return torch.cat([state, new.to(state)])
 
     def draw(self, logits: torch.Tensor, first: int = 0) -> None:
-        """Sample one token for every row from index `first` on.
+        """Sample one token for every completion from index `first` on.
 
         Args:
-            logits: [rows, vocabulary] logits of these rows.
-            first: Index of the first of these rows.
+            logits: [completions, vocabulary] logits of these completions.
+            first: Index of the first of them.
 
         Raises DivergedError with the policy's name if the logits contain NaN or infinity.
         """
         logits, rows = logits.float(), slice(first, None)
-        temperature, count = self.temperature[rows], self.count[rows]
+        temperature, at = self.temperature[rows], self.count[rows].clone()
         greedy = temperature == 0
         scale = torch.where(greedy, 1.0, temperature).to(logits.device)
         logprobs = (logits / scale[:, None]).log_softmax(-1)
         if self.truncates:
             logprobs = truncate(logprobs, logits, self.requests[first:])
         index = torch.arange(len(logits))
-        at = count.clamp(max=self.tokens.shape[1] - 1)
         try:
             drawn = inverse(logprobs.exp(), self.uniforms[rows][index, at])
         except FloatingPointError as error:
@@ -107,68 +119,108 @@ class DecodingRows:
         chosen = torch.where(greedy, logits.argmax(-1).cpu(), drawn)
         nats = logprobs.gather(1, chosen.to(logprobs.device)[:, None])[:, 0].cpu()
         nats = torch.where(greedy, 0.0, nats)
-        live = ~self.ended[rows]
-        self.tokens[rows][index[live], at[live]] = chosen[live]
-        self.logprobs[rows][index[live], at[live]] = nats[live]
-        self.count[rows] += live.long()
+        self.tokens[rows][index, at] = chosen
+        self.logprobs[rows][index, at] = nats
+        self.count[rows] += 1
         self.inputs[rows] = chosen
         stopped = torch.isin(chosen, self._end)
         if self.matchers:
-            stopped |= torch.tensor(self._matched(first, chosen.tolist(), live.tolist()))
+            stopped |= torch.tensor(self._matched(first, chosen.tolist()))
         self.ended[rows] |= stopped | (self.count[rows] >= self.allowed[rows])
 
-    def _matched(self, first: int, chosen: list[int], live: list[bool]) -> list[bool]:
-        """Return, for each row from `first` on, True if its new token completes a stop string."""
+    def _matched(self, first: int, chosen: list[int]) -> list[bool]:
+        """Return, for each completion from `first` on, True if a stop string ends with its new
+        token."""
         matchers = [self.matchers.get(request.id) for request in self.requests[first:]]
         return [
-            running and matcher is not None and matcher.ends(token)
-            for matcher, token, running in zip(matchers, chosen, live, strict=True)
+            matcher is not None and matcher.ends(token)
+            for matcher, token in zip(matchers, chosen, strict=True)
         ]
+
+    def histories(self) -> torch.Tensor:
+        """Return [completions] numbers: equal for equal histories, ascending by row of the cache.
+
+        The tokens before the latest one are those of the row.
+        """
+        return self.row * (int(self.inputs.max()) + 1) + self.inputs
+
+    def regroup(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give each distinct history one row of the cache; no completion may have ended.
+
+        Rows without a completion are filled first. A row that is not split keeps its index,
+        except the last rows, which fill gaps.
+
+        Returns [rows] the old row that each new row continues, and [rows] its next input token.
+        """
+        found, group = self.histories().unique(return_inverse=True)
+        member = torch.zeros_like(found).scatter_(0, group, torch.arange(len(group)))
+        rows, inputs = self.row[member], self.inputs[member]
+        stays = (rows.diff(prepend=torch.tensor([-1])) != 0) & (rows < len(rows))
+        gaps = torch.ones(len(rows), dtype=torch.bool)
+        gaps[rows[stays]] = False
+        new = torch.empty_like(rows)
+        new[stays], new[~stays] = rows[stays], gaps.nonzero()[:, 0]
+        self.row = new[group]
+        order = new.argsort()
+        return rows[order], inputs[order]
+
+    def computed(self) -> dict[int, tuple[int, ...]]:
+        """Return the tokens that each row of a completion that has ended holds in the cache.
+
+        A completion in flight during a change of weights is left out.
+        """
+        found = {}
+        for index in self.ended.nonzero()[:, 0].tolist():
+            row = int(self.row[index])
+            if row not in found and not self.stamped[index]:
+                drawn = self.tokens[index, : int(self.count[index]) - 1].tolist()
+                found[row] = (*self.requests[index].prompt_ids, *drawn)
+        return found
 
     def stamp(self, version: int) -> None:
         """Record the version that sampled the tokens since the last call."""
-        self.stamped = [self._spans(row, version) for row in range(len(self))]
+        self.stamped = [self._spans(index, version) for index in range(len(self))]
 
-    def _spans(self, row: int, version: int) -> Versions:
-        """Return the versions of all tokens of a row; `version` sampled the latest ones."""
-        spans = self.stamped[row]
-        tokens = int(self.count[row]) - sum(said for _, said in spans)
+    def _spans(self, index: int, version: int) -> Versions:
+        """Return the versions of all tokens of a completion; `version` sampled the latest ones."""
+        spans = self.stamped[index]
+        tokens = int(self.count[index]) - sum(said for _, said in spans)
         if spans and spans[-1][0] == version:
             *before, (_, said) = spans
             return (*before, (version, said + tokens))
         return (*spans, (version, tokens)) if tokens else spans
 
-    def collect(self, version: int) -> tuple[list[Completion], torch.Tensor]:
-        """Remove the rows that have ended; return their completions and the indices of the others.
+    def collect(self, version: int) -> list[Completion]:
+        """Remove and return the completions that have ended.
 
         `version` sampled the tokens since the last `stamp`.
         """
-        kept = (~self.ended).nonzero()[:, 0]
         done = self.ended.nonzero()[:, 0]
         tokens, logprobs = self.tokens[done].tolist(), self.logprobs[done].tolist()
         completions = []
-        for index, row in enumerate(done.tolist()):
-            count = int(self.count[row])
-            ids = tuple(tokens[index][:count])
-            spans = self._spans(row, version)
-            matcher = self.matchers.pop(self.requests[row].id, None)
+        for number, index in enumerate(done.tolist()):
+            count = int(self.count[index])
+            ids = tuple(tokens[number][:count])
+            spans = self._spans(index, version)
+            matcher = self.matchers.pop(self.requests[index].id, None)
             stopped = ids[-1] in self.end_ids or (matcher is not None and bool(matcher.found))
             completions.append(
                 Completion(
-                    id=self.requests[row].id,
+                    id=self.requests[index].id,
                     completion_ids=ids,
-                    logprobs=tuple(logprobs[index][:count]),
+                    logprobs=tuple(logprobs[number][:count]),
                     stop_reason=StopReason.STOP if stopped else StopReason.LENGTH,
                     version=spans[0][0],
                     versions=spans if len(spans) > 1 else (),
                 )
             )
-        self.requests = [self.requests[row] for row in kept.tolist()]
-        self.stamped = [self.stamped[row] for row in kept.tolist()]
+        kept = (~self.ended).nonzero()[:, 0]
+        self.requests = [self.requests[index] for index in kept.tolist()]
+        self.stamped = [self.stamped[index] for index in kept.tolist()]
         self.truncates = self.truncates and any(map(truncates, self.requests))
         for name in STATE:
             setattr(self, name, getattr(self, name)[kept])
-        return completions, kept
+        return completions
 
 
 def inverse(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

@@ -1,33 +1,34 @@
 """A key-value cache in which every row has its own length.
 
-Rows are slots of one preallocated buffer. A decoding step therefore writes one column per row in
-place, while a cache that grows by concatenation copies all of itself for every token. Requests of
-any length can join and leave between steps.
+Rows are slots of one preallocated buffer. A pass therefore writes the new columns of its rows in
+place, while a cache that grows by concatenation copies all of itself for every token. Rows of any
+length can join and leave between passes, and a row can be copied to others that continue it.
 """
 
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 
 class SlotLayer(CacheLayerMixin):
     """Keys and values of one layer: two buffers [slots, heads, columns, head size]."""
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: Tensor
+    values: Tensor
 
     def __init__(self, cursor: "SlotCache") -> None:
         super().__init__()
         self.cursor = cursor
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate the buffers for the current numbers of slots and columns."""
         self.keys = self._buffer(key_states)
         self.values = self._buffer(value_states)
         self.is_initialized = True
 
-    def _buffer(self, like: torch.Tensor) -> torch.Tensor:
+    def _buffer(self, like: Tensor) -> Tensor:
         cursor = self.cursor
         # Zeros, not empty memory: the attention multiplies the value of a masked column by 0.
         return like.new_zeros(cursor.slots, like.shape[1], cursor.columns, like.shape[3])
@@ -42,23 +43,38 @@ class SlotLayer(CacheLayerMixin):
             new[: old.shape[0], :, : old.shape[2]] = old
             setattr(self, name, new)
 
+    def copy(self, sources: Tensor, targets: Tensor, width: int) -> None:
+        """Copy the first `width` columns of the rows `sources` to the rows `targets`."""
+        if self.is_initialized:
+            self.keys[targets, :, :width] = self.keys[sources, :, :width]
+            self.values[targets, :, :width] = self.values[sources, :, :width]
+
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write one column per row at the row's length; return the live part of the buffers."""
-        rows, columns = self.cursor.live_rows, self.cursor.live_columns
-        self.keys[rows, :, columns] = key_states[:, :, 0]
-        self.values[rows, :, columns] = value_states[:, :, 0]
-        count, width = self.cursor.rows, self.cursor.width
-        return self.keys[:count, :, :width], self.values[:count, :, :width]
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the new columns of the pass; return the columns that its rows may look at.
+
+        Args:
+            key_states: [rows of the pass, heads, N, head size].
+            value_states: The same for the values.
+        """
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        at = self.cursor
+        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+            new = states.transpose(1, 2)
+            buffer[at.new_rows, :, at.new_columns] = (
+                new.flatten(0, 1) if at.real is None else new[at.real]
+            )
+        return self.keys[at.live, :, : at.width], self.values[at.live, :, : at.width]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the number of columns of the attention mask, and their offset."""
         return self.cursor.width, 0
 
     def get_seq_length(self) -> int:
-        """Return the number of columns in use, without the one that is being written."""
-        return self.cursor.width - 1
+        """Return the number of columns in use, without those that the pass writes."""
+        return self.cursor.width - self.cursor.queries
 
     def get_max_length(self) -> int:
         """Return -1: there is no fixed limit."""
@@ -66,77 +82,91 @@ class SlotLayer(CacheLayerMixin):
 
 
 class SlotCache(Cache):
-    """Layers of the cache of all rows in flight; rows 0 .. rows-1 are live, without gaps."""
+    """Layers of the cache of all rows; rows 0 .. rows-1 are in use, without gaps."""
 
     layers: list[SlotLayer]  # type: ignore[assignment]
 
     def __init__(self, layers: int, device: torch.device) -> None:
-        self.slots, self.columns, self.rows, self.width = 0, 0, 0, 0
+        self.slots, self.columns, self.rows = 0, 0, 0
         self.lengths = torch.zeros(0, dtype=torch.long, device=device)
-        self.live_rows = self.live_columns = self.lengths
+        # Of the current pass: its rows; the number of columns that they look at; the number N of
+        # queries per row; the row and the column of each new token; and [rows, N] True for new
+        # tokens and False for padding (None without padding).
+        self.live: Tensor | slice = slice(0)
+        self.width, self.queries = 0, 0
+        self.new_rows = self.new_columns = self.lengths
+        self.real: Tensor | None = None
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
-
-    def admit(self, prefilled: DynamicCache, sources: list[int], lengths: list[int]) -> None:
-        """Append rows; new row i continues row `sources[i]` of a left-padded prefill.
-
-        Args:
-            prefilled: Cache of the distinct prompts, padded on the left.
-            sources: Row in `prefilled` of every new row.
-            lengths: Number of prompt tokens of every new row.
-        """
-        first, count = self.rows, len(sources)
-        self.reserve(first + count, max(lengths))
-        by_source: dict[int, list[int]] = {}
-        for offset, source in enumerate(sources):
-            by_source.setdefault(source, []).append(first + offset)
-        for layer, prompt in zip(self.layers, prefilled.layers, strict=True):
-            assert isinstance(prompt, DynamicLayer)
-            assert prompt.keys is not None and prompt.values is not None
-            if not layer.is_initialized:
-                layer.lazy_initialization(prompt.keys, prompt.values)
-            for source, rows in by_source.items():
-                length = lengths[rows[0] - first]
-                for own, other in ((layer.keys, prompt.keys), (layer.values, prompt.values)):
-                    own[rows[0] : rows[-1] + 1, :, :length] = other[source, :, -length:]
-        self.rows = first + count
-        self.lengths[first : self.rows] = torch.tensor(lengths, device=self.lengths.device)
-
-    def start_step(self) -> torch.Tensor:
-        """Prepare one decoding step; return the mask [rows, 1, 1, width] of the visible columns."""
-        lengths = self.lengths[: self.rows]
-        self.width = int(lengths.max()) + 1
-        self.live_rows = torch.arange(self.rows, device=lengths.device)
-        self.live_columns = lengths.clone()
-        columns = torch.arange(self.width, device=lengths.device)
-        return (columns <= lengths[:, None])[:, None, None, :]
-
-    def end_step(self, grows: torch.Tensor) -> None:
-        """Advance by one token the rows for which `grows` [rows] is true.
-
-        A row that has ended must not advance: no column is reserved for its later tokens, and a
-        model with learned positions may have no position for them.
-        """
-        self.lengths[: self.rows] += grows.long()
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Keep only these live rows, given in ascending order, and close the gaps between them."""
-        rows = rows.to(self.lengths.device)
-        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
-        if len(moved):
-            sources, width = rows[moved], int(self.lengths[: self.rows].max())
-            for layer in self.layers:
-                layer.keys[moved, :, :width] = layer.keys[sources, :, :width]
-                layer.values[moved, :, :width] = layer.values[sources, :, :width]
-        self.lengths[: len(rows)] = self.lengths[rows]
-        self.rows = len(rows)
 
     def reserve(self, slots: int, columns: int) -> None:
         """Make room for `slots` rows of `columns` tokens; a buffer that must grow is copied."""
         if slots <= self.slots and columns <= self.columns:
             return
+        if slots > self.slots:
+            slots = max(slots, self.slots + self.slots // 4)  # rows split one after another
         lengths = self.lengths.new_zeros(max(slots, self.slots))
         lengths[: self.slots] = self.lengths
         self.lengths = lengths
         self.slots, self.columns = max(slots, self.slots), max(columns, self.columns)
         for layer in self.layers:
             layer.resize()
+
+    def extend(self, count: int, columns: int) -> Tensor:
+        """Append empty rows that may grow to `columns` tokens; return their indices [count]."""
+        first = self.rows
+        self.reserve(first + count, columns)
+        self.rows = first + count
+        self.lengths[first : self.rows] = 0
+        return torch.arange(first, self.rows, device=self.lengths.device)
+
+    def copy(self, sources: Tensor, targets: Tensor, lengths: Tensor) -> None:
+        """Let each row of `targets` begin with the first tokens of its row of `sources`.
+
+        Args:
+            sources: [rows] rows to copy from, as they are before the call.
+            targets: [rows] distinct rows to write to.
+            lengths: [rows] number of tokens to copy.
+        """
+        if not len(targets):
+            return
+        width = int(lengths.max())
+        for layer in self.layers:
+            layer.copy(sources, targets, width)
+        self.lengths[targets] = lengths
+
+    def regroup(self, sources: Tensor) -> None:
+        """Replace all rows: new row i is the old row `sources[i]`, and costs nothing if it is i."""
+        sources = sources.to(self.lengths.device)
+        self.reserve(len(sources), self.columns)
+        places = torch.arange(len(sources), device=sources.device)
+        moved = (sources != places).nonzero()[:, 0]
+        self.copy(sources[moved], moved, self.lengths[sources[moved]])
+        self.rows = len(sources)
+
+    def begin(self, rows: Tensor, new: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Prepare a pass that appends `new[i]` tokens to row `rows[i]`, padded on the left to N.
+
+        Args:
+            rows: [R] distinct rows.
+            new: [R] numbers of tokens.
+
+        Returns:
+            The mask [R, 1, N, width] of the visible columns, None where all of them are new and a
+            causal mask is right; and the positions [R, N].
+        """
+        total = self.lengths[rows] + new
+        self.width, self.queries = int(total.max()), int(new.max())
+        steps = torch.arange(self.queries, device=total.device)
+        columns = total[:, None] - self.queries + steps
+        real = steps >= self.queries - new[:, None]
+        self.real = None if bool(real.all()) else real
+        self.new_rows = rows[:, None].expand_as(columns)[real]
+        self.new_columns = columns[real]
+        self.lengths[rows] = total
+        neighbours = bool((rows.diff() == 1).all())
+        self.live = slice(int(rows[0]), int(rows[-1]) + 1) if neighbours else rows
+        positions = columns.clamp(min=0)  # padding looks at the first column
+        if self.real is None and self.queries == self.width:
+            return None, positions
+        seen = torch.arange(self.width, device=total.device) <= positions[..., None]
+        return seen[:, None], positions

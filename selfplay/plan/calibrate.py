@@ -119,6 +119,7 @@ class Probe:
         learner = Learner(model, objective=PolicyLoss(ratio="none", clip="none"), lr=0.0)
 
         def generate() -> None:
+            engine.forget()  # every call does the same work
             for request in requests:
                 engine.add(request)
             left = self.requests

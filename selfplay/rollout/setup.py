@@ -157,8 +157,17 @@ class RolloutSetup(Components):
     def close(self) -> None:
         """Release services and engines that hold processes or connections."""
         super().close()
-        for engine in {id(engine): engine for engine in self._engines.values()}.values():
+        for engine in self._distinct_engines():
             engine.close()
+
+    def forget(self) -> None:
+        """Let all engines drop what they keep of earlier requests."""
+        for engine in self._distinct_engines():
+            engine.forget()
+
+    def _distinct_engines(self) -> list[Engine]:
+        """Return the engines; one that serves several policies is listed once."""
+        return list({id(engine): engine for engine in self._engines.values()}.values())
 
     def _add_opponents(self) -> None:
         """Add the population's opponents to the pool.

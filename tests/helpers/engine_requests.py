@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from random import Random
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -63,3 +64,32 @@ def teacher(
     logits = model(input_ids=ids).logits[0, len(request.prompt_ids) - 1 : -1].float()
     chosen = torch.tensor(done.completion_ids)[:, None]
     return (logits / temperature).log_softmax(-1).gather(1, chosen)[:, 0]
+
+
+@torch.no_grad()
+def plain(
+    model: PreTrainedModel, request: Request, ends: Sequence[int] = (END,)
+) -> tuple[tuple[int, ...], list[float]]:
+    """Tokens and log-probabilities of one request alone: no cache, no batch, no code of engines."""
+    uniforms = np.random.Generator(np.random.Philox(request.seed)).random(request.max_tokens)
+    said: list[int] = []
+    nats = []
+    for uniform in uniforms:
+        ids = torch.tensor([[*request.prompt_ids, *said]])
+        logits = model(input_ids=ids, use_cache=False).logits[0, -1].float()
+        if request.temperature == 0:
+            said.append(int(logits.argmax()))
+            nats.append(0.0)
+        else:
+            logprobs = (logits / request.temperature).log_softmax(-1)
+            ladder = logprobs.exp().double().cumsum(-1)
+            said.append(int(torch.searchsorted(ladder, uniform * ladder[-1], right=True)))
+            nats.append(float(logprobs[said[-1]]))
+        if said[-1] in ends:
+            break
+    return tuple(said), nats
+
+
+def distinct(sequences: Sequence[tuple[int, ...]]) -> int:
+    """The number of tokens that a computation without repetition needs: all distinct prefixes."""
+    return len({ids[:end] for ids in sequences for end in range(1, len(ids) + 1)})

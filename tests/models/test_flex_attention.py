@@ -20,6 +20,7 @@ from selfplay.learner import batch as batches
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models import tree_attention
+from selfplay.models.lora import Lora, adapted
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 from tests.helpers.shared_prefixes import (
@@ -91,8 +92,9 @@ def test_rows_of_several_blocks(dense: None, settings: Any) -> None:
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
 def test_log_probabilities_in_other_precisions(dense: None, dtype: Any, close: float) -> None:
-    model: Any = llama(max_position_embeddings=512).to(dtype)
-    given = long()
+    base: Any = llama(max_position_embeddings=512)
+    base.to(dtype).requires_grad_(False)
+    model, given = adapted(base, Lora(rank=2), seed=0, where="policy"), long()
     flex = Learner(model, objective=OBJECTIVE, packing="trie", **FLEX).logprobs(given)
     rows = Learner(model, objective=OBJECTIVE, packing="rows").logprobs(given)
     for mine, wanted in zip(flex, rows, strict=True):

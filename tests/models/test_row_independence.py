@@ -279,7 +279,7 @@ def test_models_of_one_build_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> 
         tried.append(model)
         return ""
 
-    monkeypatch.setattr(module, "_differs", differs)
+    monkeypatch.setattr(module, "serving_problem", differs)
     serves = engine(made("llama"))
     serves.serve("snapshot", made("llama"), [2])
     assert len(tried) == 1

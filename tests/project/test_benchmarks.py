@@ -15,6 +15,7 @@ SMALLEST = {
     "batch": ["--rounds", "1"],
     "busy": ["--rounds", "1", "--busy", "1"],
     "packing": ["--rounds", "1"],
+    "generation": ["warmstart.steps=1", "--rounds", "1", "--cases", "kuhn"],
     "rollout": ["--hands", "20", "--rounds", "1"],
     "executor": ["--runs", "20"],
     "workers": ["--hands", "200", "--rounds", "1"],

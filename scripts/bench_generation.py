@@ -1,0 +1,229 @@
+"""Times generation with every distinct token computed once beside one row for each request.
+
+Kuhn poker, tic-tac-toe and the quickstart are played once by their tiny policy; the recorded
+requests are then answered again and again. The fourth case are conversations of four turns. Both
+ways sample the same tokens. `--model` adds a model of another size, asked with fewer of the same
+requests.
+
+Usage: python scripts/bench_generation.py [--cases kuhn ...] [--model FOLDER] [--rounds 5]
+           [--json FILE] [key=value ...]
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+import torch
+from bench_timing import Line, arguments, compared, interleaved, show
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from selfplay.config import compose
+from selfplay.engines import policy_batch
+from selfplay.engines.decoding import DecodingRows
+from selfplay.engines.greedy_answers import GreedyAnswers
+from selfplay.engines.prompt_parts import PromptPart
+from selfplay.engines.transformers import TransformersEngine
+from selfplay.experiment.experiment import Experiment
+from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.types import Completion, Request
+
+PLAYED = {"kuhn": "tiny/kuhn", "tic-tac-toe": "tiny/tic_tac_toe", "quickstart": "tiny/quickstart"}
+CASES = (*PLAYED, "conversation")
+TURNS, NEW, MESSAGE, SYSTEM = 4, 32, 32, 96
+"""Turns of a conversation; tokens of an answer, a message and the common rules."""
+FEWER = 0.1
+"""Fraction of the prompts with which `--model` is asked."""
+
+
+class SeparateRows(DecodingRows):
+    """One row for each request, as if no two histories were equal."""
+
+    def histories(self) -> torch.Tensor:
+        """Return numbers that all differ, ascending by row."""
+        return super().histories() * len(self) + torch.arange(len(self))
+
+
+def undivided(prompts: Sequence[tuple[int, ...]], known: Sequence[int]) -> list[list[PromptPart]]:
+    """Return every prompt as one part."""
+    return [[PromptPart(prompt=number, start=start) for number, start in enumerate(known)]]
+
+
+@contextmanager
+def request_by_request(engine: TransformersEngine) -> Iterator[None]:
+    """Let the engine share nothing but the prefill of equal prompts of one batch."""
+    (batch,) = engine._batches.values()
+    kept, batch.prefix_tokens, shared = batch.prefix_tokens, 0, batch.rows
+    batch.rows = SeparateRows(shared.end_ids)
+    batch.forget()
+    try:
+        with (
+            mock.patch.object(policy_batch, "prompt_parts", undivided),
+            mock.patch.object(GreedyAnswers, "take", lambda *_: False),
+        ):
+            yield
+    finally:
+        batch.prefix_tokens, batch.rows = kept, shared
+
+
+@dataclass
+class GenerationCase:
+    """Requests in the order in which a rollout made them, a list before each engine step."""
+
+    name: str
+    model: PreTrainedModel
+    end_ids: Sequence[int]
+    waves: list[list[Request]]
+
+    def answer(self, engine: TransformersEngine) -> dict[int, Completion]:
+        """Answer all requests by an engine that knows nothing of earlier ones."""
+        engine.forget()
+        found: dict[int, Completion] = {}
+        for wave in self.waves:
+            for request in wave:
+                engine.add(request)
+            found |= {done.id: done for done in engine.step()}
+        while len(found) < sum(map(len, self.waves)):
+            found |= {done.id: done for done in engine.step()}
+        return found
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--model", type=Path, help="folder of another model, such as one of 135 M")
+    parser.add_argument("--rounds", type=int, default=5)
+    options, overrides = parser.parse_known_args()
+    other = None
+    if options.model is None:
+        print("a larger model: left out; --model FOLDER measures it", file=sys.stderr)
+    else:
+        other = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
+    lines = []
+    for name in options.cases:
+        case = conversation() if name == "conversation" else recorded(name, overrides)
+        lines += measured(case, options.rounds)
+        if other is not None:
+            lines += measured(fewer(case, other), max(1, options.rounds // 2))
+    show(lines, options.json)
+
+
+def recorded(name: str, overrides: Sequence[str]) -> GenerationCase:
+    """Play one step of an experiment with its warm-started policy and keep the requests."""
+    experiment = Experiment(compose.load([f"+experiment={PLAYED[name]}", *overrides]))
+    engine: Any = experiment.engine
+    waves: list[list[Request]] = [[]]
+    add, step = engine.add, engine.step
+
+    def adding(request: Request) -> None:
+        number = sum(map(len, waves))
+        waves[-1].append(replace(request, id=number, policy="base"))
+        add(request)
+
+    def stepping() -> list[Completion]:
+        waves.append([])
+        found: list[Completion] = step()
+        return found
+
+    with mock.patch.multiple(engine, add=adding, step=stepping):
+        experiment.sampler.sample(
+            experiment.curriculum, experiment.rollout_fn, step=1, seed=experiment.seed
+        )
+    (policy,) = experiment.policies.values()
+    experiment.close()
+    return GenerationCase(name, policy.model, policy.renderer.end_ids, waves)
+
+
+def conversation(tasks: int = 16, siblings: int = 4) -> GenerationCase:
+    """Conversations of four turns: equal rules, a task for each four of them, own answers."""
+    vocabulary = len(build_tokenizer([]))
+    model = build_model(vocabulary, seed=0, intermediate=352)
+    rng, engine = Random(0), TransformersEngine()
+    engine.serve("base", model, [])
+
+    def words(count: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(10, 200) for _ in range(count))
+
+    rules = words(SYSTEM)
+    prompts = [prompt for _ in range(tasks) for prompt in [rules + words(MESSAGE)] * siblings]
+    waves = []
+    for turn in range(TURNS):
+        first = turn * len(prompts)
+        wave = [
+            Request(id=n, policy="base", prompt_ids=prompt, seed=n, max_tokens=NEW)
+            for n, prompt in enumerate(prompts, first)
+        ]
+        waves += [wave, []]  # two steps sample 33 tokens
+        found = GenerationCase("", model, [], [wave]).answer(engine)
+        prompts = [
+            (*prompt, *found[n].completion_ids, *words(MESSAGE))
+            for n, prompt in enumerate(prompts, first)
+        ]
+    return GenerationCase("conversation", model, [], waves)
+
+
+def fewer(case: GenerationCase, model: PreTrainedModel) -> GenerationCase:
+    """The same case for another model, with a part of the distinct prompts.
+
+    A conversation is continued by the answers of the tiny model, so that its prompts still continue
+    each other, but not the answers of this model.
+    """
+    chosen: list[list[Request]] = []
+    for wave in case.waves:
+        prompts = list(dict.fromkeys(request.prompt_ids for request in wave))
+        kept = set(prompts[: max(1, round(len(prompts) * FEWER))])
+        chosen.append([request for request in wave if request.prompt_ids in kept])
+    return GenerationCase(case.name, model, case.end_ids, chosen)
+
+
+def measured(case: GenerationCase, rounds: int) -> list[Line]:
+    """Seconds and computed tokens of both ways."""
+    engine = TransformersEngine()
+    engine.serve("base", case.model, case.end_ids)
+    answers: dict[str, dict[int, Completion]] = {}
+    computed: dict[str, float] = {}
+
+    def ours() -> None:
+        engine.drain_metrics()
+        answers["ours"] = case.answer(engine)
+        computed["ours"] = engine.drain_metrics()["computed_tokens"]
+
+    def other() -> None:
+        with request_by_request(engine):
+            engine.drain_metrics()
+            answers["other"] = case.answer(engine)
+            computed["other"] = engine.drain_metrics()["computed_tokens"]
+
+    seconds = interleaved({"ours": ours, "other": other}, rounds)
+    requests = [request for wave in case.waves for request in wave]
+    differing = sum(
+        answers["ours"][each.id].completion_ids != answers["other"][each.id].completion_ids
+        for each in requests
+    )
+    if differing:
+        print(f"{case.name}: {differing} of {len(requests)} samples differ", file=sys.stderr)
+    said = [each.prompt_ids + answers["ours"][each.id].completion_ids[:-1] for each in requests]
+    floor = len({ids[:end] for ids in said for end in range(1, len(ids) + 1)})
+    size = sum(parameter.numel() for parameter in case.model.parameters()) / 1e6
+    what = f"generation, {case.name}, {len(requests)} requests, {size:.1f} M parameters"
+    ratio = computed["other"] / computed["ours"]
+    return [
+        compared(what, seconds["ours"], seconds["other"], target=1.0),
+        Line(
+            what=f"the same: computed tokens; {floor:,} are distinct",
+            ours=computed["ours"],
+            other=computed["other"],
+            unit="tokens",
+            ratio=ratio,
+            low=ratio,
+            high=ratio,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    main()

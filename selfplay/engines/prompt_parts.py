@@ -1,0 +1,85 @@
+"""Division of new prompts into parts, so that a common beginning is computed once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from selfplay.engines.prefix_cache import common
+
+PASS = 64
+"""Cost of one more pass, in tokens: the prompts share less where sharing would save fewer."""
+DEEPEST = 8
+"""Maximum number of passes that wait for each other."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptPart:
+    """The end of one prompt, which its own row computes. The tokens before it are there already.
+
+    `prompt_parts` makes it; `PolicyBatch` computes it.
+    """
+
+    prompt: int
+    """Index of the prompt."""
+    start: int
+    """Number of tokens before the part."""
+    source: int | None = None
+    """Index of the prompt from whose row these tokens are copied; None: they need no copy."""
+    wave: int = 0
+    """Number of passes before this one that compute what it copies."""
+
+
+def prompt_parts(
+    prompts: Sequence[tuple[int, ...]], known: Sequence[int]
+) -> list[list[PromptPart]]:
+    """Return one part of each prompt, in waves: a wave copies only from earlier ones.
+
+    Args:
+        prompts: Distinct prompts in ascending order, so that those that begin alike are neighbours.
+        known: Number of tokens of each prompt whose keys and values are in its row; at least the
+            last token is not.
+    """
+    shared = [0, *(common(one, two) for one, two in pairwise(prompts))]
+    best: list[PromptPart] = []
+    least = float("inf")
+    for depth in range(DEEPEST):
+        parts = _divided(prompts, known, shared, depth)
+        cost = sum(len(prompts[part.prompt]) - part.start for part in parts) + PASS * depth
+        if cost < least:
+            best, least = parts, cost
+        if max(part.wave for part in parts) < depth:
+            break
+    waves: list[list[PromptPart]] = [[] for _ in range(1 + max(part.wave for part in best))]
+    for part in best:
+        waves[part.wave].append(part)
+    return waves
+
+
+def _divided(
+    prompts: Sequence[tuple[int, ...]], known: Sequence[int], shared: Sequence[int], depth: int
+) -> list[PromptPart]:
+    """Return the part of each prompt, with at most `depth` waves after the first.
+
+    Args:
+        prompts: The prompts in ascending order.
+        known: See `prompt_parts`.
+        shared: Number of tokens that each prompt shares with the one before it.
+        depth: Maximum of `PromptPart.wave`.
+    """
+    parts: list[PromptPart] = []
+    for prompt in range(len(prompts)):
+        source: int | None = prompt - 1 if prompt else None
+        start = shared[prompt]
+        # The row that computes the last shared token, or an earlier one if that would be too deep.
+        while source is not None:
+            before = parts[source]
+            start = min(start, before.start) if before.wave >= depth else start
+            if before.start < start and before.wave < depth:
+                break
+            source = before.source
+        if source is None or start <= known[prompt]:
+            parts.append(PromptPart(prompt=prompt, start=known[prompt]))
+        else:
+            wave = parts[source].wave + 1
+            parts.append(PromptPart(prompt=prompt, start=start, source=source, wave=wave))
+    return parts

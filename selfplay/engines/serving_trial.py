@@ -1,0 +1,80 @@
+"""A trial of whether rows of a model can share one cache, before an engine serves it."""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from selfplay.engines.policy_batch import PolicyBatch
+from selfplay.errors import one_line
+from selfplay.models.tree_attention import CLEARLY_NEARER, ROUNDING, evaluating, exact
+from selfplay.types import Completion, Request
+
+PROMPTS = ((1,), (2, 1, 3, 2, 1, 0, 3, 1), (2, 1, 3, 0))
+"""Prompts of the trial, cut to the model's limit."""
+SIBLINGS = 4
+"""Number of requests for each of them; their row splits where their samples differ."""
+TOKENS = 3
+"""Number of tokens that are sampled for each request."""
+MESSAGE = (3, 1)
+"""Tokens of the next turn, after a first prompt and its completion."""
+
+
+@torch.inference_mode()
+def serving_problem(model: PreTrainedModel) -> str:
+    """Return the reason why the engine's log-probabilities are wrong; empty if they are right.
+
+    Prompts of different lengths, rows that split and second turns that continue the keys and values
+    of the first are compared with the model alone. The difference must be rounding, or much smaller
+    than the change that another first token makes. A model in 16 bits is tested with its first
+    layers in float32 (`tree_attention.exact`).
+    """
+    whole = exact(model)
+    batch = PolicyBatch("", whole, [], max_rows=16, prefill_tokens=64, stride=1, prefix_tokens=256)
+    limit = batch.limit
+    if limit is not None and limit < 1 + TOKENS:
+        return f"room for {limit} tokens only"
+    room = None if limit is None else limit - TOKENS
+    vocabulary = int(whole.config.get_text_config().vocab_size)
+    prompts = {tuple(token % vocabulary for token in ids)[:room] for ids in PROMPTS}
+    apart = change = scale = 0.0
+    try:
+        for _ in range(2):
+            following = set()
+            for prompt, done in _answered(batch, sorted(prompts)):
+                said, engine = done.completion_ids, torch.tensor(done.logprobs).double()
+                alone = _nats(whole, prompt, said)
+                other = _nats(whole, (4 % vocabulary, *prompt[1:]), said)
+                apart = max(apart, float((engine - alone).abs().max()))
+                change = max(change, float((other - alone).abs().max()))
+                scale = max(scale, float(alone.abs().max()))
+                message = tuple(token % vocabulary for token in MESSAGE)
+                following.add((*prompt, *said, *message)[:room])
+            prompts = following
+    except Exception as error:  # a model's own code may fail in any way with our cache
+        return f"a forward pass that does not take rows of different lengths ({one_line(error)})"
+    if apart <= max(ROUNDING * torch.finfo(whole.dtype).eps * scale, change / CLEARLY_NEARER):
+        return ""
+    return f"log-probabilities that change by {apart:.2g} nats where rows share a cache"
+
+
+def _answered(
+    batch: PolicyBatch, prompts: Sequence[tuple[int, ...]]
+) -> list[tuple[tuple[int, ...], Completion]]:
+    """Return the completions of several requests per prompt, each with its prompt."""
+    asked = [prompt for prompt in prompts for _ in range(SIBLINGS)]
+    for number, prompt in enumerate(asked):
+        batch.add(Request(id=number, policy="", prompt_ids=prompt, seed=number, max_tokens=TOKENS))
+    found = []
+    while batch.busy:
+        found += [(asked[done.id], done) for done in batch.step()]
+    return found
+
+
+def _nats(model: PreTrainedModel, prompt: Sequence[int], said: Sequence[int]) -> torch.Tensor:
+    """Return the log-probabilities [C] of a completion by the model without a cache."""
+    with evaluating(model):
+        ids = torch.tensor([[*prompt, *said]], device=model.device)
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+        chosen = torch.tensor([list(said)], device=logits.device).T
+        return logits.double().log_softmax(-1).gather(1, chosen)[:, 0].cpu()

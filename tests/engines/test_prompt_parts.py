@@ -1,0 +1,80 @@
+"""New prompts are divided so that a common beginning is computed once, where that pays."""
+
+from random import Random
+
+import pytest
+
+from selfplay.engines import prompt_parts as module
+from selfplay.engines.prompt_parts import PromptPart, prompt_parts
+from tests.helpers.engine_requests import distinct
+
+
+def test_a_long_common_beginning_is_computed_by_the_first_prompt() -> None:
+    rules = tuple(range(100))
+    prompts = [(*rules, 200 + n, 7) for n in range(3)]
+    assert prompt_parts(prompts, [0, 0, 0]) == [
+        [PromptPart(prompt=0, start=0)],
+        [
+            PromptPart(prompt=1, start=100, source=0, wave=1),
+            PromptPart(prompt=2, start=100, source=0, wave=1),
+        ],
+    ]
+
+
+def test_what_saves_little_costs_no_pass() -> None:
+    prompts = [(1, 2, 3, 4), (1, 2, 3, 5), (6,)]
+    assert prompt_parts(prompts, [0, 0, 0]) == [
+        [PromptPart(prompt=n, start=0) for n in range(3)],
+    ]
+    assert prompt_parts(prompts, [2, 3, 0]) == [
+        [PromptPart(prompt=n, start=start) for n, start in enumerate((2, 3, 0))],
+    ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_distinct_token_has_one_owner(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = Random(seed)
+    monkeypatch.setattr(module, "PASS", 0.001)
+    monkeypatch.setattr(module, "DEEPEST", 100)
+    drawn = {tuple(rng.choices(range(rng.choice([2, 9])), k=rng.randint(1, 12))) for _ in range(40)}
+    prompts = sorted(drawn)
+    stored = [tuple(rng.choices(range(3), k=6)) for _ in range(rng.choice([0, 5]))]
+    known = [
+        max(
+            (n for n in range(len(prompt)) for other in stored if prompt[:n] == other[:n]),
+            default=0,
+        )
+        for prompt in prompts
+    ]
+    waves = prompt_parts(prompts, known)
+    done: dict[int, int] = {}
+    for wave in waves:
+        for part in wave:
+            if part.source is None:
+                assert part.start == known[part.prompt]
+            else:
+                assert done[part.source] >= part.start > known[part.prompt]
+                assert prompts[part.source][: part.start] == prompts[part.prompt][: part.start]
+        done |= {part.prompt: len(prompts[part.prompt]) for part in wave}
+    assert sorted(done) == list(range(len(prompts)))
+    computed = sum(len(prompts[part.prompt]) - part.start for wave in waves for part in wave)
+    before = [prompt[:count] for prompt, count in zip(prompts, known, strict=True)]
+    least = distinct(prompts) - distinct(before)
+    # A last token that was known has to be computed again for its logits.
+    again = sum(any(other[: len(p)] == p for other in stored) for p in prompts)
+    assert least <= computed <= least + again
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_number_of_passes_that_wait_is_limited(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DEEPEST", depth)
+    ladder = [(*range(100 * n), 1000) for n in range(1, 8)]
+    prompts = sorted(ladder)
+    waves = prompt_parts(prompts, [0] * 7)
+    assert len(waves) <= depth
+    done: set[int] = set()
+    for wave in waves:
+        assert all(part.source is None or part.source in done for part in wave)
+        done |= {part.prompt for part in wave}
