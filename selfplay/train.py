@@ -295,6 +295,11 @@ class Trainer:
             age = metrics.of_age(own, version=experiment.policies[name].version)
             updated = learner.update(own, step=step)
             row |= prefixed(f"policy/{name}", {**updated, **age})
+            if skipped := updated.get("skipped"):
+                self.progress.note(
+                    f"step {step}: {skipped:g} optimizer step(s) of policy {name!r} skipped, "
+                    "because loss or gradient was not finite (learner.max_skipped)"
+                )
             experiment.publish(name)
         experiment.batches.learned(step)
         for name in experiment.learners:

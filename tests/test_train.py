@@ -194,13 +194,29 @@ def test_a_metric_that_no_game_has_and_a_step_without_samples_are_told(tmp_path:
 def test_a_loss_that_is_not_finite_stops_the_run_naming_step_and_samples(tmp_path: Path) -> None:
     # The entropy bonus overflows, in the loss of the first step.
     wild = ("train", SMOKE, "run.name=wild", "objective.entropy=1e39")
-    outcome = run(*wild, cwd=tmp_path)
+    outcome = run(*wild, "learner.max_skipped=0", cwd=tmp_path)
     assert outcome.code == 2
     said = one_line(outcome.err)
     assert "at step 1 on samples 1.0." in said and "the loss is" in said
     place = tmp_path / "runs/wild"
     assert [line["step"] for line in metrics(place)] == [0]
     assert (place / "report.html").exists()
+
+
+def test_steps_that_are_not_finite_are_skipped_counted_and_bounded_also_after_a_resume(
+    tmp_path: Path,
+) -> None:
+    wild = ("run.name=wild", "objective.entropy=1e39", "learner.max_skipped=1")
+    first = run("train", SMOKE, *wild, "run.checkpoint_every=1", cwd=tmp_path)
+    again = run("train", "resume=runs/wild", cwd=tmp_path)
+    for outcome in (first, again):  # the second begins after step 1
+        assert outcome.code == 2
+        assert "; 2 steps in a row had such a fault" in one_line(outcome.err)
+    assert "step 1: 1 optimizer step(s) of policy 'base' skipped" in first.out
+    assert "step 1: " not in again.out
+    rows = metrics(tmp_path / "runs/wild")
+    assert [row["step"] for row in rows] == [0, 1]
+    assert rows[1]["policy/base/skipped"] == 1 and "policy/base/loss" not in rows[1]
 
 
 def test_the_name_of_a_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def cores() -> int:
     """Return the number of cores that this process may use, by its affinity and control groups."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = cgroup_quota(Path("/proc/self/cgroup"), CGROUPS)
-    return max(1, min(allowed or 1, quota if quota == inf else ceil(quota)))
+    return max(1, ceil(min(allowed or 1, quota)))
 
 
 def cgroup_quota(membership: Path, mount: Path) -> float:

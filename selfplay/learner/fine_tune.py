@@ -16,9 +16,10 @@ from transformers import PreTrainedModel
 
 from selfplay.config.instantiate import call, check_arguments
 from selfplay.errors import ConfigError, nearest
+from selfplay.learner.base_learner import check_sample
 from selfplay.learner.batch import computed
 from selfplay.learner.chat_file import ChatExample
-from selfplay.learner.learner import Learner, check_learner_settings, check_sample
+from selfplay.learner.learner import Learner, check_learner_settings
 from selfplay.learner.objective import BatchCounts, PolicyLoss
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.lora import Lora, adapted, merge, require_peft
@@ -167,6 +168,7 @@ class FineTune:
             weight_decay=self.weight_decay,
             clip_norm=self.clip_norm,
             max_tokens=self.max_tokens,
+            max_skipped=0,
         )
 
     def _batches(self) -> Iterator[list[ChatExample]]:

@@ -1,14 +1,8 @@
-"""The learner: makes optimizer steps on a model from the samples of one policy.
-
-An update is one pass over the samples of a batch, wherever its optimizer steps are computed.
-"""
+"""The learner: makes optimizer steps on a model from the samples of one policy."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from random import Random
 from typing import Any, TypeAlias
 
 import torch
@@ -17,130 +11,15 @@ from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.activation_checkpointing import recompute
-from selfplay.learner.batch import Batch, computed, cut, named, nothing, pad, trainable_tokens
+from selfplay.learner.base_learner import BaseLearner
+from selfplay.learner.batch import Batch, cut, nothing, pad
 from selfplay.learner.logprobs import Scorer
-from selfplay.learner.objective import BatchCounts, LossInputs, Objective, check_logprobs_known
+from selfplay.learner.objective import BatchCounts, LossInputs, Objective
 from selfplay.learner.packing import Packing, packer
 from selfplay.learner.precision import Precision, check_masters, in_bfloat16
 from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
-from selfplay.models.position_limits import ContextBound
 from selfplay.models.tree_attention import Kernel, attending, evaluating, kernel_model_problem
-from selfplay.rng import derive
 from selfplay.types import Sample
-
-COUNTS = ("tokens", "idle_samples", "computed_tokens")
-"""Metrics that are summed over the optimizer steps of one batch; the others are averaged."""
-
-
-class BaseLearner(ABC):
-    """Base class of learners: splits a batch of samples into optimizer steps.
-
-    A subclass computes the steps: `Learner` in this process, the runtime's learner on other
-    processes. The training loop calls `update` once per step.
-    """
-
-    objective: Objective
-    mini_batches: int
-    seed: int
-    longest: ContextBound | None = None
-    """Longest row that the model computes correctly, if there is such a bound."""
-
-    @abstractmethod
-    def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        """Return [N, C] nats of each completion under the present weights, or under the reference.
-
-        A token that is not trainable gets the sampler's value, or 0 if that is not finite.
-        """
-
-    @abstractmethod
-    def optimize(
-        self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
-    ) -> dict[str, float]:
-        """Make one optimizer step on samples that have a gradient, of a batch with these totals."""
-
-    @abstractmethod
-    def update_ema(self) -> None:
-        """Move the EMA, after the steps of a batch."""
-
-    def update(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
-        """Make one pass over the samples. Returns metrics.
-
-        Raises DivergedError if a loss or a gradient is not finite; the failed optimizer step has
-        then written nothing. Raises DivergedError, before any step, if the sampler's
-        log-probability of a trainable token is not finite: no weight can be given to such a token.
-        Raises ConfigError for samples that were drawn greedily, and for a sample that is longer
-        than the model computes correctly.
-        """
-        usable = [sample for sample in samples if trainable_tokens(sample)]
-        for sample in usable:
-            check_sample(sample, self.longest)
-        if any(sample.turn.temperature <= 0 for sample in usable):
-            raise ConfigError(
-                "sampling: a policy that learns must sample at a temperature above 0; "
-                "at 0 it never explores"
-            )
-        metrics: dict[str, float] = {
-            "samples": len(samples),
-            "samples_without_tokens": len(samples) - len(usable),
-        }
-        prepared, prepared_metrics = self.objective.prepare(usable, self.logprobs)
-        metrics |= prepared_metrics
-        parts = [self._step(part, step) for part in self._split(prepared, step)]
-        if parts and "policy_kl" in parts[0]:
-            # Before the first step no weight has moved, so this difference is that of the sampler.
-            metrics.setdefault("mismatch_kl", parts[0]["policy_kl"])
-        if self.objective.reads_reference and self.objective.reference == "ema":
-            self.update_ema()
-        for name in dict.fromkeys(name for part in parts for name in part):
-            values = [part[name] for part in parts if name in part]
-            metrics[name] = sum(values) / (1 if name in COUNTS else len(values))
-        return metrics
-
-    def _split(self, samples: Sequence[Sample], step: int) -> Iterator[list[Sample]]:
-        if not samples:
-            return
-        order = list(samples)
-        if self.mini_batches > 1:
-            Random(derive(self.seed, "mini-batches", step)).shuffle(order)
-        size = -(-len(order) // self.mini_batches)
-        rows = iter(order)
-        while part := list(islice(rows, size)):
-            yield part
-
-    def _step(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
-        totals = BatchCounts(tokens=sum(map(trainable_tokens, samples)), sequences=len(samples))
-        work = samples
-        if self.objective.linear_in_advantage:
-            # The samples left out have no gradient, but the denominators count them.
-            work = [sample for sample in samples if _any_advantage(sample)]
-        metrics = {
-            "tokens": float(totals.tokens),
-            "idle_samples": float(len(samples) - len(work)),
-        }
-        if not work:
-            return metrics | {"loss": 0.0, "computed_tokens": 0.0}
-        return metrics | self.optimize(work, totals, step=step)
-
-
-def check_sample(sample: Sample, longest: ContextBound | None) -> None:
-    """Raise an error, naming the sample, if it cannot be learned from.
-
-    DivergedError if a trainable token's log-probability is not finite, ConfigError if the sample
-    has more tokens than `longest`.
-    """
-    check_logprobs_known(sample, sample.turn.logprobs, whose="sampler")
-    tokens = len(computed(sample))
-    if longest is not None and tokens > longest.tokens:
-        raise ConfigError(
-            f"{named(sample)}: it has {tokens} tokens, and its model is correct for at most "
-            f"{longest.tokens}, because it has {longest.reason}; shorten prompts or answers"
-        )
-
-
-def _any_advantage(sample: Sample) -> bool:
-    advantage = sample.advantage
-    return any(advantage) if isinstance(advantage, tuple) else advantage != 0
-
 
 FUSED_FROM = 2**24
 """Trained parameters from which AdamW runs in one pass over memory; smaller models gain nothing."""
@@ -154,6 +33,7 @@ RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "warmup_steps": (lambda x: x >= 0, "at least 0"),
     "mini_batches": (lambda x: x >= 1, "at least 1"),
     "max_tokens": (lambda x: x >= 1, "at least 1"),
+    "max_skipped": (lambda x: x >= 0, "at least 0"),
 }
 """Check of each numeric setting of a learner, and the condition in words for an error."""
 
@@ -185,6 +65,7 @@ class Learner(BaseLearner):
         packing: Packing = "auto",
         attention: Kernel | None = None,
         activation_checkpointing: bool = False,
+        max_skipped: int = 5,
         seed: int = 0,
     ) -> None:
         """Args:
@@ -207,6 +88,8 @@ class Learner(BaseLearner):
             flash_attention_2; None for the one that the model was loaded with.
         activation_checkpointing: True recomputes blocks in the backward pass, which saves the
             memory of their inner activations.
+        max_skipped: Maximum number of optimizer steps in a row that are skipped because their loss
+            or gradient is not finite; one more ends the run. 0: the first one ends it.
         seed: Seed of the split into mini-batches.
         """
         if objective.reads_reference and reference is None:
@@ -218,11 +101,12 @@ class Learner(BaseLearner):
             )
         numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "clip_norm": clip_norm}
         counts = {"warmup_steps": warmup_steps, "mini_batches": mini_batches}
-        check_learner_settings({**numbers, **counts, "max_tokens": max_tokens}, where="learner")
+        counts |= {"max_tokens": max_tokens, "max_skipped": max_skipped}
+        check_learner_settings({**numbers, **counts}, where="learner")
         self.model, self.reference, self.objective = model, reference, objective
         self.lr, self.clip_norm, self.warmup_steps = lr, clip_norm, warmup_steps
         self.mini_batches, self.max_tokens, self.seed = mini_batches, max_tokens, seed
-        self.steps = 0
+        self.max_skipped, self.steps, self.skipped = max_skipped, 0, 0
         self.bfloat16 = in_bfloat16(precision, model)
         """True if forward and backward passes compute in bfloat16."""
         scorer = Scorer(model, bfloat16=self.bfloat16)
@@ -283,7 +167,10 @@ class Learner(BaseLearner):
     def optimize(
         self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
     ) -> dict[str, float]:
-        """Make one optimizer step on samples that have a gradient, of a batch with these totals."""
+        """Make one optimizer step on samples that have a gradient, of a batch with these totals.
+
+        A step whose loss or gradient is not finite is skipped, see `update`.
+        """
         # Not train(): with dropout, another policy than the one that sampled would be scored.
         self.model.eval()
         if self.reference is not None:
@@ -304,14 +191,14 @@ class Learner(BaseLearner):
         # All processes continue from here, or none: the next optimizer step waits for all.
         sums, fault = self.peers.sum_metrics(sums, fault)
         if fault:
-            raise DivergedError(fault)
+            return self._skip(fault) | {"computed_tokens": sums["computed_tokens"]}
         means = {name: sums.pop(name) for name in ("loss", "computed_tokens")}
         read = max(sums.pop("read"), 1.0)
         metrics = {name: value / read for name, value in sums.items()} | means
         norm = self._clip()
-        if not math.isfinite(norm):
-            raise DivergedError(_complaint(f"the gradient norm is {norm}", step, samples))
-        self.steps += 1
+        if not math.isfinite(norm):  # the same number on all processes
+            return metrics | self._skip(_complaint(f"the gradient norm is {norm}", step, samples))
+        self.steps, self.skipped = self.steps + 1, 0
         rate = self.lr * min(1.0, self.steps / max(self.warmup_steps, 1))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -324,6 +211,26 @@ class Learner(BaseLearner):
         norm = whole(torch.nn.utils.get_total_norm(gradients))
         torch.nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
         return float(norm)
+
+    def _skip(self, fault: str) -> dict[str, float]:
+        """Drop the gradients of a step that cannot be made, and return its metrics.
+
+        All processes call this together, because they agree on the fault. Raises DivergedError if
+        too many steps in a row were skipped, or if a weight of any process is not finite.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        self.skipped += 1
+        named_parameters = self.model.named_parameters()
+        broken = (name for name, weight in named_parameters if not shard(weight).isfinite().all())
+        name = next(broken, "")
+        worse = f"weight {name} is not finite, and {fault}" if name else ""
+        _, worse = self.peers.sum_metrics({}, worse)
+        if worse:
+            raise DivergedError(worse)
+        if self.skipped > self.max_skipped:
+            row = f"; {self.skipped} steps in a row had such a fault (learner.max_skipped)"
+            raise DivergedError(fault + row * (self.skipped > 1))
+        return {"skipped": 1.0}
 
     def update_ema(self) -> None:
         """Move the EMA towards the model by the objective's `ema_rate`."""
@@ -354,13 +261,14 @@ class Learner(BaseLearner):
     def begin_again(self) -> None:
         """Reset the optimizer's averages and steps; set an EMA to the present model."""
         self.optimizer.state.clear()
-        self.steps = 0
+        self.steps = self.skipped = 0
         if self.reference is not None and self.objective.reference == "ema":
             update_ema(self.reference, self.model, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state, counters and EMA; the weights are saved with the policy."""
         state = {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
+        state["skipped"] = self.skipped
         if self.reference is not None and self.objective.reference == "ema":
             state["ema"] = {name: mean for name, mean, _ in ema_pairs(self.reference, self.model)}
         return state
@@ -368,7 +276,7 @@ class Learner(BaseLearner):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
-        self.steps = state["steps"]
+        self.steps, self.skipped = state["steps"], state.get("skipped", 0)
         if self.reference is not None and "ema" in state:
             self.reference.load_state_dict(state["ema"], strict=False)
 

@@ -105,6 +105,7 @@ def _refused(path: pathlib.Path, why: str) -> RunError:
 
 
 STEPS = "steps"
+SKIPPED = "skipped"
 ADAM = "optimizer"
 EMA = "ema"
 
@@ -112,6 +113,7 @@ EMA = "ema"
 def save(learner: Learner, folder: Path) -> dict[str, str]:
     """Write this rank's part. Returns the SHA-256 of its files by name. All ranks save together."""
     state: dict[str, Tensor] = {STEPS: torch.tensor(learner.steps)}
+    state[SKIPPED] = torch.tensor(learner.skipped)
     for name, parameter in learned(learner.model).items():
         for key, value in learner.optimizer.state.get(parameter, {}).items():
             state[f"{ADAM}/{name}/{key}"] = value
@@ -132,7 +134,9 @@ def load(learner: Learner, folder: Path) -> None:
     except (CheckpointException, OSError) as error:
         raise RunError(f"cannot read {folder}: {_cause(error)}; every rank must see it") from error
     parameters = learned(learner.model)
-    state: dict[str, Tensor] = {STEPS: torch.tensor(0)}
+    state: dict[str, Tensor] = {
+        name: torch.tensor(0) for name in (STEPS, SKIPPED) if name in (STEPS, *known)
+    }
     for place, entry in known.items():
         kind, _, rest = place.partition("/")
         if kind == ADAM:
@@ -151,7 +155,7 @@ def load(learner: Learner, folder: Path) -> None:
         read(state, storage_reader=PlainReader(folder), no_dist=not dist.is_initialized())
     except (CheckpointException, OSError, RuntimeError) as error:
         raise RunError(f"cannot read {folder}: {_cause(error)}") from error
-    learner.steps = int(state[STEPS])
+    learner.steps, learner.skipped = int(state[STEPS]), int(state.get(SKIPPED, 0))
     learner.optimizer.state.clear()
     for place, value in state.items():
         kind, _, rest = place.partition("/")
@@ -162,7 +166,7 @@ def load(learner: Learner, folder: Path) -> None:
 
 def take(learner: Learner, state: Mapping[str, Any]) -> None:
     """Restore the state of a learner of one process, sharded like this learner's tensors."""
-    learner.steps = state["steps"]
+    learner.steps, learner.skipped = state["steps"], state.get("skipped", 0)
     learner.optimizer.state.clear()
     for number, values in state["optimizer"]["state"].items():
         parameter = learner.parameters[int(number)]

@@ -113,12 +113,12 @@ class ChatRenderer:
         # The mark has a placeholder too, so that a content with marks cannot forge a placeholder.
         self._stand_ins = [*self._control, _MARK]
         self._smuggled = re.compile("|".join(map(re.escape, self._stand_ins)))
+        if tokenizer.eos_token_id is None:
+            raise ConfigError(f"{where}: its tokenizer has no end-of-sequence token")
         check_settings(self.chat_template_kwargs, where=f"{where}: chat_template_kwargs")
         self._template = ChatTemplate(
             tokenizer, where=where, settings=self._masked(self.chat_template_kwargs)
         )
-        if tokenizer.eos_token_id is None:
-            raise ConfigError(f"{where}: its tokenizer has no end-of-sequence token")
         own = int(tokenizer.eos_token_id)
         turn = self._end_of_turn({*special, own, *self._further_ends})
         self.end_ids: tuple[int, ...] = tuple(dict.fromkeys([*turn, own, *self._further_ends]))
@@ -221,10 +221,15 @@ class ChatRenderer:
         """
         ids: list[int] = []
         spelled: dict[str, list[int]] = {}
-        for position, piece in enumerate(re.split(f"{_MARK}([0-9]+){_MARK}", text)):
+        for position, piece in enumerate(re.split(f"{_MARK}([0-9]{{1,9}}){_MARK}", text)):
             if position % 2 == 0:
                 ids += self._encode(piece, plain=False)
                 continue
+            if int(piece) >= len(self._stand_ins):
+                raise ConfigError(
+                    f"{self.where}: its chat template writes the private character U+E000, which "
+                    "marks control tokens in contents; remove it from the template"
+                )
             if piece not in spelled:
                 spelled[piece] = self._encode(self._stand_ins[int(piece)], plain=True)
             ids += spelled[piece]

@@ -70,6 +70,7 @@ OWN: Mapping[str, Metric] = {
     "policy/*/clipped": FRACTION,
     "policy/*/corrected_share": FRACTION,
     "policy/*/learned": COUNT,
+    "policy/*/skipped": FAULTS,
     "policy/*/preference_loss": NATS,
     "policy/*/preference_margin": NATS,
     "policy/*/preference_accuracy": GOOD,

@@ -48,6 +48,7 @@ FACTS = ("invalid", "verdict")
 
 _FAMILIES = re.compile(
     r"role/[^/]+/(invalid|verdict)/.|episodes/(failed|truncated)/.|service/[^/]+/."
+    r"|policy/[^/]+/skipped$"
     r"|engine/[^/]+/(requests|retries|malformed|prompt_tokens|completion_tokens|dollars)$",
     re.DOTALL,
 )

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import torch
 
 from selfplay.errors import LearnersLost, RunError, SelfplayError, one_line
+from selfplay.learner.base_learner import BaseLearner
 from selfplay.learner.fsdp import learned, partition_by_work
-from selfplay.learner.learner import BaseLearner
 from selfplay.learner.objective import BatchCounts, Objective
 from selfplay.models.policy import Policy
 from selfplay.models.position_limits import reach

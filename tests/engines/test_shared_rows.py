@@ -148,7 +148,8 @@ class Forgetful(LlamaForCausalLM):
     """Is wrong where several tokens continue keys and values, and only there."""
 
     def forward(self, *args: Any, **given: Any) -> Any:
-        places, cache = given.get("position_ids"), given.get("past_key_values")
+        places: Any = given.get("position_ids")
+        cache = given.get("past_key_values")
         if cache is not None and cache.get_seq_length() and places.shape[1] > 1:
             given["position_ids"] = places * 0
         return super().forward(*args, **given)
@@ -160,7 +161,8 @@ class Mistaken(LlamaForCausalLM):
     prompts = 0
 
     def forward(self, *args: Any, **given: Any) -> Any:
-        places, cache = given.get("position_ids"), given.get("past_key_values")
+        places: Any = given.get("position_ids")
+        cache = given.get("past_key_values")
         if cache is not None and cache.get_seq_length() == 0:
             self.prompts = len(places)
         if cache is not None and places.shape[1] == 1 and len(places) > self.prompts:

@@ -19,6 +19,7 @@ from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.models.lora import Lora, adapted, frozen_copy
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
+from tests.helpers.failing_objective import FailingLoss
 from tests.helpers.learner_processes import Forks, batch, forked, ranked
 
 REINFORCE = PolicyLoss(ratio="none", clip="none")
@@ -73,7 +74,10 @@ PAIRS = [
     for name, prompt, good, bad in (("a", [1, 2, 3], [5, 6, 7], [4]), ("b", [7], [8, 9], [2, 2]))
     for completion, sign in ((good, 1.0), (bad, -1.0))
 ]
-MAGNET = PolicyLoss(kl=0.2, reference="ema", ema_rate=0.3)
+EMA: dict[str, Any] = {"kl": 0.2, "reference": "ema", "ema_rate": 0.3}
+MAGNET = PolicyLoss(**EMA)
+ONE = {"max_tokens": 10_000, "packing": "rows"}
+"""One micro-batch on every rank."""
 SEQUENCES = PolicyLoss(ratio="sequence", aggregate="sequence_mean", entropy=0.05)
 
 CASES: dict[str, tuple[Make, list[Sample]]] = {
@@ -193,7 +197,7 @@ def in_bfloat16(make: Make) -> Make:
 
 
 def test_what_diverges_on_one_rank_is_told_by_all_and_the_next_batch_goes_on(two: Forks) -> None:
-    make = Make(settings={"max_tokens": 1})
+    make = Make(settings={"max_tokens": 1, "max_skipped": 0})
     alone, together = make(), ranked(two, make)
     wrong = replace(batch()[4], advantage=float("nan"), episode=7)
     with pytest.raises(
@@ -203,6 +207,35 @@ def test_what_diverges_on_one_rank_is_told_by_all_and_the_next_batch_goes_on(two
     alone.update(batch(), step=2)
     together.update(batch(), step=2)
     assert_close(together.policy.model, alone.model, make)
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_is_skipped_by_all_ranks(
+    where: Literal["loss", "gradient"], two: Forks, tmp_path: Path
+) -> None:
+    """The loss fails on one rank only. The count goes on in a checkpoint of ranks."""
+    make = Make(objective=MAGNET, settings={"max_skipped": 1})
+    wrong = [*batch(), replace(batch()[4], advantage=float("nan"))]
+    if where == "gradient":
+        failing = FailingLoss(fails=frozenset({1, 2}), where=where, **EMA)
+        make, wrong = replace(make, objective=failing, settings={"max_skipped": 1, **ONE}), batch()
+    alone, together = make(), ranked(two, make)
+    for step, given in ((1, batch()), (2, wrong), (3, batch())):
+        if where == "gradient" and step == 3:
+            break
+        wanted, found = alone.update(given, step=step), together.update(given, step=step)
+        assert found.get("skipped") == wanted.get("skipped") == (1.0 if step == 2 else None)
+        assert set(found) == set(wanted)
+        assert_close(together.policy.model, alone.model, make)
+    if where == "loss":
+        together.update(wrong, step=4)
+    together.save_shards(tmp_path)
+    together.load_shards(tmp_path)
+    with pytest.raises(DivergedError, match="; 2 steps in a row had such a fault"):
+        together.update(wrong, step=5)
+    one = make()
+    sharded_checkpoint.load(one, tmp_path)
+    assert one.skipped == 1
 
 
 def test_it_begins_again_with_the_weights_of_this_process(two: Forks) -> None:

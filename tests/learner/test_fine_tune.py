@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from selfplay.errors import ConfigError
 from selfplay.learner import fine_tune
+from selfplay.learner.chat_file import ChatFile
 from selfplay.learner.fine_tune import FineTune
 from selfplay.models import model_cache, warmstart
 from selfplay.models.lora import Lora, adapted, merge
@@ -146,6 +147,32 @@ def test_demonstrations_are_learned(base: Path, cache: Path) -> None:
     assert said[-1] == "warm start: 100% of 2 sampled answers are legal moves"
     assert "fine-tuning" in said[0] and "step 120/120" in said[1]
     load_policy("base", model=str(place))
+
+
+def test_the_same_seed_makes_the_same_weights(
+    base: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = chats(tmp_path / "chats.jsonl", *({"messages": CHAT[:2]}, {"messages": CHAT[2:]}))
+    config = echo(examples=chat, batch=1, steps=3, lora={"rank": 2})
+    first = warmstart.make(config, base=str(base))
+    other = warmstart.make({**config, "seed": 1}, base=str(base))
+    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "second"))
+    again = warmstart.make(config, base=str(base))
+    content = [(place / "model.safetensors").read_bytes() for place in (first, again, other)]
+    assert content[0] == content[1] != content[2] and first != again
+
+
+def test_a_finite_source_is_seen_whole_in_every_pass(tmp_path: Path) -> None:
+    lines = [
+        {"messages": [{"role": "user", "content": str(n)}, {"role": "assistant", "content": "a"}]}
+        for n in range(5)
+    ]
+    source = ChatFile(path=chats(tmp_path / "chats.jsonl", *lines)["path"])
+    batches = FineTune(examples=source, batch=2)._batches()
+    shown = [each.messages[0]["content"] for _ in range(10) for each in next(batches)]
+    passes = [shown[start : start + 5] for start in range(0, 20, 5)]
+    assert all(sorted(each) == list("01234") for each in passes)
+    assert len({tuple(each) for each in passes}) > 1
 
 
 def test_it_ends_when_the_loss_is_low_enough(base: Path, cache: Path) -> None:

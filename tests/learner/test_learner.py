@@ -14,6 +14,7 @@ from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.types import Sample
 from tests.helpers.builders import llama, same, sample, weights
+from tests.helpers.failing_objective import FailingLoss
 
 REINFORCE = PolicyLoss(ratio="none", clip="none", aggregate="token_mean")
 SFT = replace(REINFORCE, advantage="one")
@@ -169,7 +170,7 @@ def test_the_entropy_bonus_raises_entropy() -> None:
 def test_a_loss_that_is_not_finite_stops_before_the_weights(broken: float) -> None:
     model = llama()
     before = weights(model)
-    learner = Learner(model, objective=REINFORCE, lr=0.1, max_tokens=1)
+    learner = Learner(model, objective=REINFORCE, lr=0.1, max_tokens=1, max_skipped=0)
     with pytest.raises(
         DivergedError, match=r"loss is (nan|-?inf) at step 7 on samples 1.0.0/0/sol"
     ):
@@ -184,8 +185,82 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights() -> None:
     model.model.norm.weight.register_hook(lambda gradient: gradient * math.nan)
     before = weights(model)
     with pytest.raises(DivergedError, match=r"norm is nan at step 3 on samples 1.0.0/0/sol"):
-        Learner(model, objective=REINFORCE, lr=0.1).update(samples(), step=3)
+        Learner(model, objective=REINFORCE, lr=0.1, max_skipped=0).update(samples(), step=3)
     assert same(before, weights(model))
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_is_as_if_it_had_not_been(where: Any) -> None:
+    """Weights, moments, the warm-up and the EMA stay."""
+    ema = {"kl": 0.1, "reference": "ema", "ema_rate": 0.5}
+    settings: dict[str, Any] = {"lr": 0.01, "warmup_steps": 4, "packing": "rows"}
+    learners = [
+        Learner(
+            llama(),
+            objective=FailingLoss(fails=frozenset(fails), where=where, **ema),  # type: ignore[arg-type]
+            reference=llama(),
+            **settings,
+        )
+        for fails in ({1, 2}, ())
+    ]
+    learner, plain = learners
+    wanted = [plain.update(samples(), step=step) for step in (1, 4)]
+    found = [learner.update(samples(), step=step) for step in (1, 2, 3, 4)]
+    assert [each.get("skipped") for each in found] == [None, 1.0, 1.0, None]
+    assert [found[0], found[3]] == wanted
+    assert all(math.isfinite(value) for each in found for value in each.values())
+    assert not {"gradient_norm", "lr"} & set(found[1]) and found[1]["tokens"] == wanted[0]["tokens"]
+    assert same(weights(learner.model), weights(plain.model))
+    assert learner.reference is not None and plain.reference is not None
+    assert same(weights(learner.reference), weights(plain.reference))
+    assert (learner.steps, learner.skipped) == (2, 0)
+
+
+def test_other_mini_batches_of_a_step_are_learned_from() -> None:
+    objective = FailingLoss(fails=frozenset({1}))
+    learner = Learner(llama(), objective=objective, lr=0.01, mini_batches=4, packing="rows")
+    found = learner.update(samples(), step=1)
+    assert found["skipped"] == 1 and learner.steps == len(objective.seen) - 1 > 1
+    assert math.isfinite(found["loss"]) and math.isfinite(found["gradient_norm"])
+    assert found["tokens"] == learner.update(samples(), step=2)["tokens"]
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_too_many_such_steps_in_a_row_end_the_run(where: Any) -> None:
+    model, before = llama(), weights(llama())
+    objective = FailingLoss(fails=frozenset({0, 1, 3, 4, 5}), where=where)
+    learner = Learner(model, objective=objective, lr=0.0, max_skipped=2, packing="rows")
+    for step in range(1, 6):
+        learner.update(samples(), step=step)
+    said = r"is nan at step 6 on .*; 3 steps in a row had such a fault \(learner.max_skipped\)$"
+    with pytest.raises(DivergedError, match=said):
+        learner.update(samples(), step=6)
+    assert same(before, weights(model))
+
+
+def test_a_resumed_run_counts_on() -> None:
+    objective = FailingLoss(fails=frozenset(range(9)))
+    first, second = (Learner(llama(), objective=objective, max_skipped=2) for _ in range(2))
+    for step in (1, 2):
+        first.update(samples(), step=step)
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(DivergedError, match="3 steps in a row"):
+        second.update(samples(), step=3)
+    old = {name: value for name, value in first.state_dict().items() if name != "skipped"}
+    second.load_state_dict(old)  # of an earlier version
+    assert second.skipped == 0
+    first.begin_again()
+    assert first.skipped == 0
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_weight_that_is_not_finite_ends_the_run_at_once(broken: float) -> None:
+    model = llama()
+    learner = Learner(model, objective=REINFORCE)
+    with torch.no_grad():
+        model.model.norm.weight[3] = broken
+    with pytest.raises(DivergedError, match=r"^weight model.norm.weight is not finite, and the "):
+        learner.update(samples(), step=1)
 
 
 def test_without_signal_no_step_is_taken() -> None:
@@ -246,6 +321,8 @@ def test_frozen_parameters_stay() -> None:
 
 
 def test_settings_and_samples_that_cannot_be_learned_from_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learner.max_skipped: -1 does not fit: at least 0"):
+        Learner(llama(), objective=SFT, max_skipped=-1)
     for name in ("mini_batches", "max_tokens", "clip_norm"):
         with pytest.raises(ConfigError, match=f"learner.{name}: 0 does not fit"):
             Learner(llama(), objective=SFT, **{name: 0})  # type: ignore[arg-type]

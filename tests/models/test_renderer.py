@@ -141,6 +141,20 @@ def test_a_template_that_drops_what_was_said_starts_anew() -> None:
     assert renderer.extend(first, (5, renderer.end_ids[0]), [user("two")]) is None
 
 
+def test_a_template_that_forges_a_placeholder_is_one_line() -> None:
+    tokenizer = build_tokenizer([])
+    tokenizer.chat_template = "\ue00099\ue000" + tokenizer.chat_template
+    with pytest.raises(ConfigError, match="private character"):
+        ChatRenderer(tokenizer).start([user("one")])
+
+
+def test_a_tokenizer_without_end_of_sequence_is_refused() -> None:
+    tokenizer = build_tokenizer([])
+    tokenizer.eos_token = None
+    with pytest.raises(ConfigError, match="no end-of-sequence token"):
+        ChatRenderer(tokenizer)
+
+
 def test_a_tokenizer_without_chat_template_is_refused_in_one_line() -> None:
     tokenizer = build_tokenizer([])
     tokenizer.chat_template = None

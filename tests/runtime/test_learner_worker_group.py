@@ -131,8 +131,11 @@ def test_one_rank_is_the_learner_of_this_process_bit_for_bit(home: Home, tmp_pat
         assert trainer.update(SAMPLES, step=3) == alone.update(SAMPLES, step=3)
         assert same(weights(trainer.policy.model), weights(alone.model))
         wrong = sample([1, 2], [3], float("nan"))
-        with pytest.raises(DivergedError, match="the loss is nan at step 4"):
-            trainer.update([wrong], step=4)
+        for step in range(4, 9):
+            skipped = trainer.update([wrong], step=step)
+            assert skipped["skipped"] == 1 and skipped == alone.update([wrong], step=step)
+        with pytest.raises(DivergedError, match=r"the loss is nan at step 9 .*; 6 steps in a row"):
+            trainer.update([wrong], step=9)
     finally:
         ranks.close()
 

@@ -1,0 +1,132 @@
+"""The base of all learners: a batch of samples becomes optimizer steps.
+
+An update is one pass over the samples of a batch, wherever its optimizer steps are computed.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from random import Random
+
+from selfplay.errors import ConfigError
+from selfplay.learner.batch import computed, named, trainable_tokens
+from selfplay.learner.objective import BatchCounts, Objective, check_logprobs_known
+from selfplay.models.position_limits import ContextBound
+from selfplay.rng import derive
+from selfplay.types import Sample
+
+COUNTS = ("tokens", "idle_samples", "computed_tokens", "skipped")
+"""Metrics that are summed over the optimizer steps of one batch; the others are averaged."""
+
+
+class BaseLearner(ABC):
+    """Base class of learners: splits a batch of samples into optimizer steps.
+
+    A subclass computes the steps: `Learner` in this process, the runtime's learner on other
+    processes. The training loop calls `update` once per step.
+    """
+
+    objective: Objective
+    mini_batches: int
+    seed: int
+    longest: ContextBound | None = None
+    """Longest row that the model computes correctly, if there is such a bound."""
+
+    @abstractmethod
+    def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
+        """Return [N, C] nats of each completion under the present weights, or under the reference.
+
+        A token that is not trainable gets the sampler's value, or 0 if that is not finite.
+        """
+
+    @abstractmethod
+    def optimize(
+        self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
+    ) -> dict[str, float]:
+        """Make one optimizer step on samples that have a gradient, of a batch with these totals."""
+
+    @abstractmethod
+    def update_ema(self) -> None:
+        """Move the EMA, after the steps of a batch."""
+
+    def update(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
+        """Make one pass over the samples. Returns metrics.
+
+        An optimizer step whose loss or gradient is not finite writes nothing and is skipped; the
+        metric `skipped` counts such steps. Raises DivergedError after more than `max_skipped` of
+        them in a row, and at once if a weight is not finite. Raises DivergedError, before any step,
+        if the sampler's log-probability of a trainable token is not finite: no weight can be given
+        to such a token.
+        Raises ConfigError for samples that were drawn greedily, and for a sample that is longer
+        than the model computes correctly.
+        """
+        usable = [sample for sample in samples if trainable_tokens(sample)]
+        for sample in usable:
+            check_sample(sample, self.longest)
+        if any(sample.turn.temperature <= 0 for sample in usable):
+            raise ConfigError(
+                "sampling: a policy that learns must sample at a temperature above 0; "
+                "at 0 it never explores"
+            )
+        metrics: dict[str, float] = {
+            "samples": len(samples),
+            "samples_without_tokens": len(samples) - len(usable),
+        }
+        prepared, prepared_metrics = self.objective.prepare(usable, self.logprobs)
+        metrics |= prepared_metrics
+        parts = [self._step(part, step) for part in self._split(prepared, step)]
+        if parts and "policy_kl" in parts[0]:
+            # Before the first step no weight has moved, so this difference is that of the sampler.
+            metrics.setdefault("mismatch_kl", parts[0]["policy_kl"])
+        moved = not parts or any("skipped" not in part for part in parts)
+        if moved and self.objective.reads_reference and self.objective.reference == "ema":
+            self.update_ema()
+        for name in dict.fromkeys(name for part in parts for name in part):
+            values = [part[name] for part in parts if name in part]
+            metrics[name] = sum(values) / (1 if name in COUNTS else len(values))
+        return metrics
+
+    def _split(self, samples: Sequence[Sample], step: int) -> Iterator[list[Sample]]:
+        if not samples:
+            return
+        order = list(samples)
+        if self.mini_batches > 1:
+            Random(derive(self.seed, "mini-batches", step)).shuffle(order)
+        size = -(-len(order) // self.mini_batches)
+        rows = iter(order)
+        while part := list(islice(rows, size)):
+            yield part
+
+    def _step(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
+        totals = BatchCounts(tokens=sum(map(trainable_tokens, samples)), sequences=len(samples))
+        work = samples
+        if self.objective.linear_in_advantage:
+            # The samples left out have no gradient, but the denominators count them.
+            work = [sample for sample in samples if _any_advantage(sample)]
+        metrics = {
+            "tokens": float(totals.tokens),
+            "idle_samples": float(len(samples) - len(work)),
+        }
+        if not work:
+            return metrics | {"loss": 0.0, "computed_tokens": 0.0}
+        return metrics | self.optimize(work, totals, step=step)
+
+
+def check_sample(sample: Sample, longest: ContextBound | None) -> None:
+    """Raise an error, naming the sample, if it cannot be learned from.
+
+    DivergedError if a trainable token's log-probability is not finite, ConfigError if the sample
+    has more tokens than `longest`.
+    """
+    check_logprobs_known(sample, sample.turn.logprobs, whose="sampler")
+    tokens = len(computed(sample))
+    if longest is not None and tokens > longest.tokens:
+        raise ConfigError(
+            f"{named(sample)}: it has {tokens} tokens, and its model is correct for at most "
+            f"{longest.tokens}, because it has {longest.reason}; shorten prompts or answers"
+        )
+
+
+def _any_advantage(sample: Sample) -> bool:
+    advantage = sample.advantage
+    return any(advantage) if isinstance(advantage, tuple) else advantage != 0
