@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from selfplay.errors import ConfigError, RunError
 from selfplay.models import lora as adapters
 from selfplay.models import packaged
+from selfplay.models.float32_head import compute_logits_in_float32
 from selfplay.models.lora import Lora
 from selfplay.models.renderer import ChatRenderer
 
@@ -270,6 +271,7 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
             f"{where}: the weights in {model!r} lack {len(absent)} tensors of the model, "
             f"{absent[0]} among them; its config.json is of another model"
         )
+    compute_logits_in_float32(loaded)
     return loaded
 
 

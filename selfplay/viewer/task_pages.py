@@ -160,8 +160,7 @@ def _ladder(rungs: list[dict[str, Any]]) -> TaskTable:
                     str(rung["depth"]) if rung["depth"] else "root",
                     str(rung["state"]),
                     str(rung["tries"]),
-                    # The state has the ids of the solved variants, or only their number.
-                    str(len(c) if isinstance(c := rung["climbed"], list) else c),
+                    str(len(rung["climbed"])),
                 ),
                 group=str(rung["state"]),
             )

@@ -24,7 +24,8 @@ def turn(done: Completion, prompt: tuple[int, ...], message: tuple[int, ...]) ->
 
 def test_a_next_turn_computes_only_what_is_new(model: PreTrainedModel) -> None:
     serves = endless(model)
-    prompts, asked = dict.fromkeys(range(8), PROMPT), 0
+    prompts: dict[int, tuple[int, ...]] = dict.fromkeys(range(8), PROMPT)
+    asked = 0
     known: list[tuple[int, ...]] = []
     for _ in range(4):
         requests = [

@@ -90,10 +90,10 @@ def test_a_file_that_cannot_be_read_or_teaches_nothing(tmp_path: Path) -> None:
 def test_a_chat_that_the_template_refuses_is_named() -> None:
     tokenizer = build_tokenizer([])
     plain = str(tokenizer.chat_template)
-    refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    refusal = "{% if messages[0].content == 's' %}{{ raise_exception('no s') }}{% endif %}"
     tokenizer.chat_template = refusal + plain
     example = ChatExample(
-        messages=({"role": "system", "content": "s"},), completion="b", where="f, line 7"
+        messages=({"role": "user", "content": "s"},), completion="b", where="f, line 7"
     )
-    with pytest.raises(ConfigError, match=r"f, line 7: policy: its chat template refuses .*system"):
+    with pytest.raises(ConfigError, match=r"f, line 7: policy: its chat template refuses .*no s"):
         example.ids(ChatRenderer(tokenizer))

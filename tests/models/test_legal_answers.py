@@ -26,10 +26,8 @@ def model_of(kind: str) -> Any:
         )
         return GPT2LMHeadModel(config).eval()
     if kind == "mamba":
-        config = MambaConfig(
-            vocab_size=24, hidden_size=16, num_hidden_layers=2, initializer_range=0.5
-        )
-        return MambaForCausalLM(config).eval()
+        sizes: Any = {"vocab_size": 24, "hidden_size": 16, "num_hidden_layers": 2}
+        return MambaForCausalLM(MambaConfig(**sizes, initializer_range=0.5)).eval()
     return llama(seed=1)
 
 

@@ -1,0 +1,35 @@
+"""An output embedding that computes its logits in float32 from weights of 16 bits.
+
+Logits of a language model are often between 16 and 32, where bfloat16 has steps of 1/8. A policy
+that is sampled from such logits has few different probabilities, and cannot tell similar prompts
+apart. MiniMax-M1 (2506.13585) and ScaleRL (2510.13786) compute logits in float32 for this reason.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+SHORT = (torch.bfloat16, torch.float16)
+"""Types whose logits are rounded too much."""
+
+
+class Float32Head(torch.nn.Linear):
+    """A linear layer that multiplies in float32, whatever the type of its weights."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return float32 logits [..., V] of hidden states [..., H]."""
+        if self.weight.dtype not in SHORT:
+            return super().forward(input)
+        bias = None if self.bias is None else self.bias.float()
+        return functional.linear(input.float(), self.weight.float(), bias)
+
+
+def compute_logits_in_float32(model: PreTrainedModel) -> None:
+    """Let a model in 16 bits compute its logits in float32; its weights stay as they are.
+
+    Heads other than a plain linear layer are left alone.
+    """
+    head = model.get_output_embeddings()
+    if model.dtype in SHORT and type(head) is torch.nn.Linear:
+        head.__class__ = Float32Head
