@@ -66,23 +66,31 @@ class Step:
         *,
         arena: type[Arena] = OneTurn,
         credit: Credit | None = None,
-        prompts: int = PROMPTS,
+        asked: Sequence[str] | None = None,
+        new: int = NEW,
     ) -> None:
-        """`models` has one for each role of `arena`; `credit` is GRPO where not given."""
+        """`models` has one for each role of `arena`; `credit` is GRPO and `asked` are `questions()`
+        where not given; `new` is the number of tokens of a completion."""
         engine = TransformersEngine()
         seats, self.learners = {}, {}
         for role, model in models.items():
             engine.serve(role, model, [])  # nothing ends a completion
-            seats[role] = AgentSpec(role=Role(), policy=role, renderer=renderer, max_tokens=NEW)
+            seats[role] = AgentSpec(role=Role(), policy=role, renderer=renderer, max_tokens=new)
             self.learners[role] = Learner(model, objective=PolicyLoss(), lr=RATE)
         self.rollout = Rollout(arena=arena, seats=seats, engines=dict.fromkeys(models, engine))
         self.credit, self.step = credit or GRPO(), 0
         self.tasks = [
             Task(id=str(n), payload={"question": question})
-            for n, question in enumerate(questions(prompts))
+            for n, question in enumerate(asked or questions())
         ]
 
     def __call__(self) -> list[Group]:
+        groups = self.sample()
+        self.learn(groups)
+        return groups
+
+    def sample(self) -> list[Group]:
+        """Play the episodes of the next step."""
         self.step += 1
         jobs = [
             EpisodeSpec(task=task, seed=self.step * len(self.tasks) + n, member=member)
@@ -90,14 +98,16 @@ class Step:
             for member in range(SIBLINGS)
         ]
         episodes = self.rollout.run(jobs)
-        groups = [
+        return [
             Group(id=str(n), episodes=tuple(episodes[n * SIBLINGS : (n + 1) * SIBLINGS]))
             for n in range(len(self.tasks))
         ]
+
+    def learn(self, groups: Sequence[Group]) -> None:
+        """Make one update of every policy."""
         samples = self.credit.assign(groups)
         for policy, learner in self.learners.items():
             learner.update([s for s in samples if s.turn.policy == policy], step=self.step)
-        return groups
 
 
 def questions(count: int = PROMPTS) -> list[str]:
@@ -118,7 +128,7 @@ def new_step(prompts: int = PROMPTS) -> tuple[Step, PreTrainedModel]:
     tokenizer = build_tokenizer([])
     model = build_model(len(tokenizer), seed=0, intermediate=352)
     renderer = ChatRenderer(tokenizer, where="bench")
-    return Step({"solver": model}, renderer, prompts=prompts), model
+    return Step({"solver": model}, renderer, asked=questions(prompts)), model
 
 
 def measure(rounds: int) -> list[Line]:

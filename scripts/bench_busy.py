@@ -107,9 +107,9 @@ def measured(sides: Sequence[Stepper], busy: int, rounds: int, steps: int) -> li
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Keep some processes busy in the context."""
-    command = [sys.executable, "-c", "while True: pass"]
-    processes = [subprocess.Popen(command) for _ in range(count)]
+    """Keep some processes busy in the context. They end if this process is killed."""
+    code = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(count)]
     try:
         yield
     finally:

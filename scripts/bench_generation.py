@@ -2,8 +2,7 @@
 
 Kuhn poker, tic-tac-toe and the quickstart are played once by their tiny policy; the recorded
 requests are then answered again and again. The fourth case are conversations of four turns. Both
-ways sample the same tokens. `--model` adds a model of another size, asked with fewer of the same
-requests.
+ways sample the same tokens. `--model` adds a larger model, which plays fewer games.
 
 Usage: python scripts/bench_generation.py [--cases kuhn ...] [--model FOLDER] [--rounds 5]
            [--json FILE] [key=value ...]
@@ -26,6 +25,7 @@ from selfplay.config import compose
 from selfplay.engines import policy_batch
 from selfplay.engines.decoding import DecodingRows
 from selfplay.engines.greedy_answers import GreedyAnswers
+from selfplay.engines.prefix_cache import PrefixCache
 from selfplay.engines.prompt_parts import PromptPart
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.experiment.experiment import Experiment
@@ -36,8 +36,11 @@ PLAYED = {"kuhn": "tiny/kuhn", "tic-tac-toe": "tiny/tic_tac_toe", "quickstart": 
 CASES = (*PLAYED, "conversation")
 TURNS, NEW, MESSAGE, SYSTEM = 4, 32, 32, 96
 """Turns of a conversation; tokens of an answer, a message and the common rules."""
-FEWER = 0.1
-"""Fraction of the prompts with which `--model` is asked."""
+LARGER = {
+    "kuhn": ["sampler.group_size=16"],
+    "tic-tac-toe": ["curriculum.batch=1", "sampler.group_size=8"],
+}
+"""Games of `--model`, with settings that make a step smaller."""
 
 
 class SeparateRows(DecodingRows):
@@ -57,9 +60,8 @@ def undivided(prompts: Sequence[tuple[int, ...]], known: Sequence[int]) -> list[
 def request_by_request(engine: TransformersEngine) -> Iterator[None]:
     """Let the engine share nothing but the prefill of equal prompts of one batch."""
     (batch,) = engine._batches.values()
-    kept, batch.prefix_tokens, shared = batch.prefix_tokens, 0, batch.rows
-    batch.rows = SeparateRows(shared.end_ids)
-    batch.forget()
+    kept, shared = batch.prefixes, batch.rows
+    batch.prefixes, batch.rows = PrefixCache(0), SeparateRows(shared.end_ids)
     try:
         with (
             mock.patch.object(policy_batch, "prompt_parts", undivided),
@@ -67,7 +69,7 @@ def request_by_request(engine: TransformersEngine) -> Iterator[None]:
         ):
             yield
     finally:
-        batch.prefix_tokens, batch.rows = kept, shared
+        batch.prefixes, batch.rows = kept, shared
 
 
 @dataclass
@@ -98,18 +100,28 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="folder of another model, such as one of 135 M")
     parser.add_argument("--rounds", type=int, default=5)
     options, overrides = parser.parse_known_args()
-    other = None
     if options.model is None:
         print("a larger model: left out; --model FOLDER measures it", file=sys.stderr)
-    else:
-        other = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
     lines = []
     for name in options.cases:
         case = conversation() if name == "conversation" else recorded(name, overrides)
         lines += measured(case, options.rounds)
-        if other is not None:
-            lines += measured(fewer(case, other), max(1, options.rounds // 2))
+        if options.model is not None:
+            if larger := of_model(name, options.model):
+                lines += measured(larger, max(1, options.rounds // 2))
+            else:
+                print(f"{name}: an untrained model has no valid step of it", file=sys.stderr)
     show(lines, options.json)
+
+
+def of_model(name: str, folder: Path) -> GenerationCase | None:
+    """Return the case for another model; None where it cannot play."""
+    if name == "conversation":
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        return conversation(model, tasks=1)
+    if name not in LARGER:
+        return None
+    return recorded(name, [*LARGER[name], "policy=huggingface", f"policy.model={folder}"])
 
 
 def recorded(name: str, overrides: Sequence[str]) -> GenerationCase:
@@ -138,10 +150,11 @@ def recorded(name: str, overrides: Sequence[str]) -> GenerationCase:
     return GenerationCase(name, policy.model, policy.renderer.end_ids, waves)
 
 
-def conversation(tasks: int = 16, siblings: int = 4) -> GenerationCase:
+def conversation(
+    model: PreTrainedModel | None = None, *, tasks: int = 16, siblings: int = 4
+) -> GenerationCase:
     """Conversations of four turns: equal rules, a task for each four of them, own answers."""
-    vocabulary = len(build_tokenizer([]))
-    model = build_model(vocabulary, seed=0, intermediate=352)
+    model = model or build_model(len(build_tokenizer([])), seed=0, intermediate=352)
     rng, engine = Random(0), TransformersEngine()
     engine.serve("base", model, [])
 
@@ -164,20 +177,6 @@ def conversation(tasks: int = 16, siblings: int = 4) -> GenerationCase:
             for n, prompt in enumerate(prompts, first)
         ]
     return GenerationCase("conversation", model, [], waves)
-
-
-def fewer(case: GenerationCase, model: PreTrainedModel) -> GenerationCase:
-    """The same case for another model, with a part of the distinct prompts.
-
-    A conversation is continued by the answers of the tiny model, so that its prompts still continue
-    each other, but not the answers of this model.
-    """
-    chosen: list[list[Request]] = []
-    for wave in case.waves:
-        prompts = list(dict.fromkeys(request.prompt_ids for request in wave))
-        kept = set(prompts[: max(1, round(len(prompts) * FEWER))])
-        chosen.append([request for request in wave if request.prompt_ids in kept])
-    return GenerationCase(case.name, model, case.end_ids, chosen)
 
 
 def measured(case: GenerationCase, rounds: int) -> list[Line]:

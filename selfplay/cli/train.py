@@ -228,7 +228,8 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     node = settings["warmstart"]
     source = node.get("demonstrations") or node.get("examples") or {}
     shown = source.get(TARGET, node[TARGET])
-    print(f"warm start: making demonstrations with {shown}", file=sys.stderr)
+    verb = "fine-tuning on examples of" if tunes(node) else "making demonstrations with"
+    print(f"warm start: {verb} {shown}", file=sys.stderr)
     bases: dict[str | None, None] = {None: None}
     if tunes(node):
         population = build(settings["population"], where="population")

@@ -142,7 +142,7 @@ class DecodingRows:
 
         The tokens before the latest one are those of the row.
         """
-        return self.row * (int(self.inputs.max()) + 1) + self.inputs
+        return (self.row << 32) + self.inputs
 
     def regroup(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Give each distinct history one row of the cache; no completion may have ended.
@@ -169,12 +169,14 @@ class DecodingRows:
 
         A completion in flight during a change of weights is left out.
         """
-        found = {}
-        for index in self.ended.nonzero()[:, 0].tolist():
-            row = int(self.row[index])
+        done = self.ended.nonzero()[:, 0]
+        states = (self.row, self.count, self.tokens)
+        found: dict[int, tuple[int, ...]] = {}
+        for index, row, count, tokens in zip(
+            done.tolist(), *(state[done].tolist() for state in states), strict=True
+        ):
             if row not in found and not self.stamped[index]:
-                drawn = self.tokens[index, : int(self.count[index]) - 1].tolist()
-                found[row] = (*self.requests[index].prompt_ids, *drawn)
+                found[row] = (*self.requests[index].prompt_ids, *tokens[: count - 1])
         return found
 
     def stamp(self, version: int) -> None:
@@ -196,11 +198,12 @@ class DecodingRows:
         `version` sampled the tokens since the last `stamp`.
         """
         done = self.ended.nonzero()[:, 0]
-        tokens, logprobs = self.tokens[done].tolist(), self.logprobs[done].tolist()
+        states = (self.count, self.tokens, self.logprobs)
         completions = []
-        for number, index in enumerate(done.tolist()):
-            count = int(self.count[index])
-            ids = tuple(tokens[number][:count])
+        for index, count, tokens, logprobs in zip(
+            done.tolist(), *(state[done].tolist() for state in states), strict=True
+        ):
+            ids = tuple(tokens[:count])
             spans = self._spans(index, version)
             matcher = self.matchers.pop(self.requests[index].id, None)
             stopped = ids[-1] in self.end_ids or (matcher is not None and bool(matcher.found))
@@ -208,7 +211,7 @@ class DecodingRows:
                 Completion(
                     id=self.requests[index].id,
                     completion_ids=ids,
-                    logprobs=tuple(logprobs[number][:count]),
+                    logprobs=tuple(logprobs[:count]),
                     stop_reason=StopReason.STOP if stopped else StopReason.LENGTH,
                     version=spans[0][0],
                     versions=spans if len(spans) > 1 else (),

@@ -65,11 +65,16 @@ class PolicyBatch:
     def release(self) -> None:
         """Free the memory of all keys and values; no request may be in flight."""
         self.cache = SlotCache(self.layers, self.device)
+        self.sleep()
+
+    def sleep(self) -> None:
+        """Free the memory of what earlier requests left for later ones."""
+        self.prefixes = PrefixCache(self.prefix_tokens)
         self.forget()
 
     def forget(self) -> None:
         """Drop what earlier requests left for later ones."""
-        self.prefixes = PrefixCache(self.prefix_tokens)
+        self.prefixes.clear()
         self.greedy.forget()
         self._weights = _weights(self.model)
 
@@ -118,6 +123,7 @@ class PolicyBatch:
                 room -= 1
         if not siblings:
             return
+        self._regroup()
         prompts = sorted(siblings)
         rows = self.cache.extend(len(prompts), longest)
         known = self.prefixes.load(self.cache, rows.tolist(), prompts)
@@ -174,11 +180,16 @@ class PolicyBatch:
 
     def _decode(self) -> None:
         """Compute the latest token of each distinct history, and sample the next ones."""
-        sources, inputs = self.rows.regroup()
-        self.cache.regroup(sources)
+        inputs = self._regroup()
         rows = torch.arange(len(inputs), device=self.device)
         logits = self._forward(rows, inputs[:, None], torch.ones_like(inputs))
         self.rows.draw(logits[self.rows.row.to(self.device)])
+
+    def _regroup(self) -> Tensor:
+        """Give each distinct history one row; return the rows' next input tokens [rows]."""
+        sources, inputs = self.rows.regroup()
+        self.cache.regroup(sources)
+        return inputs
 
     def _forward(self, rows: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         """Return the logits [R, vocabulary] after the last token of each row.

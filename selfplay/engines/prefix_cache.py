@@ -31,8 +31,8 @@ class PrefixCache:
     """A tree of token sequences with one policy's keys and values (RadixAttention, 2312.07104).
 
     `PolicyBatch` stores what its rows computed, and loads the beginnings of new prompts. All of it
-    belongs to one version of the weights; a new version needs a new cache. Where it is full, the
-    sequences that were not used for the longest time are evicted from their ends.
+    belongs to one version of the weights; a new version needs an empty cache. Where it is full,
+    the sequences that were not used for the longest time are evicted from their ends.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -46,6 +46,11 @@ class PrefixCache:
     def __len__(self) -> int:
         """Return the number of stored tokens."""
         return self._pool.size - len(self._pool.free)
+
+    def clear(self) -> None:
+        """Drop all tokens and keep the memory for others."""
+        self._root = PrefixNode(tokens=(), places=[])
+        self._pool.free = [*range(self._pool.size)]
 
     def load(
         self, cache: SlotCache, rows: Sequence[int], prompts: Sequence[tuple[int, ...]]

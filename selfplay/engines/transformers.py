@@ -101,7 +101,8 @@ class TransformersEngine(Engine):
 
     def sleep(self) -> None:
         """Free the memory of the keys and values that are kept for later requests."""
-        self.forget()
+        for batch in self._batches.values():
+            batch.sleep()
 
     def drain_metrics(self) -> Mapping[str, float]:
         """Return the numbers of tokens since the last call, summed over the policies.

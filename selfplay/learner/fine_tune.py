@@ -77,7 +77,8 @@ class FineTune:
         device: str = "auto",
     ) -> None:
         """Args:
-        examples: Demonstrations of an arena, or chats.
+        examples: Source of examples: demonstrations of an arena (an object with the method
+            `stream`), or chats (`ChatExamples`).
         roles: Name to role, for the prompts of demonstrations.
         seed: Seed of the order of the examples, and of a new adapter.
         steps: Optimizer steps.
@@ -96,6 +97,11 @@ class FineTune:
         """
         if min(steps, batch) < 1 or min(warmup, final) < 0:
             raise ValueError("steps and batch are at least 1, warmup and final at least 0")
+        if not hasattr(examples, "stream") and not hasattr(examples, "examples"):
+            raise ValueError(
+                f"examples: {str(examples)[:60]!r} is no source of examples; name a class with "
+                "_target_, such as selfplay.learner.chat_file.ChatFile"
+            )
         if until is not None and not until > 0:
             raise ValueError(f"until: {until} does not fit: a loss above 0, or null, is needed")
         rates = {"lr": lr, "weight_decay": weight_decay, "clip_norm": clip_norm}
@@ -106,8 +112,7 @@ class FineTune:
             where = "warmstart.lora"
             self.lora = call(Lora, check_arguments(Lora, lora, where=where), where=where)
             require_peft(where)
-        self.source: Any = examples
-        self.roles, self.seed = dict(roles or {}), seed
+        self.source, self.roles, self.seed = examples, dict(roles or {}), seed
         self.steps, self.batch, self.max_tokens = steps, batch, max_tokens
         self.lr, self.warmup, self.final = lr, warmup, final
         self.weight_decay, self.clip_norm = weight_decay, clip_norm

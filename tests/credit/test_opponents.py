@@ -19,7 +19,7 @@ from selfplay.credit.shaping import Overlong, Shaping
 from selfplay.sampler.dynamic import has_signal
 from selfplay.types import Group
 from tests.helpers.builders import advantages, episode, group, turn
-from tests.rollout.test_policy_pool import Guess, job, rollout
+from tests.helpers.guessing_game import Guess, job, rollout
 
 # Credit: player_0 is `base` and learns; player_1 is the frozen `old`.
 

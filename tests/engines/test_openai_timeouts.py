@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from selfplay.errors import RunError
-from tests.engines.test_openai import answers, engine, quick, request
+from tests.helpers.endpoint_engine import answers, engine, quick, request
 from tests.helpers.repository import ROOT
 
 __all__ = ["quick"]

@@ -176,3 +176,17 @@ def test_a_model_that_is_wrong_in_one_kind_of_pass_is_refused(kind: type[Any]) -
     engine(right)
     with pytest.raises(ConfigError, match="log-probabilities that change"):
         engine(kind(right.config).eval())
+
+
+def test_rows_of_completions_that_have_ended_are_filled_again(model: PreTrainedModel) -> None:
+    serves = endless(model, stride=1)
+    for number in range(60):
+        prompts = [(5, number, each) for each in range(8)]
+        requests = [each for n, p in enumerate(prompts) for each in ask(p, 1, n, max_tokens=1)]
+        assert len(answer(serves, requests)) == 8
+    assert serves._batches["p"].cache.slots == 8
+    # Others stay in flight meanwhile.
+    for number, request in enumerate(ask((9, 9), 4, first=100, max_tokens=40)):
+        serves.add(request)
+        assert answer(serves, ask((4, number), 1, max_tokens=1))
+    assert serves._batches["p"].cache.slots <= 10

@@ -11,8 +11,8 @@ from selfplay.learner.activation_checkpointing import recompute
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
 from tests.helpers.builders import llama
+from tests.helpers.gradients import close, gradient
 from tests.helpers.learner_processes import batch
-from tests.learner.test_learner import close, gradient
 
 OBJECTIVE = PolicyLoss(ratio="none", clip="none", entropy=0.1)
 

@@ -12,6 +12,8 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
+from selfplay.config.instantiate import build
+from selfplay.config.trust import TrustLimit, admit_config, limited
 from selfplay.errors import ConfigError
 from selfplay.learner import fine_tune
 from selfplay.learner.chat_file import ChatFile
@@ -145,7 +147,7 @@ def test_demonstrations_are_learned(base: Path, cache: Path) -> None:
     pairs = [("say yes", "yes"), ("say no", "no")]
     assert loss_of(base, pairs) > 3 and loss_of(place, pairs) < 0.05
     assert said[-1] == "warm start: 100% of 2 sampled answers are legal moves"
-    assert "fine-tuning" in said[0] and "step 120/120" in said[1]
+    assert "fine-tuning" in said[0] and "step 120/120" in said[-2]
     load_policy("base", model=str(place))
 
 
@@ -320,6 +322,7 @@ def test_a_warm_start_of_a_new_model_leaves_a_named_one_alone(base: Path) -> Non
         ({"steps": 0}, "steps and batch are at least 1"),
         ({"lr": float("nan")}, r"warmstart\.lr: nan does not fit"),
         ({"max_tokens": 0}, r"warmstart\.max_tokens: 0 does not fit"),
+        ({"examples": "chats.jsonl"}, "examples: 'chats.jsonl' is no source of examples"),
         ({"until": float("nan")}, "until: nan does not fit"),
         ({"seed": 2**64}, "a seed has at most 64 bits"),
         ({"lora": {"rang": 2}}, r"warmstart\.lora\.rang: unknown key; did you mean 'rank'"),
@@ -335,6 +338,20 @@ def test_settings_that_cannot_be_are_one_line(
     with pytest.raises(ConfigError, match=complaint) as caught:
         warmstart.make(echo(**settings), base=str(base))
     assert "\n" not in str(caught.value) and not list(cache.glob("warmstart/*"))
+
+
+def test_a_run_folder_may_name_it(tmp_path: Path) -> None:
+    node = {
+        "_target_": "selfplay.learner.fine_tune.FineTune",
+        "examples": chats(tmp_path / "chats.jsonl", {"messages": CHAT}),
+    }
+    with limited(TrustLimit()):
+        admit_config({"warmstart": node})
+        assert warmstart.tunes(node) and isinstance(build(node), FineTune)
+    with limited(TrustLimit()), pytest.raises(ConfigError, match="is not trusted"):
+        build({"_target_": "selfplay.learner.fine_tune.Counter"})
+    with limited(TrustLimit()), pytest.raises(ConfigError, match="not a class for configs"):
+        build({"_target_": "selfplay.learner.fine_tune.load_with_renderer"})
 
 
 def test_a_base_or_an_example_that_does_not_fit_is_one_line(

@@ -12,7 +12,7 @@ from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
 from selfplay.types import Sample
 from tests.helpers.builders import llama, same, sample, weights
-from tests.learner.test_learner import REINFORCE, close, gradient, logprobs, on_policy, samples
+from tests.helpers.gradients import REINFORCE, close, gradient, logprobs, on_policy, samples
 
 
 def test_the_ema_follows_the_policy_and_is_kept_in_a_checkpoint() -> None:

@@ -12,7 +12,7 @@ from selfplay.errors import DivergedError
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Correction, PolicyLoss, correct
 from tests.helpers.builders import llama, sample
-from tests.learner.test_learner import close, gradient, on_policy, samples
+from tests.helpers.gradients import close, gradient, on_policy, samples
 
 
 def corrected(mode: Correction, ratios: list[float], advantage: Any = 2.0, **fields: Any) -> Any:

@@ -4,7 +4,7 @@ import pytest
 
 from selfplay.plan.simulate import simulate
 from tests.helpers.model_shapes import QWEN_7B, QWEN_32B
-from tests.plan.test_step_time import cluster, predicted, workload
+from tests.helpers.plan_workload import cluster, predicted, workload
 
 
 def test_every_episode_is_learned_from_once_or_is_still_there() -> None:

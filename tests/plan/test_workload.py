@@ -8,7 +8,7 @@ from selfplay.config import compose
 from selfplay.config.instantiate import build
 from selfplay.plan.workload import Assumptions, Workload, of_config
 from selfplay.sampler.tree import GoOn, Tree
-from tests.sampler.test_branching import sampled
+from tests.helpers.walks import sampled
 
 STAGES = 4
 

@@ -13,7 +13,7 @@ from selfplay.rollout.rollout import AgentSpec, Rollout
 from selfplay.types import Episode, StopReason
 from tests.helpers.chat_templates import QWEN3_THINKING
 from tests.helpers.engine_requests import serving
-from tests.rollout.test_rollout import Talk, job
+from tests.helpers.talk import Talk, job
 
 DROPS_WHAT_WAS_SAID = (
     "{% for m in messages %}{% if m['role'] != 'assistant' or loop.last %}"

@@ -1,74 +1,22 @@
 """Seating: agents played by policies that are not their role's own, and who learns from what."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
-from selfplay.arena import Arena
 from selfplay.engines.scripted import Scripted, ScriptedEngine, constant
 from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.policy_pool import PolicyPool
-from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.run.metrics import of_episodes
-from selfplay.types import Action, Episode, Message, Observation, Task
+from selfplay.types import Episode, Observation, Task
 from tests.helpers.builders import episode, turn
-
-
-class Guess(Arena):
-    """Both players speak at once; who says `a` is paid 1, the other loses 1; two rounds."""
-
-    name = "guess_v0"
-    roles = {"player": 2}
-
-    def setup(self, task: Task, rng: Random) -> None:
-        self.left = 2
-
-    def acting(self) -> Sequence[str]:
-        return self.possible_agents
-
-    def view(self, agent: str) -> Observation:
-        return Observation(text="?", fields={"legal": ["a", "b"]})
-
-    def advance(self, actions: Mapping[str, Action | None]) -> None:
-        for agent, action in actions.items():
-            self.pay(agent, 1.0 if action == "a" else -1.0)
-        self.left -= 1
-        if not self.left:
-            self.finish()
-
-
-class Words(ByteRenderer):
-    """Bytes, with a mark of whose seam it is."""
-
-    def __init__(self, mark: int) -> None:
-        self.mark = mark
-
-    def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return (self.mark, *super().start(messages))
-
-
-def rollout(
-    learning: Sequence[str] | None = ("base", "rival"), arena: type[Arena] = Guess, **role: Any
-) -> Rollout:
-    engine = ScriptedEngine({"base": constant("a"), "rival": constant("b"), "old": constant("bb")})
-    seat = AgentSpec(role=Role(**role), policy="base", renderer=Words(1), max_tokens=1)
-    return Rollout(
-        arena=arena,
-        seats={"player": seat},
-        engines=dict.fromkeys(("base", "rival", "old"), engine),
-        renderers={"base": Words(1), "rival": Words(2), "old": Words(3)},
-        learning=learning,
-    )
-
-
-def job(**fields: Any) -> EpisodeSpec:
-    return EpisodeSpec(task=Task(id="t"), seed=0, **fields)
+from tests.helpers.guessing_game import Guess, job, rollout
 
 
 def test_a_seated_policy_keeps_the_roles_limits_and_takes_its_own_seam_and_engine() -> None:

@@ -2,13 +2,12 @@
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from selfplay.arena import Arena
 from selfplay.engines import Engine
 from selfplay.engines.scripted import ScriptedEngine, constant
 from selfplay.errors import ConfigError, StalledError
@@ -16,52 +15,13 @@ from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role, TaggedRole
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Action, Completion, Message, Observation, Request, Status, Task, to_json
-
-
-class Talk(Arena):
-    """`rounds` rounds: a alone, then b and c at once; a is paid 1 when b and c have spoken."""
-
-    name = "talk_v0"
-    roles = {"a": 1, "b": 2}
-
-    def setup(self, task: Task, rng: random.Random) -> None:
-        self.turn, self.rounds = 0, task.payload.get("rounds", 1)
-        self.fails = task.payload.get("fails", "")
-        if self.fails == "begin":
-            raise RuntimeError("no table\nin sight")
-        if task.payload.get("early"):
-            self.pay("b_0", 0.5)
-
-    def acting(self) -> Sequence[str]:
-        return ["a_0"] if self.turn % 2 == 0 else ["b_0", "b_1"]
-
-    def view(self, agent: str) -> Observation:
-        if self.fails == "view" and agent == "b_0":
-            raise RuntimeError("blind")
-        return Observation(text=f"{self.turn}")
-
-    def advance(self, actions: Mapping[str, Action | None]) -> None:
-        if self.fails == "advance":
-            raise ZeroDivisionError("oops")
-        if self.turn % 2:
-            self.pay("a_0", 1.0)
-            for agent in actions:
-                self.pay(agent, 0.1)
-                self.note(agent, seen=self.turn)
-        self.turn += 1
-        if self.turn == 2 * self.rounds:
-            self.measure(rounds=self.rounds)
-            self.finish()
+from tests.helpers.talk import Talk, job
 
 
 def rollout(engine: Any | None = None, role: Role | None = None, **settings: Any) -> Rollout:
     seat = AgentSpec(role=role or Role(), policy="p", renderer=ByteRenderer())
     engine = engine or ScriptedEngine({"p": constant("hi")})
     return Rollout(arena=Talk, seats={"a": seat, "b": seat}, engines={"p": engine}, **settings)
-
-
-def job(seed: int = 0, **payload: Any) -> EpisodeSpec:
-    return EpisodeSpec(task=Task(id="t", payload=payload), seed=seed)
 
 
 def test_rewards_belong_to_the_turn_before_them() -> None:

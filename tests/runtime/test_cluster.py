@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.command_process import LONGEST, SMOKE, finished, metrics
-from tests.runtime.test_cluster_health import kill, started
-from tests.runtime.test_rollout_worker_runs import Command, assert_alike, none_left, step, wait
+from tests.helpers.ray_command import Command, assert_alike, none_left, step, wait
+from tests.helpers.ray_processes import kill, started
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

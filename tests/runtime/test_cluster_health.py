@@ -25,6 +25,7 @@ from selfplay.runtime.ray import RayRuntime
 from tests.helpers.builders import save_tiny
 from tests.helpers.command_process import LONGEST
 from tests.helpers.fault_injection import jobs, settings
+from tests.helpers.ray_processes import kill
 
 ray = pytest.importorskip("ray")
 
@@ -52,24 +53,6 @@ def a_ray() -> Iterator[None]:
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
-
-
-def started(parent: int) -> Iterator[tuple[int, str]]:
-    """Return the child processes of a process, by number and program."""
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            whose = (place / "stat").read_text().rpartition(")")[2].split()[1]
-            program = (place / "cmdline").read_bytes().split(b"\0")[0].decode()
-        except OSError:  # it has ended
-            continue
-        if int(whose) == parent:
-            yield int(place.name), Path(program).name
-
-
-def kill(name: str, parent: int, signal_: int = signal.SIGKILL) -> None:
-    """Kill or stop a process of Ray."""
-    (found,) = (number for number, program in started(parent) if program == name)
-    os.kill(found, signal_)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.command_process import SMOKE, finished, metrics
-from tests.runtime.test_rollout_worker_runs import Command, assert_alike, step, wait
+from tests.helpers.ray_command import Command, assert_alike, step, wait
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

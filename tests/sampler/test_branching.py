@@ -1,93 +1,17 @@
 """Branching: where, how often, and what is left of the budget."""
 
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from selfplay.arena import Arena
 from selfplay.credit.arpo import ARPO
-from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.sampler.tree import Branch
-from selfplay.types import Action, Completion, Episode, Group, Observation, Status, Task
-from tests.sampler.test_independent_and_dynamic import Listed
-
-
-class Walk(Arena):
-    """Up to `steps` steps of one walker; "stop" ends it, "break" breaks it."""
-
-    name = "walk_v0"
-    roles = {"walker": 1}
-
-    def __init__(self, steps: int = 4) -> None:
-        super().__init__()
-        self.steps = steps
-
-    def setup(self, task: Task, rng: random.Random) -> None:
-        self.gone = 0
-
-    def acting(self) -> Sequence[str]:
-        return ["walker_0"]
-
-    def view(self, agent: str) -> Observation:
-        return Observation(text=f"{self.gone}")
-
-    def advance(self, actions: Mapping[str, Action | None]) -> None:
-        if actions["walker_0"] == "break":
-            raise RuntimeError("broken")
-        self.gone += 1
-        self.pay("walker_0", float(len(actions["walker_0"] or "")))
-        if self.gone == self.steps or actions["walker_0"] == "stop":
-            self.finish()
-
-
-class Words(ScriptedEngine):
-    """Says what it is told to; `nats` by the step that is seen is what each token costs."""
-
-    def __init__(self, words: Sequence[str], nats: Mapping[str, float] | None = None) -> None:
-        super().__init__({"p": lambda agent, seen, rng: rng.choice(list(words))})
-        self.nats, self.seen = nats or {}, dict[int, str]()
-
-    def add(self, request: Any) -> None:
-        self.seen[request.id] = request.observation.text
-        super().add(request)
-
-    def step(self) -> list[Completion]:
-        return [
-            Completion(
-                id=done.id,
-                completion_ids=done.completion_ids,
-                logprobs=(-self.nats.get(self.seen[done.id], 0.0),) * len(done.completion_ids),
-                stop_reason=done.stop_reason,
-                text=done.text,
-            )
-            for done in super().step()
-        ]
-
-
-def sampled(
-    sampler: Any,
-    *,
-    words: Sequence[str] = ("a", "bb", "ccc"),
-    nats: Mapping[str, float] | None = None,
-    steps: int = 4,
-    seed: int = 0,
-) -> list[Group]:
-    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
-    engine = Words(words, nats)
-    rollout = Rollout(arena=lambda: Walk(steps), seats={"walker": seat}, engines={"p": engine})
-    curriculum = Listed()
-    groups: list[Group] = sampler.sample(curriculum, rollout.run, step=3, seed=seed)
-    assert curriculum.told == [(3, [group.id for group in groups])]
-    return groups
-
-
-def forks(group: Group) -> list[tuple[int | None, int]]:
-    return [(episode.branch_of, episode.shared_turns) for episode in group.episodes]
+from selfplay.types import Completion, Episode, Status, Task
+from tests.helpers.walks import Listed, Walk, Words, forks, sampled
 
 
 def test_a_group_has_its_size_and_branches_share_their_stems() -> None:

@@ -1,45 +1,18 @@
 """Samplers: siblings, seeds, and groups without signal."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from selfplay.config.instantiate import build
 from selfplay.credit.dr_grpo import DrGRPO
-from selfplay.curriculum import Curriculum
 from selfplay.errors import CollapsedError
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.sampler.dynamic import Dynamic, has_signal
 from selfplay.sampler.independent import Independent
-from selfplay.types import Episode, Group, Status, Task
+from selfplay.types import Episode, Status
 from tests.helpers.builders import advantages, episode, group, turn
-
-
-class Listed(Curriculum):
-    """A curriculum that asks for two fresh tasks a round and remembers what it is told."""
-
-    def __init__(self, *, is_ready: bool = True) -> None:
-        self.told: list[tuple[int, list[str]]] = []
-        self.is_ready = is_ready
-
-    def tasks(self, step: int, attempt: int = 0) -> list[Task]:
-        return [Task(id=f"{step}-{attempt}-{number}") for number in range(2)]
-
-    def observe(self, groups: Sequence[Group], step: int) -> None:
-        self.told.append((step, [group.id for group in groups]))
-
-    def ready(self) -> bool:
-        return self.is_ready
-
-    def metrics(self) -> dict[str, float]:
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+from tests.helpers.walks import Listed
 
 
 def playing(

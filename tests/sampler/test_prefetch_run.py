@@ -95,7 +95,7 @@ def resumed(run: Run, composed: dict[str, Any]) -> None:
 
 def told(run: Run) -> list[dict[str, Any]]:
     """The metrics but for what depends on who was faster."""
-    hasty = ("staleness", "seconds")
+    hasty = ("staleness", "seconds", "engine/")
     return [
         {k: v for k, v in line.items() if not any(h in k for h in hasty)}
         for line in metrics(run.folder)

@@ -10,7 +10,7 @@ from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.sampler.resample import Resample
 from selfplay.types import Episode, Group, Status
 from tests.helpers.builders import episode, turn
-from tests.sampler.test_independent_and_dynamic import Listed
+from tests.helpers.walks import Listed
 
 
 def sampled(sampler: Resample, make: Callable[[int], Episode], *, seed: int = 0) -> list[Group]:

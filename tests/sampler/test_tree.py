@@ -7,7 +7,7 @@ import pytest
 from selfplay.credit.at_grpo import ATGRPO
 from selfplay.sampler.tree import Tree
 from selfplay.types import Episode, Group
-from tests.sampler.test_branching import forks, sampled
+from tests.helpers.walks import forks, sampled
 
 
 def total(episode: Episode) -> float:

@@ -1,6 +1,5 @@
 """The time line of a memory bank: what the record says is what the arena's bank came to."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,50 +7,16 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from arenas.memory.arena import MANAGER, Memory, raw_env
-from selfplay.types import Episode, Task
+from arenas.memory.arena import MANAGER
+from selfplay.types import Task
 from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.memory_bank import time_line
 from selfplay.viewer.server import application
 from tests.helpers.builders import episode as made
 from tests.helpers.builders import turn
+from tests.helpers.memory_episode import FACTS, PAYLOAD, played
 from tests.helpers.recorded_run import HOSTILE
 from tests.helpers.viewer_run import five_episodes, write
-
-FACTS = [
-    {"text": text, "speaker": "Ann", "time": f"day {n}"}
-    for n, text in enumerate(("one", "two", "three", "four", "five", "six", "seven"))
-]
-PAYLOAD = {
-    "earlier": FACTS[:1],
-    "facts": FACTS[1:],
-    "questions": [{"question": "what?", "answer": "six"}],
-}
-SAID = (
-    '{"event": "ADD"}',
-    '{"memory": [{"event": "UPDATE", "id": "0", "text": "one and three"}, {"event": "ADD", '
-    '"text": "else"}]}',
-    '{"event": "DELETE", "id": "1"}',
-    '{"event": "DELETE", "id": "1"}',
-    '{"memory": [{"event": "NONE"}]}',
-    '{"event": "UPDATE", "id": "0"}',
-)
-
-
-def played() -> tuple[Episode, Memory]:
-    """A dialogue with every kind of operation, and one that is refused."""
-    arena = raw_env(most_operations=2)
-    task = Task(id="t", payload=PAYLOAD)
-    arena.begin(task, seed=0)
-    turns = []
-    for action in SAID:
-        arena.play_stage({MANAGER: action})
-        turns.append(turn(MANAGER, action=action, info=dict(arena.notes[MANAGER])))
-    answer = json.dumps({"answer": "six", "memories": ["0", "0", "77"]})
-    arena.play_stage({"answer_agent_0": answer})
-    notes = dict(arena.notes["answer_agent_0"])
-    turns.append(turn("answer_agent_0", action=answer, info=notes))
-    return made(*turns, task=task), arena
 
 
 def test_the_time_line_is_the_banks_own_journal() -> None:

@@ -14,10 +14,10 @@ import uvicorn
 from selfplay.experiment.human_play import table
 from selfplay.viewer.play_pages import PlayPages, PlaySession, application
 from tests.helpers.browser import Browser, Tab, browser
+from tests.helpers.memory_episode import played
 from tests.helpers.recorded_run import HOSTILE, make_run
+from tests.helpers.saved_tasks import ladder, saved
 from tests.helpers.viewer_run import episode, served, write
-from tests.viewer.test_memory_bank import played
-from tests.viewer.test_task_pages import ladder, saved
 
 pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="needs the browser chromium")
 PHONE = 360

@@ -223,7 +223,12 @@ def result(run: Path, scores: Scores, params: Mapping[str, Any]) -> Result:
 
 def _over(draws: Draws, name: str) -> Callable[..., Estimate]:
     """Return a function that estimates a mean over windows under this name."""
-    return lambda values, **more: replace(draws.mean(name, values, **more), unit="window")
+
+    def estimate(values: np.ndarray, **more: Any) -> Estimate:
+        found = draws.mean(name, values, **more)
+        return replace(found, unit="window", notes=found.notes.replace(draws.unit, "window"))
+
+    return estimate
 
 
 def from_options(options: argparse.Namespace) -> Result:

@@ -11,7 +11,7 @@ from selfplay.models.renderer import ByteRenderer
 from selfplay.rewards import mean
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Group, Observation, Task
-from tests.arenas.memory.test_memory import ADD, NOOP, asked, begun, manage, said
+from tests.helpers.dialogues import ADD, NOOP, asked, begun, manage, said
 
 
 def test_the_best_manager_serves_a_reader_perfectly_and_others_do_not() -> None:

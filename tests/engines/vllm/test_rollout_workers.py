@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.command_process import SMOKE, metrics
-from tests.runtime.test_rollout_worker_runs import Command, assert_alike, step, wait
+from tests.helpers.ray_command import Command, assert_alike, step, wait
 
 pytestmark = pytest.mark.vllm
 

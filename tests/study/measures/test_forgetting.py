@@ -93,6 +93,14 @@ def test_the_change_is_paired_by_window() -> None:
     assert row["perplexity"] == pytest.approx(math.exp(-last.value)) and row["step"] == 40
 
 
+def test_no_change_is_the_same_in_every_window() -> None:
+    before = np.linspace(-8.0, -2.0, 12)
+    found = result(Path("runs/made"), {"base": {0: before, 1: before}}, {"text": "made"})
+    change = found.estimates[-1]
+    assert (change.low, change.value, change.high) == (0.0, 0.0, 0.0)
+    assert "the same in every window" in change.notes
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("text") / "held_out.txt"
