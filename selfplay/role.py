@@ -44,6 +44,7 @@ class Role:
 
     template: ClassVar[str] = "{{ text }}"
     system: ClassVar[str] = ""
+    skip_thinking: bool = False
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from random import Random
+from typing import Literal, get_args
 
 from selfplay.arena import Arena
 from selfplay.errors import ConfigError, SelfplayError, one_line
@@ -25,6 +26,9 @@ from selfplay.types import Demonstration, Observation, role_of
 Report = Callable[[str], None]
 Visit = tuple[str, Observation]
 """(role, observation) of one agent at one stage."""
+
+Names = Literal["number", "text"]
+"""Kind of the names of situations."""
 
 SECONDS = 5.0
 """Seconds between two lines of progress."""
@@ -61,6 +65,7 @@ class RandomPlay:
         hands: int = 1000,
         named_first: float = 0.5,
         named_last: float = 0.06,
+        names: Names = "number",
         first: float = 0.6,
         most: int = 256,
         shown: int = 3000,
@@ -75,6 +80,8 @@ class RandomPlay:
         named_first: Fraction of demonstrations that name their situation in the first part.
         named_last: The same in the second part: about the fraction of answers that are illegal
             when self-play begins.
+        names: Name of a situation: its number, for a new model, or the text of its observation,
+            for a pretrained one, which copies text after a few examples.
         first: Fraction of the warm start after which the second part begins.
         most: Number of situations up to which all are shown, equally often. A situation is a role,
             an observation's text and its legal moves.
@@ -88,10 +95,13 @@ class RandomPlay:
         """
         if not 0 <= named_first < 1 or not 0 <= named_last < 1:
             raise ValueError("named_first and named_last lie in [0, 1)")
+        if names not in get_args(Names):
+            raise ValueError(f"names is number or text, not {names!r}")
         if min(hands, most, shown, longest, work) < 1:
             raise ValueError("hands, most, shown, longest and work must be at least 1")
         self.arena, self.messages = arena, list(messages)
         self.named_first, self.named_last, self.first = named_first, named_last, first
+        self.names = names
         self.hands, self.most, self.shown = hands, most, shown
         self.longest, self.work, self.asked_whole = longest, work, whole
         self._report: Report = lambda text: None
@@ -223,7 +233,7 @@ class RandomPlay:
             for number in rng.sample(range(len(self.situations)), len(self.situations)):
                 role, seen = self.situations[number]
                 named = rng.random() < share
-                completion = _name(number) if named else self.move(seen, lap + number, rng)
+                completion = self.name(number) if named else self.move(seen, lap + number, rng)
                 yield Demonstration(role=role, observation=seen, completion=completion)
 
     def move(self, seen: Observation, turn: int, rng: Random) -> str:
@@ -231,12 +241,16 @@ class RandomPlay:
         legal = self.legal(seen)
         return legal[turn % len(legal)]
 
+    def name(self, number: int) -> str:
+        """Return the name of a situation, by its index."""
+        return f"({number})" if self.names == "number" else self.situations[number][1].text
+
     def pieces(self) -> list[str]:
         """Return moves, messages, names if they are used, and the observations' texts if `whole`;
         each is one token."""
         moves = [move for _, seen in self.situations for move in self.legal(seen)]
         named = self.complete and max(self.named_first, self.named_last) > 0
-        names = [_name(number) for number in range(len(self.situations)) if named]
+        names = [self.name(number) for number in range(len(self.situations)) if named]
         texts = [seen.text for _, seen in self.situations if self.whole]
         return list(dict.fromkeys([*moves, *names, *texts]))
 
@@ -250,7 +264,3 @@ class RandomPlay:
         listed = [(role, seen) for role, seen in asked if seen.fields.get("legal")]
         chosen = Random(0).sample(listed, min(len(listed), max(QUESTIONS, self.most)))
         return [(role, seen, self.legal(seen)) for role, seen in chosen]
-
-
-def _name(number: int) -> str:
-    return f"({number})"

@@ -71,8 +71,9 @@ class Engine:
     def forget(self) -> None:
         """Drop what is kept of earlier requests only to answer later ones faster.
 
-        A step begins with it, so that a resumed run computes what it would have computed without
-        the interruption, to the last bit. Requests may be in flight.
+        A rollout begins with it, so that its results do not depend, to the last bit, on the
+        rollouts before it: a resumed run and a worker compute what one process would have computed
+        without an interruption. Requests may be in flight.
         """
 
     def sleep(self) -> None:

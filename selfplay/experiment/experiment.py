@@ -244,9 +244,8 @@ class Experiment:
         return {**self.learners, **{f"credit/{name}": each for name, each in modules.items()}}
 
     def begin_step(self, step: int) -> None:
-        """Seed torch's global generator (e.g. for dropout), and tell engine and league the step."""
+        """Seed the global generator of torch (e.g. for dropout), and tell the league the step."""
         torch.manual_seed(derive(self.seed, "step", step))
-        self.players.forget()
         if self.league is not None:
             self.league.begin_step(step, self.learning(step))
 

@@ -25,7 +25,7 @@ from selfplay.models.legal_answers import legal_answers
 from selfplay.models.lora import Lora, adapted, merge, require_peft
 from selfplay.models.policy import load_with_renderer
 from selfplay.models.renderer import ChatRenderer
-from selfplay.models.warmstart import DemonstrationStream, TrainingProgress
+from selfplay.models.warmstart import TrainingProgress
 from selfplay.rng import check_seed, derive
 from selfplay.role import Role
 from selfplay.types import Demonstration, Sample, Turn
@@ -61,7 +61,7 @@ class FineTune:
     def __init__(
         self,
         *,
-        examples: DemonstrationStream | ChatExamples,
+        examples: Any,
         roles: Mapping[str, Role] | None = None,
         seed: int = 0,
         steps: int = 50,

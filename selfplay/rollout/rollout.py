@@ -165,6 +165,8 @@ class Rollout:
         episodes: dict[int, Episode] = {}
         in_flight: _InFlight = {}
         engines = list({id(engine): engine for engine in self.engines.values()}.values())
+        for engine in engines:
+            engine.forget()
         upcoming = deque(enumerate(specs))
         places: dict[EpisodeRunner, int] = {}
         idle = 0

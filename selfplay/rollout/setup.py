@@ -160,11 +160,6 @@ class RolloutSetup(Components):
         for engine in self._distinct_engines():
             engine.close()
 
-    def forget(self) -> None:
-        """Let all engines drop what they keep of earlier requests."""
-        for engine in self._distinct_engines():
-            engine.forget()
-
     def _distinct_engines(self) -> list[Engine]:
         """Return the engines; one that serves several policies is listed once."""
         return list({id(engine): engine for engine in self._engines.values()}.values())

@@ -32,8 +32,8 @@ def test_a_terse_prompt_is_what_is_seen_and_nothing_else() -> None:
 def test_a_full_prompt_tells_the_rules_and_the_hand() -> None:
     role = Player(game="kuhn")
     first, second = said(role, seen("K", [])), said(role, seen("J", ["pass", "bet"]))
-    assert "Your card: K" in first and "You move first." in first and "pass or bet" in first
-    assert "Your card: J" in second and "pass, bet" in second
+    assert "You hold the king" in first and "You move first." in first and "pass or bet" in first
+    assert "You hold the jack" in second and "pass, bet" in second
     texts = {said(role, each.observation) for each in Kuhn().information_sets()}
     assert len(texts) == 12
 
