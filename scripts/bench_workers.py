@@ -64,7 +64,7 @@ def settings(model: Path) -> dict[str, Any]:
         "policy": {"model": str(model)},
         "opponents": {"script": SCRIPT},
         "roles": {"player": "script"},
-        "more": ["onlooker"],
+        "extra_policies": ["onlooker"],
     }
     rollout = {**config["rollout"], "max_live": LIVE}
     arena = {**config["arena"], "_target_": "bench_workers.Hand"}

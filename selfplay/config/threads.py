@@ -7,7 +7,7 @@ import os
 from math import ceil, inf
 from pathlib import Path
 
-SPIN_COUNT = 1_000
+SPIN_COUNT = 10_000
 """Number of rounds that a waiting thread spins before it sleeps; the default of libgomp is 300,000.
 docs/performance.md has the measurements."""
 SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")

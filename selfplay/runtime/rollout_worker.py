@@ -139,6 +139,10 @@ class UpdatableEngine(Engine):
     def release(self, policy: str) -> None:
         self._call(self.engine.release, policy)
 
+    def forget(self) -> None:
+        """Drop what the engine keeps of earlier requests."""
+        self._call(self.engine.forget)
+
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         self._call(self.engine.publish, policy, weights, version)
 

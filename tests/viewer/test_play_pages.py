@@ -113,6 +113,11 @@ def test_a_game_is_played_from_the_page_saved_and_shown_by_the_viewer(
         assert client.get("/run/games/games/none").status_code == 404
 
 
+def held(text: str) -> list[str]:
+    """The cards that players of Kuhn poker are told in a text."""
+    return re.findall(r"You hold the (\w+)", text)
+
+
 def test_a_seat_sees_its_own_alone_until_the_game_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,11 +131,11 @@ def test_a_seat_sees_its_own_alone_until_the_game_is_over(
             turn += 1
         episode = visitor.sitting.seen.episode
         assert episode is not None and pages
-        cards = {t.agent: re.findall("card: ([JQK])", str(t.messages))[0] for t in episode.turns}
+        cards = {t.agent: held(str(t.messages))[0] for t in episode.turns}
         for page in pages:
-            assert set(re.findall("card: ([JQK])", page)) == {cards["player_1"]}
+            assert set(held(page)) == {cards["player_1"]}
         whole = visitor.client.get("/record").text
-        assert set(re.findall("card: ([JQK])", whole)) == set(cards.values())
+        assert set(held(whole)) == set(cards.values())
 
 
 def test_a_move_counts_once_however_often_and_from_wherever_it_is_sent(visitor: Visitor) -> None:
