@@ -122,7 +122,7 @@ def trl(
     texts = prompts(name, tokenizer)
 
     class Metered(GRPOTrainer):  # type: ignore[misc]
-        """What a step does before its loss is the rollout; the rest is the update."""
+        """Time what a step does before its loss as the rollout, and the rest as the update."""
 
         def _prepare_inputs(self, generation_batch: Any) -> Any:
             with meter.phase("rollout"):
