@@ -7,12 +7,10 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError, nearest
+from selfplay.models.float32_head import SHORT
 
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
 """Value of `learner.precision`; auto: bfloat16 on a GPU, float32 elsewhere."""
-
-SHORT = (torch.bfloat16, torch.float16)
-"""Types in which a small optimizer step is lost by rounding."""
 
 
 def in_bfloat16(precision: Precision, model: PreTrainedModel) -> bool:

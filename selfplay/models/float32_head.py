@@ -11,7 +11,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 SHORT = (torch.bfloat16, torch.float16)
-"""Types whose logits are rounded too much."""
+"""Types of 16 bits, in which logits are rounded too much and small optimizer steps are lost."""
 
 
 class Float32Head(torch.nn.Linear):
