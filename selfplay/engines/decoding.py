@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from selfplay.engines.stop_strings import StopMatcher
-from selfplay.engines.truncation import truncate, truncates
+from selfplay.engines.truncation import truncate
 from selfplay.errors import DivergedError
 from selfplay.types import Completion, Request, StopReason, Versions
 
@@ -21,7 +21,7 @@ STATE = (
     "tokens",
     "logprobs",
     "uniforms",
-    "temperature",
+    "setting",
     "count",
     "allowed",
     "ended",
@@ -42,21 +42,23 @@ class DecodingRows:
         self.end_ids = frozenset(end_ids)
         self._end = torch.tensor(sorted(end_ids))
         # Per completion: its row of the cache; the next input token; the sampled tokens, padded;
-        # their log-probabilities in nats; one uniform number per token; the temperature, 0 for
-        # greedy sampling; the number of sampled tokens and its maximum; True after the last token.
+        # their log-probabilities in nats; one uniform number per token; the index of its sampling
+        # settings; the number of sampled tokens and its maximum; True after the last token.
         self.row = torch.zeros(0, dtype=torch.long)
         self.inputs = torch.zeros(0, dtype=torch.long)
         self.tokens = torch.zeros(0, 0, dtype=torch.long)
         self.logprobs = torch.zeros(0, 0)
         self.uniforms = torch.zeros(0, 0, dtype=torch.float64)
-        self.temperature = torch.zeros(0)
+        self.setting = torch.zeros(0, dtype=torch.long)
         self.count = torch.zeros(0, dtype=torch.long)
         self.allowed = torch.zeros(0, dtype=torch.long)
         self.ended = torch.zeros(0, dtype=torch.bool)
         self.stamped: list[Versions] = []
         """Per completion, versions of the tokens sampled before the last change of weights."""
-        self.truncates = False
-        """True if a request in flight samples from a truncated distribution."""
+        self.settings: dict[tuple[float, ...], int] = {}
+        """Index of the sampling settings: temperature (0: greedy), top_p, top_k, min_p."""
+        self.examples: list[Request] = []
+        """A request with each of the sampling settings."""
         self.matchers: dict[int, StopMatcher] = {}
         """Matcher by the id of its request, for requests with stop strings."""
 
@@ -70,8 +72,10 @@ class DecodingRows:
         for row, request in enumerate(requests):
             stream = np.random.Generator(np.random.Philox(request.seed))
             uniforms[row, : request.max_tokens] = stream.random(request.max_tokens)
+        if not self.requests:  # no completion refers to the earlier settings
+            self.settings, self.examples = {}, []
+        settings = [self._setting(request) for request in requests]
         self.requests += requests
-        self.truncates |= any(map(truncates, requests))
         self.matchers |= {each.id: StopMatcher(each) for each in requests if each.stop}
         self.stamped += [()] * len(requests)
         self.uniforms = self._appended(self.uniforms, torch.from_numpy(uniforms))
@@ -83,8 +87,15 @@ class DecodingRows:
         self.ended = self._appended(self.ended, torch.zeros(len(requests)))
         allowed = [request.max_tokens for request in requests]
         self.allowed = self._appended(self.allowed, torch.tensor(allowed))
-        temperature = [request.temperature for request in requests]
-        self.temperature = self._appended(self.temperature, torch.tensor(temperature))
+        self.setting = self._appended(self.setting, torch.tensor(settings))
+
+    def _setting(self, request: Request) -> int:
+        """Return the index of a request's sampling settings."""
+        key = (request.temperature, request.top_p, request.top_k, request.min_p)
+        if key not in self.settings:
+            self.settings[key] = len(self.examples)
+            self.examples.append(request)
+        return self.settings[key]
 
     @staticmethod
     def _appended(state: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -92,32 +103,38 @@ class DecodingRows:
             state = torch.nn.functional.pad(state, (0, new.shape[1] - state.shape[1]))
         return torch.cat([state, new.to(state)])
 
-    def draw(self, logits: torch.Tensor, first: int = 0) -> None:
+    def draw(self, logits: torch.Tensor, sources: torch.Tensor, first: int = 0) -> None:
         """Sample one token for every completion from index `first` on.
 
+        Each distribution, which is a row of logits with sampling settings, is computed once.
+
         Args:
-            logits: [completions, vocabulary] logits of these completions.
+            logits: [rows, vocabulary] logits of distinct histories.
+            sources: [completions] row of the logits of each of these completions.
             first: Index of the first of them.
 
         Raises DivergedError with the policy's name if the logits contain NaN or infinity.
         """
-        logits, rows = logits.float(), slice(first, None)
-        temperature, at = self.temperature[rows], self.count[rows].clone()
-        greedy = temperature == 0
-        scale = torch.where(greedy, 1.0, temperature).to(logits.device)
-        logprobs = (logits / scale[:, None]).log_softmax(-1)
-        if self.truncates:
-            logprobs = truncate(logprobs, logits, self.requests[first:])
-        index = torch.arange(len(logits))
+        rows, device = slice(first, None), logits.device
+        keys = sources.cpu() * len(self.examples) + self.setting[rows]
+        found, distribution = keys.unique(return_inverse=True)
+        examples = [self.examples[key] for key in (found % len(self.examples)).tolist()]
+        logits = logits[(found // len(self.examples)).to(device)].float()
+        temperature = torch.tensor([example.temperature for example in examples])
+        scale = torch.where(temperature == 0, 1.0, temperature).to(device)
+        logprobs = truncate((logits / scale[:, None]).log_softmax(-1), logits, examples)
+        at = self.count[rows].clone()
+        index = torch.arange(len(at))
         try:
-            drawn = inverse(logprobs.exp(), self.uniforms[rows][index, at])
+            drawn = inverse(logprobs.exp(), self.uniforms[rows][index, at], distribution)
         except FloatingPointError as error:
             raise DivergedError(
                 f"policy {self.requests[first].policy!r}: its weights give probabilities that are "
                 "not finite; resume from an earlier checkpoint with a lower learning rate"
             ) from error
-        chosen = torch.where(greedy, logits.argmax(-1).cpu(), drawn)
-        nats = logprobs.gather(1, chosen.to(logprobs.device)[:, None])[:, 0].cpu()
+        greedy = temperature[distribution] == 0
+        chosen = torch.where(greedy, logits.argmax(-1).cpu()[distribution], drawn)
+        nats = logprobs[distribution.to(device), chosen.to(device)].cpu()
         nats = torch.where(greedy, 0.0, nats)
         self.tokens[rows][index, at] = chosen
         self.logprobs[rows][index, at] = nats
@@ -220,22 +237,24 @@ class DecodingRows:
         kept = (~self.ended).nonzero()[:, 0]
         self.requests = [self.requests[index] for index in kept.tolist()]
         self.stamped = [self.stamped[index] for index in kept.tolist()]
-        self.truncates = self.truncates and any(map(truncates, self.requests))
         for name in STATE:
             setattr(self, name, getattr(self, name)[kept])
         return completions
 
 
-def inverse(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """Return one token per row: the inverse of its distribution function at a uniform number.
+def inverse(
+    chances: torch.Tensor, uniforms: torch.Tensor, distribution: torch.Tensor
+) -> torch.Tensor:
+    """Return [N] tokens: the inverse of a distribution function at each uniform number.
 
     Selects a block of tokens first, then a token of that block, because cumulative sums over a
     whole vocabulary are slow, and not deterministic on a GPU. A token of probability 0 is never
     selected.
 
     Args:
-        chances: [rows, vocabulary] probabilities.
-        uniforms: [rows] numbers from [0, 1).
+        chances: [rows, vocabulary] probabilities of each distribution.
+        uniforms: [N] numbers from [0, 1).
+        distribution: [N] row of `chances` for each number.
 
     Raises FloatingPointError for probabilities that are not finite.
     """
@@ -245,11 +264,12 @@ def inverse(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     ends = blocks.sum(-1, dtype=torch.float64).cpu().cumsum(-1)
     if not bool(ends[:, -1].isfinite().all()):
         raise FloatingPointError("probabilities that are not finite")
+    ends = ends[distribution]
     targets = _below(uniforms * ends[:, -1], ends[:, -1])
     block = torch.searchsorted(ends, targets[:, None], right=True)[:, 0]
-    index = torch.arange(len(ends))
-    starts = torch.nn.functional.pad(ends, (1, 0))[index, block]
-    inside = blocks[index.to(blocks.device), block.to(blocks.device)].double().cpu().cumsum(-1)
+    starts = torch.nn.functional.pad(ends, (1, 0))[torch.arange(len(ends)), block]
+    selected = blocks[distribution.to(blocks.device), block.to(blocks.device)]
+    inside = selected.double().cpu().cumsum(-1)
     rest = _below(targets - starts, inside[:, -1])
     return block * BLOCK + torch.searchsorted(inside, rest[:, None], right=True)[:, 0]
 

@@ -176,14 +176,14 @@ class PolicyBatch:
             [request for requests in asked for request in requests],
             own[torch.tensor(sources, device=own.device)].tolist(),
         )
-        self.rows.draw(logits[torch.tensor(sources, device=self.device)], first)
+        self.rows.draw(logits, torch.tensor(sources), first)
 
     def _decode(self) -> None:
         """Compute the latest token of each distinct history, and sample the next ones."""
         inputs = self._regroup()
         rows = torch.arange(len(inputs), device=self.device)
         logits = self._forward(rows, inputs[:, None], torch.ones_like(inputs))
-        self.rows.draw(logits[self.rows.row.to(self.device)])
+        self.rows.draw(logits, self.rows.row)
 
     def _regroup(self) -> Tensor:
         """Give each distinct history one row; return the rows' next input tokens [rows]."""

@@ -31,6 +31,8 @@ RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "weight_decay": (lambda x: 0 <= x <= LARGEST, "a finite number of at least 0"),
     "clip_norm": (lambda x: 0 < x <= LARGEST, "a finite number above 0"),
     "warmup_steps": (lambda x: x >= 0, "at least 0"),
+    "decay_steps": (lambda x: x >= 0, "at least 0"),
+    "final_lr": (lambda x: 0 <= x <= 1, "a fraction from 0 to 1"),
     "mini_batches": (lambda x: x >= 1, "at least 1"),
     "max_tokens": (lambda x: x >= 1, "at least 1"),
     "max_skipped": (lambda x: x >= 0, "at least 0"),
@@ -59,6 +61,8 @@ class Learner(BaseLearner):
         weight_decay: float = 0.0,
         clip_norm: float = 1.0,
         warmup_steps: int = 0,
+        decay_steps: int = 0,
+        final_lr: float = 0.1,
         mini_batches: int = 1,
         max_tokens: int = 16_384,
         precision: Precision = "auto",
@@ -72,11 +76,14 @@ class Learner(BaseLearner):
         model: Model that is trained in place.
         objective: Objective to maximise.
         reference: Frozen policy of the KL term.
-        lr: AdamW's learning rate, reached linearly in `warmup_steps` optimizer steps.
+        lr: AdamW's highest learning rate.
         betas: AdamW's decay rates.
         weight_decay: AdamW's weight decay.
         clip_norm: Largest gradient norm; finite, so that one bad batch has a bounded step.
-        warmup_steps: Optimizer steps until the full learning rate.
+        warmup_steps: Optimizer steps until the full learning rate, which is reached linearly.
+        decay_steps: Optimizer steps until the last learning rate, `final_lr` times `lr`; the rate
+            falls linearly from the first step on. 0: it does not fall.
+        final_lr: Last learning rate, as a fraction of `lr`.
         mini_batches: Optimizer steps per batch of samples.
         max_tokens: Tokens of one forward pass, padding included.
         precision: Type in which forward and backward passes compute: float32, bfloat16, or
@@ -100,11 +107,14 @@ class Learner(BaseLearner):
                 "which the second mini-batch no longer has; set mini_batches=1"
             )
         numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "clip_norm": clip_norm}
+        numbers["final_lr"] = final_lr
         counts = {"warmup_steps": warmup_steps, "mini_batches": mini_batches}
+        counts["decay_steps"] = decay_steps
         counts |= {"max_tokens": max_tokens, "max_skipped": max_skipped}
         check_learner_settings({**numbers, **counts}, where="learner")
         self.model, self.reference, self.objective = model, reference, objective
-        self.lr, self.clip_norm, self.warmup_steps = lr, clip_norm, warmup_steps
+        self.lr, self.warmup_steps, self.decay_steps = lr, warmup_steps, decay_steps
+        self.final_lr, self.clip_norm = final_lr, clip_norm
         self.mini_batches, self.max_tokens, self.seed = mini_batches, max_tokens, seed
         self.max_skipped, self.steps, self.skipped = max_skipped, 0, 0
         self.bfloat16 = in_bfloat16(precision, model)
@@ -199,11 +209,19 @@ class Learner(BaseLearner):
         if not math.isfinite(norm):  # the same number on all processes
             return metrics | self._skip(_complaint(f"the gradient norm is {norm}", step, samples))
         self.steps, self.skipped = self.steps + 1, 0
-        rate = self.lr * min(1.0, self.steps / max(self.warmup_steps, 1))
+        rate = self.rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         return {**metrics, "gradient_norm": norm, "lr": rate}
+
+    def rate(self) -> float:
+        """Return the learning rate of the present optimizer step, which `steps` counts from 1."""
+        warm = min(1.0, self.steps / max(self.warmup_steps, 1))
+        if not self.decay_steps:
+            return self.lr * warm
+        left = 1.0 - min(1.0, self.steps / self.decay_steps)
+        return self.lr * min(warm, self.final_lr + (1.0 - self.final_lr) * left)
 
     def _clip(self) -> float:
         """Bound the gradient. Returns the norm before, over all shards."""

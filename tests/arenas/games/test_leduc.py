@@ -207,12 +207,10 @@ def test_the_prompts() -> None:
         for style in ("terse", "full")
     )
     assert terse == "J raise call Q call"
-    assert full.splitlines()[-7:] == [
-        "Your card: J",
-        "The open card: Q",
-        "First round, both players in turn: raise, call",
-        "Second round: call",
-        "Chips in the pot: 3 and 3",
+    assert full.splitlines()[-5:] == [
         "",
+        "First round, both players in turn: raise, call.",
+        "The open card is a queen. Second round: call.",
         "Answer with one word: call or raise.",
+        "You hold a jack.",
     ]
