@@ -11,6 +11,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from selfplay.errors import ConfigError, SelfplayError, one_line
 from selfplay.sandbox.templates import bounded, check_template
+from selfplay.tools.toolbox import Toolbox, check_toolbox
 from selfplay.types import Action, InvalidAction, Message, Observation, well_formed
 
 Memory = Literal["conversation", "none"]
@@ -45,6 +46,7 @@ class Role:
     template: ClassVar[str] = "{{ text }}"
     system: ClassVar[str] = ""
     skip_thinking: bool = False
+    tools: Toolbox | None = None
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Role:
         system: str | None = None,
         memory: Memory = "none",
         skip_thinking: bool = False,
+        tools: Toolbox | None = None,
     ) -> None:
         """Args:
         template: Jinja source of the user message; None takes the class's own.
@@ -61,7 +64,12 @@ class Role:
             completions; "none" starts every turn from a fresh prompt.
         skip_thinking: True to parse only the text after the thinking, such as that after
             `</think>`, for models that think before they answer.
+        tools: Tools that the agents can call before they answer; None for no tools.
+
+        Raises ConfigError for tools that are no toolbox.
         """
+        check_toolbox(tools, where=type(self).__name__)
+        self.tools = tools
         self._template = type(self).template if template is None else template
         self._system = type(self).system if system is None else system
         self.memory: Memory = memory

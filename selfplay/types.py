@@ -17,7 +17,7 @@ Content: TypeAlias = str | list[dict[str, Any]]
 """Text, or the content parts of the Hugging Face chat format."""
 
 Message: TypeAlias = dict[str, Any]
-"""One chat message: {"role": "system" | "user" | "assistant", "content": Content}."""
+"""One chat message: {"role": "system" | "user" | "assistant" | "tool", "content": Content}."""
 
 Action: TypeAlias = str
 """An agent's move in an arena, as text. `None` stands for a completion that did not parse."""
@@ -143,6 +143,8 @@ class Demonstration:
     """Observation that the agent sees."""
     completion: str
     """Text to imitate."""
+    called: tuple[tuple[str, str], ...] = ()
+    """Earlier completions of the move that call a tool, each with the tool's result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,8 +227,28 @@ class Completion:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCall:
+    """One call of a tool in a completion, with the tool's answer.
+
+    The rollout makes it; records, metrics and pages read it, and a replay takes `result` from it.
+    """
+
+    name: str
+    """Name of the tool as the policy wrote it; "" if the call did not parse."""
+    arguments: str = "{}"
+    """Arguments by name as JSON; the raw text if the call did not parse."""
+    result: str = ""
+    """Text that the agent was shown."""
+    error: str = ""
+    """Name of the reason why the call failed; "" if it succeeded."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
     """One completion of one agent in an episode, with its pay.
+
+    An agent with tools makes a move by one or more turns of one stage: every completion that calls
+    tools is a turn, and the last turn has the action.
 
     The rollout makes it; credit methods read `reward`, and the learner reads ids, `logprobs` and
     `loss_mask`.
@@ -270,10 +292,20 @@ class Turn:
     other policies."""
     versions: Versions = ()
     """Versions of all tokens if the weights changed during the completion; else empty."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Tool calls of the completion with their results."""
+    final: bool = True
+    """True if the turn has the agent's action; False if the agent was asked again in the same
+    stage, with the results of its tool calls."""
 
     def spans(self) -> Versions:
         """Return the versions of all tokens."""
         return self.versions or ((self.version, len(self.completion_ids)),)
+
+    @property
+    def invalid(self) -> bool:
+        """True if the turn should have had an action and has none."""
+        return self.final and self.action is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -320,6 +352,10 @@ class Episode:
     def agents(self) -> tuple[str, ...]:
         """Return the agents that took a turn, in the order of their first turns."""
         return tuple(dict.fromkeys(turn.agent for turn in self.turns))
+
+    def moves(self) -> tuple[Turn, ...]:
+        """Return the turns with an action, valid or not: those that are no tool calls."""
+        return tuple(turn for turn in self.turns if turn.final)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,6 +35,7 @@ NAMED = (
     "selfplay.role",
     "selfplay.runtime",
     "selfplay.sampler",
+    "selfplay.tools",
     "selfplay.config.run_config",
     "selfplay.run.trackers",
     "selfplay.types",

@@ -65,7 +65,7 @@ class ATGRPO(StatelessCredit):
         turns = candidates(groups, self.returns)
         advantages = group_advantages(
             turns,
-            key=lambda c: (c.group.id, c.turn.agent, c.number, c.turn.prompt_ids),
+            key=lambda c: (c.group.id, c.turn.agent, c.move, c.turn.prompt_ids),
             advantage=self.scale,
         )
         return samples(turns, advantages)

@@ -12,12 +12,14 @@ def decisive(episode: Episode) -> list[Turn]:
     These are all turns if no move was played again. An arena that plays another arena again from
     some stage on notes of each turn its `attempt` and `place` (the stage of the other arena), and
     notes `advised` of a turn that was given advice. An advised turn is returned with the prompt of
-    the turn that it replaces, which does not contain the advice. Turns without these notes, such as
-    the adviser's, are left out.
+    the turn that it replaces, which does not contain the advice, and without its tool calls, whose
+    prompts contain it. The tool calls of other turns come before them. Turns without these notes,
+    such as the adviser's, are left out.
     """
     noted = [turn for turn in episode.turns if "attempt" in turn.info]
     if not noted:
         return [_plain(turn) for turn in episode.turns]
+    calls = _calls(episode)
     stages: dict[int, dict[int, dict[str, Turn]]] = defaultdict(lambda: defaultdict(dict))
     for turn in noted:
         stages[int(turn.info["place"])][int(turn.info["attempt"])][turn.agent] = turn
@@ -30,8 +32,19 @@ def decisive(episode: Episode) -> list[Turn]:
             if turn.info.get("advised"):
                 (*_, replaced) = (turns[agent] for turns in earlier if agent in turns)
                 turn = replace(turn, prompt_ids=replaced.prompt_ids)
+            else:
+                final += map(_plain, calls[agent, turn.stage])
             final.append(_plain(turn))
     return final
+
+
+def _calls(episode: Episode) -> dict[tuple[str, int], list[Turn]]:
+    """Return the turns of tool calls by agent and stage."""
+    found: dict[tuple[str, int], list[Turn]] = defaultdict(list)
+    for turn in episode.turns:
+        if not turn.final:
+            found[turn.agent, turn.stage].append(turn)
+    return found
 
 
 def _plain(turn: Turn) -> Turn:

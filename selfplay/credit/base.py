@@ -32,6 +32,9 @@ class CreditedTurn:
     """Index of the turn in its episode, from 0."""
     number: int
     """Index of the turn among this agent's turns, from 0."""
+    move: int
+    """Index of the move that the turn belongs to among this agent's moves, from 0: tool calls
+    belong to the move that they lead to."""
     turn: Turn
     """The turn itself."""
     first: Turn
@@ -88,6 +91,16 @@ def numbers(episode: Episode) -> list[int]:
     return numbers
 
 
+def moves(episode: Episode) -> list[int]:
+    """Return, for every turn, the index of its move among the moves of its agent."""
+    made: dict[str, int] = {}
+    found = []
+    for turn in episode.turns:
+        found.append(made.get(turn.agent, 0))
+        made[turn.agent] = found[-1] + turn.final
+    return found
+
+
 def learnable_turns(groups: Sequence[Group], returns: Returns) -> list[CreditedTurn]:
     """Return all trainable turns of all episodes that did not fail, in order, with their returns.
 
@@ -102,8 +115,10 @@ def learnable_turns(groups: Sequence[Group], returns: Returns) -> list[CreditedT
             first: dict[str, Turn] = {}
             for turn in episode.turns:
                 first.setdefault(turn.agent, turn)
-            rows = zip(episode.turns, numbers(episode), returns(episode), strict=True)
-            for place, (turn, number, value) in enumerate(rows):
+            rows = zip(
+                episode.turns, numbers(episode), moves(episode), returns(episode), strict=True
+            )
+            for place, (turn, number, move, value) in enumerate(rows):
                 if not turn.trainable:
                     continue
                 turns.append(
@@ -112,6 +127,7 @@ def learnable_turns(groups: Sequence[Group], returns: Returns) -> list[CreditedT
                         episode=index,
                         place=place,
                         number=number,
+                        move=move,
                         turn=turn,
                         first=first[turn.agent],
                         value=value,

@@ -16,7 +16,7 @@ class Counterfactual(StatelessCredit):
     This is the difference reward, which COMA (1705.08926) reads from a critic. All other recorded
     moves are kept; an agent that is asked for more moves than the record has makes the default. R
     is the mean pay of all agents (`returns: team`) or the acting agent's own pay, also of agents
-    without a turn. No siblings are needed. The cost is one replay per turn.
+    without a turn. No siblings are needed. The cost is one replay per move.
 
     In the last stage that an arena can have, nothing in the subtrahend depends on the action: the
     expected gradient is exactly that of the expected return. In earlier stages (and for an action
@@ -49,24 +49,24 @@ class Counterfactual(StatelessCredit):
         return {**metrics, "beyond_moves_share": fraction}
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Return advantages of all turns; 0 if the arena broke in a replay."""
+        """Return advantages of all turns, those of calls by their moves; 0 if a replay broke."""
         self.replayer.counts.clear()
         turns = learnable_turns(groups, own_return)
         firsts = {credited.trajectory[:2]: credited for credited in turns}
-        recorded = {episode: self._replayed(credited) for episode, credited in firsts.items()}
+        recorded = {episode: self._replayed(each) for episode, each in firsts.items()}
         advantages = [0.0] * len(turns)
+        moves = {(*credited.trajectory, credited.move): credited for credited in turns}
+        removed = {move: self._replayed(each, each.move) for move, each in moves.items()}
         for index, credited in enumerate(turns):
             earned = recorded[credited.trajectory[:2]]
-            without = self._replayed(credited, credited.number)
+            without = removed[*credited.trajectory, credited.move]
             if earned is not None and without is not None:
-                value = self._judged(earned, credited) - self._judged(without, credited)
-                advantages[index] = value
+                advantages[index] = self._judged(earned, credited) - self._judged(without, credited)
         return samples(turns, advantages)
 
     def _judged(self, paid: Mapping[str, float], credited: CreditedTurn) -> float:
-        if self.returns == "own":
-            return paid[credited.turn.agent]
-        return sum(paid.values()) / len(paid)
+        own = self.returns == "own"
+        return paid[credited.turn.agent] if own else sum(paid.values()) / len(paid)
 
     def _replayed(
         self, credited: CreditedTurn, without: int | None = None

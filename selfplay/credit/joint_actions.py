@@ -64,7 +64,7 @@ class CrossedReturns:
         some = next(iter(siblings.values()))
         agents = some.agents()
         for episode in siblings.values():
-            whole = tuple(turn.agent for turn in episode.turns) == agents
+            whole = tuple(turn.agent for turn in episode.moves()) == agents
             if not whole or any(turn.stage for turn in episode.turns):
                 raise self._several_stages(some)
         if len(siblings) ** len(agents) > self.most:
@@ -73,7 +73,7 @@ class CrossedReturns:
                 f"each group, and credit.most_joint_actions is {self.most}; lower "
                 "sampler.group_size, raise that limit or set credit.joint=aligned"
             )
-        moves = {i: {t.agent: t.action for t in e.turns} for i, e in siblings.items()}
+        moves = {i: {t.agent: t.action for t in e.moves()} for i, e in siblings.items()}
         known: dict[tuple[Action | None, ...], float | None] = {}
         returns: dict[tuple[str, int, str], list[float]] = {
             (group.id, index, agent): [] for index in siblings for agent in agents

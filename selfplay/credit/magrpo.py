@@ -19,7 +19,7 @@ class MAGRPO(StatelessCredit):
 
     r_t is the mean pay of all agents in stage t, with or without a turn (see `team_return`). If the
     sampler branches, R_{t+1} is the mean over the next stage's candidates, and the candidates of
-    one node are compared. Independent siblings are compared turn by turn.
+    one node are compared. Independent siblings are compared move by move.
 
     aligned: an agent's g-th action is played with the g-th action of the others, and one joint
     return credits them all. cross: all combinations are played, and an action's return is the mean
@@ -72,7 +72,7 @@ class MAGRPO(StatelessCredit):
             turns = self.crossed.judge(turns)
         advantages = group_advantages(
             turns,
-            key=lambda c: (c.group.id, c.turn.agent, c.number, c.node),
+            key=lambda c: (c.group.id, c.turn.agent, c.move, c.node),
             advantage=self.scale,
             absent=self.returns.absent,
         )

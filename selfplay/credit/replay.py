@@ -88,6 +88,6 @@ class MoveReplayer:
 def actions_of(episode: Episode) -> dict[str, list[Action | None]]:
     """Return each agent's actions in order."""
     actions: dict[str, list[Action | None]] = {}
-    for turn in episode.turns:
+    for turn in episode.moves():
         actions.setdefault(turn.agent, []).append(turn.action)
     return actions

@@ -143,6 +143,22 @@ class CosineLength(EachTurn):
         return cosine_length(len(turn.completion_ids), limit=self.limit, short=short, long=long)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ToolCost(EachTurn):
+    """Subtracts the cost of a turn's tool calls, so that policies call a tool only where it pays.
+
+    (OTC, 2504.14870, scales the reward of right answers by the number of calls instead.) The cost
+    is paid at the turn that calls; methods that sum an agent's rewards see it in the return.
+    """
+
+    cost: float
+    """Cost of a call, in reward."""
+
+    def reward(self, turn: Turn) -> float:
+        """Return the reward minus the cost of the turn's calls."""
+        return turn.reward - self.cost * len(turn.tool_calls)
+
+
 class Shaping:
     """Applies all shapers of a run, one after the other, to the trainable turns."""
 

@@ -75,6 +75,7 @@ def _of_group(group: Group, credited_turns: Sequence[CreditedTurn]) -> list[Cand
                 episode=leaf,
                 place=credited.place,
                 number=credited.number,
+                move=credited.move,
                 turn=credited.turn,
                 first=credited.first,
                 value=sum(share[each] * leaves[each].value for each in leaves),

@@ -20,7 +20,7 @@ from selfplay.credit import Credit
 from selfplay.credit.shaping import Shaping
 from selfplay.errors import ConfigError, RunError
 from selfplay.learner import checkpoint
-from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
+from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
 from selfplay.rollout.setup import Components
 from selfplay.run.formatting import number
 from selfplay.run.record_reader import Advantage, Recorded, episodes_of, recorded_steps
@@ -273,9 +273,7 @@ class RunReplayer:
         """Return a turn with only its role's notes; the arena adds rewards and its notes again."""
         if turn.role not in self.components.roles:
             raise ConfigError(f"the record has turns of role {turn.role!r}, the config has none")
-        return replace(
-            turn, reward=0.0, info=self.components.roles[turn.role].parse_completion(turn.text)[1]
-        )
+        return replace(turn, reward=0.0, info=notes_of(turn, self.components.roles[turn.role]))
 
     def _restore_tasks(self) -> int | None:
         """Restore the curriculum, which restores the services that the arena asks.

@@ -122,7 +122,7 @@ def _lines(title: str, episode: Episode) -> Iterator[str]:
     yield f"{title}: task {episode.task.id}, {len(turns)} turns, {episode.status.value}"
     for turn in turns[:MOST_SHOWN]:
         yield f"  {turn.agent} ({turn.role}) sees   {_shown(_seen(turn))}"
-        read = f"invalid: {turn.info.get('invalid')}" if turn.action is None else repr(turn.action)
+        read = f"invalid: {turn.info.get('invalid')}" if turn.invalid else repr(turn.action)
         yield f"    says {_shown(turn.text)}   read as {_shown(read)}   paid {number(turn.reward)}"
     if len(turns) > MOST_SHOWN:
         yield f"  ... and {len(turns) - MOST_SHOWN} more turns"

@@ -77,13 +77,19 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, tokenizer: Any, *, where: str, settings: Mapping[str, Any] | None = None
+        self,
+        tokenizer: Any,
+        *,
+        where: str,
+        settings: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Args:
             tokenizer: Hugging Face tokenizer.
             where: Name of the policy in errors.
             settings: Values by the name of a variable of the template, as `check_settings` takes
                 them.
+            tools: Descriptions of tools that the template shows.
 
         Raises ConfigError without a chat template, for a template that cannot be rendered, and for
         a setting that the template does not read.
@@ -98,6 +104,8 @@ class ChatTemplate:
             check_template(str(source), where=where)
         self._tokenizer, self._where = tokenizer, where
         self._settings: dict[str, Any] = {"strftime_now": DATE.strftime}
+        if tools:
+            self._settings["tools"] = [dict(tool) for tool in tools]
         self.folds_system = self.merges_roles = False
         if settings:
             self._set(settings)
@@ -200,6 +208,11 @@ class ChatTemplate:
                 own = sorted(reads - RESERVED)
                 hint = nearest(name, own) if own else "it reads no setting"
                 raise ConfigError(f"{where}: its chat template does not read {name!r}; {hint}")
+
+    @property
+    def knows_tools(self) -> bool:
+        """True if the template reads descriptions of tools."""
+        return "tools" in self._variables()
 
     def _variables(self) -> set[str]:
         """Return the names that the template reads from its settings."""

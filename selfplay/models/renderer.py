@@ -92,6 +92,7 @@ class ChatRenderer:
         end_ids: Sequence[int] = (),
         chat_template_kwargs: Mapping[str, Any] | None = None,
         keep_thinking: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Args:
             tokenizer: Hugging Face tokenizer.
@@ -101,6 +102,7 @@ class ChatRenderer:
             chat_template_kwargs: Values by the name of a variable of the chat template.
             keep_thinking: True to continue a conversation with the thinking of earlier turns, also
                 if the chat template drops it.
+            tools: Descriptions of tools, for the chat template.
 
         Raises ConfigError without a chat template or an end-of-sequence token, and for a setting
         that the template does not read.
@@ -117,7 +119,10 @@ class ChatRenderer:
             raise ConfigError(f"{where}: its tokenizer has no end-of-sequence token")
         check_settings(self.chat_template_kwargs, where=f"{where}: chat_template_kwargs")
         self._template = ChatTemplate(
-            tokenizer, where=where, settings=self._masked(self.chat_template_kwargs)
+            tokenizer,
+            where=where,
+            settings=self._masked(self.chat_template_kwargs),
+            tools=self._masked(list(tools)),
         )
         own = int(tokenizer.eos_token_id)
         turn = self._end_of_turn({*special, own, *self._further_ends})
@@ -140,6 +145,22 @@ class ChatRenderer:
             chat_template_kwargs=settings,
             keep_thinking=keep_thinking,
         )
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> "ChatRenderer":
+        """Return a renderer whose chat template describes these tools in every conversation."""
+        return ChatRenderer(
+            self.tokenizer,
+            where=self.where,
+            end_ids=self._further_ends,
+            chat_template_kwargs=self.chat_template_kwargs,
+            keep_thinking=self.keep_thinking,
+            tools=tools,
+        )
+
+    @property
+    def template(self) -> ChatTemplate:
+        """Chat template with its settings."""
+        return self._template
 
     def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return prompt ids of the messages, with the generation prompt."""

@@ -24,10 +24,11 @@ from selfplay.models.legal_answers import legal_answers
 from selfplay.models.model_cache import cached, identity, is_complete
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.models.tool_use import ToolUse
 from selfplay.rng import check_seed, derive
 from selfplay.role import Role
 from selfplay.run.directory import cache_folder
-from selfplay.types import Demonstration, Message, Observation
+from selfplay.types import Demonstration, Message, Observation, ToolCall
 
 Report = Callable[[str], None]
 SECONDS_BETWEEN_REPORTS = 5.0
@@ -243,8 +244,27 @@ class WarmStart:
         self, demonstration: Demonstration, renderer: ChatRenderer
     ) -> tuple[tuple[int, ...], list[int]]:
         """Return (prompt ids, completion ids with the end token)."""
-        prompt = renderer.start(self._messages(demonstration))
+        prompt = self._prompt(demonstration, renderer)
         return prompt, [*renderer.completion_ids(demonstration.completion), renderer.end_ids[0]]
+
+    def _prompt(self, demonstration: Demonstration, renderer: ChatRenderer) -> tuple[int, ...]:
+        """Return the prompt ids, after the demonstration's earlier tool calls if it has some."""
+        messages = self._messages(demonstration)
+        toolbox = self.roles[demonstration.role].tools
+        if toolbox is None:
+            return renderer.start(messages)
+        use = ToolUse(toolbox, renderer)
+        messages = use.prompt(messages, first=True)
+        prompt = use.renderer.start(messages)
+        for said, result in demonstration.called:
+            ids = (*renderer.completion_ids(said), renderer.end_ids[0])
+            results = use.results(
+                [ToolCall(name=call.name, result=result) for call in use.calls(said)]
+            )
+            extended = use.renderer.extend(prompt, ids, results)
+            messages = [*messages, {"role": "assistant", "content": said}, *results]
+            prompt = use.renderer.start(messages) if extended is None else extended
+        return prompt
 
     def _messages(self, demonstration: Demonstration) -> list[Message]:
         if demonstration.role not in self.roles:
@@ -297,7 +317,7 @@ class WarmStart:
         for progress in (0.0, 1.0):
             rng = Random(derive(self.seed, "demonstrations"))
             for d in islice(self.demonstrations.stream(rng, progress), 64):
-                shown.append([self._messages(d), d.completion])
+                shown.append([self._messages(d), *d.called, d.completion])
         return json.dumps([list(self.demonstrations.pieces()), shown])
 
 

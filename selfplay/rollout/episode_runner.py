@@ -8,7 +8,9 @@ from typing import Any
 
 from selfplay.arena import Arena
 from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, one_line
-from selfplay.types import Action, Episode, Message, Status, Task, Turn
+from selfplay.role import Role
+from selfplay.rollout.tool_loop import NO_ROOM, UNANSWERED
+from selfplay.types import Action, Episode, Message, Status, Task, ToolCall, Turn
 
 
 class ReplayError(ValueError):
@@ -42,6 +44,20 @@ class EpisodeSpec:
     """Agents of a match; ConfigError is raised if one of them takes no part in the task."""
 
 
+def notes_of(turn: Turn, role: Role) -> dict[str, Any]:
+    """Return the notes that a recorded turn had before the arena added its own.
+
+    Args:
+        turn: The recorded turn.
+        role: Its role, which parses the completion again.
+    """
+    if not turn.final:
+        return {}
+    if turn.action is None and turn.info.get("invalid") in UNANSWERED:
+        return {"invalid": turn.info["invalid"]}
+    return role.parse_completion(turn.text)[1]
+
+
 class EpisodeRunner:
     """Runs one episode. An exception of its arena fails this episode and no other.
 
@@ -62,16 +78,18 @@ class EpisodeRunner:
         self.turns: list[Turn] = []
         """Turns as they were sampled; rewards and notes are added at the end."""
         self.latest: dict[str, Turn] = {}
-        """Latest turn of each agent."""
+        """Latest move of each agent."""
         self.moves: dict[str, Turn] = {}
-        """Received turns of the current stage, by agent."""
+        """Received turns of the current stage with their actions, by agent."""
+        self.calls: dict[str, list[Turn]] = {}
+        """Received turns of the current stage that call tools, by agent, in order."""
         self.stage = 0
         """Number of played stages."""
         self._prefix = prefix
         self._paid: list[float] = []
         self._notes: list[dict[str, Any]] = []
         self._places: dict[str, int] = {}
-        """Index of each agent's latest turn."""
+        """Index of each agent's latest move."""
         self._early: dict[str, float] = {}
         """Rewards of agents before their first turn."""
         self._other_pay: dict[str, list[tuple[int, float]]] = {}
@@ -111,12 +129,31 @@ class EpisodeRunner:
         else:
             self.fail(error)
 
-    def said(self, agent: str) -> Iterator[Message]:
-        """Yield the agent's conversation so far, as chat messages."""
-        for turn in self.turns:
+    def end_move(self, agent: str) -> None:
+        """Make the agent's latest tool call its move, without an action.
+
+        The results of the call leave no room for an answer in the model's context.
+        """
+        turn = self.calls[agent].pop()
+        self.moves[agent] = replace(turn, final=True, info={"invalid": NO_ROOM})
+
+    def said(self, agent: str, *, move_only: bool = False) -> Iterator[Message]:
+        """Yield the agent's conversation so far, as chat messages.
+
+        Args:
+            agent: The agent.
+            move_only: True for the messages of the current move alone.
+        """
+        played = () if move_only else (turn for turn in self.turns if turn.agent == agent)
+        for turn in (*played, *self.calls.get(agent, ())):
+            yield from turn.messages
+            yield {"role": "assistant", "content": turn.text}
+
+    def called(self, agent: str) -> Iterator[ToolCall]:
+        """Yield the agent's tool calls so far."""
+        for turn in (*self.turns, *self.calls.get(agent, ())):
             if turn.agent == agent:
-                yield from turn.messages
-                yield {"role": "assistant", "content": turn.text}
+                yield from turn.tool_calls
 
     def status(self, *, max_turns: int) -> Status | None:
         """Return the final status of the episode, or None if it is not over."""
@@ -167,20 +204,32 @@ class EpisodeRunner:
             self._created_before = len(self.arena.created)
 
     def _replay(self, turns: Sequence[Turn]) -> None:
-        asked, recorded = list(self.arena.stage), [turn.agent for turn in turns]
-        if asked != recorded:
+        moves = [turn for turn in turns if turn.final]
+        asked, recorded = list(self.arena.stage), [turn.agent for turn in moves]
+        if asked != recorded or not {turn.agent for turn in turns} <= set(recorded):
             now = f"asks {', '.join(asked)}" if asked else "has ended"
             raise ReplayError(
                 f"stage {self.stage} of the record has moves of {', '.join(recorded)}, but there "
                 f"the arena {now}; a replay needs the record's own arena, task and seed"
             )
-        self.moves = {turn.agent: turn for turn in turns}
+        self.moves = {turn.agent: turn for turn in moves}
+        self.calls = {
+            agent: [turn for turn in turns if turn.agent == agent and not turn.final]
+            for agent in recorded
+        }
         self._play_stage()
 
     def _play_stage(self) -> None:
-        """Play the stage; its turns are in the arena's order, not in the order of completion."""
+        """Play the stage; its turns are in the arena's order, not in the order of completion.
+
+        The turns of an agent's tool calls come directly before its move, and are paid nothing.
+        """
         actions: dict[str, Action | None] = {}
         for agent in self.arena.stage:
+            for turn in self.calls.pop(agent, ()):
+                self.turns.append(turn)
+                self._paid.append(0.0)
+                self._notes.append({})
             turn = self.moves[agent]
             self._places[agent] = len(self.turns)
             self.latest[agent] = turn
@@ -201,7 +250,7 @@ class EpisodeRunner:
         """
         left, rounding = dict(paid), dict.fromkeys(paid, 0.0)
         for agent, move, reward in self.arena.delayed_rewards:
-            places = [n for n, turn in enumerate(self.turns) if turn.agent == agent]
+            places = [n for n, t in enumerate(self.turns) if t.agent == agent and t.final]
             self._paid[places[move]] += reward
             left[agent] -= reward
             rounding[agent] += 1e-9 * abs(reward)

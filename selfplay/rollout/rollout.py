@@ -12,92 +12,35 @@ from selfplay.engines import Engine
 from selfplay.engines.stop_strings import cut
 from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, StalledError, nearest
 from selfplay.models.renderer import Renderer
+from selfplay.models.tool_use import ToolUse
 from selfplay.rng import derive
-from selfplay.role import BrokenRole, Role
-from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
-from selfplay.types import Completion, Episode, Message, Request, Turn, role_of, well_formed
+from selfplay.role import BrokenRole
+from selfplay.rollout.agent_spec import AgentSpec, check_sampling_limits
+from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
+from selfplay.rollout.tool_loop import CALL_LIMIT, ToolLoop, spent
+from selfplay.types import (
+    Completion,
+    Episode,
+    Message,
+    Observation,
+    Request,
+    Turn,
+    role_of,
+    well_formed,
+)
 
 __all__ = ["AgentSpec", "EpisodeSpec", "Rollout", "check_sampling_limits"]
 
-COOLEST, HOTTEST = 1e-6, 1e6
-"""Smallest and largest temperature above 0 by which float32 logits can be divided."""
-MOST_STOPS = 16
-"""Maximum number of stop strings of a role."""
 MOST_THREADS = 1024
-"""Maximum number of arenas that advance at the same time."""
+"""Maximum number of arenas that advance, or of tools that run, at the same time."""
+RESULTS = "tool_results"
+"""Field of a request's observation with the results of the move's calls, for scripted engines."""
+TOOL_WAIT = 0.05
+"""Seconds of a wait for tools while no engine has a request."""
 
 
 RolloutFn: TypeAlias = Callable[[Sequence[EpisodeSpec]], list[Episode]]
 """Function that plays specifications and returns their episodes in order: `Rollout.run`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentSpec:
-    """Role, policy and sampling limits of the agents of a role."""
-
-    role: Role
-    """Makes prompts and parses actions."""
-    policy: str
-    """Name of the policy."""
-    renderer: Renderer
-    """Converts between messages and the policy's tokens."""
-    max_tokens: int = 256
-    """Maximum length of a completion in tokens."""
-    temperature: float = 1.0
-    """Sampling temperature; 0 is greedy."""
-    top_p: float = 1.0
-    """Total probability of the most probable tokens that may be sampled; 1: all tokens."""
-    top_k: int = 0
-    """Number of the most probable tokens that may be sampled; 0: all tokens."""
-    min_p: float = 0.0
-    """Smallest probability of a token that may be sampled, as a fraction of the largest one."""
-    stop: tuple[str, ...] = ()
-    """Texts at which a completion ends. The role reads the text before the stop string; token ids
-    and loss include it."""
-    keep_stop: bool = False
-    """True if the role reads the stop string too, such as a closing tag."""
-
-    def __post_init__(self) -> None:
-        check_sampling_limits(
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            stop=self.stop,
-        )
-
-
-def check_sampling_limits(
-    *,
-    max_tokens: int = 1,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    top_k: int = 0,
-    min_p: float = 0.0,
-    stop: Sequence[str] = (),
-) -> None:
-    """Raise ValueError for limits that sampling cannot use. The limits are those of `AgentSpec`.
-
-    Float32 logits overflow at temperatures between 0 and `COOLEST`.
-    """
-    if not 0 < top_p <= 1:
-        raise ValueError(f"top_p: {top_p} does not fit: above 0 and at most 1 is needed")
-    if top_k < 0:
-        raise ValueError(f"top_k: {top_k} does not fit: at least 0 is needed; 0 keeps all tokens")
-    if not 0 <= min_p <= 1:
-        raise ValueError(f"min_p: {min_p} does not fit: between 0 and 1 is needed")
-    if len(stop) > MOST_STOPS:
-        raise ValueError(f"stop: {len(stop)} strings do not fit: {MOST_STOPS} is the maximum")
-    if "" in stop:
-        raise ValueError("stop: an empty string does not fit: it would end every completion")
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens: {max_tokens} does not fit: at least 1 is needed")
-    if temperature != 0 and not COOLEST <= temperature <= HOTTEST:
-        raise ValueError(
-            f"temperature: {temperature} does not fit: 0 is greedy, and others lie between "
-            f"{COOLEST:g} and {HOTTEST:g}"
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,6 +81,7 @@ class Rollout:
         max_turns: int = 1000,
         max_live: int = 4096,
         threads: int = 8,
+        tool_threads: int = 64,
         patience: int = 100_000,
     ) -> None:
         """Args:
@@ -150,6 +94,7 @@ class Rollout:
         max_turns: Number of turns after which an episode is truncated.
         max_live: Maximum number of episodes in flight.
         threads: Number of arenas that advance at once if `Arena.blocking`.
+        tool_threads: Number of tool calls that run at once.
         patience: Number of consecutive engine steps without a completion after which the rollout
             raises StalledError.
         """
@@ -159,6 +104,8 @@ class Rollout:
         self.max_turns, self.max_live, self.threads = max_turns, max_live, threads
         self.patience = patience
         self._requests = count()
+        self._tools: ToolLoop[tuple[_Asked, Turn]] = ToolLoop(threads=tool_threads)
+        self._tool_uses: dict[tuple[int, int], ToolUse] = {}
 
     def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
         """Play all specifications and return their episodes in the same order."""
@@ -170,10 +117,11 @@ class Rollout:
         upcoming = deque(enumerate(specs))
         places: dict[EpisodeRunner, int] = {}
         idle = 0
+        self._tools.clear()
         with ThreadPoolExecutor(self.threads, thread_name_prefix="advance") as pool:
             ready: list[EpisodeRunner] = []
             # Requests of failed episodes are completed too, so that no engine keeps any.
-            while len(episodes) < len(specs) or in_flight:
+            while len(episodes) < len(specs) or in_flight or self._tools:
                 while upcoming and len(places) < self.max_live:
                     place, job = upcoming.popleft()
                     game = self._game(job)
@@ -189,6 +137,13 @@ class Rollout:
                     if status is not None:
                         episodes[places.pop(game)] = game.episode(status)
                 ready = []
+                answered = self._tools.finished(wait=0.0 if in_flight else TOOL_WAIT)
+                # A fixed order, independent of the order in which the tools finished.
+                answered.sort(key=lambda each: places.get(each[0][0].game, -1))
+                for (asked, turn), calls in answered:
+                    self._ask_again(asked, replace(turn, tool_calls=calls, final=False), in_flight)
+                    if asked.game in places and self._complete(asked.game, ready):
+                        ready.append(asked.game)
                 if not in_flight:
                     continue
                 idle += 1
@@ -202,11 +157,15 @@ class Rollout:
                     for completion in engine.step():
                         idle = 0
                         game = self._receive(completion, in_flight)
-                        complete = len(game.moves) == len(game.arena.stage)
-                        ended = (game.error or game.too_long) and game not in ready
-                        if game in places and (complete or ended):
+                        if game in places and self._complete(game, ready):
                             ready.append(game)
         return [episodes[place] for place in range(len(specs))]
+
+    @staticmethod
+    def _complete(game: EpisodeRunner, ready: Sequence[EpisodeRunner]) -> bool:
+        """Return True if a game can go on, because it has all moves of its stage or has ended."""
+        complete = len(game.moves) == len(game.arena.stage)
+        return game not in ready and bool(complete or game.error or game.too_long)
 
     def _game(self, job: EpisodeSpec) -> EpisodeRunner:
         """Return the runner of an episode.
@@ -224,7 +183,7 @@ class Rollout:
             replace(
                 turn,
                 reward=0.0,
-                info=self._seat(turn.agent, job).role.parse_completion(turn.text)[1],
+                info=notes_of(turn, self._seat(turn.agent, job).role),
             )
             for turn in job.prefix_turns
         ]
@@ -254,23 +213,14 @@ class Rollout:
             except Exception as error:  # the role's code may raise anything
                 game.fail(self._named(agent, seat.role.broken("prompt", error)))
                 return
-            if seat.role.memory == "conversation" and agent in game.latest:
+            first = seat.role.memory == "none" or agent not in game.latest
+            if not first:
                 messages = [message for message in messages if message["role"] != "system"]
-            request = Request(
-                id=next(self._requests),
-                policy=seat.policy,
-                prompt_ids=self._prompt_ids(game, agent, seat, messages),
-                seed=derive(game.spec.seed, game.spec.member, agent, len(game.turns)),
-                max_tokens=seat.max_tokens,
-                temperature=seat.temperature,
-                top_p=seat.top_p,
-                top_k=seat.top_k,
-                min_p=seat.min_p,
-                stop=seat.stop,
-                keep_stop=seat.keep_stop,
-                decode=seat.renderer.text if seat.stop else None,
-                agent=agent,
-                observation=observation,
+            use = self._tool_use(seat)
+            if use:
+                messages = use.prompt(messages, first=first)
+            request = self._request(
+                game, agent, seat, self._prompt_ids(game, agent, seat, messages), observation
             )
             try:
                 self.engines[seat.policy].add(request)
@@ -281,24 +231,90 @@ class Rollout:
                 game=game, agent=agent, seat=seat, request=request, messages=tuple(messages)
             )
 
+    def _ask_again(self, asked: _Asked, turn: Turn, in_flight: _InFlight) -> None:
+        """Send the request after the tool calls of a turn; without room for it the move ends."""
+        game, agent, seat = asked.game, asked.agent, asked.seat
+        if game.error or game.too_long:
+            return
+        game.calls.setdefault(agent, []).append(turn)
+        use = self._tool_use(seat)
+        messages = use.results(turn.tool_calls) if use else []
+        prompt_ids = self._renderer(seat).extend(turn.prompt_ids, turn.completion_ids, messages)
+        if prompt_ids is None:
+            said = game.said(agent, move_only=seat.role.memory == "none")
+            prompt_ids = self._renderer(seat).start([*said, *messages])
+        shown = asked.request.observation
+        earlier = shown.fields.get(RESULTS, ())
+        fields = {**shown.fields, RESULTS: [*earlier, *(call.result for call in turn.tool_calls)]}
+        request = self._request(game, agent, seat, prompt_ids, replace(shown, fields=fields))
+        try:
+            self.engines[seat.policy].add(request)
+        except PromptTooLong:
+            game.end_move(agent)
+            return
+        in_flight[request.id] = replace(asked, request=request, messages=tuple(messages))
+
+    def _request(
+        self,
+        game: EpisodeRunner,
+        agent: str,
+        seat: AgentSpec,
+        prompt_ids: tuple[int, ...],
+        observation: Observation,
+    ) -> Request:
+        calls = len(game.calls.get(agent, ()))
+        draw = (len(game.turns), "call", calls) if calls else (len(game.turns),)
+        return Request(
+            id=next(self._requests),
+            policy=seat.policy,
+            prompt_ids=prompt_ids,
+            seed=derive(game.spec.seed, game.spec.member, agent, *draw),
+            max_tokens=seat.max_tokens,
+            temperature=seat.temperature,
+            top_p=seat.top_p,
+            top_k=seat.top_k,
+            min_p=seat.min_p,
+            stop=seat.stop,
+            keep_stop=seat.keep_stop,
+            decode=seat.renderer.text if seat.stop else None,
+            agent=agent,
+            observation=observation,
+        )
+
+    def _tool_use(self, seat: AgentSpec) -> ToolUse | None:
+        """Return how the agents of a seat use tools; None if their role has none."""
+        toolbox = seat.role.tools
+        if toolbox is None:
+            return None
+        key = (id(toolbox), id(seat.renderer))
+        found = self._tool_uses.get(key)
+        if found is None or found.base is not seat.renderer:
+            found = self._tool_uses[key] = ToolUse(toolbox, seat.renderer)
+        return found
+
+    def _renderer(self, seat: AgentSpec) -> Renderer:
+        """Return the renderer of a seat's prompts, which may describe tools."""
+        use = self._tool_use(seat)
+        return use.renderer if use else seat.renderer
+
     @staticmethod
     def _named(agent: str, error: BrokenRole) -> BrokenRole:
         """Return `error` with the name of the role whose code must be corrected."""
         return BrokenRole(f"roles.{agent.rpartition('_')[0]}: {error}")
 
-    @staticmethod
     def _prompt_ids(
-        game: EpisodeRunner, agent: str, seat: AgentSpec, messages: Sequence[Message]
+        self, game: EpisodeRunner, agent: str, seat: AgentSpec, messages: Sequence[Message]
     ) -> tuple[int, ...]:
         """Return the prompt: the messages alone, or appended to the agent's conversation."""
+        renderer = self._renderer(seat)
         if seat.role.memory == "none" or agent not in game.latest:
-            return seat.renderer.start(messages)
+            return renderer.start(messages)
         turn = game.latest[agent]
-        extended = seat.renderer.extend(turn.prompt_ids, turn.completion_ids, messages)
+        extended = renderer.extend(turn.prompt_ids, turn.completion_ids, messages)
         if extended is not None:
             return extended
         # The chat template does not keep its prefix, so the conversation is rendered again.
-        return seat.renderer.start([*game.said(agent), *messages])
+        return renderer.start([*game.said(agent), *messages])
 
     def _seat(self, agent: str, job: EpisodeSpec) -> AgentSpec:
         """Return how an agent is played, with the policy of the episode's `policy_map` if any."""
@@ -320,25 +336,24 @@ class Rollout:
         return job.learner in (None, policy) and (self.learning is None or policy in self.learning)
 
     def _receive(self, completion: Completion, in_flight: _InFlight) -> EpisodeRunner:
-        """Store a completion as its agent's turn until the stage is complete."""
+        """Store a completion as its agent's turn until the stage is complete, or run its calls."""
         if completion.id not in in_flight:
             raise RuntimeError(f"an engine answered request {completion.id}, not in flight")
         asked = in_flight.pop(completion.id)
         game, seat, request = asked.game, asked.seat, asked.request
+        earlier = game.calls.get(asked.agent, [])
         if completion.too_long:
-            game.run_out(PromptTooLong(completion.too_long))
+            if earlier:
+                game.end_move(asked.agent)
+            else:
+                game.run_out(PromptTooLong(completion.too_long))
             return game
         text = completion.text
         if text is None:
             text = seat.renderer.text(completion.completion_ids)
             text = cut(text, request.stop, keep=request.keep_stop)
         text = well_formed(text)
-        try:
-            action, info = seat.role.parse_completion(text)
-        except BrokenRole as error:
-            game.fail(self._named(asked.agent, error))
-            return game
-        game.moves[asked.agent] = Turn(
+        turn = Turn(
             agent=asked.agent,
             role=role_of(asked.agent),
             policy=seat.policy,
@@ -351,10 +366,23 @@ class Rollout:
             temperature=request.temperature,
             messages=asked.messages,
             text=text,
-            action=action,
             stage=game.stage,
             stop_reason=completion.stop_reason,
-            info=info,
             trainable=self._learns(seat.policy, game.spec),
         )
+        use = self._tool_use(seat)
+        calls = use.calls(text) if use else []
+        if use and calls and not spent(earlier):
+            used = sum(len(each.tool_calls) for each in earlier)
+            before = list(game.called(asked.agent))
+            self._tools.begin((asked, turn), use.toolbox, calls, used=used, earlier=before)
+            return game
+        try:
+            action, info = (
+                (None, {"invalid": CALL_LIMIT}) if calls else seat.role.parse_completion(text)
+            )
+        except BrokenRole as error:
+            game.fail(self._named(asked.agent, error))
+            return game
+        game.moves[asked.agent] = replace(turn, action=action, info=info)
         return game

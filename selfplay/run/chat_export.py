@@ -2,7 +2,10 @@
 
 A line of the export is one turn: {"messages": [...], "metadata": {...}}. The messages are the
 agent's prompt and, last, what the agent said. Earlier answers in a conversation have "weight": 0,
-because they are turns of their own. The export reads data only: it imports no name of the run.
+because they are turns of their own. A tool call is an example too: the results of calls are
+messages of the prompt after it. Tools that only the chat template describes are not in the export,
+because the record has the messages and not the template's text. The export reads data only: it
+imports no name of the run.
 """
 
 import math
@@ -136,7 +139,11 @@ class ChatExport:
         Token ids prove it; a chat template that renders a conversation anew leaves only the config.
         """
         start = before.prompt_ids + before.completion_ids
-        return turn.prompt_ids[: len(start)] == start or turn.role in self._conversing
+        return (
+            turn.prompt_ids[: len(start)] == start
+            or turn.role in self._conversing
+            or not before.final
+        )
 
     def _chosen(self) -> dict[Key, float]:
         """Return the rewards of the agents whose turns are exported, by episode."""
@@ -164,7 +171,7 @@ class ChatExport:
 
 def _problem(turn: Turn, prompt: Sequence[Message]) -> str:
     """Return why a turn is no example, or ""."""
-    if turn.action is None:
+    if turn.invalid:
         return "without a valid action"
     if turn.stop_reason is StopReason.LENGTH:
         return "cut off at the token limit"

@@ -6,7 +6,7 @@ Metrics are flat. Their names are paths: `role/solver/reward`, `arena/deduction/
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -42,12 +42,14 @@ class StepTimer:
 
 OUT_OF_TIME = {"timeout": "timed out", "stalled": "stalled"}
 """Outcomes of program runs that ended because of a time limit, and the words for them."""
+UNNAMED = frozenset({"unknown_tool", "malformed", "call_limit"})
+"""Reasons of failed calls whose names are a policy's own words."""
 FACTS = ("invalid", "verdict")
 """Notes of turns whose values are names; the metric is the fraction of turns per name."""
 
 
 _FAMILIES = re.compile(
-    r"role/[^/]+/(invalid|verdict)/.|episodes/(failed|truncated)/.|service/[^/]+/."
+    r"role/[^/]+/(invalid|verdict|tool|tool_error|tool_calls)/.|role/[^/]+/tool_[a-z]+$|episodes/(failed|truncated)/.|service/[^/]+/."
     r"|policy/[^/]+/skipped$"
     r"|engine/[^/]+/(requests|retries|malformed|prompt_tokens|completion_tokens|dollars)$",
     re.DOTALL,
@@ -98,9 +100,10 @@ def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
     `episodes/`: the number of episodes, of failed ones (also by kind of error) and of truncated
     ones (also of those with a prompt that was too long). `arena/`: means of the arena's metrics
     over all episodes and by task type; for a type a/b also over all types under a/. `role/`: mean
-    reward per agent and episode, fraction of turns whose action parsed, tokens per turn, and for
-    each verdict its fraction of the role's turns. A turn that an episode shares with the episode
-    that it branches from counts once, but its reward is part of both returns.
+    reward per agent and episode, fraction of moves whose action parsed, tokens per turn, and for
+    each verdict its fraction of the role's moves; for roles that call tools also `_of_tools`. A
+    turn that an episode shares with the episode that it branches from counts once, but its reward
+    is part of both returns.
 
     `role/` covers only agents that play with their role's own policy. `versus/`: rewards of these
     agents in episodes in which another agent plays with another policy, by that policy.
@@ -205,7 +208,7 @@ def of_age(samples: Iterable[Sample], *, version: int) -> dict[str, float]:
     return {"staleness_mean": mean, "staleness_max": float(max(ages))}
 
 
-def _by_role(episodes: Iterable[Episode]) -> dict[str, float]:
+def _by_role(episodes: Sequence[Episode]) -> dict[str, float]:
     """Compute the metrics under `role/`; see `of_episodes`."""
     sums: dict[str, list[float]] = defaultdict(list)
     noted: dict[str, list[float]] = defaultdict(list)
@@ -219,7 +222,8 @@ def _by_role(episodes: Iterable[Episode]) -> dict[str, float]:
             if index < episode.shared_turns:
                 continue
             prefix = f"role/{turn.role}"
-            sums[f"{prefix}/valid"].append(float(turn.action is not None))
+            if turn.final:
+                sums[f"{prefix}/valid"].append(float(turn.action is not None))
             sums[f"{prefix}/completion_tokens"].append(len(turn.completion_ids))
             sums[f"{prefix}/prompt_tokens"].append(len(turn.prompt_ids))
             for name, value in turn.info.items():
@@ -231,9 +235,60 @@ def _by_role(episodes: Iterable[Episode]) -> dict[str, float]:
             sums[f"role/{role}/reward"].append(reward)
             sums[f"role/{role}/reward/{episode.task.type}"].append(reward)
     metrics = _means(noted) | _means(sums)  # a note never replaces a metric of the library
+    metrics |= _of_tools(episodes)
     for prefix, counts in named.items():
         turns = len(sums[f"{prefix}/valid"])
         metrics |= {f"{prefix}/{name}": count / turns for name, count in counts.items()}
+    return metrics
+
+
+def _of_tools(episodes: Iterable[Episode]) -> dict[str, float]:
+    """Compute the metrics of tools under `role/`, for the roles that called one.
+
+    `tool_calls`: calls per move, also by task type. `tool_tokens`: prompt tokens of results per
+    move. `tool_errors`: fraction of the calls that failed. `tool_error/<reason>`: the same by
+    reason. `tool/<name>`: calls of a tool per move, without calls of unknown tools.
+    """
+    moves: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    errors: dict[str, Counter[str]] = defaultdict(Counter)
+    tools: dict[str, Counter[str]] = defaultdict(Counter)
+    by_type: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for episode in episodes:
+        own = enumerate(episode.turns[episode.shared_turns :], episode.shared_turns)
+        for place, turn in own:
+            if turn.agent in episode.policy_map:
+                continue
+            prefix = f"role/{turn.role}"
+            moves[prefix] += turn.final
+            calls[prefix] += len(turn.tool_calls)
+            kind = f"{prefix}/tool_calls/{episode.task.type}"
+            by_type[kind][0] += len(turn.tool_calls)
+            by_type[kind][1] += turn.final
+            errors[prefix].update(call.error for call in turn.tool_calls if call.error)
+            tools[prefix].update(call.name for call in turn.tool_calls if call.error not in UNNAMED)
+            if not turn.final:  # the agent's next turn follows it
+                before = len(turn.prompt_ids) + len(turn.completion_ids)
+                after = len(episode.turns[place + 1].prompt_ids)
+                tokens[prefix] += max(after - before, 0)
+    metrics: dict[str, float] = {}
+    for prefix, count in calls.items():
+        if not count:
+            continue
+        made = moves[prefix]
+        metrics[f"{prefix}/tool_calls"] = count / made
+        metrics |= {
+            kind: made_calls / max(in_moves, 1)
+            for kind, (made_calls, in_moves) in sorted(by_type.items())
+            if kind.startswith(f"{prefix}/")
+        }
+        metrics[f"{prefix}/tool_tokens"] = tokens[prefix] / made
+        metrics[f"{prefix}/tool_errors"] = errors[prefix].total() / count
+        for name, number in sorted(tools[prefix].items()):
+            metrics[f"{prefix}/tool/{name}"] = number / made
+        for reason, number in sorted(errors[prefix].items()):
+            metrics[f"{prefix}/tool_error/{reason}"] = number / count
     return metrics
 
 

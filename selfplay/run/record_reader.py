@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from selfplay.errors import RunError
 from selfplay.run.untrusted import open_regular
-from selfplay.types import LONE_SURROGATE, Episode, from_json
+from selfplay.types import LONE_SURROGATE, Episode, Turn, from_json
 
 Advantage: TypeAlias = float | list[float] | None
 """Advantage of a turn: one number, one number per token, or None for a turn without credit."""
@@ -158,12 +158,20 @@ def demand_whole(record: Recorded) -> None:
                 raise ValueError(f"turn {place}: {len(values)} {name} of {tokens} tokens")
         if not all(0 <= token < TOKENS for token in (*turn.prompt_ids, *turn.completion_ids)):
             raise ValueError(f"turn {place}: a token id outside 0 to {TOKENS - 1}")
+        if not (turn.final or _goes_on(episode.turns, place)):
+            raise ValueError(f"turn {place}: tool calls without a move after them")
         for message in turn.messages:
             parts = message.get("content", "")
             if not isinstance(parts, str) and not (
                 isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
             ):
                 raise ValueError(f"turn {place}: a message's content is neither text nor parts")
+
+
+def _goes_on(turns: Sequence[Turn], place: int) -> bool:
+    """Return True if the same agent has the next turn, in the same stage."""
+    turn, following = turns[place], turns[place + 1 : place + 2]
+    return any((each.agent, each.stage) == (turn.agent, turn.stage) for each in following)
 
 
 def _reason(error: Exception) -> str:

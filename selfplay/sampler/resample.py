@@ -17,8 +17,8 @@ class Resample:
     An episode succeeds if the mean pay of its agents is above `threshold`. Failures and successes
     are kept in the proportion in which they occurred: failures drawn uniformly, so that all kinds
     of failure remain, and successes by quality, the lowest penalty first. The penalty of an episode
-    is the fraction of its turns without a valid action, plus the arena's metric `penalty` if one is
-    named (such as the fraction of tool calls that failed).
+    is the fraction of its moves without a valid action, plus the fraction of its tool calls that
+    failed, plus the arena's metric `penalty` if one is named.
 
     Failure mode: the kept successes are not a fair sample of the policy, so the gradient is biased
     towards a low penalty, which the arena's own reward does not ask for. Episodes in which the
@@ -99,5 +99,7 @@ class Resample:
         return team_return(episode) > self.threshold
 
     def _penalty(self, episode: Episode) -> float:
-        invalid = sum(turn.action is None for turn in episode.turns) / max(len(episode.turns), 1)
-        return invalid + (episode.metrics.get(self.penalty, 0.0) if self.penalty else 0.0)
+        moves, calls = episode.moves(), [c for turn in episode.turns for c in turn.tool_calls]
+        invalid = sum(turn.invalid for turn in moves) / max(len(moves), 1)
+        failed = sum(bool(call.error) for call in calls) / max(len(calls), 1)
+        return invalid + failed + (episode.metrics.get(self.penalty, 0.0) if self.penalty else 0.0)

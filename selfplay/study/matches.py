@@ -60,12 +60,12 @@ class MatchCounts:
 
     def count(self, episodes: Sequence[Episode]) -> None:
         """Add episodes to the counts."""
-        turns = [turn for episode in episodes for turn in episode.turns]
+        turns = [turn for episode in episodes for turn in episode.moves()]
         self.episodes += len(episodes)
         self.failed += sum(episode.status is Status.FAILED for episode in episodes)
         self.truncated += sum(episode.status is Status.TRUNCATED for episode in episodes)
         self.turns += len(turns)
-        self.unparsed += sum(turn.action is None for turn in turns)
+        self.unparsed += sum(turn.invalid for turn in turns)
         self.movers |= {turn.agent for turn in turns}
 
     def ask(self, metric: str, episodes: Sequence[Episode]) -> None:

@@ -203,6 +203,11 @@ def _refuse_unread(action: str, text: str, seat: AgentSpec, agent: str) -> None:
             f"{agent}: its role {name} has skip_thinking, so the probability of a move is a sum "
             "over all thinking before it; use a role with skip_thinking=false"
         )
+    if seat.role.tools is not None:
+        raise ConfigError(
+            f"{agent}: its role {name} has tools, so the probability of a move is a sum over all "
+            "calls before it; use a role with tools=null"
+        )
     if seat.stop:
         raise ConfigError(
             f"{agent}: its completions end at stop strings (sampling.{role_of(agent)}.stop), so a "

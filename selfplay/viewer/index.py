@@ -347,7 +347,7 @@ class EpisodeIndex:
             paid[turn.agent] = paid.get(turn.agent, 0.0) + turn.reward
             sums = roles.setdefault(turn.role, [0.0, 0])
             sums[0] += turn.reward
-            sums[1] += turn.action is None
+            sums[1] += turn.invalid
         cursor = self._base.execute(
             "INSERT INTO episodes VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -361,7 +361,7 @@ class EpisodeIndex:
                 episode.task.type,
                 episode.task.id,
                 episode.status.value,
-                sum(turn.action is None for turn in episode.turns),
+                sum(turn.invalid for turn in episode.turns),
                 len(episode.turns),
                 sum(len(turn.completion_ids) for turn in episode.turns),
                 sum(paid.values()),

@@ -85,7 +85,7 @@ def time_line(episode: Episode) -> MemoryTimeline | None:
     payload: Any = episode.task.payload
     if isinstance(payload.get("task"), dict):  # a mixture: the task of the part
         payload = payload["task"].get("payload", {})
-    managed = [turn for turn in episode.turns if turn.role.endswith(MANAGER)]
+    managed = [turn for turn in episode.moves() if turn.role.endswith(MANAGER)]
     facts, earlier = payload.get("facts"), payload.get("earlier", [])
     if not managed or not isinstance(facts, list) or not isinstance(earlier, list):
         return None

@@ -65,7 +65,7 @@ class SavedGames:
             type=episode.task.type,
             task=episode.task.id,
             status=episode.status.value,
-            invalid=sum(turn.action is None for turn in episode.turns),
+            invalid=sum(turn.invalid for turn in episode.turns),
             turns=len(episode.turns),
             tokens=sum(len(turn.completion_ids) for turn in episode.turns),
             rewards=dict(returns(episode)),

@@ -29,6 +29,7 @@ LAYERS = (
     ("engines", "learner"),
     ("models", "run/report"),
     ("role", "run"),
+    ("tools",),
     ("arena", "config", "credit", "curriculum", "sandbox", "study/stats"),
     ("errors", "files", "rewards", "rng", "types"),
 )

@@ -17,6 +17,7 @@ SMALLEST = {
     "packing": ["--rounds", "1"],
     "generation": ["warmstart.steps=1", "--rounds", "1", "--cases", "kuhn"],
     "rollout": ["--hands", "20", "--rounds", "1"],
+    "tools": ["--episodes", "4", "--rounds", "1"],
     "executor": ["--runs", "20"],
     "workers": ["--hands", "200", "--rounds", "1"],
     "async": ["--steps", "1", "--rounds", "1", "warmstart.steps=1"],

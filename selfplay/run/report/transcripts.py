@@ -3,14 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from selfplay.run.declarations import RunMetrics
 from selfplay.run.formatting import number
 from selfplay.run.record_reader import Advantage, Recorded, episodes_of, file_of, recorded_steps
-from selfplay.types import Episode, Message, Status, StopReason, Turn
+from selfplay.types import Episode, Message, Status, StopReason, ToolCall, Turn
 
 LONGEST_TEXT = 8_000
 """Largest number of characters shown of one text; the run folder has the whole text."""
@@ -68,6 +68,8 @@ class TurnTranscript:
     """True if the episode was chosen because of this turn."""
     cut: bool
     """True if the token limit ended the completion."""
+    calls: tuple[ToolCall, ...] = ()
+    """Tool calls of the completion, with shortened arguments and results."""
 
 
 @dataclass(kw_only=True)
@@ -129,6 +131,8 @@ def _kinds(episode: Episode) -> Iterator[tuple[tuple[str, bool], int | None, str
         yield ("", False), None, "the first episode that the arena broke off"
         return
     for index, turn in enumerate(episode.turns):
+        if not turn.final:
+            continue
         paid = turn.action is not None and turn.reward > 0
         outcomes = _OUTCOMES.get(
             turn.role,
@@ -155,7 +159,7 @@ def show(
             Part(kind=part.kind, text=shorten(part.text), closed=part.closed) for part in parts
         ),
         action="" if action.strip() == turn.text.strip() else shorten(action),
-        invalid="" if turn.action is not None and not reason else str(reason or "no reason noted"),
+        invalid=str(reason or "no reason noted") if turn.invalid or reason else "",
         verdict=verdict,
         judged=(declared or RunMetrics()).verdict(turn.role, verdict) if verdict else "",
         facts=tuple(
@@ -167,6 +171,10 @@ def show(
         advantage=_advantage(advantage),
         marked=marked,
         cut=turn.stop_reason is StopReason.LENGTH,
+        calls=tuple(
+            replace(call, arguments=shorten(call.arguments), result=shorten(call.result))
+            for call in turn.tool_calls
+        ),
     )
 
 

@@ -173,7 +173,7 @@ def mattered(
         moves = actions_of(episode)
         paid = _team(replayer, episode, moves)
         taken: dict[str, int] = defaultdict(int)
-        for turn in episode.turns:
+        for turn in episode.moves():
             place = taken[turn.agent]
             taken[turn.agent] += 1
             if turn.role not in roles or turn.action == default:
@@ -207,7 +207,7 @@ def slips(
         (episode, turn)
         for episode in episodes
         if episode.status is not Status.FAILED
-        for turn in episode.turns
+        for turn in episode.moves()
         if turn.role in roles
     ]
 
@@ -224,7 +224,7 @@ def slips(
         [begun(e, turn.stage, **{turn.agent: guests[turn.agent]}) for e, turn in places]
     )
     found = [
-        (each, next(t for t in each.turns if (t.agent, t.stage) == (turn.agent, turn.stage)))
+        (each, next(t for t in each.moves() if (t.agent, t.stage) == (turn.agent, turn.stage)))
         for each, (_, turn) in zip(moved, places, strict=True)
         if each.status is not Status.FAILED
     ]
@@ -314,6 +314,11 @@ def _refuse_unread(seat: AgentSpec, default: str) -> None:
         raise ConfigError(
             f"counterfactual: the role {name} has memory={seat.role.memory}, so its prompts "
             "contain more than the observation; use roles with memory=none"
+        )
+    if seat.role.tools is not None:
+        raise ConfigError(
+            f"counterfactual: the role {name} has tools, so its moves depend on more than one "
+            "completion; use roles with tools=null"
         )
     try:
         read = seat.role.parse(default)

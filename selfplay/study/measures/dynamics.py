@@ -160,7 +160,8 @@ def by_role(
     for step, episodes in steps:
         for episode in episodes:
             if episode.status is not Status.FAILED:
-                for turn in episode.turns[episode.shared_turns :]:
+                own = episode.turns[episode.shared_turns :]
+                for turn in (turn for turn in own if turn.final):
                     turns.setdefault(turn.role, {}).setdefault(step, []).append(turn)
                 if PROPOSED in episode.metrics:
                     proposers |= {turn.role for turn in episode.turns[:1]}

@@ -347,7 +347,7 @@ class _Counterfactuals:
                 ]
             for episode in self.games.rollout(max_turns=turns).run(jobs):
                 for turn in episode.turns:
-                    if turn.stage == stage:
+                    if turn.stage == stage and turn.final:
                         key = (episode.seed, stage, turn.agent)
                         found.setdefault(key, []).append(turn.action or "")
         return found

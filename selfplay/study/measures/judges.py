@@ -177,7 +177,7 @@ def ask(
     found: list[Sequence[str] | None] = [None] * len(states)
     for (name, state), answer in zip(asked.items(), answers, strict=True):
         judge = benches[int(name)].judge
-        verdict = [turn.action for turn in answer.turns if turn.agent == judge]
+        verdict = [turn.action for turn in answer.moves() if turn.agent == judge]
         if verdict and answer.status is not Status.FAILED:
             found[int(name)] = cast(Judging, state).accepts(judge, verdict[0])
     return found

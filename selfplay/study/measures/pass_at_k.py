@@ -321,13 +321,13 @@ def counts(
             continue
         found = samples[episode.task.id]
         if role is not None:
-            mine = {turn.agent: turn for turn in reversed(episode.turns) if turn.role == role}
+            mine = {turn.agent: turn for turn in reversed(episode.moves()) if turn.role == role}
             found += [(said(episode, t), t.info.get("verdict") == RIGHT) for t in mine.values()]
         elif episode.status is Status.TRUNCATED:  # truncated before an answer
             found.append(("", score == 1.0))
         else:  # the answer is the last turn, if a single agent has it
             end = max((turn.stage for turn in episode.turns), default=0)
-            last = [turn for turn in episode.turns if turn.stage == end]
+            last = [turn for turn in episode.moves() if turn.stage == end]
             found.append((said(episode, last[0]) if len(last) == 1 else None, score == 1.0))
     return AttemptCounts(
         tasks=list(samples),

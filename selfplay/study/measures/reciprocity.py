@@ -352,7 +352,7 @@ def forced(
         for move in (cooperate, defect[0]):
             prefix = tuple(
                 replace(turn, text=move, action=move, reward=0.0)
-                if (turn.agent, turn.stage) == (agent, rounds.stages[middle])
+                if turn.final and (turn.agent, turn.stage) == (agent, rounds.stages[middle])
                 else turn
                 for turn in episode.turns
                 if turn.stage <= rounds.stages[middle]

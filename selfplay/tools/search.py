@@ -1,0 +1,121 @@
+"""Search over a corpus of documents, and reading one of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from selfplay.tools.tool import Tool, ToolError
+
+LONGEST_QUERY = 2000
+"""Largest number of characters of a query."""
+
+
+@runtime_checkable
+class CorpusRetriever(Protocol):
+    """Protocol of retrievers, such as `arenas.memory.retrieval.BM25`."""
+
+    def top(self, query: str, texts: Sequence[str], count: int) -> list[int]:
+        """Return the indices of the `count` nearest texts, best first."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A document of a corpus."""
+
+    id: str
+    """Name by which `Read` finds it."""
+    text: str
+    """Whole text, the title first if there is one."""
+
+
+@lru_cache(maxsize=8)
+def read_corpus(path: str) -> tuple[Document, ...]:
+    """Return the documents of a JSON Lines file; raises ValueError with the faulty line.
+
+    A line is {"text": ...} with an optional "id" and "title"; without an id it is the line number.
+    """
+    documents: dict[str, Document] = {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"corpus {path}: cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            data: Any = json.loads(line)
+            text, name = data["text"], str(data.get("id", number))
+            title = str(data.get("title", ""))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(
+                f'corpus {path}, line {number}: a JSON object with "text" is needed'
+            ) from error
+        if name in documents:
+            raise ValueError(f"corpus {path}, line {number}: the id {name[:60]!r} occurs twice")
+        documents[name] = Document(id=name, text=f"{title}\n{text}" if title else str(text))
+    if not documents:
+        raise ValueError(f"corpus {path}: it has no documents")
+    return tuple(documents.values())
+
+
+class Search(Tool):
+    """Returns the beginnings of the documents nearest to a query, each with its id."""
+
+    description = "Searches the documents and returns the best matches."
+
+    def __init__(
+        self,
+        *,
+        corpus: str,
+        retriever: CorpusRetriever,
+        count: int = 3,
+        characters: int = 500,
+        seconds: float = 10.0,
+    ) -> None:
+        """Args:
+        corpus: Path of a JSON Lines file, see `read_corpus`.
+        retriever: Ranks the documents: a service of the config.
+        count: Number of documents in a result.
+        characters: Maximum number of characters of each document in a result.
+        seconds: Time limit of a call.
+        """
+        if count < 1 or characters < 1:
+            raise ValueError("count and characters are at least 1")
+        self.documents = read_corpus(corpus)
+        self.texts = tuple(document.text for document in self.documents)
+        self.retriever, self.count = retriever, count
+        self.characters, self.seconds = characters, seconds
+
+    def call(self, query: str) -> str:  # type: ignore[override]
+        """Return the matches; raises ToolError for a query that is empty or too long."""
+        if not query.strip() or len(query) > LONGEST_QUERY:
+            raise ToolError("bad_arguments", f"the query needs 1 to {LONGEST_QUERY} characters")
+        found = self.retriever.top(query, self.texts, self.count)
+        return "\n\n".join(
+            f"[{self.documents[index].id}] {self.texts[index][: self.characters]}"
+            for index in found
+        )
+
+
+class Read(Tool):
+    """Returns the text of one document by its id. It reads the loaded corpus and no file."""
+
+    description = "Returns the whole text of a document by its id."
+
+    def __init__(self, *, corpus: str, seconds: float = 10.0) -> None:
+        """Args:
+        corpus: Path of a JSON Lines file, see `read_corpus`.
+        seconds: Time limit of a call.
+        """
+        self.documents = {document.id: document.text for document in read_corpus(corpus)}
+        self.seconds = seconds
+
+    def call(self, id: str) -> str:  # type: ignore[override]
+        """Return the text; raises ToolError if the corpus has no such document."""
+        if id not in self.documents:
+            raise ToolError("no_document", f"the corpus has no document {id[:60]!r}")
+        return self.documents[id]

@@ -1,0 +1,133 @@
+"""The tool: a function that an agent calls inside its turn, with a name and a JSON schema."""
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from selfplay.types import ToolCall
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+"""Pattern of the name of a tool."""
+RESERVED = frozenset(
+    {"think", "thinking", "answer", "result", "tool", "tools", "tool_call", "tool_response"}
+)
+"""Names that are tags of thinking, of answers or of the call formats."""
+LONGEST_SCHEMA = 20_000
+"""Largest number of characters of a tool's schema and description."""
+
+
+class ToolError(Exception):
+    """Raised by a tool that cannot answer a call.
+
+    The agent is shown `message`; `reason` is a short name, which metrics count.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason, self.message = reason, message
+
+
+class Tool:
+    """Base class of tools. A config lists them in a `Toolbox`; the rollout calls `answer`.
+
+    An author writes `call` with type hints and a docstring: its parameters become the JSON schema,
+    and arguments are checked against it before the call. Calls run in threads, several at once. A
+    tool keeps no state of an episode: one that needs some reads it from `earlier`, so that
+    episodes can branch and be replayed.
+    """
+
+    name: str = ""
+    """Name in the calls of a model."""
+    description: str = ""
+    """One or two sentences for the model."""
+    seconds: float = 10.0
+    """Time limit of a call, in seconds."""
+    session: ClassVar[bool] = False
+    """True if `call` takes `earlier`: the agent's calls before this one in the episode."""
+
+    def call(self, **arguments: Any) -> str:
+        """Return the text for the agent. Raises ToolError with the reason of a failure."""
+        raise NotImplementedError(f"{type(self).__name__}.call")
+
+    def answer(self, arguments: Mapping[str, Any], earlier: Sequence[ToolCall] = ()) -> str:
+        """Check the arguments, call the tool and return the text for the agent.
+
+        Args:
+            arguments: Arguments by name, as the model wrote them.
+            earlier: The agent's calls of this tool before this one in the episode.
+
+        Raises ToolError for arguments that do not fit the schema, and whatever `call` raises.
+        """
+        checked = self.checked(arguments)
+        more = {"earlier": tuple(earlier)} if self.session else {}
+        return str(self.call(**checked, **more))
+
+    def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments in their declared types; raises ToolError."""
+        try:
+            found = self._arguments.model_validate(dict(arguments))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            at = ".".join(map(str, first["loc"])) or "arguments"
+            raise ToolError("bad_arguments", f"{at}: {first['msg']}"[:200]) from error
+        return {name: getattr(found, name) for name in type(found).model_fields}
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Any]:
+        """JSON schema of the arguments."""
+        schema = self._arguments.model_json_schema()
+        schema.pop("title", None)
+        for each in schema.get("properties", {}).values():
+            each.pop("title", None)
+        return schema
+
+    @property
+    def function(self) -> dict[str, Any]:
+        """Description of the tool in the form of chat templates and of OpenAI's API."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": dict(self.parameters),
+            },
+        }
+
+    @property
+    def text_parameter(self) -> str | None:
+        """Name of the only parameter if it is a text, else None; then a call needs no JSON."""
+        properties = self.parameters.get("properties", {})
+        if not isinstance(properties, Mapping) or len(properties) != 1:
+            return None
+        ((name, each),) = properties.items()
+        return name if isinstance(each, Mapping) and each.get("type") == "string" else None
+
+    @cached_property
+    def _arguments(self) -> type[BaseModel]:
+        return arguments_model(self.call, title=self.name, without=("earlier",) * self.session)
+
+
+def arguments_model(function: Any, *, title: str, without: Sequence[str] = ()) -> type[BaseModel]:
+    """Return the pydantic model of a function's arguments; raises ValueError if it has none.
+
+    Args:
+        function: Function with type hints; a parameter without one takes text.
+        title: Name for errors.
+        without: Parameters that the library sets itself.
+    """
+    fields: dict[str, Any] = {}
+    for name, each in inspect.signature(function, eval_str=True).parameters.items():
+        if name in without:
+            continue
+        if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+            raise ValueError(
+                f"tool {title!r}: its parameter {name!r} has no name in a call; declare "
+                "parameters that can be passed by name"
+            )
+        hint = str if each.annotation is each.empty else each.annotation
+        fields[name] = (hint, ... if each.default is each.empty else each.default)
+    return create_model(title or "tool", __config__=ConfigDict(extra="forbid"), **fields)
