@@ -6,8 +6,10 @@ them sees the move of another before all have moved. In PettingZoo's interface t
 """
 
 import copy
+import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from functools import cached_property
+from inspect import cleandoc
 from math import isfinite
 from random import Random
 from types import MappingProxyType
@@ -117,6 +119,21 @@ class Arena(AECEnv):
         be compared. The result depends on the arguments alone.
         """
         return None
+
+    def is_legal(self, observation: Observation, action: Action) -> bool:
+        """Return True if a move is legal for an agent with this observation.
+
+        A person whose move is not legal is asked again; a policy is not. By default a move is legal
+        if the observation lists it under `legal`, or lists nothing there.
+        """
+        legal = observation.fields.get("legal")
+        return not legal or action in legal
+
+    def explain(self) -> str:
+        """Return the rules for a person who plays: by default, the text that opens the module."""
+        text = cleandoc(sys.modules[type(self).__module__].__doc__ or "")
+        parts = (part for part in text.split("\n\n") if not part.startswith("Version history"))
+        return "\n\n".join(parts).strip()
 
     # What an author calls ----------------------------------------------------------------------
 

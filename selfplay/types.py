@@ -297,6 +297,10 @@ class Turn:
     final: bool = True
     """True if the turn has the agent's action; False if the agent was asked again in the same
     stage, with the results of its tool calls."""
+    legal: tuple[str, ...] = ()
+    """Legal moves that the observation listed; empty if it listed none, or more than 64."""
+    spoken: bool = False
+    """True if the action is a message that other agents read (see `Arena.messengers`)."""
 
     def spans(self) -> Versions:
         """Return the versions of all tokens."""

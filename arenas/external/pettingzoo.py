@@ -130,6 +130,10 @@ class PettingZoo(WrappedGame):
 
     # The game ----------------------------------------------------------------------------------
 
+    def explain(self) -> str:
+        """Return the rules that the config gives, or else the name of the game."""
+        return self.rules or f"{self.name}. The config has no rules of this game (arena.rules)."
+
     def setup(self, task: Task, rng: Random) -> None:
         """Reset the env with the task's `seed` and `options`, or a seed from the episode's."""
         self.chosen: dict[str, Any] = {}

@@ -98,6 +98,10 @@ class TextArena(WrappedGame):
 
     # The game ----------------------------------------------------------------------------------
 
+    def explain(self) -> str:
+        """Return nothing, because the game's own prompts contain its rules."""
+        return ""
+
     def setup(self, task: Task, rng: Random) -> None:
         """Reset the game with the task's `seed`, or else one derived from the episode's seed."""
         self.restart()

@@ -214,6 +214,19 @@ class Matrix(Arena):
         )
         self.finish()
 
+    def explain(self) -> str:
+        """Return the rules, with the payoffs of every joint action."""
+        first, second = self.possible_agents
+        lines = [
+            f"{f'{state}: ' if state else ''}{first} {row}, {second} {column}: "
+            f"{first} gets {paid[0]:g}, {second} gets {paid[1]:g}"
+            for state, table in self.payoffs.items()
+            for (row, column), pay in table.items()
+            for paid in [self._paid(pay)]
+        ]
+        rounds = f"{self.rounds} round{'s' if self.rounds > 1 else ''}."
+        return "\n".join([super().explain(), "", rounds, *lines])
+
     def openspiel(self, pyspiel: Any) -> Any:
         """Return the same game in OpenSpiel, with the players' moves in turn and hidden."""
         (table,) = self.payoffs.values()

@@ -135,6 +135,12 @@ class Negotiation(TurnGame):
             word = self._written([share[item] for item in self.items]) if fits else ""
         return f"{word}\n{message[: self.message_length]}" if fits else None
 
+    def is_legal(self, observation: Observation, action: str) -> bool:
+        """Return True for a listed move with its items in any order, and any message below it."""
+        legal = observation.fields.get("legal")
+        line = sorted(action.partition("\n")[0].split())
+        return not legal or any(line == sorted(each.split()) for each in legal)
+
     def move(self, text: str) -> None:
         """Record an offer, or end the negotiation."""
         line, _, message = text.partition("\n")

@@ -61,9 +61,10 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
             raise ConfigError(f"--{flag} is for the page; give --page too")
     if options.agent is None:
         raise ConfigError("play needs --as AGENT, your agent; with --page you choose it there")
-    from selfplay.experiment.human_play import at_terminal
+    from selfplay.experiment.human_play import at_terminal, ending
     from selfplay.experiment.human_play import play as games
     from selfplay.rollout.matches import returns
+    from selfplay.run.report.html import visible
 
     try:
         for episode, path in games(
@@ -75,9 +76,11 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
             seed=options.seed,
             overrides=rest,
             search=options.config_dir,
+            begin=lambda rules: print(visible(rules)),
         ):
             paid = ", ".join(f"{agent} {number(pay)}" for agent, pay in returns(episode).items())
-            print(f"\n{episode.status.value}: {episode.error or paid}\nsaved    {path}")
+            print(f"\n{visible(ending(episode))}")
+            print(f"{episode.status.value}: {visible(episode.error or paid)}\nsaved    {path}")
     except EOFError as error:
         raise RunError("no more input; the current game is not saved") from error
 

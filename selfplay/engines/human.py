@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from selfplay.engines import Engine
@@ -9,8 +10,26 @@ from selfplay.engines.messages import MessageRenderer, read
 from selfplay.errors import ConfigError
 from selfplay.types import Completion, Message, Request, StopReason
 
-Ask = Callable[[str, Sequence[Message]], str]
-"""(agent, messages so far) -> the text that the person enters for the agent."""
+
+@dataclass(frozen=True, kw_only=True)
+class HumanQuestion:
+    """A request for a person's move. `HumanEngine` makes it; the terminal and the page show it."""
+
+    agent: str
+    """The person's agent."""
+    messages: Sequence[Message]
+    """All messages to the agent so far."""
+    legal: Sequence[str] = ()
+    """Legal moves that the observation lists; empty if it lists none."""
+    refused: str = ""
+    """Reason why the person's last text for this move is no legal move; empty the first time."""
+
+
+Ask = Callable[[HumanQuestion], str | None]
+"""Function that shows a question and returns the text that the person enters; None if the person
+has left, whose moves are then empty."""
+Refusal = Callable[[Request, str], str]
+"""(request, text) -> the reason why the text is no legal move; empty for a move that is played."""
 
 
 def news(messages: Sequence[Message]) -> Sequence[Message]:
@@ -24,9 +43,12 @@ class HumanEngine(Engine):
 
     renderer: MessageRenderer = MessageRenderer()
 
-    def __init__(self, ask: Ask) -> None:
-        """`ask` shows the messages to the person and returns the text that was entered."""
-        self._ask = ask
+    def __init__(self, ask: Ask, refusal: Refusal = lambda request, text: "") -> None:
+        """Args:
+        ask: Shows the question to the person and returns the text that was entered.
+        refusal: Checks the text; the person is asked again as long as it gives a reason.
+        """
+        self._ask, self._refusal = ask, refusal
         self._waiting: deque[Request] = deque()
 
     def add(self, request: Request) -> None:
@@ -38,7 +60,7 @@ class HumanEngine(Engine):
         if not self._waiting:
             return []
         request = self._waiting.popleft()
-        text = self._ask(request.agent, read(request.prompt_ids))
+        text = self._text(request)
         ids = tuple(text.encode("utf-8", "replace"))
         return [
             Completion(
@@ -49,6 +71,24 @@ class HumanEngine(Engine):
                 text=text,
             )
         ]
+
+    def _text(self, request: Request) -> str:
+        """Ask until the person enters a legal move, or leaves."""
+        legal = request.observation.fields.get("legal")
+        listed = legal if isinstance(legal, list | tuple) else ()
+        question = HumanQuestion(
+            agent=request.agent,
+            messages=read(request.prompt_ids),
+            legal=tuple(map(str, listed)),
+        )
+        while True:
+            text = self._ask(question)
+            if text is None:
+                return ""
+            refused = self._refusal(request, text)
+            if not refused:
+                return text
+            question = replace(question, refused=refused)
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         """Raise ConfigError, because a person has no weights."""

@@ -13,16 +13,18 @@ from typing import Any
 from selfplay.arena import Arena
 from selfplay.config import compose
 from selfplay.config.instantiate import TARGET, import_target, signature
-from selfplay.engines.human import Ask, HumanEngine, news
+from selfplay.engines.human import Ask, HumanEngine, HumanQuestion, Refusal, news
 from selfplay.engines.scripted import Scripted
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.rng import derive
+from selfplay.role import Role
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import EpisodeSpec, Rollout
 from selfplay.rollout.setup import Components
 from selfplay.run.directory import record_line, reporting_disk, write_atomic
+from selfplay.run.formatting import number
 from selfplay.run.report.html import visible
-from selfplay.types import Episode, Group, Message, Task
+from selfplay.types import Episode, Group, Request, Status, Task, role_of
 
 YOU = "you"
 """Policy name of the person."""
@@ -30,6 +32,8 @@ OTHERS = "others"
 """Policy name of the script in the other seats, if there is no run."""
 CHANCE = "arenas.games.opponents.random_legal"
 """The default script."""
+LONGEST_QUOTED = 80
+"""Largest number of characters of a text that an answer quotes."""
 DRAWS = 1000
 """Maximum number of tasks that are drawn to find one for the person's agent."""
 
@@ -44,6 +48,10 @@ class PlaySetup:
     """Rollout that has the person among its policies."""
     folder: Path
     """Folder of saved games."""
+
+    def rules(self) -> str:
+        """Return the rules of the game."""
+        return self.arena().explain()
 
     def seats(self) -> list[str]:
         """Return the agents that a person can play."""
@@ -138,6 +146,7 @@ def play(
     seed: int,
     overrides: Sequence[str] = (),
     search: Sequence[str] = (),
+    begin: Callable[[str], object] = lambda rules: None,
 ) -> Iterator[tuple[Episode, Path]]:
     """Play games of a person; yield each game with the file that it was saved in.
 
@@ -147,6 +156,7 @@ def play(
         agent: The person's agent.
         games: Number of games.
         seed: Seed of the arena's chance and of the policies' sampling.
+        begin: Shows the rules before the first game.
     Raises:
         ConfigError, RunError: If there is no such run, arena or agent.
     """
@@ -154,8 +164,9 @@ def play(
         raise ConfigError(f"--games {games}: at least 1 is needed")
     with table(target, ask=ask, script=script, overrides=overrides, search=search) as setup:
         setup.check(agent)
-        for number in range(games):
-            episode = setup.game(agent, seed=seed, number=number)
+        begin(setup.rules())
+        for played in range(games):
+            episode = setup.game(agent, seed=seed, number=played)
             yield episode, setup.save(episode)
 
 
@@ -178,7 +189,8 @@ def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> 
     experiment = Experiment.resume(config, place, learning=False)
     try:
         players = experiment.players
-        players.policy_pool.add(YOU, HumanEngine(ask))
+        roles = {name: seat.role for name, seat in players.rollout.seats.items()}
+        players.policy_pool.add(YOU, HumanEngine(ask, refusal_of(players.arena(), roles)))
         yield PlaySetup(arena=players.arena, rollout=players.rollout, folder=folder / "games")
     finally:
         experiment.close()
@@ -198,7 +210,7 @@ def _arena(config: Mapping[str, Any], ask: Ask, script: str) -> Iterator[PlaySet
             pool.add(OTHERS, Scripted(script=script or CHANCE))
         except ValueError as error:
             raise ConfigError(f"--against: {error}") from error
-        pool.add(YOU, HumanEngine(ask))
+        pool.add(YOU, HumanEngine(ask, refusal_of(components.arena(), components.roles)))
         rollout = pool.rollout(components.arena)
         yield PlaySetup(arena=components.arena, rollout=rollout, folder=Path("games"))
     finally:
@@ -226,16 +238,61 @@ def _config(name: str, overrides: Sequence[str], search: Sequence[str]) -> dict[
     return config
 
 
-def at_terminal(agent: str, messages: Sequence[Message]) -> str:
-    """Print the messages since the person's last move and read a line.
+def refusal_of(arena: Arena, roles: Mapping[str, Role]) -> Refusal:
+    """Return the check of a person's text: it must parse, and be a legal move of the arena.
+
+    Where an observation lists no legal moves, any text is played: the arena decides what it means.
+    """
+
+    def refusal(request: Request, text: str) -> str:
+        if not request.observation.fields.get("legal"):
+            return ""
+        action, info = roles[role_of(request.agent)].parse_completion(text)
+        if action is None:
+            return f"{shorten(text)} is no answer ({info.get('invalid', 'it does not parse')})"
+        if not arena.is_legal(request.observation, action):
+            return f"{shorten(action)} is not a legal move"
+        return ""
+
+    return refusal
+
+
+def shorten(text: str) -> str:
+    """Return a person's text in quotes, cut after a line."""
+    return repr(text if len(text) <= LONGEST_QUOTED else f"{text[:LONGEST_QUOTED]}...")
+
+
+def ending(episode: Episode) -> str:
+    """Return why a game ended, and its last moves, in a few short lines."""
+    if episode.status is Status.FAILED:
+        return f"The arena failed: {episode.error}"
+    if episode.status is Status.TRUNCATED:
+        return f"The game was cut off: {episode.error or 'the limit of turns was reached'}."
+    last = [turn for turn in episode.turns if turn.stage == episode.turns[-1].stage]
+    lines = ["The game ended with:"]
+    for turn in last:
+        move = "no valid move" if turn.action is None else shorten(turn.action)
+        why = turn.info.get("verdict") or turn.info.get("invalid")
+        lines.append(f"{turn.agent}: {move}{f' ({why})' if why else ''}")
+    found = ", ".join(f"{name} {number(value)}" for name, value in episode.metrics.items())
+    return "\n".join([*lines, *([found] if found else [])])
+
+
+def at_terminal(question: HumanQuestion) -> str:
+    """Print the messages since the person's last move and the legal moves, and read a line.
 
     Control characters in the messages are made visible, because a terminal would obey them.
 
     Raises:
         EOFError: At the end of the input.
     """
-    for message in news(messages):
-        content = message["content"]
-        words = content if isinstance(content, str) else "\n".join(map(str, content))
-        print(f"\n{visible(words)}")
-    return input(f"{agent}> ").replace("\\n", "\n")
+    if question.refused:
+        print(f"\n{visible(question.refused)}; enter another move")
+    else:
+        for message in news(question.messages):
+            content = message["content"]
+            words = content if isinstance(content, str) else "\n".join(map(str, content))
+            print(f"\n{visible(words)}")
+    if question.legal:
+        print(f"legal moves: {visible(', '.join(question.legal))}")
+    return input(f"{question.agent}> ").replace("\\n", "\n")

@@ -31,6 +31,8 @@ from selfplay.types import (
 
 __all__ = ["AgentSpec", "EpisodeSpec", "Rollout", "check_sampling_limits"]
 
+MOST_LEGAL = 64
+"""Largest number of legal moves that a record lists."""
 MOST_THREADS = 1024
 """Maximum number of arenas that advance, or of tools that run, at the same time."""
 RESULTS = "tool_results"
@@ -57,6 +59,8 @@ class _Asked:
     """The request to the engine."""
     messages: tuple[Message, ...]
     """Messages that the request added to the agent's context."""
+    spoken: bool
+    """True if the action is a message that other agents read."""
 
 
 _InFlight: TypeAlias = dict[int, _Asked]
@@ -199,6 +203,7 @@ class Rollout:
         """Send the requests of all agents of the stage."""
         try:
             views = {agent: game.arena.view(agent) for agent in game.arena.stage}
+            speakers = set(game.arena.messengers())
         except SelfplayError:
             raise
         except Exception as error:  # as in EpisodeRunner.advance
@@ -228,7 +233,12 @@ class Rollout:
                 game.run_out(error)
                 return
             in_flight[request.id] = _Asked(
-                game=game, agent=agent, seat=seat, request=request, messages=tuple(messages)
+                game=game,
+                agent=agent,
+                seat=seat,
+                request=request,
+                messages=tuple(messages),
+                spoken=agent in speakers,
             )
 
     def _ask_again(self, asked: _Asked, turn: Turn, in_flight: _InFlight) -> None:
@@ -369,6 +379,8 @@ class Rollout:
             stage=game.stage,
             stop_reason=completion.stop_reason,
             trainable=self._learns(seat.policy, game.spec),
+            legal=_legal(request.observation),
+            spoken=asked.spoken,
         )
         use = self._tool_use(seat)
         calls = use.calls(text) if use else []
@@ -386,3 +398,11 @@ class Rollout:
             return game
         game.moves[asked.agent] = replace(turn, action=action, info=info)
         return game
+
+
+def _legal(observation: Observation) -> tuple[str, ...]:
+    """Return the legal moves that an observation lists, for the record."""
+    legal = observation.fields.get("legal")
+    if not isinstance(legal, list | tuple) or len(legal) > MOST_LEGAL:
+        return ()
+    return tuple(move for move in legal if isinstance(move, str))

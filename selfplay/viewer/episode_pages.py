@@ -132,12 +132,13 @@ class EpisodePages:
     def episodes(self, name: str, asked: EpisodeFilter, page: int) -> str:
         """Render a page of the list of episodes."""
         run = self.catalogue.run(name)
-        index = self._index(run)
+        index = self.index_of(run)
         left = index.update(PATIENCE)
         if left:
             index.update_behind()
         rows, total = index.find(asked, page)
-        plain = {key: value for key, value in vars(asked).items() if value not in ("", None, False)}
+        fields = {**vars(asked), "cell": None, **(vars(asked.cell) if asked.cell else {})}
+        plain = {key: value for key, value in fields.items() if value not in ("", None, False)}
         return render(
             "viewer_episodes.html.jinja",
             title=f"Episodes of {name}",
@@ -150,12 +151,13 @@ class EpisodePages:
             roles=index.roles(),
             page=page,
             links=links(page, total, plain),
+            cell=_cell(index, asked),
         )
 
     def episode(self, name: str, step: int, line: int, colour: str) -> str:
         """Render an episode, turn by turn; with a `colour` also its tokens."""
         run = self.catalogue.run(name)
-        index = self._index(run)
+        index = self.index_of(run)
         index.update(PATIENCE, first=step)
         record = index.read(step, line)
         return self._whole(run, record, colour, title=f"Episode {line} of step {step}")
@@ -211,7 +213,7 @@ class EpisodePages:
     def group(self, name: str, step: int, group: str) -> str:
         """Render the episodes of a group side by side, with rewards and advantages per agent."""
         run = self.catalogue.run(name)
-        index = self._index(run)
+        index = self.index_of(run)
         index.update(PATIENCE, first=step)
         siblings = [index.read(row.step, row.line) for row in index.group(step, group)]
         if not siblings:
@@ -240,11 +242,22 @@ class EpisodePages:
 
     # Parts -------------------------------------------------------------------------------------
 
-    def _index(self, run: ListedRun) -> EpisodeIndex:
+    def index_of(self, run: ListedRun) -> EpisodeIndex:
+        """Return the index of a run; it is opened once."""
         with self._lock:  # requests run on several threads
             if run.folder not in self._indexes:
                 self._indexes[run.folder] = EpisodeIndex(run.folder, self.cache)
             return self._indexes[run.folder]
+
+
+def _cell(index: EpisodeIndex, asked: EpisodeFilter) -> dict[str, str] | None:
+    """Return the texts of the asked cell of a table; None without one."""
+    if asked.cell is None:
+        return None
+    with index.lock:
+        view, action = (index.usage.text_of(each) for each in (asked.cell.view, asked.cell.action))
+    invalid = asked.cell.action == "-"
+    return {"agent": asked.cell.agent, "view": view, "action": "" if invalid else action}
 
 
 def _advantages(record: Recorded) -> list[Any]:

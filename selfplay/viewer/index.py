@@ -23,6 +23,10 @@ from urllib.parse import urlencode
 from selfplay.errors import RunError
 from selfplay.run.record_reader import Recorded, decode, file_of, record_of, recorded_steps
 from selfplay.run.untrusted import open_regular
+from selfplay.study.stats.usage import usage_of
+from selfplay.types import Episode
+from selfplay.viewer.usage_index import NAMES, TABLES, CellKey, UsageIndex
+from selfplay.viewer.usage_index import condition as cell_condition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +45,8 @@ class EpisodeFilter:
     """Words that all occur in the prompts, the completions or the task id."""
     step: int | None = None
     """Step that played the episode."""
+    cell: CellKey | None = None
+    """Cell of a table of words or moves at this step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +93,11 @@ def condition(asked: EpisodeFilter) -> tuple[str, tuple[Any, ...]]:
     """Return the SQL condition of a filter and its values."""
     conditions: list[str] = []
     values: list[Any] = []
-    if asked.step is not None:
+    if asked.cell is not None:
+        inner, found = cell_condition(asked.step or 0, asked.cell)
+        conditions.append(inner)
+        values += found
+    elif asked.step is not None:
         conditions.append("e.step = ?")
         values.append(asked.step)
     if asked.status:
@@ -137,7 +147,7 @@ def links(
     return [(number, urlencode([*fields, ("page", number)])) for number in sorted(near)]
 
 
-VERSION = 1
+VERSION = 2
 """Version of the tables; an index of another version is rebuilt."""
 LONGEST_SEARCHED = 100_000
 """Largest number of an episode's characters in the search index."""
@@ -166,7 +176,7 @@ class EpisodeIndex:
     def __init__(self, run: Path, folder: Path) -> None:
         """`folder`: folder of the index files; it is created."""
         self.run = run
-        self._lock = threading.RLock()  # requests run on several threads
+        self.lock = threading.RLock()  # requests run on several threads
         self._reader: threading.Thread | None = None
         _private_folder(folder)
         name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:24]
@@ -179,6 +189,7 @@ class EpisodeIndex:
             timeout=PATIENCE,
             isolation_level=None,
         )
+        self.usage = UsageIndex(self._base)
         self._log_ahead()
         # The index can be rebuilt, so it need not reach the disk before the next step is read.
         self._base.execute("PRAGMA synchronous = NORMAL")
@@ -211,7 +222,7 @@ class EpisodeIndex:
         The step `first` is indexed first, then the newest steps.
         """
         present = recorded_steps(self.run)
-        with self._lock:
+        with self.lock:
             known = dict(self._base.execute("SELECT step, stamp FROM steps").fetchall())
             for step in set(known) - set(present):
                 with self._writing():
@@ -223,7 +234,7 @@ class EpisodeIndex:
         for step in due if not self._read_behind() else [each for each in due if each == first]:
             if left < len(due) and time.monotonic() > end:
                 break
-            with self._lock:  # for one step only, so that pages are rendered in between
+            with self.lock:  # for one step only, so that pages are rendered in between
                 self._read(step)
             left -= 1
         return left
@@ -242,7 +253,7 @@ class EpisodeIndex:
     def find(self, asked: EpisodeFilter, page: int) -> tuple[list[EpisodeRow], int]:
         """Return the episodes of a page (from 0), the newest step first, and the total number."""
         where, values = condition(asked)
-        with self._lock:
+        with self.lock:
             count = self._base.execute(f"SELECT count(*) FROM episodes e {where}", values)
             total = int(count.fetchone()[0])
             rows = self._base.execute(
@@ -254,7 +265,7 @@ class EpisodeIndex:
 
     def group(self, step: int, name: str) -> list[EpisodeRow]:
         """Return the episodes of a group."""
-        with self._lock:
+        with self.lock:
             rows = self._base.execute(
                 f"SELECT {COLUMNS} FROM episodes e WHERE step = ? AND grouped = ? ORDER BY member",
                 (step, name),
@@ -263,13 +274,13 @@ class EpisodeIndex:
 
     def roles(self) -> list[str]:
         """Return the roles that took turns."""
-        with self._lock:
+        with self.lock:
             found = self._base.execute("SELECT DISTINCT role FROM roles ORDER BY 1").fetchall()
         return [row[0] for row in found]
 
     def read(self, step: int, line: int) -> Recorded:
         """Read an episode from the run folder; raise RunError if it is no longer there."""
-        with self._lock:
+        with self.lock:
             found = self._base.execute(
                 "SELECT start, bytes FROM episodes WHERE step = ? AND line = ?", (step, line)
             ).fetchone()
@@ -299,9 +310,9 @@ class EpisodeIndex:
         self._base.execute("COMMIT")
 
     def _clear(self) -> None:
-        for name in ("steps", "episodes", "roles", "words"):
+        for name in ("steps", "episodes", "roles", "words", *NAMES):
             self._base.execute(f"DROP TABLE IF EXISTS {name}")
-        for statement in _TABLES.split(";\n"):
+        for statement in (_TABLES + TABLES).split(";\n"):
             self._base.execute(statement)
         self._base.execute(f"PRAGMA user_version = {VERSION}")
 
@@ -315,6 +326,7 @@ class EpisodeIndex:
         self._base.execute(f"DELETE FROM roles WHERE episode IN {ids}", (step,))
         self._base.execute("DELETE FROM episodes WHERE step = ?", (step,))
         self._base.execute("DELETE FROM steps WHERE step = ?", (step,))
+        self.usage.forget(step)
 
     def _read(self, step: int) -> None:
         """Index a step's file; an incomplete last line is left out."""
@@ -322,13 +334,17 @@ class EpisodeIndex:
         path = file_of(self.run, step)
         with open_regular(path, root=self.run) as file, self._writing():
             self._forget(step)
+            episodes: list[tuple[int, Episode]] = []
             for line, data in enumerate(file, 1):
                 try:
-                    self._add(record_of(decode(data), step=step, line=line, path=path), start, data)
+                    record = record_of(decode(data), step=step, line=line, path=path)
+                    self._add(record, start, data)
+                    episodes.append((line, record.episode))
                 except (RunError, ValueError):
                     if data.endswith(b"\n"):
                         self._note_broken(step, line, start, len(data))
                 start += len(data)
+            self.usage.add(step, usage_of(episodes))
             self._base.execute("INSERT INTO steps VALUES (?, ?)", (step, stamp))
 
     def _note_broken(self, step: int, line: int, start: int, size: int) -> None:

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from selfplay.engines.human import news
+from selfplay.engines.human import HumanQuestion, news
 from selfplay.errors import ConfigError, RunError, SelfplayError, one_line
-from selfplay.experiment.human_play import PlaySetup, table
+from selfplay.experiment.human_play import PlaySetup, ending, table
 from selfplay.rollout.matches import returns
 from selfplay.run.declarations import RunMetrics, measured_by
 from selfplay.run.report.html import render
@@ -47,6 +47,10 @@ class Exchange:
 
     shown: tuple[Message, ...]
     """The new messages."""
+    legal: tuple[str, ...] = ()
+    """Legal moves that the observation lists; empty if it lists none."""
+    refused: str = ""
+    """Reason why the previous text for this move is no legal move; empty the first time."""
     said: str | None = None
     """The person's move; None until it is made."""
 
@@ -94,20 +98,23 @@ class PlaySession:
         with self._changed:
             return self._seen
 
-    def ask(self, agent: str, messages: Sequence[Message]) -> str:
-        """Wait for the person's move and return it. The human engine calls this on the game's
-        thread."""
+    def ask(self, question: HumanQuestion) -> str | None:
+        """Wait for the person's move and return it; None if the person has left. The human engine
+        calls this on the game's thread."""
         with self._changed:
             if self._seen.phase == "left":
-                return ""
-            exchange = Exchange(shown=tuple(news(messages)))
+                return None
+            exchange = Exchange(
+                shown=() if question.refused else tuple(news(question.messages)),
+                legal=tuple(question.legal),
+                refused=question.refused,
+            )
             self._set(phase="yours", exchanges=(*self._seen.exchanges, exchange))
             self._changed.wait_for(lambda: self._answer is not None or self._closed)
             if self._closed:
                 raise _Closed
             text, self._answer = self._answer, None
-            assert text is not None
-            return text
+            return None if self._seen.phase == "left" else text
 
     def begin(self, table: PlaySetup, agent: str, number: int) -> None:
         """Begin game `number`; a repeated request for the same game has no effect."""
@@ -195,6 +202,8 @@ SOON, LATER = 1, 5
 """Seconds between two polls of an open page: while others move, and while the person moves."""
 PATIENCE = 0.5
 """Seconds that the answer to a form waits for the other agents, which often move at once."""
+MOST_BUTTONS = 32
+"""Largest number of legal moves that have a button; more are listed as text."""
 LONGEST_SHOWN = 100_000
 """Largest number of characters shown of one message or move; the record has the whole text."""
 
@@ -210,7 +219,7 @@ class PlayPages:
         agent: The preselected seat; empty: none.
         """
         self.place, self.sitting, self.title, self.agent = place, sitting, title, agent
-        self.seats = place.seats()
+        self.seats, self.rules = place.seats(), place.rules()
         self.declared = RunMetrics(arena=measured_by(place.arena()))
         self.secret = secrets.token_urlsafe(24)
         """Secret field of every form, so that no other site can send one."""
@@ -225,6 +234,9 @@ class PlayPages:
             exchanges=list(_shown(seen.exchanges)),
             paid=returns(seen.episode) if seen.episode else {},
             seats=self.seats,
+            rules=self.rules,
+            ending=ending(seen.episode) if seen.episode else "",
+            most=MOST_BUTTONS,
             chosen=seen.agent or self.agent,
             secret=self.secret,
             wait=SOON if seen.phase in ("others", "left") else LATER,
@@ -263,6 +275,8 @@ def _shown(exchanges: Sequence[Exchange]) -> Iterator[dict[str, Any]]:
             "messages": [
                 (str(message["role"]), shorten(content(message), LONGEST_SHOWN)) for message in new
             ],
+            "legal": exchange.legal,
+            "refused": exchange.refused,
             "said": None if exchange.said is None else shorten(exchange.said, LONGEST_SHOWN),
         }
 

@@ -7,14 +7,15 @@ most about 1/300 of one core.
 
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from selfplay.errors import RunError
@@ -24,6 +25,8 @@ from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.episode_pages import EpisodePages
 from selfplay.viewer.index import EpisodeFilter
 from selfplay.viewer.run_pages import RunPages
+from selfplay.viewer.usage_index import CellKey
+from selfplay.viewer.usage_pages import SHOWN, Page, UsagePages, page_of
 
 SHARE = 300
 """Wall-clock seconds per second of work for all open pages together."""
@@ -57,6 +60,7 @@ def application(
         host: The server's address.
     """
     pages, listed, pace = RunPages(catalogue), EpisodePages(catalogue, cache), PollLimiter()
+    tables = UsagePages(listed)
 
     def page(make: Callable[[Request], str]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -83,6 +87,20 @@ def application(
             return response
 
         return answer
+
+    def usage(name: Page, request: Request) -> str:
+        asked = request.query_params
+        fields = (request.path_params["run"], asked.get("agent", ""), asked.get("kind", ""))
+        return tables.render(name, *fields, _number(request, "step"), _number(request, "at"))
+
+    async def data(request: Request) -> Response:
+        asked, run = request.query_params, request.path_params["run"]
+        try:
+            name = page_of(request.path_params["page"])
+            fields = (name, run, asked.get("agent", ""), asked.get("kind", ""))
+            return JSONResponse((await run_in_threadpool(tables.view, *fields)).to_json())
+        except (RunError, OSError, sqlite3.Error) as error:
+            return JSONResponse({"error": str(error)}, status_code=404)
 
     routes = [
         Route("/", live(lambda request: pages.runs())),
@@ -158,6 +176,8 @@ def application(
                 )
             ),
         ),
+        Route("/run/{run}/{page:str}.json", data),
+        *(Route(f"/run/{{run}}/{name}", page(partial(usage, name))) for name in SHOWN),
         Route(
             "/run/{run}/failed",
             page(lambda request: pages.failed(request.path_params["run"])),
@@ -212,7 +232,15 @@ def _filter(request: Request) -> EpisodeFilter:
         invalid=bool(asked.get("invalid")),
         text=asked.get("text", "")[:200],
         step=_number(request, "step"),
+        cell=_cell(asked),
     )
+
+
+def _cell(asked: Mapping[str, str]) -> CellKey | None:
+    """Return the cell of a table that an address names; None if it names none."""
+    if not asked.get("view"):
+        return None
+    return CellKey(**{name: asked.get(name, "") for name in ("agent", "kind", "view", "action")})
 
 
 def _number(request: Request, name: str) -> int | None:

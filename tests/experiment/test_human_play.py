@@ -2,27 +2,29 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from arenas.games.negotiation import Negotiation
 from selfplay.config.compose import config_folder
-from selfplay.engines.human import HumanEngine
+from selfplay.engines.human import HumanEngine, HumanQuestion
 from selfplay.errors import ConfigError, RunError
-from selfplay.experiment.human_play import YOU, at_terminal, play
+from selfplay.experiment.human_play import YOU, at_terminal, ending, play
 from selfplay.run.record_reader import decode, record_of
-from selfplay.types import Message, Status
+from selfplay.types import Episode, Status, Task
 from tests.helpers.command_process import finished, one_line, run
-from tests.helpers.recorded_run import HOSTILE
+from tests.helpers.recorded_run import HOSTILE, turn
 
 MINIMAX = "arenas.games.tic_tac_toe.minimax"
 
 
-def first_free(agent: str, messages: Sequence[Message]) -> str:
+def first_free(question: HumanQuestion) -> str:
     """Plays the first square that the prompt says is free."""
-    text = str(messages[-1]["content"])
+    text = str(question.messages[-1]["content"])
     return text.rpartition("nothing else: ")[2].split(",")[0]
 
 
@@ -42,11 +44,71 @@ def test_games_are_played_to_their_end_and_saved_as_episodes(
         assert record_of(data, step=0, line=1, path=path).episode == episode
 
 
+def test_an_illegal_move_asks_again_and_the_legal_ones_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    entered = iter(["fold", "", "bet", "bet", "bet"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(entered))
+    shown: list[str] = []
+    seat: dict[str, Any] = {"agent": "player_0", "ask": at_terminal, "script": ""}
+    games = play("kuhn", **seat, games=1, seed=0, begin=shown.append)
+    ((episode, _),) = games
+    out = capsys.readouterr().out
+    assert next(t.action for t in episode.turns if t.agent == "player_0") == "bet"
+    assert episode.metrics["illegal"] == 0
+    assert "'fold' is not a legal move; enter another move" in out
+    assert "'' is no answer (empty)" in out and out.count("legal moves: pass, bet") >= 3
+    assert shown[0].startswith("Kuhn poker: one hand") and "Version history" not in shown[0]
+    last = episode.turns[-1]
+    assert f"{last.agent}: {last.action!r}" in ending(episode)
+
+
+def test_a_scripted_speaker_says_nothing_and_the_rules_list_the_pay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rules: list[str] = []
+    seat: dict[str, Any] = {"agent": "partner_0", "ask": lambda asked: "home", "script": ""}
+    ((episode, _),) = play("signal", **seat, games=1, seed=0, begin=rules.append)
+    assert episode.status is Status.FINISHED and episode.turns[0].spoken
+    assert "north: scout_0 hunt, partner_0 north: scout_0 gets 4, partner_0 gets 4" in rules[0]
+    home = [turn for turn in episode.turns if turn.agent == "partner_0"]
+    assert home[0].legal == ("north", "south", "home") and not home[0].spoken
+
+
+def test_an_offer_in_another_order_with_a_message_is_legal() -> None:
+    arena = Negotiation()
+    arena.begin(arena.default_task(Random(0)), 0)
+    seen = arena.view("party_0" if "party_0" in arena.agents else arena.agents[0])
+    offer = seen.fields["legal"][-1]
+    word, *items = offer.split()
+    assert arena.is_legal(seen, offer) and arena.is_legal(seen, f"{offer}\nplease")
+    assert arena.is_legal(seen, " ".join([word, *items[::-1]]))
+    assert not arena.is_legal(seen, "offer") and not arena.is_legal(seen, "accept")
+
+
+def test_the_end_of_a_game_is_told() -> None:
+    moved = turn("player_0", "five", -1.0, action="5", info={"verdict": "illegal"}, stage=0)
+    played = Episode(
+        arena="made",
+        task=Task(id="t"),
+        seed=0,
+        turns=(moved,),
+        status=Status.FINISHED,
+        metrics={"forfeit": 1.0},
+    )
+    assert ending(played) == "The game ended with:\nplayer_0: '5' (illegal)\nforfeit 1"
+    assert "cut off" in ending(replace(played, status=Status.TRUNCATED))
+    failed = replace(played, status=Status.FAILED, error="KeyError: x")
+    assert ending(failed) == "The arena failed: KeyError: x"
+
+
 def test_a_person_sits_among_the_policies_of_a_run(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    def answers(agent: str, messages: Sequence[Message]) -> str:
-        asked.append(agent)
+    def answers(question: HumanQuestion) -> str:
+        asked.append(question.agent)
         return "<think></think><answer>7</answer>"
 
     folder = finished()
@@ -114,7 +176,7 @@ def test_what_others_wrote_does_not_command_the_terminal(
         {"role": "assistant", "content": "said before"},
         {"role": "user", "content": HOSTILE},
     ]
-    assert at_terminal("solver_0", messages) == "one\ntwo"
+    assert at_terminal(HumanQuestion(agent="solver_0", messages=messages)) == "one\ntwo"
     shown = capsys.readouterr().out
     assert "\x1b" not in shown and "\u202e" not in shown and "<script>" in shown
     assert "before" not in shown

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from selfplay.engines.human import HumanQuestion
 from selfplay.experiment.human_play import YOU, table
 from selfplay.run.record_reader import decode, record_of
 from selfplay.types import Observation
@@ -24,6 +25,10 @@ from tests.helpers.recorded_run import HOSTILE
 
 LOCAL = "http://127.0.0.1"
 MINIMAX = "arenas.games.tic_tac_toe.minimax"
+
+
+def question(messages: list[dict[str, str]]) -> HumanQuestion:
+    return HumanQuestion(agent="player_0", messages=messages)
 
 
 class Visitor:
@@ -202,16 +207,41 @@ def test_with_a_token_nothing_is_taken_without_it(
 @pytest.mark.parametrize(
     "text", [HOSTILE.replace("\ud800", "\N{REPLACEMENT CHARACTER}"), "a" * 1_000_000]
 )
-def test_what_is_said_is_shown_and_never_run(visitor: Visitor, text: str) -> None:
+def test_what_is_said_is_shown_and_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with visiting("signal", "arenas.games.opponents.random_legal") as visitor:
+        visitor.begin("scout_0")
+        visitor.move(text, 1)  # a message
+        visitor.move(text, 2)  # a move, which is asked for again
+        pages = [visitor.page()]
+        assert "is not a legal move" in pages[0]
+        visitor.move("home", 3)
+        pages += [visitor.page(), visitor.client.get("/record").text]
+        for page in pages:
+            assert len(re.findall(r"<script\b", page)) == 1 and "<img" not in page
+            assert "\u202e" not in page and "\x1b" not in page and len(page) < 400_000
+        (path,) = saved()
+        record = record_of(decode(path.read_bytes()), step=0, line=1, path=path)
+        assert record.episode.turns[0].text == text
+
+
+def test_an_illegal_move_is_asked_again_beside_the_legal_moves(visitor: Visitor) -> None:
+    assert "Three marks in a row win" in visitor.page()  # the rules
     visitor.begin()
-    visitor.move(text, 1)
-    pages = [visitor.page(), visitor.client.get("/record").text]
-    for page in pages:
-        assert len(re.findall(r"<script\b", page)) == 1 and "<img" not in page
-        assert "\u202e" not in page and "\x1b" not in page and len(page) < 300_000
-    (path,) = saved()
-    record = record_of(decode(path.read_bytes()), step=0, line=1, path=path)
-    assert record.episode.turns[0].text == text
+    page = visitor.page()
+    buttons = re.findall(r'<button name="text" value="(\d)" formnovalidate>', page)
+    assert buttons == [str(square) for square in range(1, 10)]
+    visitor.move("12", 1)
+    page = visitor.page()
+    assert "&#39;12&#39; is not a legal move" in page and "<button>Send" in page
+    assert page.count("legal move</b>") == 1
+    visitor.move("5", 2)
+    assert "is not a legal move" in visitor.page() and "<button>Send" in visitor.page()
+    visitor.send("leave", game=1)
+    visitor.sitting.settle(20)
+    assert "Not saved" in visitor.page()
 
 
 def test_what_others_say_is_shown_and_never_run(visitor: Visitor) -> None:
@@ -219,7 +249,7 @@ def test_what_others_say_is_shown_and_never_run(visitor: Visitor) -> None:
         {"role": "system", "content": "Rules."},
         {"role": "user", "content": HOSTILE + "b" * 1_000_000},
     ]
-    asked = threading.Thread(target=visitor.sitting.ask, args=("player_0", said), daemon=True)
+    asked = threading.Thread(target=visitor.sitting.ask, args=(question(said),), daemon=True)
     asked.start()
     while visitor.sitting.seen.phase != "yours":
         time.sleep(0.01)
@@ -236,7 +266,7 @@ def test_what_others_say_is_shown_and_never_run(visitor: Visitor) -> None:
         said[0],
         {"role": "user", "content": "?"},
     ]
-    asked = threading.Thread(target=visitor.sitting.ask, args=("player_0", again), daemon=True)
+    asked = threading.Thread(target=visitor.sitting.ask, args=(question(again),), daemon=True)
     asked.start()
     visitor.sitting.settle(20)
     assert visitor.page().count("Rules.") == 1  # what was said before is not repeated
@@ -271,7 +301,7 @@ def test_two_games_of_one_second_are_two_files(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, "strftime", lambda form: "same")
-    with table("tic_tac_toe", ask=lambda agent, messages: "1", script=MINIMAX) as place:
+    with table("tic_tac_toe", ask=lambda asked: asked.legal[0], script=MINIMAX) as place:
         episode = place.game("player_0", seed=0, number=0)
         assert place.save(episode) != place.save(episode) and len(saved()) == 2
 

@@ -78,14 +78,21 @@ def _permuted(
     x: Sequence[Hashable], y: Sequence[Hashable], observed: float, seed: int
 ) -> tuple[float, float]:
     """Return the fraction of random pairings with at least this information, and their mean."""
+    found = random_pairings(x, y, times=PERMUTATIONS, seed=seed)
+    above = int((found >= observed - 1e-12).sum())
+    return (1 + above) / (1 + PERMUTATIONS), float(found.mean())
+
+
+def random_pairings(
+    x: Sequence[Hashable], y: Sequence[Hashable], *, times: int, seed: int = 0
+) -> np.ndarray:
+    """Return the [times] plug-in estimates of random pairings of x and y."""
     rng, rows, columns = np.random.default_rng(seed), _codes(x), _codes(y)
     width = int(columns.max()) + 1
     margins = _entropy(rows) + _entropy(columns)
-    found = np.array(
-        [margins - _entropy(rows * width + rng.permutation(columns)) for _ in range(PERMUTATIONS)]
+    return np.array(
+        [margins - _entropy(rows * width + rng.permutation(columns)) for _ in range(times)]
     )
-    above = int((found >= observed - 1e-12).sum())
-    return (1 + above) / (1 + PERMUTATIONS), float(found.mean())
 
 
 def _codes(values: Sequence[Hashable]) -> np.ndarray:

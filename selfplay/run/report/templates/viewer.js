@@ -41,17 +41,72 @@ document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (form.method !== "post") return;
   event.preventDefault();
-  const button = form.querySelector("button");
+  const button = event.submitter || form.querySelector("button");
   if (button.disabled) return;
+  const body = new URLSearchParams(new FormData(form, event.submitter));
   button.disabled = true;
   try {
-    const body = new URLSearchParams(new FormData(form));
     const answer = await fetch(form.action, { method: "POST", body });
     show(answer, await answer.text());
     document.body.classList.remove("lost");
   } catch {
     document.body.classList.add("lost");
     button.disabled = false;
+  }
+});
+
+// The slider of a heat map: draws the cells of another step from the page's data, fetched once.
+let frames = null;
+
+function shade(share) {
+  return share > 0 ? Math.min(8, 1 + Math.floor(8 * share)) : 0;
+}
+
+function link(anchor, times, text, title, step) {
+  anchor.textContent = text;
+  anchor.title = title;
+  const place = anchor.closest("table").dataset.episodes;
+  if (times) anchor.href = `${place}${anchor.dataset.link}&step=${step}`;
+  else anchor.removeAttribute("href");
+}
+
+function paint(table, at) {
+  const step = frames.steps[at];
+  [...table.tBodies[0].rows].forEach((line, row) => {
+    const uses = frames.uses[at][row];
+    frames.times[at][row].forEach((times, column) => {
+      const cell = line.cells[column + 1];
+      const share = uses ? times / uses : 0;
+      const text = times ? `${Math.round(100 * share)}` : "";
+      cell.className = `heat-${shade(share)}`;
+      link(cell.querySelector("a"), times, text, times ? `${times} of ${uses}` : "", step);
+      const exact = cell.querySelector(".exact");
+      const known = frames.exact?.[at]?.[row][column];
+      if (exact) exact.textContent = known == null ? "" : `exact ${Math.round(100 * known)}`;
+    });
+    const others = line.querySelector(".others");
+    const listed = frames.times[at][row].reduce((sum, times) => sum + times, 0);
+    if (others) others.textContent = uses > listed ? `${uses - listed}` : "";
+    link(line.querySelector(".total a"), uses, `${uses}`, "", step);
+  });
+}
+
+document.addEventListener("input", async (event) => {
+  const form = event.target.closest(".slider");
+  const table = document.querySelector("table[data-frames]");
+  if (!form || !table) return;
+  try {
+    if (!frames) {
+      const answer = await fetch(table.dataset.frames);
+      if (!answer.ok) throw new Error("not a page of this server");
+      frames = await answer.json();
+    }
+    const at = Number(form.elements.at.value);
+    paint(table, at);
+    form.querySelector("output").textContent = frames.steps[at];
+    document.body.classList.remove("lost");
+  } catch {
+    document.body.classList.add("lost");
   }
 });
 

@@ -1,0 +1,205 @@
+"""Language of a run: what each speaker says by what it sees, over the recorded steps.
+
+**Definition.** The probability of each message, given the view of its speaker; the entropy of the
+messages; and the mutual information of message and view, in nats. If no turn on record is a message
+to other agents, the texts of all turns without listed legal moves count instead. If texts have
+several words, the probability of each word in a text is given too. *New* words were first used
+after the first recorded step; *dying* words have lost three quarters of their largest share.
+
+**Source.** Positive signalling: Lowe et al. 2019, 1903.05168. Correction of the bias: Miller 1955.
+
+**Estimator.** The records alone: nothing is played, and no model is loaded. At every step the
+plug-in estimate less its leading bias, beside the mean plug-in estimate of random pairings. At
+the chosen steps the jackknife with its interval and a permutation test. Probabilities have the
+interval of Clopper and Pearson at the effective number of uses, over episodes.
+
+**Limits.** A word that depends on the view need not be understood: measure `influence` and
+`ablate`. Messages of one episode depend on each other, so the interval of the information is too
+narrow where a speaker speaks several times. Texts that are all different carry no measurable
+information.
+"""
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from selfplay.errors import ConfigError
+from selfplay.study.measure import Measure, Option
+from selfplay.study.plots import CurvePlot, MatrixPlot
+from selfplay.study.recorded_usage import (
+    WORD_COLUMNS,
+    AgentUsage,
+    chance,
+    curves_of,
+    recorded_usage,
+    shortened,
+    table_of,
+    to_json,
+    word_rows,
+)
+from selfplay.study.result import Result, Table
+from selfplay.study.stats.bootstrap import Estimate
+from selfplay.study.stats.mutual_information import mutual_information
+from selfplay.study.stats.usage import SPEECH, WHOLE, UsageTable, Word, dying, newest
+
+DRAWN = 12
+"""Largest number of views and of words in a picture."""
+
+
+def study(run: Path, *, step: int | None = None, agent: str | None = None) -> Result:
+    """Count the words of a run's records.
+
+    Args:
+        run: Run folder.
+        step: Step whose tables are shown; None: the first, middle and last recorded step.
+        agent: The only speaker; None: all.
+    """
+    found = recorded_usage(run, SPEECH, step=step, agent=agent)
+    spoken = any(each.kind == "message" for each in found)
+    kept = [each for each in found if each.kind.startswith("message" if spoken else "text")]
+    if not kept:
+        raise ConfigError(
+            f"language: the records of {run} have no messages and no texts, only moves; measure "
+            "selfplay study behaviour"
+        )
+    whole = {each.agent: each for each in kept if each.kind not in WHOLE}
+    kept = [each for each in kept if each.kind not in WHOLE or _has_words(each, whole)]
+    measured = [each for each in kept if each.kind not in WHOLE]
+    notes = [] if spoken else ["no turn on record is a message: the texts of other turns count"]
+    return Result(
+        measure="language",
+        title=f"Language of {run.resolve().name}",
+        definition="What each speaker says, by what it sees: the probability of each message, and "
+        "the mutual information of message and view in nats.",
+        estimates=[
+            _information(each, at, table) for each in measured for at, table in each.chosen.items()
+        ],
+        tables=[table for each in kept for table in _tables(each, whole)],
+        drawings=[
+            *_curves(measured),
+            *(curve for each in measured for curve in curves_of(each)),
+            *(_matrix(each) for each in measured),
+        ],
+        params={"run": str(run), "step": "first, middle, last" if step is None else step},
+        notes=notes,
+        more={
+            "speakers": [
+                {
+                    **to_json(each, whole),
+                    "newest": [vars(word) for word in _newest(each)],
+                    "dying": [vars(word) for word in dying(each.vocabulary, each.now)],
+                }
+                for each in kept
+            ]
+        },
+    )
+
+
+def _information(usage: AgentUsage, step: int, table: UsageTable) -> Estimate:
+    """Return the mutual information of text and view at one step, with its interval."""
+    pairs = [cell for cell, lines in table.lines.items() for _ in lines]
+    views, texts = zip(*pairs, strict=True)
+    found = mutual_information(f"information, {usage.agent}, step {step}", views, texts)
+    flat = math.isfinite(found.low) and found.low == found.high
+    more = "; no use differed, so the interval has no width" if flat else ""
+    return replace(found, unit=usage.kind, notes=f"{found.notes}{more}")
+
+
+def _has_words(usage: AgentUsage, whole: Mapping[str, AgentUsage]) -> bool:
+    """Return True if the texts of this table of words commonly have several words."""
+    texts = sum(each.uses for each in whole[usage.agent].summaries.values())
+    return sum(each.uses for each in usage.summaries.values()) >= texts / 2
+
+
+def _newest(usage: AgentUsage) -> list[Word]:
+    return newest(usage.vocabulary, min(usage.summaries))
+
+
+def _tables(usage: AgentUsage, whole: Mapping[str, AgentUsage]) -> list[Table]:
+    what = "words" if usage.kind in WHOLE else f"{usage.kind}s"
+    texts = whole[usage.agent].chosen if usage.kind in WHOLE else {}
+    tables = [
+        table_of(
+            usage,
+            at,
+            texts.get(at),
+            f"{usage.agent}, step {at}: probability of {what} by view, with 95 % intervals",
+        )
+        for at in usage.chosen
+    ]
+    for title, listed in (
+        (f"{usage.agent}: newest {what}", newest(usage.vocabulary, min(usage.summaries))),
+        (f"{usage.agent}: dying {what}", dying(usage.vocabulary, usage.now)),
+    ):
+        if listed:
+            rows = word_rows(listed, usage.now)
+            tables.append(Table(title=title, columns=WORD_COLUMNS, rows=rows))
+    return tables
+
+
+def _curves(measured: Sequence[AgentUsage]) -> list[CurvePlot]:
+    """Return the pictures of entropy and information of all speakers over the steps."""
+    steps = sorted({step for each in measured for step in each.summaries})
+
+    def series(name: str) -> dict[str, list[float]]:
+        return {
+            each.agent: [
+                float(getattr(each.summaries[step], name)) if step in each.summaries else math.nan
+                for step in steps
+            ]
+            for each in measured
+        }
+
+    information = {f"{agent}, corrected": row for agent, row in series("information").items()}
+    chance_ = {f"{agent}, by chance": row for agent, row in series("chance").items()}
+    return [
+        CurvePlot(title="Entropy of messages, nats", x=steps, series=series("entropy"), bands={}),
+        CurvePlot(
+            title="Information of message and view, nats",
+            x=steps,
+            series={**information, **chance_},
+            bands={},
+        ),
+    ]
+
+
+def _matrix(usage: AgentUsage) -> MatrixPlot:
+    """Return the picture of the latest chosen step."""
+    table = usage.chosen[usage.last]
+    counts = table.counts()
+    by_view: dict[str, int] = {}
+    by_action: dict[str | None, int] = {}
+    for (view, action), times in counts.items():
+        by_view[view] = by_view.get(view, 0) + times
+        by_action[action] = by_action.get(action, 0) + times
+    views = sorted(sorted(by_view, key=lambda view: -by_view[view])[:DRAWN])
+    actions = sorted(by_action, key=lambda action: -by_action[action])[:DRAWN]
+    return MatrixPlot(
+        title=f"{usage.agent}, step {usage.last}: probability by view",
+        rows=[shortened(view) for view in views],
+        columns=["no valid action" if each is None else shortened(each) for each in actions],
+        values=[[chance(table, view, action).value for action in actions] for view in views],
+    )
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    return study(options.run, step=options.step, agent=options.agent)
+
+
+STEP = Option(
+    name="step", type=int, metavar="N", help="recorded step (default: first, middle and last)"
+)
+AGENT = Option(name="agent", metavar="NAME", help="agent to measure (default: all)")
+
+MEASURE = Measure(
+    name="language",
+    help="records of a run: words of each speaker by what it sees, over the steps",
+    target="run",
+    run=from_options,
+    options=(STEP, AGENT),
+    comparable=False,
+)
+"""The measure `language` of the command line."""

@@ -1,0 +1,85 @@
+"""The study of language: planted codes are found, within their intervals."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from selfplay.errors import ConfigError, RunError
+from selfplay.study.measures.language import study
+from tests.helpers.planted_usage import code, episode, turn, write_step
+
+NOISE = {"north": {"x": 0.5, "y": 0.5}, "south": {"x": 0.5, "y": 0.5}}
+CODE = {"north": {"x": 0.9, "y": 0.1}, "south": {"x": 0.2, "y": 0.8}}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A code that is born: noise, then a code with a word that dies, then the code alone."""
+    made = tmp_path_factory.mktemp("runs") / "planted"
+    code(made, 2, {view: {**words, "old": 1.0} for view, words in NOISE.items()})
+    code(made, 4, NOISE)
+    code(made, 6, CODE)
+    return made
+
+
+def truth(chances: dict[str, dict[str, float]]) -> float:
+    """The mutual information of word and view, both views equally likely, in nats."""
+    total = 0.0
+    for words in chances.values():
+        for word, chance in words.items():
+            mean = sum(each[word] for each in chances.values()) / len(chances)
+            total += chance / len(chances) * math.log(chance / mean)
+    return total
+
+
+def test_a_planted_code_is_within_its_intervals(run: Path) -> None:
+    found = study(run, step=6)
+    (information,) = found.estimates
+    assert information.low <= truth(CODE) <= information.high
+    assert information.p is not None and information.p < 0.01
+    (speaker,) = found.more["speakers"]
+    cells = {(c["view"], c["action"]): c for c in speaker["tables"][0]["cells"]}
+    for view, words in CODE.items():
+        for word, chance in words.items():
+            cell = cells[view, word]
+            assert cell["ci_low"] <= chance <= cell["ci_high"]
+            assert cell["ci_high"] - cell["ci_low"] < 0.15
+
+
+def test_noise_carries_no_information_and_words_are_born_and_die(run: Path) -> None:
+    found = study(run)
+    before = found.estimates[1]
+    assert before.low <= 0.003 and before.p is not None and before.p > 0.01
+    (speaker,) = found.more["speakers"]
+    numbers = {row["step"]: row for row in speaker["steps"]}
+    assert abs(numbers[4]["information"]) < 0.01 < 0.2 < numbers[6]["information"]
+    assert numbers[6]["information"] == pytest.approx(truth(CODE), abs=0.06)
+    assert [word["text"] for word in speaker["dying"]] == ["old"]
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_words_of_texts_are_counted_where_no_turn_is_a_message(tmp_path: Path) -> None:
+    said = ["the red fox", "the blue fox"] * 20
+    turns = [episode([turn("talker_0", "go", text, 0)], n) for n, text in enumerate(said)]
+    write_step(tmp_path, 1, turns)
+    found = study(tmp_path, step=1)
+    kinds = {each["kind"]: each for each in found.more["speakers"]}
+    assert set(kinds) == {"text", "text words"} and "no turn on record" in found.notes[0]
+    cells = {c["action"]: c["value"] for c in kinds["text words"]["tables"][0]["cells"]}
+    assert cells == {"the": 1.0, "fox": 1.0, "red": 0.5, "blue": 0.5}
+
+
+def test_what_cannot_be_measured_is_one_line(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nearest recorded step is 2"):
+        study(run, step=3)
+    with pytest.raises(ConfigError, match="--agent scout"):
+        study(run, agent="scout")
+    code(tmp_path / "moves", 1, NOISE, kind="move")
+    with pytest.raises(ConfigError, match="only moves"):
+        study(tmp_path / "moves")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/config.yaml").write_text("seed: 0\n")
+    with pytest.raises(RunError, match="recorded no episodes"):
+        study(tmp_path / "empty")

@@ -1,0 +1,121 @@
+"""Counting words and moves: kinds, views, and numbers that are worked out by hand."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from selfplay.study.stats.usage import (
+    UsageTable,
+    Word,
+    dying,
+    frames,
+    newest,
+    summary_of,
+    usage_of,
+)
+from selfplay.types import Status
+from tests.helpers.planted_usage import episode, turn
+
+
+def counted(*episodes):  # type: ignore[no-untyped-def]
+    return usage_of(enumerate(episodes, 1))
+
+
+def table(counts: dict[tuple[str, str | None], int]) -> UsageTable:
+    return UsageTable(lines={cell: list(range(times)) for cell, times in counts.items()})
+
+
+def test_turns_are_counted_by_kind_view_and_action() -> None:
+    legal = ("hunt", "home")
+    one = episode(
+        [
+            turn("scout_0", "north", "x", 0, spoken=True),
+            turn("scout_0", "heard x", "hunt", 1, legal=legal),
+            turn("partner_0", "heard x", "stay", 1, legal=legal, info={"verdict": "illegal"}),
+            turn("partner_0", "talk", "two words words", 2),
+        ],
+        1,
+    )
+    tables = counted(one, one)
+    assert tables["scout_0", "message"].lines == {("north", "x"): [1, 2]}
+    assert tables["scout_0", "move"].lines == {("heard x", "hunt"): [1, 2]}
+    assert tables["scout_0", "move"].legal == {"heard x": legal}
+    assert tables["partner_0", "move"].lines == {("heard x", None): [1, 2]}
+    assert tables["partner_0", "text"].lines == {("talk", "two words words"): [1, 2]}
+    # a word counts once per text
+    assert tables["partner_0", "text words"].lines == {
+        ("talk", "two"): [1, 2],
+        ("talk", "words"): [1, 2],
+    }
+    assert ("scout_0", "message words") not in tables
+
+
+def test_failed_episodes_shared_turns_and_frozen_opponents_are_left_out() -> None:
+    said = turn("scout_0", "north", "x", 0, spoken=True)
+    frozen = replace(said, action="old", trainable=False)
+    tables = counted(
+        episode([said], 1),
+        episode([said], 2, status=Status.FAILED, error="broken"),
+        episode([said, replace(said, action="y")], 3, branch_of=0, shared_turns=1),
+        episode([frozen], 4),
+    )
+    assert tables["scout_0", "message"].lines == {("north", "x"): [1], ("north", "y"): [3]}
+    assert counted(episode([frozen], 1))["scout_0", "message"].lines == {("north", "old"): [1]}
+
+
+def test_answers_are_moves_by_the_last_moves_of_both() -> None:
+    legal = ("C", "D")
+    moves = [("C", "D"), ("D", "D"), ("C", None), ("D", "C")]
+    turns = [
+        turn(agent, "", move, stage, legal=legal, info={} if move else {"verdict": "illegal"})
+        for stage, pair in enumerate(moves)
+        for agent, move in zip(("first_0", "second_0"), pair, strict=True)
+    ]
+    tables = counted(episode(turns, 1))
+    assert set(tables["first_0", "answer"].lines) == {("", "C"), ("C / D", "D"), ("D / D", "C")}
+    assert set(tables["second_0", "answer"].lines) == {("", "D"), ("D / C", "D"), ("D / D", None)}
+    assert ("first_0", "answer") not in counted(episode(turns[:2], 1))  # one round answers nothing
+
+
+def test_the_numbers_of_a_table_are_those_worked_out_by_hand() -> None:
+    code = summary_of(table({("n", "x"): 50, ("s", "y"): 50}), "message")
+    assert code.entropy == pytest.approx(math.log(2))
+    assert code.plug_in == pytest.approx(math.log(2))
+    # Miller-Madow: (cells - rows - columns + 1) / 2N = (2 - 2 - 2 + 1) / 200
+    assert code.information == pytest.approx(math.log(2) + 1 / 200)
+    assert 0 < code.chance < 0.02 and code.measurable
+    noise = {("n", "x"): 25, ("n", "y"): 25, ("s", "x"): 25, ("s", "y"): 25}
+    nothing = summary_of(table(noise), "message")
+    assert nothing.plug_in == pytest.approx(0) and nothing.information == pytest.approx(-1 / 200)
+    unique = summary_of(table({(str(n), str(n)): 1 for n in range(30)}), "message")
+    assert not unique.measurable
+    one = summary_of(table({("n", "x"): 9}), "message")
+    assert one.entropy == 0 and one.chance == 0 and one.plug_in == 0
+    assert math.isnan(summary_of(table({("n", "x"): 9}), "message words").information)
+
+
+def test_new_and_dying_words_are_found_from_their_history() -> None:
+    def word(text: str, steps: dict[int, float]) -> Word:
+        (first, share), *rest = steps.items()
+        made = Word(text=text, first=first, last=first, times=10, peak=share, peak_step=first)
+        for step, share in rest:
+            made.add(step, 10, share)
+        return made
+
+    old, born = word("old", {1: 0.9, 5: 0.2, 9: 0.1}), word("born", {9: 0.5, 7: 0.1, 5: 0.5})
+    assert (born.first, born.last, born.times, born.peak_step) == (5, 9, 30, 5)
+    steady = word("steady", {1: 0.5, 9: 0.4})
+    now = {"old": 0.1, "born": 0.5, "steady": 0.4}
+    assert newest([old, born, steady], 1) == [born]
+    assert dying([old, born, steady], now) == [old]
+    assert dying([old], {}) == [old] and not dying([old], {"old": 0.3})
+
+
+def test_frames_are_evenly_spaced_with_both_ends() -> None:
+    assert frames([4, 8]) == [4, 8] and frames([]) == []
+    many = frames(range(10, 20_010))
+    assert len(many) == 60 and many[0] == 10 and many[-1] == 20_009
+    gaps = {b - a for a, b in pairwise(many)}
+    assert max(gaps) - min(gaps) <= 1
