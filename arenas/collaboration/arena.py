@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
-from arenas.collaboration.code_reward import AUX, MOST, Grade, Test, grade
+from arenas.collaboration.code_reward import AUX, MOST, Frame, Grade, Test, grade
 from arenas.collaboration.problems import problems
 from selfplay.arena import Arena
 from selfplay.sandbox import Executor
@@ -77,13 +77,19 @@ class Collaboration(Arena):
         return problems(count=1, seed=rng.randrange(2**32))[0]
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Read the tests of the task; its payload has `text`, `entry` and `tests`."""
+        """Read the tests of the task; its payload has `text`, `entry` and `tests`.
+
+        It may have `before`, `after` and `called`, see `Frame`.
+        """
         self.tests = [
             Test(arguments=str(arguments), expected=str(expected))
             for arguments, expected in task.payload["tests"]
         ]
         if not self.tests:
             raise ValueError(f"task {task.id}: a problem without tests")
+        self.frame = Frame(
+            **{key: str(task.payload.get(key, "")) for key in ("before", "after", "called")}
+        )
         self.written: list[dict[str, str]] = []
         self.grades: list[Grade] = []
 
@@ -119,6 +125,7 @@ class Collaboration(Arena):
             entry=str(self.task.payload["entry"]),
             tests=self.tests,
             executor=self.executor,
+            frame=self.frame,
         )
         self.grades.append(found)
         for agent, text in actions.items():

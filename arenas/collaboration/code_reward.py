@@ -88,23 +88,44 @@ class Grade:
         return total
 
 
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Code of a problem around the two agents' code, such as a function that runs assertions."""
+
+    before: str = ""
+    """Code before the helper's."""
+    after: str = ""
+    """Code after the main agent's."""
+    called: str = ""
+    """Function that the tests call; "" for the requested function."""
+
+
 def grade(
-    helper: str, main: str, *, entry: str, tests: Sequence[Test], executor: Executor
+    helper: str,
+    main: str,
+    *,
+    entry: str,
+    tests: Sequence[Test],
+    executor: Executor,
+    frame: Frame | None = None,
 ) -> Grade:
     """Return the grade of the two texts; any text is accepted."""
+    frame = frame or Frame()
     aux_tree, main_tree = _tree(helper), _tree(main)
     aux, function = _function(aux_tree, AUX), _function(main_tree, entry)
     aux_defined = aux is not None and _returns(aux)
     if function is None:
         return Grade(aux_defined=aux_defined)
-    program = joined(helper, main)
-    if _tree(program) is None:
+    if _tree(joined(helper, main)) is None:
         return Grade(aux_defined=aux_defined, main_defined=True)
-    outcomes = tuple(_run(program, entry, tests, executor))
+    first = joined(frame.before, helper) if frame.before else helper
+    last = joined(main, frame.after) if frame.after else main
+    called = frame.called or entry
+    outcomes = tuple(_run(joined(first, last), called, tests, executor))
     passed = [test for test, found in zip(tests, outcomes, strict=True) if found == PASSED]
     own = aux is None or _function(main_tree, AUX) is not None
     named = bool(passed) and not own and _names_aux(main_tree)
-    used = named and _needs_aux(helper, main, entry, passed[:TIMEOUTS], executor)
+    used = named and _needs_aux(first, last, called, passed[:TIMEOUTS], executor)
     return Grade(
         aux_defined=aux_defined,
         main_defined=True,

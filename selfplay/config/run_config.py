@@ -128,6 +128,6 @@ def set_up_torch(settings: RunSettings, seed: int) -> None:
         # when the first kernel runs.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(settings.deterministic, warn_only=False)
-    # By default, torch then fills every new tensor with NaN first, a fifth of the time of an update.
-    # No code here reads memory that nothing wrote.
+    # By default, torch then fills every new tensor with NaN, a fifth of the time of an update. No
+    # code here reads memory that nothing wrote.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

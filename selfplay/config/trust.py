@@ -74,6 +74,20 @@ GUARDS = (
         why="it runs recorded programs without isolation",
     ),
     TrustGuard(
+        name="Executor",
+        key="packages",
+        safe=(None, []),
+        module="selfplay.sandbox",
+        why="it imports packages of the config's choice before the isolation",
+    ),
+    TrustGuard(
+        name="ReasoningGym",
+        key="isolation",
+        safe=(None, "kernel"),
+        module="arenas.questions.reasoning_gym",
+        why="it scores recorded answers without isolation",
+    ),
+    TrustGuard(
         name="OpenAIEngine",
         key=None,
         safe=(),

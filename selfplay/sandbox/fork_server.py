@@ -168,11 +168,28 @@ def _probe(confine: Callable[[], None]) -> None:
         raise isolation.IsolationFailure("seccomp filter")
 
 
-def _warm(lane: surroundings.Surroundings) -> None:
+def _import(names: list[str], paths: list[str]) -> list[str]:
+    """Import packages; return the folders of all packages below `paths` that are loaded then."""
+    sys.path.extend(paths)  # modules that are imported later, in runs, are found too
+    for name in names:
+        importlib.import_module(name)
+    homes = [home for module in list(sys.modules.values()) for home in _homes(module)]
+    return sorted({home for home in homes if os.path.dirname(home) in paths})
+
+
+def _homes(module: types.ModuleType) -> list[str]:
+    """Return the absolute folders of a package; [] for a module without a folder."""
+    return [os.path.abspath(home) for home in getattr(module, "__path__", [])]
+
+
+def _warm(lane: surroundings.Surroundings, names: list[str], paths: list[str]) -> list[str]:
+    """Import what programs may need; return the folders of the packages `names`."""
     sys.dont_write_bytecode = True
     # `random` would seed itself again in every fork, which costs more than most programs. Its
     # state differs between the lanes, so random results are still detected.
     register, os.register_at_fork = os.register_at_fork, lambda **hooks: None
+    # Before the clocks and `_datetime` are replaced, because modules in C may need the real ones.
+    folders = _import(names, paths) if names else []
     lane.replace()
     for name in _PRELOADED.split():
         with contextlib.suppress(ImportError):  # some interpreters are built without it
@@ -187,6 +204,7 @@ def _warm(lane: surroundings.Surroundings) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGPROF, signal.SIGXCPU, signal.SIGABRT, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
+    return folders
 
 
 def main() -> None:
@@ -199,10 +217,11 @@ def main() -> None:
     settings = json.loads(_read(int.from_bytes(_read(4), "little")))
     rules = bytes.fromhex(settings["filter"])
     lane = surroundings.Surroundings(int(os.environ["PYTHONHASHSEED"]))
-    _warm(lane)
+    folders = isolation.library_folders()
     try:
+        folders += _warm(lane, settings["packages"], settings["paths"])
         if settings["isolation"] == "kernel":
-            isolation.enter(pivot_root=settings["pivot_root"], control=CONTROL)
+            isolation.enter(pivot_root=settings["pivot_root"], control=CONTROL, folders=folders)
         else:
             isolation.close_standard_streams()
         isolation.limit_files()
@@ -213,7 +232,7 @@ def main() -> None:
         )
         if rules:
             _probe(confine)
-    except (isolation.IsolationFailure, OSError) as error:
+    except (isolation.IsolationFailure, OSError, ImportError) as error:
         _write(CONTROL, f"{error}\n".encode())
         os._exit(1)
     _write(CONTROL, b"\n")

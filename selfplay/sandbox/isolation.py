@@ -61,7 +61,7 @@ def _control(option: int, value: int, what: str) -> None:
     _check(_library().prctl(option, ctypes.c_ulong(value), 0, 0, 0), what)
 
 
-def enter(*, pivot_root: int, control: int) -> None:
+def enter(*, pivot_root: int, control: int, folders: Sequence[str]) -> None:
     """Move into fresh namespaces and give up all rights; returns in a new, inner process.
 
     The calling process stays outside as a handle: killing it kills the inner process, and with it
@@ -70,6 +70,7 @@ def enter(*, pivot_root: int, control: int) -> None:
     Args:
         pivot_root: Number of that system call on this machine.
         control: Descriptor that only the inner process keeps.
+        folders: Folders that stay readable. Folders inside one of them follow it.
 
     Raises IsolationFailure.
     """
@@ -90,7 +91,7 @@ def enter(*, pivot_root: int, control: int) -> None:
         os._exit(0 if os.waitpid(inner, 0)[1] == 0 else 1)
     os.close(null)
     close_standard_streams()
-    _build_root(pivot_root)
+    _build_root(pivot_root, folders)
     if privileged:
         os.setgroups([])
     _drop_rights(privileged)
@@ -129,8 +130,9 @@ def library_folders() -> list[str]:
     return folders
 
 
-def _build_root(pivot_root: int) -> None:
+def _build_root(pivot_root: int, folders: Sequence[str]) -> None:
     libc = _library()
+    hidden: list[str] = []
 
     def mount(source: str, target: str, kind: str, flags: int, options: str, what: str) -> None:
         texts = [os.fsencode(text) if text else None for text in (source, target, kind)]
@@ -142,7 +144,7 @@ def _build_root(pivot_root: int) -> None:
     mount("none", "/", "", _RECURSIVE | _PRIVATE, "", "private propagation")
     mount("none", _SCAFFOLD, "tmpfs", _NO_SUID | _NO_DEVICES, "mode=755,size=64k", "a new root")
     os.umask(0o022)
-    for folder in library_folders():
+    for folder in folders:
         target = _SCAFFOLD + folder
         os.makedirs(target, exist_ok=True)
         mount(os.path.realpath(folder), target, "", _BIND | _RECURSIVE, "", f"binding {folder}")
@@ -152,8 +154,12 @@ def _build_root(pivot_root: int) -> None:
         mount("none", target, "", flags, "", f"making {folder} read-only")
         for name in ("site-packages", "dist-packages"):
             if os.path.isdir(f"{target}/{name}"):
-                flags = _READ_ONLY | _NO_SUID | _NO_DEVICES
+                flags = _NO_SUID | _NO_DEVICES  # read-only at the end: packages may be put there
                 mount("none", f"{target}/{name}", "tmpfs", flags, "mode=755", f"hiding {name}")
+                hidden.append(f"{target}/{name}")
+    for target in hidden:
+        flags = _BIND | _REMOUNT | _READ_ONLY | _NO_SUID | _NO_DEVICES
+        mount("none", target, "", flags, "", f"making {target} read-only")
     os.chdir(_SCAFFOLD)
     _check(libc.syscall(pivot_root, b".", b"."), "mounts: pivot_root")
     _check(libc.umount2(b".", _DETACH), "mounts: leaving the old root")

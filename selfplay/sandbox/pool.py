@@ -7,6 +7,7 @@ import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from hashlib import blake2b
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -48,6 +49,7 @@ class Executor:
         output_characters: int = 10_000,
         isolation: Literal["kernel", "rlimits"] = "kernel",
         cache_size: int = 65_536,
+        packages: Sequence[str] = (),
     ) -> None:
         """Configure; nothing starts yet.
 
@@ -65,6 +67,9 @@ class Executor:
                 Refused if the user is root, because a program could then end every process of
                 the machine.
             cache_size: Maximum number of cached results; 0: no cache.
+            packages: Names of installed packages that programs may import. They are imported once
+                per process, and their folders and those of the packages that they load are
+                readable. Modules that they load keep the real clocks.
         """
         self._configuration: dict[str, Any] = {
             "workers": workers,
@@ -74,6 +79,7 @@ class Executor:
             "output_characters": output_characters,
             "isolation": isolation,
             "cache_size": cache_size,
+            "packages": tuple(packages),
         }
         for name, least in (("workers", 1), ("memory_mb", 64), ("output_characters", 1)):
             if self._configuration[name] < least:
@@ -83,6 +89,9 @@ class Executor:
                 raise ConfigError(f"executor.{name}: must be a positive number of seconds")
         if isolation not in ("kernel", "rlimits"):
             raise ConfigError(f"executor.isolation: 'kernel' or 'rlimits', not {isolation!r}")
+        for name in packages:
+            if not name.isidentifier() or find_spec(name) is None:
+                raise ConfigError(f"executor.packages: no package {name!r} is installed")
         if isolation == "rlimits" and os.geteuid() == 0:
             raise ConfigError(
                 "executor.isolation: 'rlimits' is refused to root, because a program could end "
@@ -98,6 +107,7 @@ class Executor:
             memory_mb=memory_mb,
             output_characters=output_characters,
             isolation=isolation,
+            packages=tuple(packages),
         )
         self._lock = threading.Lock()
         self._cache: OrderedDict[bytes, Outcome] = OrderedDict()

@@ -21,6 +21,7 @@ from selfplay.sandbox.types import Call, FailureReason, Outcome, failure
 
 Job = TypeVar("Job")
 START_SECONDS = 60.0  # maximum time until the first answer of a started process
+IMPORT_SECONDS = 240.0  # the same for a process that imports packages first
 GRACE_SECONDS = 10.0  # time after a run's wall-clock limit until its process counts as lost
 _REPORTED = frozenset(  # reasons that a run may report itself; none of them is rewarded
     {
@@ -53,6 +54,7 @@ class Limits:
     memory_mb: int
     output_characters: int
     isolation: Literal["kernel", "rlimits"]
+    packages: tuple[str, ...] = ()
 
 
 def configuration(limits: Limits) -> bytes:
@@ -65,9 +67,16 @@ def configuration(limits: Limits) -> bytes:
             program, pivot_root = system_call_filter()
         except SeccompMissingError as error:
             raise _refusal(str(error)) from error
-    fields = {**vars(limits), "filter": program.hex(), "pivot_root": pivot_root}
+    paths = _package_paths() if limits.packages else []
+    fields = {**vars(limits), "filter": program.hex(), "pivot_root": pivot_root, "paths": paths}
     data = json.dumps(fields).encode()
     return len(data).to_bytes(4, "little") + data
+
+
+def _package_paths() -> list[str]:
+    """Return the absolute folders of installed packages, in the order of `sys.path`."""
+    known = [os.path.abspath(path) for path in sys.path if path]
+    return [path for path in known if os.path.basename(path) in ("site-packages", "dist-packages")]
 
 
 def _refusal(missing: str) -> IsolationError:
@@ -88,7 +97,9 @@ class SandboxProcess(Generic[Job]):
         self._since = 0.0
         self._socket, theirs = socket.socketpair()
         # Python reads the time zone when it starts, while that of the machine is still visible.
-        environment = {"PYTHONHASHSEED": str(hash_seed), "TZ": "UTC0"}
+        # A process with several threads, such as those of OpenBLAS, cannot enter a namespace.
+        environment = {"PYTHONHASHSEED": str(hash_seed), "TZ": "UTC0", "OPENBLAS_NUM_THREADS": "1"}
+        environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         if "LD_LIBRARY_PATH" in os.environ:  # some interpreters cannot start without it
             environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
         # The flags are those of -I -S, except that -I would ignore the hash seed.
@@ -111,7 +122,7 @@ class SandboxProcess(Generic[Job]):
 
     def wait(self) -> None:
         """Wait until the process is warm and isolated; raises IsolationError if that fails."""
-        self._socket.settimeout(START_SECONDS)
+        self._socket.settimeout(IMPORT_SECONDS if self.limits.packages else START_SECONDS)
         answer = b""
         try:
             while not answer.endswith(b"\n"):

@@ -183,6 +183,17 @@ def test_import_paths_among_the_arguments_pass_the_same_gate(
             "selfplay.sandbox",
         ),
         (
+            {"_target_": "selfplay.sandbox.Executor", "packages": ["antigravity"]},
+            "selfplay.sandbox",
+        ),
+        (
+            {
+                "_target_": "arenas.questions.reasoning_gym.ReasoningGym",
+                "isolation": "rlimits",
+            },
+            "arenas.questions.reasoning_gym",
+        ),
+        (
             {"_target_": "selfplay.engines.openai.OpenAIEngine", "model": "m"},
             "selfplay.engines.openai",
         ),

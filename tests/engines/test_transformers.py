@@ -156,7 +156,8 @@ def test_rows_of_a_large_vocabulary_are_drawn_as_the_distribution_says() -> None
     alone = torch.zeros(3, 700)
     alone[:, 650] = 1.0
     ends = torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64)
-    assert inverse(alone[:1], ends, torch.tensor([0] * 3)).tolist() == [650] * 3  # never a token of probability 0
+    # Never a token of probability 0.
+    assert inverse(alone[:1], ends, torch.tensor([0] * 3)).tolist() == [650] * 3
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])

@@ -18,8 +18,11 @@ FED = {
     "credit=magrpo": ["sampler.group_size=2"],
 }
 """What a choice needs beside the quickstart's own."""
-OWN_FILES = ("paper/ttrl",)
-"""Experiments whose questions are the reader's own."""
+GYM = "+services.reasoning_gym._target_=arenas.questions.reasoning_gym.ReasoningGym"
+SERVED = {"evaluations=reasoning_gym": [GYM], "evaluations=reasoning_discussion": [GYM]}
+"""Services that a choice needs, and the quickstart does not have."""
+OWN_FILES = ("paper/ttrl", "smollm2/reasoning")
+"""Experiments whose questions are the reader's own, or those of an optional package."""
 
 
 @pytest.mark.parametrize("name", compose.choices("experiment"))
@@ -42,7 +45,11 @@ def test_the_tasks_of_every_experiment_can_be_made(name: str) -> None:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_composes_and_validates(choice: str) -> None:
-    validate(compose.load(["+experiment=tiny/quickstart", choice, *FED.get(choice, [])]))
+    validate(
+        compose.load(
+            ["+experiment=tiny/quickstart", choice, *FED.get(choice, SERVED.get(choice, []))]
+        )
+    )
 
 
 @pytest.mark.parametrize("choice", FED)

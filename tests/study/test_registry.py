@@ -11,7 +11,7 @@ from selfplay.study.registry import comparable, measures
 NAMES = (
     *("ablate", "compare", "counterfactual", "crossplay", "dynamics", "exploit"),
     *("exploitability", "forgetting", "hacking", "influence", "passk", "payoffs"),
-    *("reciprocity", "roleswap", "transfer"),
+    *("reciprocity", "roleswap", "tasktypes", "transfer"),
 )
 
 
@@ -29,7 +29,8 @@ def test_every_declaration_is_found() -> None:
 
 
 def test_measures_of_one_run_are_comparable() -> None:
-    assert set(NAMES) - set(comparable()) == {"compare", "crossplay", "payoffs", "transfer"}
+    several = {"compare", "crossplay", "payoffs", "tasktypes", "transfer"}
+    assert set(NAMES) - set(comparable()) == several
 
 
 def test_the_help_of_studies_loads_no_torch() -> None:

@@ -1,0 +1,76 @@
+"""Packages that programs may import: theirs alone, read-only, and nothing else of the machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from selfplay.errors import ConfigError
+from selfplay.sandbox import Executor, FailureReason
+from tests.helpers.sandbox_attacks import isolated, run
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of installed packages: one to name, one that it loads, and one that it does not."""
+    folder = tmp_path_factory.mktemp("python") / "site-packages"
+    for name in ("named_package", "loaded_package", "other_package"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(f"HERE = __file__\nNAME = {name!r}\n")
+        (folder / name / "data.txt").write_text(f"data of {name}")
+    with (folder / "named_package/__init__.py").open("a") as file:
+        file.write("import loaded_package\n")
+    (folder / "named_package/later.py").write_text("VALUE = 7\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def executor(site: Path) -> Iterator[Executor]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(site))
+        limits = {"wall_seconds": 20.0, "cpu_seconds": 5.0}
+        with isolated(workers=1, packages=["named_package"], **limits) as pool:
+            yield pool
+
+
+def read(name: str) -> str:
+    return (
+        "import os\n"
+        "def f():\n"
+        "    import named_package\n"
+        "    home = os.path.dirname(os.path.dirname(named_package.HERE))\n"
+        f"    return open(os.path.join(home, {name!r})).read()\n"
+    )
+
+
+def test_a_named_package_and_its_files_can_be_used(executor: Executor) -> None:
+    whole = "def f():\n    import named_package\n    return named_package.NAME"
+    assert run(executor, whole).value == "'named_package'"
+    later = "def f():\n    from named_package.later import VALUE\n    return VALUE"
+    assert run(executor, later).value == "7"
+    assert run(executor, read("named_package/data.txt")).value == "'data of named_package'"
+    assert run(executor, read("loaded_package/data.txt")).value == "'data of loaded_package'"
+
+
+def test_no_other_package_is_there(executor: Executor) -> None:
+    assert not run(executor, read("other_package/data.txt")).ok
+    assert not run(executor, "def f():\n    import other_package").ok
+    assert not run(executor, "def f():\n    import numpy").ok
+    assert not run(executor, "def f():\n    return open('/etc/passwd').read()").ok
+
+
+def test_its_files_cannot_be_written(executor: Executor, site: Path) -> None:
+    program = read("named_package/data.txt").replace(")).read()", "), 'w').write('x')")
+    assert run(executor, program).reason is FailureReason.FORBIDDEN
+    assert (site / "named_package/data.txt").read_text() == "data of named_package"
+
+
+def test_an_executor_without_packages_has_none(site: Path) -> None:
+    with isolated(workers=1, wall_seconds=20.0, cpu_seconds=5.0) as pool:
+        assert not run(pool, "def f():\n    import named_package").ok
+
+
+@pytest.mark.parametrize("name", ["no_such_package", "os.path", "../x", ""])
+def test_a_package_that_is_not_installed_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"executor\.packages: no package"):
+        Executor(packages=[name])

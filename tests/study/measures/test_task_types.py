@@ -1,0 +1,86 @@
+"""Scores by type of task: by hand, and the tables and pictures made of them."""
+
+import math
+
+import pytest
+
+from selfplay.study.matches import StudyMatches
+from selfplay.study.measures.task_types import ALL, TypeScore, result, scores_by_type
+from selfplay.study.plots import IntervalPlot, MatrixPlot
+from selfplay.types import Episode, Status, Task
+from tests.helpers.builders import episode
+
+KINDS = ("gcd", "lcm")
+
+
+def _episodes(solved: dict[str, list[float]]) -> list[Episode]:
+    return [
+        episode(task=Task(id=f"{kind}-{n}", type=kind), metrics={"solve_rate": value})
+        for kind, values in solved.items()
+        for n, value in enumerate(values)
+    ]
+
+
+def _games() -> StudyMatches:
+    return StudyMatches(arena=lambda: None, seats={}, metrics=["solve_rate"])  # type: ignore[arg-type,return-value]
+
+
+BEFORE = {"gcd": [0.0] * 12, "lcm": [1.0] * 6 + [0.0] * 6}
+AFTER = {"gcd": [1.0] * 9 + [0.0] * 3, "lcm": [1.0] * 3 + [0.0] * 9}
+
+
+def _scores() -> dict[str, TypeScore]:
+    return scores_by_type(_games(), _episodes(BEFORE), _episodes(AFTER), who="run@4")
+
+
+def test_scores_and_gains_are_those_of_each_type() -> None:
+    found = _scores()
+    assert list(found) == [ALL, *KINDS]
+    values = {
+        kind: (each.before.value, each.after.value, each.gain.value)
+        for kind, each in found.items()
+        if each.after and each.gain
+    }
+    assert values["gcd"] == pytest.approx((0.0, 0.75, 0.75))
+    assert values["lcm"] == pytest.approx((0.5, 0.25, -0.25))
+    assert values[ALL] == pytest.approx((0.25, 0.5, 0.25))
+
+
+def test_intervals_are_about_the_tasks_of_the_type() -> None:
+    found = _scores()
+    # Clopper and Pearson for 0 of 12: the upper end is 1 - 0.025^(1/12).
+    assert found["gcd"].before.low == 0.0
+    assert found["gcd"].before.high == pytest.approx(1 - 0.025 ** (1 / 12))
+    gain = found["gcd"].gain
+    assert gain is not None and 0.2 < gain.low < 0.75 < gain.high <= 1.1 and gain.count == 12
+    worse = found["lcm"].gain
+    assert worse is not None and worse.low < -0.25 < worse.high
+
+
+def test_a_failed_episode_is_left_out() -> None:
+    before = _episodes({"gcd": [1.0, 0.0]})
+    failed = episode(task=before[1].task, metrics={}, status=Status.FAILED)
+    found = scores_by_type(_games(), before, [before[0], failed], who="x")["gcd"]
+    assert found.after is not None and found.after.value == 1.0
+    assert found.gain is not None and found.gain.value == 0.0
+
+
+def test_several_runs_are_a_matrix() -> None:
+    made = result({"a@4": _scores(), "b@4": _scores()}, metric="solve_rate", params={})
+    assert [type(each) for each in made.drawings] == [IntervalPlot, IntervalPlot, MatrixPlot]
+    table = made.tables[-1].to_json()["rows"]
+    assert [row[""] for row in table] == ["a@4", "b@4"]
+    assert table[1]["lcm"] == pytest.approx(-0.25)
+    assert [each.name for each in made.estimates] == ["gain: all, run@4"] * 2
+    row = made.tables[0].to_json()["rows"][1]
+    assert (row["type of task"], row["tasks"], row["after"]) == ("gcd", 12, 0.75)
+
+
+def test_the_start_alone_has_no_gain() -> None:
+    start = scores_by_type(_games(), _episodes(BEFORE), None, who="run@start")
+    made = result({"run@start": start}, metric="solve_rate", params={})
+    assert made.drawings == [] and len(made.tables) == 1
+    assert made.tables[0].columns == ["type of task", "tasks", "before", "low", "high"]
+    both = result({"run@start": start, "a@4": _scores()}, metric="solve_rate", params={})
+    assert len(both.drawings) == 1 and len(both.tables) == 2
+    assert all(math.isfinite(float(row["gain"])) for row in both.tables[1].to_json()["rows"])
