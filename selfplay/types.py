@@ -1,5 +1,4 @@
-"""Value types that every layer uses, from `Task` to `Sample`. This module imports no other module
-of the library.
+"""Value types that every layer uses, from `Task` to `Sample`.
 
 Values are frozen and keyword-only. `to_json` and `from_json` convert any of them to plain JSON data
 and back. Shapes: P prompt tokens, C completion tokens, G episodes of a group.
@@ -9,9 +8,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter
+
+from selfplay.number_array import Compact, Kind, NumberArray
 
 Content: TypeAlias = str | list[dict[str, Any]]
 """Text, or the content parts of the Hugging Face chat format."""
@@ -25,6 +26,30 @@ Action: TypeAlias = str
 Versions: TypeAlias = tuple[tuple[int, int], ...]
 """((version of the weights, number of tokens that they sampled), ...) in the order of the
 tokens."""
+
+TokenIds: TypeAlias = Annotated[Sequence[int], Compact("integers")]
+"""Integers in few bytes (`NumberArray`), such as token ids."""
+
+Floats: TypeAlias = Annotated[Sequence[float], Compact("floats")]
+"""Floats in few bytes (`NumberArray`)."""
+
+
+def _state(self: Any) -> list[Any]:
+    """Return the fields for a pickle; dataclasses' own function takes several times as long."""
+    return [getattr(self, name) for name in self.__slots__]
+
+
+def _restore(self: Any, state: list[Any]) -> None:
+    for name, value in zip(self.__slots__, state, strict=True):
+        object.__setattr__(self, name, value)
+
+
+_COMPACT: Mapping[str, Kind] = {
+    "prompt_ids": "integers",
+    "completion_ids": "integers",
+    "logprobs": "floats",
+    "loss_mask": "integers",
+}
 
 Value = TypeVar("Value")
 
@@ -115,6 +140,8 @@ class Task:
     """Kind of task. Credit methods may compare returns within a kind."""
     payload: Mapping[str, Any] = field(default_factory=dict)
     """Data that the arena needs, as plain JSON data."""
+
+    __getstate__, __setstate__ = _state, _restore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,7 +278,8 @@ class Turn:
     tools is a turn, and the last turn has the action.
 
     The rollout makes it; credit methods read `reward`, and the learner reads ids, `logprobs` and
-    `loss_mask`.
+    `loss_mask`. These four may be given as any sequence, and are kept in few bytes; they compare
+    and hash like tuples.
     """
 
     agent: str
@@ -262,14 +290,14 @@ class Turn:
     """Name of the policy that plays the agent."""
     version: int
     """Version of the weights that sampled the first token."""
-    prompt_ids: tuple[int, ...]
+    prompt_ids: TokenIds
     """[P] token ids of the prompt."""
-    completion_ids: tuple[int, ...]
+    completion_ids: TokenIds
     """[C] token ids as sampled."""
-    logprobs: tuple[float, ...]
+    logprobs: Floats
     """[C] nats, under the distribution that was sampled from: at the temperature, and normalised
     over the kept tokens of truncated sampling."""
-    loss_mask: tuple[int, ...]
+    loss_mask: TokenIds
     """[C] 1 for tokens that the policy itself chose, else 0."""
     temperature: float = 1.0
     """Temperature of the sampling distribution."""
@@ -301,6 +329,12 @@ class Turn:
     """Legal moves that the observation listed; empty if it listed none, or more than 64."""
     spoken: bool = False
     """True if the action is a message that other agents read (see `Arena.messengers`)."""
+
+    def __post_init__(self) -> None:
+        for name, kind in _COMPACT.items():
+            object.__setattr__(self, name, NumberArray.of(getattr(self, name), kind))
+
+    __getstate__, __setstate__ = _state, _restore
 
     def spans(self) -> Versions:
         """Return the versions of all tokens."""
@@ -352,6 +386,8 @@ class Episode:
     Stage -1 is the time before the first stage. The same pay is part of `Turn.reward` if the agent
     has a turn. Empty in old records, which do not have this field.
     """
+
+    __getstate__, __setstate__ = _state, _restore
 
     def agents(self) -> tuple[str, ...]:
         """Return the agents that took a turn, in the order of their first turns."""

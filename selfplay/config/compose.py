@@ -294,8 +294,9 @@ def validate(config: Mapping[str, Any]) -> None:
     for where, node in nodes.items():
         if not isinstance(node, Mapping) or TARGET not in node:
             raise ConfigError(f"{where}.{TARGET}: missing; set it to the class to build")
-    for group, least in (("rollout", 1), ("learner", 0)):
+    for group, lowest in (("rollout", 1), ("learner", 0)):
         for name, value in config[group].items():
+            least = 0 if name == "overlap" else lowest
             if isinstance(value, int | float) and value < least:
                 raise ConfigError(
                     f"{group}.{name}: {value} does not fit: at least {least} is needed"

@@ -23,7 +23,7 @@ from selfplay.errors import ConfigError, one_line
 OWN = ("selfplay", "roles", "arenas", "configs")
 """This project's packages; a run folder may name classes in them."""
 NAMED = (
-    "selfplay.collapse",
+    "selfplay.experiment.collapse",
     "selfplay.credit",
     "selfplay.curriculum",
     "selfplay.engines",

@@ -39,15 +39,15 @@ def states_of(credited_turns: Sequence[CreditedTurn], sees: Sees) -> list[State]
     if sees not in get_args(Sees):
         raise ValueError(f"a critic sees {' or '.join(get_args(Sees))}, not {sees!r}")
     if sees == "own":
-        return [credited.turn.prompt_ids for credited in credited_turns]
-    states = []
+        return [tuple(credited.turn.prompt_ids) for credited in credited_turns]
+    states: list[State] = []
     for _, episode in groupby(
         credited_turns, key=lambda credited: (credited.group.id, credited.episode)
     ):
         latest: dict[str, State] = {}
         for _, stage in groupby(enumerate(episode), key=_stage):
             turns = [credited.turn for _, credited in stage]
-            latest |= {turn.agent: turn.prompt_ids for turn in turns}
+            latest |= {turn.agent: tuple(turn.prompt_ids) for turn in turns}
             for turn in turns:
                 others = [ids for agent, ids in latest.items() if agent != turn.agent]
                 states.append(tuple(chain(*others, turn.prompt_ids)))

@@ -16,7 +16,7 @@ class MessageRenderer:
         return tuple(json.dumps(list(messages), ensure_ascii=False).encode("utf-8", "replace"))
 
     def extend(
-        self, so_far: tuple[int, ...], completion: tuple[int, ...], messages: Sequence[Message]
+        self, so_far: Sequence[int], completion: Sequence[int], messages: Sequence[Message]
     ) -> tuple[int, ...]:
         """Return the bytes of the conversation, the completion and the new messages."""
         answer = {"role": "assistant", "content": self.text(completion)}

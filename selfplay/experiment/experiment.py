@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from selfplay.arena import Arena
-from selfplay.collapse import CollapseMonitor
 from selfplay.config import trust
 from selfplay.config.instantiate import build
 from selfplay.config.run_config import RunSettings, set_up_torch
@@ -20,6 +19,7 @@ from selfplay.credit.missing_signals import Silence
 from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
 from selfplay.errors import RunError, one_line
+from selfplay.experiment.collapse import CollapseMonitor
 from selfplay.experiment.league import LeaguePlan
 from selfplay.experiment.validation import validate
 from selfplay.league.league import League

@@ -1,6 +1,5 @@
 """Games of a person against the policies of a run, or against a script."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +20,9 @@ from selfplay.role import Role
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import EpisodeSpec, Rollout
 from selfplay.rollout.setup import Components
-from selfplay.run.directory import record_line, reporting_disk, write_atomic
+from selfplay.run.directory import record, reporting_disk, write_atomic
 from selfplay.run.formatting import number
+from selfplay.run.json_lines import JsonLines
 from selfplay.run.report.html import visible
 from selfplay.types import Episode, Group, Request, Status, Task, role_of
 
@@ -78,7 +78,7 @@ class PlaySetup:
             self.folder.mkdir(parents=True, exist_ok=True)
             names = (self.folder / f"{stamp}-{number}.jsonl" for number in count(1))
             path = next(name for name in names if not name.exists())
-            write_atomic(path, json.dumps(record_line(group, 0, {})) + "\n")
+            write_atomic(path, JsonLines().line(record(group, 0, {})) + "\n")
         return path
 
     def _task(self, agent: str, chance: int) -> Task:

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from selfplay.collapse import CollapseMonitor
 from selfplay.config import compose
 from selfplay.config.instantiate import TARGET, build, call, check_arguments, import_target
 from selfplay.config.run_config import RunSettings
 from selfplay.credit.by_role import ByRole
 from selfplay.engines.truncation import truncates
 from selfplay.errors import ConfigError, nearest
+from selfplay.experiment.collapse import CollapseMonitor
 from selfplay.experiment.league import league_config
 from selfplay.learner.learner import Learner, check_learner_settings
 from selfplay.learner.objective import Objective
@@ -180,6 +180,10 @@ def check_staleness(config: Mapping[str, Any], max_staleness: int) -> None:
 def check_rollout(rollout: Mapping[str, Any]) -> None:
     """Raise ConfigError for an invalid setting of the rollouts."""
     settings = check_arguments(Rollout, rollout, where="rollout", reserved=ROLLOUT)
+    if settings.get("overlap", 0) > 1:
+        raise ConfigError(
+            f"rollout.overlap: {settings['overlap']} does not fit: between 0 and 1 is needed"
+        )
     if settings.get("threads", 1) > MOST_THREADS:
         raise ConfigError(
             f"rollout.threads: {settings['threads']} does not fit: {MOST_THREADS} is the maximum"

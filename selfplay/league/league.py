@@ -227,6 +227,7 @@ class League:
     def _add(self, player: str) -> None:
         snapshot = Snapshot(player=player, updates=self._updates(player))
         self._last[player] = snapshot.updates
+        self.learners[player].fetch_weights()
         self.snapshots.add(snapshot)
         self.table.snapshots.append(snapshot)
         self.ratings.add(snapshot.name, player)

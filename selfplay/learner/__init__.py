@@ -23,8 +23,13 @@ class PolicyLearner(Protocol):
         """Make one pass over the samples. Returns metrics."""
         ...
 
-    def weights(self) -> Mapping[str, Any]:
-        """Return the weights for an engine, as a state dictionary."""
+    def weights(self) -> Any:
+        """Return the weights for an engine: a state dictionary, or what the runtime's engine
+        reads."""
+        ...
+
+    def fetch_weights(self) -> None:
+        """Bring the policy of this process up to date with learners of other processes."""
         ...
 
     def begin_again(self) -> None:
@@ -46,6 +51,10 @@ class Sharded(Protocol):
 
     A learner of one process reads them by `sharded_checkpoint.load`.
     """
+
+    def fetch_weights(self) -> None:
+        """Bring the policy of this process up to date."""
+        ...
 
     def save_shards(self, folder: Path) -> Mapping[str, str]:
         """Write everything except the weights into an existing folder. Returns SHA-256 by file

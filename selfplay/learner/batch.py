@@ -108,11 +108,18 @@ def trainable_tokens(sample: Sample) -> int:
     return sum(sample.turn.loss_mask)
 
 
-def computed(sample: Sample) -> tuple[int, ...]:
+def computed(sample: Sample) -> NDArray[np.int64]:
     """Return the tokens that must be computed: all before the last one with a loss."""
     turn = sample.turn
-    last = max((index for index, counts in enumerate(turn.loss_mask) if counts), default=0)
-    return turn.prompt_ids + turn.completion_ids[:last]
+    counted = np.flatnonzero(np.asarray(turn.loss_mask))
+    last = int(counted[-1]) if len(counted) else 0
+    whole = np.asarray(turn.prompt_ids), np.asarray(turn.completion_ids)[:last]
+    return np.concatenate(whole, dtype=np.int64)
+
+
+def sort_key(ids: NDArray[np.int64]) -> bytes:
+    """Return a key that sorts token ids as tuples are sorted: number by number."""
+    return ids.astype(">i8").tobytes()
 
 
 def check(sample: Sample) -> None:
@@ -224,12 +231,12 @@ def pad(rows: Sequence[PackedRow], *, least: int = 1, masked: bool = False) -> B
         turn, columns, count = span.sample.turn, span.columns, len(span.sample.turn.completion_ids)
         ids[number, columns] = computed(span.sample)
         positions[number, columns] = np.arange(len(columns))
-        mask[place, :count] = turn.loss_mask
+        mask[place, :count] = np.asarray(turn.loss_mask)
         old[place, :count] = _known(turn.logprobs, mask[place, :count])
         advantages[place, :count] = _known(span.sample.advantage, mask[place, :count])
-        offsets = np.flatnonzero(turn.loss_mask)
+        offsets = np.flatnonzero(np.asarray(turn.loss_mask))
         from_where = number * width + columns[len(turn.prompt_ids) - 1 + offsets]
-        chosen = np.array(turn.completion_ids)[offsets]
+        chosen = np.asarray(turn.completion_ids)[offsets]
         tokens.append(np.stack([from_where, chosen, np.full(len(chosen), turn.temperature)]))
     read, reads = np.concatenate(tokens, axis=1), None
     if len(spans) > len(rows):  # branches share tokens of completions

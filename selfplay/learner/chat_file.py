@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.errors import ConfigError, RunError, nearest
-from selfplay.files import sha256
 from selfplay.models.renderer import ChatRenderer
+from selfplay.run.files import sha256
 from selfplay.run.record_reader import decode
 from selfplay.run.untrusted import open_regular
 from selfplay.types import Message

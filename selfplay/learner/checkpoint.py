@@ -15,11 +15,11 @@ import torch
 
 from selfplay.credit import Stateful
 from selfplay.errors import DivergedError, RunError, one_line
-from selfplay.files import sha256
 from selfplay.learner import Sharded
 from selfplay.models.lora import BASES
 from selfplay.models.policy import Policy
 from selfplay.run.directory import reporting_disk, sync
+from selfplay.run.files import sha256
 from selfplay.run.untrusted import is_confined
 
 if TYPE_CHECKING:
@@ -68,6 +68,9 @@ def save(
     Raises DivergedError, and writes nothing, if a trained weight (of a policy or of a credit
     method) is not finite: a run cannot continue from such weights.
     """
+    for learner in learners.values():
+        if isinstance(learner, Sharded):
+            learner.fetch_weights()
     _refuse_broken(folder, step, policies, learners)
     place = folder / f"{step:06d}"
     aside = folder / f".{place.name}{ASIDE}"

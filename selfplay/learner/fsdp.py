@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from selfplay.learner.activation_checkpointing import blocks
-from selfplay.learner.batch import Batch, PackedRow, computed, passes
+from selfplay.learner.batch import Batch, PackedRow, computed, passes, sort_key
 from selfplay.learner.learner import Learner
 from selfplay.learner.logprobs import Scorer
 from selfplay.learner.packing import common
@@ -42,8 +42,8 @@ def partition_by_work(samples: Sequence[Sample], count: int, *, packed: bool) ->
     if count == 1 or not samples:
         return [list(range(len(samples))), *([] for _ in range(count - 1))]
     ids = [computed(sample) for sample in samples]
-    order = sorted(range(len(samples)), key=ids.__getitem__)
-    arrays = [np.array(ids[index], dtype=np.int64) for index in order]
+    order = sorted(range(len(samples)), key=lambda index: sort_key(ids[index]))
+    arrays = [ids[index] for index in order]
     work = [len(array) for array in arrays]
     if packed:
         before = [np.zeros(0, dtype=np.int64), *arrays[:-1]]
@@ -147,18 +147,19 @@ def _cut(model: PreTrainedModel, scorer: Any, mesh: DeviceMesh, known: Spread) -
     return known[id(model)]
 
 
-def gather(learner: Learner, *, keep: bool) -> dict[str, Tensor]:
+def gather(learner: Learner, *, keep: bool, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
     """Return the whole trained weights by name, in main memory. All ranks call this together.
 
     Args:
         learner: Learner with the weights.
         keep: True if this rank wants the weights; the other ranks only send their parts.
+        dtype: Type of the result; None: that of the weights.
     """
     weights = {}
     for name, parameter in learned(learner.model).items():
         tensor = whole(parameter.detach())
         if keep:
-            weights[name] = tensor.cpu()
+            weights[name] = tensor.to(dtype=dtype or tensor.dtype).cpu()
     return weights
 
 

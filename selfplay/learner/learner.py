@@ -276,6 +276,9 @@ class Learner(BaseLearner):
         state: Mapping[str, torch.Tensor] = self.model.state_dict()
         return state
 
+    def fetch_weights(self) -> None:
+        """Do nothing, because the policy has the learner's own tensors."""
+
     def begin_again(self) -> None:
         """Reset the optimizer's averages and steps; set an EMA to the present model."""
         self.optimizer.state.clear()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError
-from selfplay.learner.batch import MASK, STEM, PackedRow, Span, alone, computed
+from selfplay.learner.batch import MASK, STEM, PackedRow, Span, alone, computed, sort_key
 from selfplay.models.position_limits import ContextBound, ContextReach, reach
 from selfplay.models.tree_attention import FLEX, rows_problem, tree_problem
 from selfplay.types import Sample
@@ -73,8 +73,7 @@ class Packer:
         limit = min(max_tokens, self.widest or max_tokens)
         rows: list[_Growing] = []
         previous: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        for far, ids, sample in sorted(given, key=lambda entry: entry[:2]):
-            tokens = np.array(ids, dtype=np.int64)
+        for far, tokens, sample in sorted(given, key=lambda each: (each[0], sort_key(each[1]))):
             shared = common(previous, tokens)
             fits = bool(rows) and rows[-1].far == far
             if not (fits and self._worth(rows[-1], shared, len(tokens), limit)):

@@ -29,9 +29,9 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.serialization import _get_layout
 
 from selfplay.errors import RunError, one_line
-from selfplay.files import sha256
 from selfplay.learner.fsdp import learned, like
 from selfplay.learner.learner import Learner, ema_pairs
+from selfplay.run.files import sha256
 
 _KNOWN: dict[tuple[str, str], Any] = {
     **{

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from selfplay import files
+from selfplay.run import files
 from selfplay.run.directory import reporting_disk, sync
 from selfplay.run.untrusted import open_regular
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from selfplay import files
 from selfplay.errors import ConfigError, nearest
 from selfplay.models import model_cache
+from selfplay.run import files
 from selfplay.run.directory import cache_folder
 
 PREFIX = "pip:"

@@ -42,7 +42,7 @@ class Renderer(Protocol):
         ...
 
     def extend(
-        self, so_far: tuple[int, ...], completion: tuple[int, ...], messages: Sequence[Message]
+        self, so_far: Sequence[int], completion: Sequence[int], messages: Sequence[Message]
     ) -> tuple[int, ...] | None:
         """Return prompt ids of the next turn: `so_far + completion + new`.
 
@@ -67,10 +67,10 @@ class ByteRenderer:
         )
 
     def extend(
-        self, so_far: tuple[int, ...], completion: tuple[int, ...], messages: Sequence[Message]
+        self, so_far: Sequence[int], completion: Sequence[int], messages: Sequence[Message]
     ) -> tuple[int, ...] | None:
         """Return `so_far + completion + new`; it never fails."""
-        return so_far + completion + self.start(messages)
+        return (*so_far, *completion, *self.start(messages))
 
     def text(self, completion: Sequence[int]) -> str:
         """Return the bytes as text."""
@@ -170,7 +170,7 @@ class ChatRenderer:
         return self._ids(self._template.render(self._shown(messages), generate=True))
 
     def extend(
-        self, so_far: tuple[int, ...], completion: tuple[int, ...], messages: Sequence[Message]
+        self, so_far: Sequence[int], completion: Sequence[int], messages: Sequence[Message]
     ) -> tuple[int, ...] | None:
         """Return the earlier ids followed by the new messages' tokens, which the template gives.
 
@@ -183,7 +183,7 @@ class ChatRenderer:
         if following is None or not (following.kept or self.keep_thinking):
             return None
         ended = bool(completion) and completion[-1] in self.end_ids
-        return so_far + completion + (following.ended if ended else following.cut)
+        return (*so_far, *completion, *(following.ended if ended else following.cut))
 
     def _next(self, messages: _Frozen, tags: Tags | None) -> "_Next | None":
         """Return the tokens after an answer with or without thinking, and the new messages."""

@@ -91,8 +91,8 @@ class _Turn:
     stage: int
     role: str
     policy: str
-    prompt: tuple[int, ...]
-    completion: tuple[int, ...]
+    prompt: Sequence[int]
+    completion: Sequence[int]
     trainable: bool
 
 
@@ -132,7 +132,7 @@ def _distinct(turns: Sequence[_Turn]) -> int:
     """Count the tokens of turns, with common prefixes once."""
     count = 0
     previous: tuple[int, ...] = ()
-    for ids in sorted(turn.prompt + turn.completion for turn in turns):
+    for ids in sorted((*turn.prompt, *turn.completion) for turn in turns):
         pairs = zip(previous, ids, strict=False)
         least = min(len(previous), len(ids))
         shared = next((index for index, (a, b) in enumerate(pairs) if a != b), least)

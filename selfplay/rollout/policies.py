@@ -28,6 +28,7 @@ def load_policies(
     saved: Path | None = None,
     afresh: bool = False,
     device: str | None = None,
+    dtype: str | None = None,
 ) -> dict[str, Policy]:
     """Return the policies by name; policies with adapters over the same model share it.
 
@@ -41,6 +42,7 @@ def load_policies(
         afresh: Load the initial model of a policy without an adapter even if `saved` is given. A
             fixed reference needs it, and a checkpoint does not store it.
         device: Device of the policies, in place of the configured one.
+        dtype: Type of the weights of models that are configured in float32.
     """
     policies: dict[str, Policy] = {}
     bases: Bases = {}
@@ -59,7 +61,7 @@ def load_policies(
         )
         policies[name] = load_policy(
             name,
-            **{**node, "model": model, "lora": lora, **({"device": device} if device else {})},
+            **{**placed_at(node, device=device, dtype=dtype), "model": model, "lora": lora},
             bases=bases,
             seed=derive(seed, "adapter", name),
         )
@@ -67,6 +69,16 @@ def load_policies(
         if base is not None:
             base.kept = base.kept or kept
     return policies
+
+
+def placed_at(node: Mapping[str, Any], *, device: str | None, dtype: str | None) -> dict[str, Any]:
+    """Return a policy's settings with another device, and a type in place of float32, if given."""
+    made = dict(node)
+    if device:
+        made["device"] = device
+    if dtype and node.get("dtype", "float32") == "float32":
+        made["dtype"] = dtype
+    return made
 
 
 def kept_base(node: Mapping[str, Any], warmstart: Mapping[str, Any]) -> str | None:

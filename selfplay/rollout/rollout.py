@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TypeAlias
@@ -13,10 +12,13 @@ from selfplay.engines.stop_strings import cut
 from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, StalledError, nearest
 from selfplay.models.renderer import Renderer
 from selfplay.models.tool_use import ToolUse
+from selfplay.number_array import NumberArray
 from selfplay.rng import derive
 from selfplay.role import BrokenRole
 from selfplay.rollout.agent_spec import AgentSpec, check_sampling_limits
+from selfplay.rollout.arena_threads import ArenaThreads
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
+from selfplay.rollout.shared_prompts import sharing_prompts
 from selfplay.rollout.tool_loop import CALL_LIMIT, ToolLoop, spent
 from selfplay.types import (
     Completion,
@@ -84,7 +86,8 @@ class Rollout:
         learning: Collection[str] | None = None,
         max_turns: int = 1000,
         max_live: int = 4096,
-        threads: int = 8,
+        threads: int = 32,
+        overlap: float = 0.25,
         tool_threads: int = 64,
         patience: int = 100_000,
     ) -> None:
@@ -98,6 +101,8 @@ class Rollout:
         max_turns: Number of turns after which an episode is truncated.
         max_live: Maximum number of episodes in flight.
         threads: Number of arenas that advance at once if `Arena.blocking`.
+        overlap: Largest fraction of these arenas that advance while the engines sample, from 0 to
+            1; 0: the engines wait for all of them.
         tool_threads: Number of tool calls that run at once.
         patience: Number of consecutive engine steps without a completion after which the rollout
             raises StalledError.
@@ -106,10 +111,13 @@ class Rollout:
         self.renderers = {} if renderers is None else renderers
         self.learning = learning
         self.max_turns, self.max_live, self.threads = max_turns, max_live, threads
-        self.patience = patience
+        if not 0 <= overlap <= 1:
+            raise ValueError(f"overlap: {overlap} does not fit: between 0 and 1 is needed")
+        self.overlap, self.patience = overlap, patience
         self._requests = count()
         self._tools: ToolLoop[tuple[_Asked, Turn]] = ToolLoop(threads=tool_threads)
         self._tool_uses: dict[tuple[int, int], ToolUse] = {}
+        self._prompts: dict[tuple[str, bytes], NumberArray] = {}
 
     def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
         """Play all specifications and return their episodes in the same order."""
@@ -122,7 +130,7 @@ class Rollout:
         places: dict[EpisodeRunner, int] = {}
         idle = 0
         self._tools.clear()
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="advance") as pool:
+        with ArenaThreads(self.threads, overlap=self.overlap) as arenas:
             ready: list[EpisodeRunner] = []
             # Requests of failed episodes are completed too, so that no engine keeps any.
             while len(episodes) < len(specs) or in_flight or self._tools:
@@ -133,21 +141,22 @@ class Rollout:
                     ready.append(game)
                 # A fixed order, independent of the order in which the engines finished.
                 ready.sort(key=places.__getitem__)
-                self._advance_all(ready, pool)
-                for game in ready:
+                arenas.begin(ready)
+                for game in arenas.take(live=len(places), idle=not in_flight):
                     if game.status(max_turns=self.max_turns) is None:
                         self._ask(game, in_flight)
                     status = game.status(max_turns=self.max_turns)
                     if status is not None:
-                        episodes[places.pop(game)] = game.episode(status)
+                        episodes[places.pop(game)] = sharing_prompts(game.episode(status))
                 ready = []
                 answered = self._tools.finished(wait=0.0 if in_flight else TOOL_WAIT)
                 # A fixed order, independent of the order in which the tools finished.
                 answered.sort(key=lambda each: places.get(each[0][0].game, -1))
                 for (asked, turn), calls in answered:
                     self._ask_again(asked, replace(turn, tool_calls=calls, final=False), in_flight)
-                    if asked.game in places and self._complete(asked.game, ready):
-                        ready.append(asked.game)
+                    game = asked.game
+                    if game in places and game not in arenas and self._complete(game, ready):
+                        ready.append(game)
                 if not in_flight:
                     continue
                 idle += 1
@@ -161,8 +170,9 @@ class Rollout:
                     for completion in engine.step():
                         idle = 0
                         game = self._receive(completion, in_flight)
-                        if game in places and self._complete(game, ready):
+                        if game in places and game not in arenas and self._complete(game, ready):
                             ready.append(game)
+        self._prompts.clear()
         return [episodes[place] for place in range(len(specs))]
 
     @staticmethod
@@ -192,12 +202,6 @@ class Rollout:
             for turn in job.prefix_turns
         ]
         return EpisodeRunner(job, arena, prefix=prefix)
-
-    @staticmethod
-    def _advance_all(games: Sequence[EpisodeRunner], pool: ThreadPoolExecutor) -> None:
-        """Play the complete stages, in parallel if the arenas wait for external work."""
-        side_by_side = bool(games) and games[0].arena.blocking
-        list((pool.map if side_by_side else map)(EpisodeRunner.advance, games))
 
     def _ask(self, game: EpisodeRunner, in_flight: _InFlight) -> None:
         """Send the requests of all agents of the stage."""
@@ -345,6 +349,11 @@ class Rollout:
     def _learns(self, policy: str, job: EpisodeSpec) -> bool:
         return job.learner in (None, policy) and (self.learning is None or policy in self.learning)
 
+    def _shared(self, prompt: Sequence[int]) -> NumberArray:
+        """Return a prompt in few bytes; equal prompts of a call of `run` share them."""
+        made = NumberArray.of(prompt, "integers")
+        return self._prompts.setdefault(made.data, made)
+
     def _receive(self, completion: Completion, in_flight: _InFlight) -> EpisodeRunner:
         """Store a completion as its agent's turn until the stage is complete, or run its calls."""
         if completion.id not in in_flight:
@@ -369,10 +378,10 @@ class Rollout:
             policy=seat.policy,
             version=completion.version,
             versions=completion.versions,
-            prompt_ids=request.prompt_ids,
+            prompt_ids=self._shared(request.prompt_ids),
             completion_ids=completion.completion_ids,
             logprobs=completion.logprobs,
-            loss_mask=(1,) * len(completion.completion_ids),
+            loss_mask=NumberArray.ones(len(completion.completion_ids)),
             temperature=request.temperature,
             messages=asked.messages,
             text=text,

@@ -13,7 +13,7 @@ from selfplay.models.policy import Policy, load_policy
 from selfplay.models.population import Population
 from selfplay.role import Role
 from selfplay.rollout.evaluation import Evaluation
-from selfplay.rollout.policies import load_policies
+from selfplay.rollout.policies import load_policies, placed_at
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import Rollout
 
@@ -98,6 +98,7 @@ class RolloutSetup(Components):
         saved: Path | None = None,
         afresh: bool = False,
         device: str | None = None,
+        dtype: str | None = None,
     ) -> None:
         """Load the policies, serve them in the engine, and make the rollouts.
 
@@ -106,6 +107,7 @@ class RolloutSetup(Components):
             saved: Checkpoint to load the policies from, instead of their initial models.
             afresh: See `load_policies`.
             device: Device of the policies, in place of the configured one.
+            dtype: Type of the weights of models that are configured in float32.
         """
         self.engine, self.saved = engine, saved
         self.policies: dict[str, Policy] = load_policies(
@@ -116,6 +118,7 @@ class RolloutSetup(Components):
             saved=saved,
             afresh=afresh,
             device=device,
+            dtype=dtype,
         )
         for name, policy in self.policies.items():
             engine.serve(name, policy.model, policy.renderer.end_ids)
@@ -128,7 +131,7 @@ class RolloutSetup(Components):
         self._engines = self.policy_pool.engines
         for name, policy in self.policies.items():
             self.policy_pool.add(name, engine, policy.renderer, learn=policy.learn)
-        self._add_opponents()
+        self._add_opponents(device=device, dtype=dtype)
         self.rollout: Rollout = self.policy_pool.rollout(self.arena)
         """The rollout of training."""
         self.rollouts = {
@@ -164,7 +167,7 @@ class RolloutSetup(Components):
         """Return the engines; one that serves several policies is listed once."""
         return list({id(engine): engine for engine in self._engines.values()}.values())
 
-    def _add_opponents(self) -> None:
+    def _add_opponents(self, *, device: str | None, dtype: str | None) -> None:
         """Add the population's opponents to the pool.
 
         An opponent that is a saved model is loaded here. It does not learn, and no checkpoint
@@ -175,7 +178,8 @@ class RolloutSetup(Components):
             if name not in saved:
                 self.policy_pool.add(name, opponent)
                 continue
-            policy = load_policy(name, **saved[name], learn=False)
+            settings = placed_at(saved[name], device=device, dtype=dtype)
+            policy = load_policy(name, **settings, learn=False)
             self.engine.serve(name, policy.model, policy.renderer.end_ids)
             self.policy_pool.add(name, self.engine, policy.renderer)
 

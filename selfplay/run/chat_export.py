@@ -88,7 +88,7 @@ class ChatExport:
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield the chats in the order of the record. Raises RunError if no episode is chosen."""
         chosen = self._chosen()
-        written: set[tuple[int, str, int, tuple[int, ...]]] = set()
+        written: set[tuple[int, str, int, Sequence[int]]] = set()
         for record in self._records():
             for place, turn, prompt in self._turns(record):
                 reward = chosen.get((record.step, record.line, turn.agent))
@@ -138,7 +138,7 @@ class ChatExport:
 
         Token ids prove it; a chat template that renders a conversation anew leaves only the config.
         """
-        start = before.prompt_ids + before.completion_ids
+        start = (*before.prompt_ids, *before.completion_ids)
         return (
             turn.prompt_ids[: len(start)] == start
             or turn.role in self._conversing

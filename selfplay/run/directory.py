@@ -16,11 +16,12 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from selfplay import files
 from selfplay.config import compose
 from selfplay.errors import RunError
+from selfplay.run import files
+from selfplay.run.json_lines import JsonLines
 from selfplay.run.untrusted import is_confined
-from selfplay.types import Group, Sample, Status, to_json
+from selfplay.types import Group, Sample, Status
 
 ROLLED_BACK = "rolled_back"
 """Folder of the run for the records of steps that a rollback discarded."""
@@ -141,11 +142,12 @@ class Run:
             evaluated: Groups of the step's evaluations; only their failed episodes are written.
         """
         credited = {id(sample.turn): sample.advantage for sample in samples}
+        written = JsonLines()
         with reporting_disk(self.folder):
             kept = {EPISODES: groups if whole else (), FAILED: (*groups, *evaluated)}
             for folder, played in kept.items():
                 lines = [
-                    json.dumps(record_line(group, member, credited))
+                    written.line(record(group, member, credited))
                     for group in played
                     for member, episode in enumerate(group.episodes)
                     if folder == EPISODES or episode.status is Status.FAILED
@@ -310,13 +312,13 @@ def check_links(root: Path) -> None:
                     raise RunError(f"{path} is not a regular file; remove it")
 
 
-def record_line(group: Group, member: int, credited: Mapping[int, Any]) -> dict[str, Any]:
-    """Return an episode as a line of the record. `credited`: id() of a turn to its advantage."""
+def record(group: Group, member: int, credited: Mapping[int, Any]) -> dict[str, Any]:
+    """Return the content of an episode's line. `credited`: id() of a turn to its advantage."""
     episode = group.episodes[member]
     return {
         "group": group.id,
         "member": member,
-        "episode": to_json(episode),
+        "episode": episode,
         "advantages": [credited.get(id(turn)) for turn in episode.turns],
     }
 

@@ -106,6 +106,10 @@ class RayCluster:
         )
         self.get(self._group.ready(), f"{len(bundles)} places for actors in the cluster")
 
+    def gpus(self) -> float:
+        """Return the number of GPUs of the cluster."""
+        return float(self.ray.cluster_resources().get("GPU", 0.0))
+
     def actor(self, kind: type, *, bundle: int, groups: Mapping[str, int] | None = None) -> Any:
         """Start an actor with the resources of a bundle.
 
@@ -128,7 +132,7 @@ class RayCluster:
             "scheduling_strategy": PlacementGroupSchedulingStrategy(
                 placement_group=self._group, placement_group_bundle_index=bundle
             ),
-            "runtime_env": {"env_vars": environment()},
+            "runtime_env": {"env_vars": environment(gpu=resources.get("GPU", 0) > 0)},
         }
         return self.ray.remote(**settings)(kind).options(**options).remote()
 
@@ -238,8 +242,11 @@ def reachable(address: str) -> str:
     return f"{host}:{port}"
 
 
-def environment() -> dict[str, str]:
-    """Return the environment variables of actors: module paths, caches, networks and threads."""
+def environment(*, gpu: bool = False) -> dict[str, str]:
+    """Return the environment variables of actors: module paths, caches, networks and threads.
+
+    An actor without a GPU sees none. Ray itself hides only those of other actors.
+    """
     installed = (sys.prefix, sys.base_prefix)
     paths = [str(Path(path).resolve()) for path in sys.path if path.endswith(".zip") is False]
     own = [path for path in paths if not path.startswith(installed)]
@@ -251,6 +258,7 @@ def environment() -> dict[str, str]:
     return {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(own)),
         **{name: os.environ[name] for name in inherited if name in os.environ},
+        **({} if gpu else {"CUDA_VISIBLE_DEVICES": ""}),
     }
 
 

@@ -21,6 +21,7 @@ from selfplay.learner.objective import BatchCounts, Objective
 from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.runtime.rollout_worker import check_model_files
+from selfplay.runtime.weight_sync import Packed, checksum, pack, unpack
 from selfplay.types import Sample
 
 
@@ -174,14 +175,19 @@ class LearnerWorker:
         """Update the EMA of the weights."""
         self.learners[name].update_ema()
 
-    def weights(self, name: str) -> dict[str, torch.Tensor]:
-        """Return all learned weights of a policy on the first rank, nothing on the others."""
-        keep = not dist.is_initialized() or dist.get_rank() == 0
-        return fsdp.gather(self.learners[name], keep=keep)
+    def weights(self, name: str, dtype: torch.dtype | None = None) -> tuple[dict[str, int], Packed]:
+        """Return the checksums and all learned weights of a policy, in a type or their own.
 
-    def take(self, name: str, weights: Mapping[str, torch.Tensor]) -> None:
+        Ranks other than the first one return nothing.
+        """
+        keep = not dist.is_initialized() or dist.get_rank() == 0
+        weights = fsdp.gather(self.learners[name], keep=keep, dtype=dtype)
+        checksums = {name: checksum(tensor) for name, tensor in weights.items()}
+        return checksums, pack(weights, weights.keys())
+
+    def take(self, name: str, weights: Packed) -> None:
         """Continue with these weights."""
-        fsdp.take(self.learners[name], weights)
+        fsdp.take(self.learners[name], unpack(weights))
 
     def begin_again(self, name: str) -> None:
         """Reset the learner's state except the weights."""

@@ -20,6 +20,7 @@ from selfplay.models.position_limits import reach
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import TICK, RayCluster
 from selfplay.runtime.learner_worker import LearnerConfig, LearnerInfo, LearnerWorker
+from selfplay.runtime.weight_sync import RemoteWeights, pack, unpack
 from selfplay.types import Sample
 
 
@@ -39,45 +40,63 @@ class WorkerGroup(Protocol):
         """Call a method on all ranks, each with its own part after the policy's name."""
         ...
 
+    def ask_apart(self, method: str, *arguments: Any) -> tuple[Any, Any]:
+        """Call a method that returns a pair on all ranks.
+
+        Returns the first item of the first rank, and a reference to the second one.
+        """
+        ...
+
     def put(self, value: Any) -> Any:
         """Store a value that all ranks receive; return a reference for the arguments."""
+        ...
+
+    def read(self, reference: Any) -> Any:
+        """Return the value of a reference."""
         ...
 
 
 class DistributedLearner(BaseLearner):
     """Represents a policy's learners on all ranks in the driver.
 
-    After an update the driver's copy of the policy has the new weights.
+    New weights go from the first rank to the workers. The driver's copy of the policy has them
+    after `fetch_weights`.
     """
 
     def __init__(
-        self, ranks: WorkerGroup, policy: Policy, objective: Objective, about: LearnerInfo
+        self,
+        ranks: WorkerGroup,
+        policy: Policy,
+        objective: Objective,
+        about: LearnerInfo,
+        *,
+        dtype: torch.dtype | None = None,
     ) -> None:
         """Args:
         ranks: The ranks that learn.
         policy: The driver's copy of the policy.
         objective: The objective that is maximised.
         about: Properties of the learner, from the ranks.
+        dtype: Type of the weights in engines; None: that of the policy.
         """
         self.ranks, self.policy, self.objective = ranks, policy, objective
+        self._dtype = None if policy.base is not None else dtype
         self.mini_batches, self.seed = about.mini_batches, about.seed
         self.notes, self._packed = about.notes, about.packed
         self.longest = reach(policy.model).longest
-        self._moved = False
+        self._unsent = self._unread = False
+        """True after an optimizer step, until the weights are sent, or read by the driver."""
 
-    def update(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
-        """Make one pass over the samples and return metrics.
-
-        Raises LearnersLost if a rank dies or hangs.
-        """
-        self._moved = False
-        metrics = super().update(samples, step=step)
-        if self._moved:
-            weights, *_ = self.ranks.ask("weights", self.policy.name)
-            with torch.no_grad():
-                for name, parameter in learned(self.policy.model).items():
-                    parameter.copy_(weights[name])
-        return metrics
+    def fetch_weights(self) -> None:
+        """Copy the ranks' weights into the driver's copy of the policy, if they have changed."""
+        if not self._unread:
+            return
+        _, reference = self.ranks.ask_apart("weights", self.policy.name)
+        weights = unpack(self.ranks.read(reference))
+        with torch.no_grad():
+            for name, parameter in learned(self.policy.model).items():
+                parameter.copy_(weights[name])
+        self._unread = False
 
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
         """Return log-probabilities [N][C] in nats; one of the ranks computes each sample."""
@@ -97,7 +116,7 @@ class DistributedLearner(BaseLearner):
         """Make one optimizer step with the sum of all ranks' gradients."""
         cut = partition_by_work(samples, self.ranks.count, packed=self._packed)
         parts = [[samples[index] for index in indices] for indices in cut]
-        self._moved = True
+        self._unsent = self._unread = True
         metrics: dict[str, float]
         metrics, *_ = self.ranks.ask_each("optimize", self.policy.name, parts, totals, step=step)
         return metrics
@@ -106,10 +125,13 @@ class DistributedLearner(BaseLearner):
         """Update the EMA of the weights."""
         self.ranks.ask("update_ema", self.policy.name)
 
-    def weights(self) -> Mapping[str, torch.Tensor]:
-        """Return the weights of the driver's copy of the policy."""
-        state: Mapping[str, torch.Tensor] = self.policy.model.state_dict()
-        return state
+    def weights(self) -> Mapping[str, torch.Tensor] | RemoteWeights:
+        """Return a reference to the weights, for workers; nothing if they have not changed."""
+        if not self._unsent:
+            return {}
+        checksums, packed = self.ranks.ask_apart("weights", self.policy.name, self._dtype)
+        self._unsent = False
+        return RemoteWeights(packed=packed, checksums=checksums)
 
     def begin_again(self) -> None:
         """Reset the learner's state; keep the weights of the driver's copy of the policy."""
@@ -136,10 +158,10 @@ class DistributedLearner(BaseLearner):
         self.ranks.ask("load", self.policy.name, folder.resolve())
 
     def _send_weights(self) -> None:
-        weights = {
-            name: parameter.detach().cpu() for name, parameter in learned(self.policy.model).items()
-        }
-        self.ranks.ask("take", self.policy.name, self.ranks.put(weights))
+        weights = learned(self.policy.model)
+        packed = self.ranks.put(pack(weights, weights.keys()))
+        self.ranks.ask("take", self.policy.name, packed)
+        self._unsent = self._unread = False
 
 
 LEARN, LISTEN = "learn", "listen"
@@ -161,6 +183,7 @@ class LearnerWorkerGroup:
         gpu: bool,
         timeout: float,
         max_restarts: int,
+        dtype: torch.dtype | None = None,
     ) -> None:
         """Args:
         cluster: The cluster of the ranks.
@@ -169,9 +192,10 @@ class LearnerWorkerGroup:
         gpu: True if each rank has a GPU.
         timeout: Maximum number of seconds of every wait.
         max_restarts: Maximum number of restarts since the last checkpoint.
+        dtype: Type of the weights in the workers' engines; None: that of each policy.
         """
         self.cluster, self.first, self.count = cluster, first, count
-        self.gpu = gpu
+        self.gpu, self.dtype = gpu, dtype
         self.timeout, self.max_restarts = timeout, max_restarts
         self._actors: list[Any] = []
         self._losses = self._restarts = 0
@@ -184,7 +208,9 @@ class LearnerWorkerGroup:
         self._players, self._objective = players, objective
         about = self._begin(players.saved)
         return {
-            name: DistributedLearner(self, players.policies[name], objective, info)
+            name: DistributedLearner(
+                self, players.policies[name], objective, info, dtype=self.dtype
+            )
             for name, info in about.items()
         }
 
@@ -212,9 +238,25 @@ class LearnerWorkerGroup:
         """Call a method on all ranks, each with its own part after the policy's name."""
         return self._ask(method, [(name, part, *arguments) for part in parts], named)
 
+    def ask_apart(self, method: str, *arguments: Any) -> tuple[Any, Any]:
+        """Call a method that returns a pair on all ranks.
+
+        Returns the first item of the first rank, and a reference to the second one, which stays on
+        the first rank's machine until it is read.
+        """
+        values = self._ask(method, [arguments] * self.count, {}, apart=True)
+        return values[0]
+
     def put(self, value: Any) -> Any:
         """Store a value that all ranks receive, once per machine; return a reference."""
         return self.cluster.put(value)
+
+    def read(self, reference: Any) -> Any:
+        """Return the value of a reference of `ask_apart`; raise LearnersLost if it is lost."""
+        try:
+            return self.cluster.get(reference, "weights of the learner ranks")
+        except self.cluster.ray.exceptions.ObjectLostError as error:
+            raise LearnersLost(f"the newest weights are lost: {one_line(error)}") from error
 
     def counts(self) -> dict[str, float]:
         """Return the number of restarts of all ranks so far."""
@@ -270,15 +312,25 @@ class LearnerWorkerGroup:
         return about
 
     def _ask(
-        self, method: str, each: Sequence[tuple[Any, ...]], named: Mapping[str, Any]
+        self,
+        method: str,
+        each: Sequence[tuple[Any, ...]],
+        named: Mapping[str, Any],
+        *,
+        apart: bool = False,
     ) -> list[Any]:
-        """Call a method on the first ranks, one per tuple of arguments."""
+        """Call a method on the first ranks, one per tuple of arguments.
+
+        With `apart` it returns pairs, and the second item of each stays a reference.
+        """
         if not self._actors:
             raise LearnersLost("the learner ranks were ended")
-        refs = [
-            getattr(actor, method).options(concurrency_group=LEARN).remote(*arguments, **named)
+        options = {"concurrency_group": LEARN, "num_returns": 2 if apart else 1}
+        made = [
+            getattr(actor, method).options(**options).remote(*arguments, **named)
             for actor, arguments in zip(self._actors, each, strict=False)
         ]
+        refs = [first for first, _ in made] if apart else made
         results: dict[int, Any] = {}
         faults: dict[int, Exception] = {}
         end = time.monotonic() + self.timeout
@@ -294,6 +346,8 @@ class LearnerWorkerGroup:
                     faults[refs.index(ref)] = error
                     end = min(end, time.monotonic() + GRACE)
         if len(results) == len(refs):
+            if apart:
+                return [(results[rank], second) for rank, (_, second) in enumerate(made)]
             return [results[rank] for rank in range(len(refs))]
         self.cluster.check(now=True)
         silent = [] if faults else self._silent()

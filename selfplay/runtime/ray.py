@@ -7,13 +7,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from selfplay.config.instantiate import build
 from selfplay.engines import Engine
-from selfplay.errors import ConfigError, LearnersLost, RunError
+from selfplay.errors import ConfigError, LearnersLost, RunError, nearest
 from selfplay.learner import PolicyLearner
 from selfplay.learner.checkpoint import MANIFEST, broken, kept
 from selfplay.learner.objective import Objective
@@ -23,6 +23,13 @@ from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import RayCluster, reachable, require_ray
 from selfplay.runtime.learner_worker_group import LearnerWorkerGroup
 from selfplay.runtime.local import Local
+from selfplay.runtime.placement import (
+    Placement,
+    WorkerType,
+    check_devices,
+    placed,
+    worker_dtype,
+)
 from selfplay.runtime.rollout_worker import WorkerConfig
 from selfplay.runtime.rollout_worker_group import RemoteEngine, RolloutWorkers
 from selfplay.runtime.weight_sync import LoadState
@@ -41,27 +48,33 @@ class RayRuntime:
         self,
         *,
         workers: int = 2,
-        learners: int = 0,
+        learners: int | None = None,
         max_staleness: int = 0,
         address: str | None = None,
         worker_cpus: float = 1.0,
-        worker_gpus: float = 0.0,
+        worker_gpus: float | None = None,
+        worker_dtype: WorkerType = "auto",
         learner_cpus: float = 1.0,
-        learner_gpus: float = 0.0,
+        learner_gpus: float | None = None,
         chunks: int = 1,
         timeout: float = 600.0,
         max_restarts: int = 3,
     ) -> None:
         """Args:
         workers: Number of actors that play episodes.
-        learners: Number of learner ranks; 0: this process learns.
+        learners: Number of learner ranks; 0: this process learns, on the CPU. None: 1 if workers
+            have GPUs, else 0.
         max_staleness: Maximum number of updates between sampling and learning; 0: synchronous
             steps.
         address: host:port of an existing cluster, or auto; null starts one on this machine.
         worker_cpus: Cores reserved for each worker.
-        worker_gpus: GPUs of each worker; a fraction if it shares one.
+        worker_gpus: GPUs of each worker; a fraction if it shares one. None: 1, or an equal share
+            of those that the ranks leave; 0 on a cluster without GPUs.
+        worker_dtype: Type of the weights, in workers, of models that are float32; auto: bfloat16
+            on GPUs, else float32. Adapters stay float32. Weights are sent in this type.
         learner_cpus: Cores reserved for each rank.
-        learner_gpus: GPUs of each rank; several ranks need whole ones.
+        learner_gpus: GPUs of each rank; several ranks need whole ones. None: 1; 0 on a cluster
+            without GPUs.
         chunks: Number of chunks per worker that a batch's jobs are divided into: more chunks
             balance episodes of different lengths, fewer keep an engine's batch large.
         timeout: Maximum number of seconds of every wait: for the cluster, for a worker's next
@@ -70,7 +83,7 @@ class RayRuntime:
             without a checkpoint in between.
         """
         least = {"workers": 1, "chunks": 1}
-        given: dict[str, float] = {
+        given: dict[str, float | None] = {
             "workers": workers,
             "chunks": chunks,
             "learners": learners,
@@ -82,25 +95,36 @@ class RayRuntime:
             "max_restarts": max_restarts,
         }
         for name, value in given.items():
-            if not value >= least.get(name, 0):  # also if it is NaN
+            if value is not None and not value >= least.get(name, 0):  # also if it is NaN
                 raise ValueError(f"{name} must be at least {least.get(name, 0)}, not {value}")
         if not 0 < timeout < math.inf:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
-        if not learners and learner_gpus:
+        if learners == 0 and learner_gpus:
             raise ValueError(
                 "learner_gpus needs learner ranks, and learners=0 has none; "
-                "set learners to at least 1, or policy.device for this process"
+                "set learners to at least 1"
             )
-        if learners > 1 and learner_gpus != int(learner_gpus):
+        if worker_dtype not in get_args(WorkerType):
+            hint = nearest(str(worker_dtype), get_args(WorkerType))
+            raise ValueError(f"worker_dtype: unknown type {worker_dtype!r}; {hint}")
+        if (learners or 0) > 1 and learner_gpus and learner_gpus != int(learner_gpus):
             raise ValueError(
                 f"learner_gpus must be a whole number for several ranks, not {learner_gpus}"
             )
-        self.workers, self.learners, self.max_staleness = workers, learners, max_staleness
+        self.workers, self.max_staleness = workers, max_staleness
         self.address, self.chunks = address, chunks
         self.timeout, self.max_restarts = timeout, max_restarts
-        self.device: str | None = "cpu" if learners else None
-        self._worker = {"CPU": worker_cpus, "GPU": worker_gpus}
-        self._learner = {"CPU": learner_cpus, "GPU": learner_gpus}
+        self.device: str | None = "cpu"  # GPUs are for actors, which Ray assigns them to
+        self._cpus = (worker_cpus, learner_cpus)
+        self._placed = partial(
+            placed,
+            workers=workers,
+            learners=learners,
+            worker_gpus=worker_gpus,
+            learner_gpus=learner_gpus,
+        )
+        self._worker_dtype: WorkerType = worker_dtype
+        self._placement: Placement | None = None
         self.cluster: RayCluster | None = None
         self._ranks: LearnerWorkerGroup | None = None
         self._sent: dict[str, bytes] = {}
@@ -108,13 +132,15 @@ class RayRuntime:
     @property
     def notes(self) -> Sequence[str]:
         """Hints for the user about this runtime, one line each."""
-        cores = os.cpu_count() or 1
-        asked = self._total("CPU")
+        if self._placement is None:
+            return []
+        cores, asked = os.cpu_count() or 1, self._cores(self._placement)
+        notes = self._placement.notes()
         if self.address is None and asked > cores:
-            return [
+            notes.append(
                 f"runtime: actors request {asked:g} cores and share the {cores} of this machine"
-            ]
-        return []
+            )
+        return notes
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise ConfigError if Ray, the cluster or a requested GPU is missing."""
@@ -124,27 +150,31 @@ class RayRuntime:
                 "engine.sleep: engines of workers cannot sleep; set engine.sleep=false, or "
                 "runtime=local"
             )
+        check_devices(config)
         if self.address is not None:
             # auto is resolved when the run starts; a config can be checked on any machine.
             if self.address != "auto":
                 reachable(self.address)
             return
         build(config["engine"], where="engine")
-        gpus = self._total("GPU")
-        if gpus and not ray.is_initialized() and gpus > torch.cuda.device_count():
+        if ray.is_initialized():
+            return
+        there = torch.cuda.device_count()
+        gpus = self._placed(available=there).gpus
+        if gpus > there:
             raise ConfigError(
-                f"runtime: {gpus:g} GPUs are requested, this machine has "
-                f"{torch.cuda.device_count()}; lower runtime.worker_gpus or runtime.learner_gpus, "
-                "or give the address of a cluster"
+                f"runtime: {gpus:g} GPUs are requested, this machine has {there}; lower "
+                "runtime.worker_gpus or runtime.learner_gpus, or give the address of a cluster"
             )
 
     def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> Engine:
         """Reserve the resources of all actors; return the engine that forwards to the workers."""
+        local = self._placed(available=torch.cuda.device_count())
         self.cluster = RayCluster(
-            address=self.address,
-            cpus=self._total("CPU"),
-            timeout=self.timeout,
+            address=self.address, cpus=self._cores(local), timeout=self.timeout
         )
+        placement = self._placed(available=self.cluster.gpus())
+        self._placement = placement
         self._workers = RolloutWorkers(
             self.cluster,
             count=self.workers,
@@ -152,12 +182,23 @@ class RayRuntime:
             timeout=self.timeout,
             max_restarts=self.max_restarts,
         )
-        self.cluster.reserve([self._worker] * self.workers + [self._learner] * self.learners)
-        self._engine = RemoteEngine(tell=self._workers.tell, put=self.cluster.put)
+        cpus, learner_cpus = self._cpus
+        self.cluster.reserve(
+            [{"CPU": cpus, "GPU": placement.worker_gpus}] * placement.workers
+            + [{"CPU": learner_cpus, "GPU": placement.learner_gpus}] * placement.learners
+        )
+        self._engine = RemoteEngine(
+            tell=self._workers.tell,
+            put=self.cluster.put,
+            dtype=worker_dtype(self._worker_dtype, placement),
+        )
         return self._engine
 
     def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, PolicyLearner]:
         """Start the workers; return the learners on ranks, or those of this process."""
+        placement = self._placement
+        assert placement is not None and self.cluster is not None, "engine() comes first"
+        dtype = worker_dtype(self._worker_dtype, placement)
         # All workers together use the number of threads of this process.
         threads = max(1, torch.get_num_threads() // self.workers)
         self._workers.start(
@@ -168,18 +209,20 @@ class RayRuntime:
                 max_staleness=self.max_staleness,
                 timeout=self.timeout,
                 host=socket.gethostname(),
+                device=placement.device(),
+                dtype=None if dtype is None else str(dtype).removeprefix("torch."),
             )
         )
-        if not self.learners:
+        if not placement.learners:
             return Local().trainers(players, objective)
-        assert self.cluster is not None
         self._ranks = LearnerWorkerGroup(
             self.cluster,
-            first=self.workers,
-            count=self.learners,
-            gpu=self._learner["GPU"] > 0,
+            first=placement.workers,
+            count=placement.learners,
+            gpu=placement.learner_gpus > 0,
             timeout=self.timeout,
             max_restarts=self.max_restarts,
+            dtype=dtype,
         )
         return self._ranks.trainers(players, objective)
 
@@ -228,8 +271,9 @@ class RayRuntime:
                 self._workers.tell(LoadState(service=name, state=state))
                 self._sent[name] = state
 
-    def _total(self, resource: str) -> float:
-        return self.workers * self._worker[resource] + self.learners * self._learner[resource]
+    def _cores(self, placement: Placement) -> float:
+        worker, learner = self._cpus
+        return placement.workers * worker + placement.learners * learner
 
 
 def newest(saved: Path | None) -> Path | None:

@@ -17,7 +17,14 @@ from transformers import PreTrainedModel
 from selfplay.config.instantiate import TARGET, build
 from selfplay.config.run_config import set_up_torch
 from selfplay.engines import Engine
-from selfplay.errors import ConfigError, EngineFailed, SelfplayError, StalledError, one_line
+from selfplay.errors import (
+    ConfigError,
+    EngineFailed,
+    LearnersLost,
+    SelfplayError,
+    StalledError,
+    one_line,
+)
 from selfplay.league.snapshots import copy_of
 from selfplay.learner.checkpoint import broken
 from selfplay.models.model_cache import is_complete
@@ -32,6 +39,7 @@ from selfplay.runtime.weight_sync import (
     OffloadPolicy,
     RemovePolicy,
     UpdateWeights,
+    check_arrival,
     unpack,
 )
 from selfplay.types import Completion, Episode, Request
@@ -48,12 +56,19 @@ class UpdateQueue:
         self._changes: deque[Change] = deque()
         self._number = 0
         self._arrived = Condition()
+        self._fault: BaseException | None = None
 
     def put(self, number: int, change: Change) -> None:
         """Add the update with this number."""
         with self._arrived:
             self._changes.append(change)
             self._number = max(self._number, number)
+            self._arrived.notify_all()
+
+    def fail(self, fault: BaseException) -> None:
+        """Let all later calls of `wait` and `take` raise an error, because an update is lost."""
+        with self._arrived:
+            self._fault = self._fault or fault
             self._arrived.notify_all()
 
     def begin(self, number: int, changes: Sequence[Change]) -> None:
@@ -63,10 +78,16 @@ class UpdateQueue:
             self._number = max(self._number, number)
             self._arrived.notify_all()
 
-    def wait(self, number: int, timeout: float) -> None:
-        """Wait until all updates up to this number are here; StalledError if they are late."""
+    def wait(self, number: int, timeout: float | None) -> None:
+        """Wait until all updates up to this number are here; StalledError if they are late.
+
+        `timeout` is in seconds; None waits without a limit.
+        """
         with self._arrived:
-            if not self._arrived.wait_for(lambda: self._number >= number, timeout):
+            here = self._arrived.wait_for(lambda: self._fault or self._number >= number, timeout)
+            if self._fault is not None:
+                raise self._fault
+            if not here:
                 raise StalledError(
                     f"runtime: waited {timeout:g} s for update {number} of the driver"
                 )
@@ -77,6 +98,8 @@ class UpdateQueue:
         Updates of the types in `held`, and later ones of the same policies, stay in the queue.
         """
         with self._arrived:
+            if self._fault is not None:
+                raise self._fault
             ready, left, names = [], deque[Change](), set()
             for change in self._changes:
                 name = None if isinstance(change, LoadState) else change.policy
@@ -183,6 +206,10 @@ class WorkerConfig:
     """Maximum number of seconds of every wait."""
     host: str
     """Name of the driver's machine."""
+    device: str = "cpu"
+    """Device of the models."""
+    dtype: str | None = None
+    """Type of the weights of models; None: that of each policy."""
     number: int = 0
     """Number of updates so far."""
     changes: Sequence[Change] = ()
@@ -204,12 +231,15 @@ class LostWorker(RuntimeError):
 
 
 class RolloutWorker:
-    """Ray actor with one thread that plays and one that receives updates at the same time."""
+    """Ray actor with threads that play, receive updates, and answer, at the same time."""
 
     def __init__(self) -> None:
         self._inbox = UpdateQueue()
+        self._models: dict[str, PreTrainedModel] = {}
+        """Models of the policies and snapshots that get weights, by policy."""
         self._engine: UpdatableEngine | None = None
         self._fault: BaseException | None = None
+        self._timeout: float | None = None
 
     def begin(self, brief: WorkerConfig) -> None:
         """Build and load everything that plays; an error is raised by the next `run`."""
@@ -223,19 +253,26 @@ class RolloutWorker:
         config = brief.config
         settings = build(config["run"], where="run")
         set_up_torch(replace(settings, threads=brief.threads), int(config["seed"]))
-        self._inbox.begin(brief.number, brief.changes)
+        self._inbox.begin(brief.number, [self._fetched(change) for change in brief.changes])
         self.players = RolloutSetup(config)
         if brief.saved is None:
             check_model_files(config, self.players.population)
         engine: Engine = build(config["engine"], where="engine")
         engine.in_flight_updates = brief.max_staleness > 0 and engine.can_update_in_flight
         attentive = UpdatableEngine(engine, self._inbox, self._follow)
-        self.players.load(attentive, saved=brief.saved)
+        self.players.load(attentive, saved=brief.saved, device=brief.device, dtype=brief.dtype)
+        self._models = {name: policy.model for name, policy in self.players.policies.items()}
         self._engine = attentive
 
     def tell(self, number: int, change: Change) -> None:
-        """Receive an update, which is applied before the next jobs or between two steps."""
-        self._inbox.put(number, change)
+        """Receive an update, which is applied before the next jobs or between two steps.
+
+        New weights are fetched here, while the engine samples with the old ones.
+        """
+        try:
+            self._inbox.put(number, self._fetched(change))
+        except BaseException as error:  # the thread that plays raises it
+            self._inbox.fail(error)
 
     def steps(self) -> int:
         """Return the number of engine steps so far; -1 before the engine is built."""
@@ -268,16 +305,28 @@ class RolloutWorker:
             case AddPolicy(policy=name, player=player):
                 copy = copy_of(players.policies[player], name)
                 engine.serve(name, copy.model, copy.renderer.end_ids)
+                self._models[name] = copy.model
                 players.policy_pool.add(name, engine, copy.renderer)
             case UpdateWeights(policy=name, weights=packed, version=version):
-                engine.publish(name, {} if packed is None else unpack(self._get(packed)), version)
+                engine.publish(name, {} if packed is None else unpack(packed), version)
+                check_arrival(name, self._models[name], change.checksums, version)
             case LoadState(service=name, state=state):
                 players.services[name].load_state_dict(pickle.loads(state))
             case RemovePolicy(policy=name):
                 players.policy_pool.remove(name)
                 engine.withdraw(name)
+                del self._models[name]
             case OffloadPolicy(policy=name):
                 engine.release(name)
+
+    def _fetched(self, change: Change) -> Change:
+        """Return an update with its weights in place of the reference to them.
+
+        On the machine of their sender they stay where they are, in memory that is shared.
+        """
+        if not isinstance(change, UpdateWeights) or change.weights is None:
+            return change
+        return replace(change, weights=self._get(change.weights))
 
     def _get(self, reference: Any) -> Any:
         import ray
@@ -286,6 +335,8 @@ class RolloutWorker:
             return ray.get(reference, timeout=self._timeout)
         except ray.exceptions.GetTimeoutError:
             raise
+        except ray.exceptions.ObjectLostError as error:
+            raise LearnersLost(f"the newest weights are lost: {one_line(error)}") from error
         except (OSError, ray.exceptions.RaySystemError) as error:
             # When a machine is lost, its worker lives a moment longer than its raylet.
             raise LostWorker(f"its machine was lost: {one_line(error)}") from error

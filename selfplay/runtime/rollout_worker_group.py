@@ -11,10 +11,11 @@ from itertools import groupby
 from threading import Lock
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines import Engine
-from selfplay.errors import RunError, one_line
+from selfplay.errors import LearnersLost, RunError, one_line
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.runtime.cluster import TICK, RayCluster, ours
 from selfplay.runtime.rollout_worker import (
@@ -28,9 +29,11 @@ from selfplay.runtime.weight_sync import (
     AddPolicy,
     Change,
     OffloadPolicy,
+    RemoteWeights,
     RemovePolicy,
     SyncState,
     UpdateWeights,
+    checksum,
     pack,
 )
 from selfplay.types import Completion, Episode, Request
@@ -43,12 +46,19 @@ class RemoteEngine(Engine):
     which every worker reads from the same files.
     """
 
-    def __init__(self, *, tell: Callable[[Change], None], put: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        *,
+        tell: Callable[[Change], None],
+        put: Callable[[Any], Any],
+        dtype: torch.dtype | None = None,
+    ) -> None:
         """Args:
         tell: Sends an update to all present and future workers.
         put: Stores an object in the cluster and returns a reference to it.
+        dtype: Type of the workers' models; None: that of each policy. Adapters keep theirs.
         """
-        self._tell, self._put = tell, put
+        self._tell, self._put, self._dtype = tell, put, dtype
         self._learned: dict[str, list[str]] = {}
         self.seconds = 0.0
         """Seconds spent in `publish` since they were last reset."""
@@ -73,13 +83,40 @@ class RemoteEngine(Engine):
         """Let workers free what a policy needs only while it samples."""
         self._tell(OffloadPolicy(policy=policy))
 
-    def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
-        """Send new weights, which workers apply between two steps of their engines."""
+    def publish(
+        self, policy: str, weights: Mapping[str, Any] | RemoteWeights, version: int
+    ) -> None:
+        """Send new weights, which workers apply between two steps of their engines.
+
+        Weights that are in the cluster's object store already do not pass through this process.
+        """
         began = time.perf_counter()
-        learned = self._learned[policy] if weights else []
-        packed = self._put(pack(weights, learned)) if learned else None
-        self._tell(UpdateWeights(policy=policy, weights=packed, version=version))
+        if not isinstance(weights, RemoteWeights):
+            weights = self._stored(weights, self._learned[policy] if weights else [])
+        self._tell(
+            UpdateWeights(
+                policy=policy,
+                weights=weights.packed,
+                version=version,
+                checksums=weights.checksums,
+            )
+        )
         self.seconds += time.perf_counter() - began
+
+    def _stored(self, weights: Mapping[str, torch.Tensor], names: Sequence[str]) -> RemoteWeights:
+        """Store the weights of these names; without names, there is nothing to send."""
+        if not names:
+            return RemoteWeights(packed=None, checksums={})
+        adapter = any(".lora_" in name for name in names)
+        dtype = None if adapter else self._dtype
+        sent = {
+            name: tensor.detach().to(dtype=dtype or tensor.dtype)
+            for name, tensor in weights.items()
+            if name in names
+        }
+        packed = pack(sent, names)
+        checksums = {name: checksum(sent[name]) for name in names}
+        return RemoteWeights(packed=self._put(packed), checksums=checksums)
 
     def add(self, request: Request) -> None:
         """Raise RuntimeError, because the driver samples nothing."""
@@ -92,7 +129,7 @@ class RemoteEngine(Engine):
 
 FAREWELL = 10.0
 """Seconds in which workers end the processes that they started."""
-PLAY, LISTEN = "play", "listen"
+PLAY, FETCH, LISTEN = "play", "fetch", "listen"
 """Names of a worker's threads."""
 
 
@@ -174,7 +211,7 @@ class RolloutWorkers:
             self._present.book(change)
             for member in self._members:
                 if member.actor is not None:
-                    self._ask(member, "tell", self._present.number, change, group=LISTEN)
+                    self._ask(member, "tell", self._present.number, change, group=FETCH)
 
     def run(
         self,
@@ -240,7 +277,7 @@ class RolloutWorkers:
         assert self._brief is not None, "no worker was started"
         if self._closed:
             raise RunError("runtime: closed while jobs were being played")
-        groups, brief = {PLAY: 1, LISTEN: 1}, self._brief()
+        groups, brief = {PLAY: 1, FETCH: 1, LISTEN: 1}, self._brief()
         with self._telling:
             now = self._present
             brief = replace(brief, number=now.number, changes=now.changes())
@@ -347,6 +384,8 @@ class RolloutWorkers:
                 return f"its engine failed: {error.cause}"
             if isinstance(error.cause, LostWorker):
                 return str(error.cause)
+            if isinstance(error.cause, LearnersLost):
+                self._give_up(member)  # it waits for weights that do not exist any more
             raise ours(error) from None
         except exceptions.RayError as error:
             return one_line(error)

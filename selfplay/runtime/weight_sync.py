@@ -1,11 +1,14 @@
 """Updates that the driver sends to its rollout workers: weights, snapshots, service states."""
 
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+
+from selfplay.errors import RunError
 
 Packed: TypeAlias = Mapping[str, tuple[np.ndarray, str, tuple[int, ...]]]
 """Weights by name as (bytes, dtype, shape): Ray shares arrays between processes, not tensors."""
@@ -28,9 +31,11 @@ class UpdateWeights:
     policy: str
     """Name of the policy."""
     weights: Any
-    """Reference to the packed weights; None changes only the version."""
+    """Reference to the packed weights, or these; None changes only the version."""
     version: int
     """Version of the weights."""
+    checksums: Mapping[str, int] = field(default_factory=dict)
+    """Checksum of every sent tensor by name, from the process that learned it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +89,7 @@ class SyncState:
             case UpdateWeights():
                 before = self.published.get(change.policy)
                 if change.weights is None and before is not None:
-                    change = replace(change, weights=before.weights)
+                    change = replace(before, version=change.version)
                 self.published[change.policy] = change
             case LoadState():
                 self.loaded[change.service] = change
@@ -97,8 +102,21 @@ class SyncState:
         return [*self.loaded.values(), *self.served.values(), *self.published.values()]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RemoteWeights:
+    """Weights in the cluster's object store, which the driver has not read."""
+
+    packed: Any
+    """Reference to the packed weights."""
+    checksums: Mapping[str, int]
+    """Checksum of every tensor by name."""
+
+
 def pack(weights: Mapping[str, torch.Tensor], names: Collection[str]) -> Packed:
-    """Return the weights of these names as bytes; raises RuntimeError if one is missing."""
+    """Return the weights of these names as bytes, which share memory with tensors on a CPU.
+
+    Raises RuntimeError if one is missing.
+    """
     absent = [name for name in names if name not in weights]
     if absent:
         raise RuntimeError(f"{len(absent)} learned tensors are not published, such as {absent[0]}")
@@ -114,7 +132,45 @@ def pack(weights: Mapping[str, torch.Tensor], names: Collection[str]) -> Packed:
 
 def unpack(packed: Packed) -> dict[str, torch.Tensor]:
     """Return packed weights as tensors; they share memory and must not be written to."""
-    return {
-        name: torch.from_numpy(array).view(getattr(torch, kind)).reshape(shape)
-        for name, (array, kind, shape) in packed.items()
-    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of an array that cannot be written to
+        return {
+            name: torch.from_numpy(array).view(getattr(torch, kind)).reshape(shape)
+            for name, (array, kind, shape) in packed.items()
+        }
+
+
+WORD = 8
+"""Bytes of a word of a checksum."""
+
+
+def checksum(tensor: torch.Tensor) -> int:
+    """Return the sum of a tensor's bytes, read as words of 64 bits, modulo 2**64.
+
+    It is exact on every device, whatever the order of the sum, and changes with every bit.
+    """
+    flat = tensor.detach().contiguous().flatten().view(torch.uint8)
+    if flat.storage_offset() % WORD:
+        flat = flat.clone()
+    whole = flat.numel() // WORD * WORD
+    return int(flat[:whole].view(torch.int64).sum()) + int(flat[whole:].long().sum())
+
+
+def check_arrival(
+    policy: str, model: torch.nn.Module, checksums: Mapping[str, int], version: int
+) -> None:
+    """Raise RunError if a model does not have the weights that were sent for it.
+
+    Args:
+        policy: Name of the policy, for the error.
+        model: Model that received the weights.
+        checksums: Checksum by the name of every sent tensor.
+        version: Version of the weights, for the error.
+    """
+    own = dict(model.named_parameters())
+    lost = [name for name, sent in checksums.items() if checksum(own[name]) != sent]
+    if lost:
+        raise RunError(
+            f"policy {policy!r}: {len(lost)} of {len(checksums)} tensors of version {version} did "
+            f"not arrive, such as {lost[0]}; continue with selfplay train resume=RUN"
+        )

@@ -348,6 +348,7 @@ def _games(
             "max_turns": rollout.max_turns,
             "max_live": rollout.max_live,
             "threads": rollout.threads,
+            "overlap": rollout.overlap,
         },
         params={
             "arena": rollout.arena().name,

@@ -64,9 +64,7 @@ def _completion_ids(
     return (*encode(text), renderer.end_ids[0])
 
 
-def logprobs(
-    model: "PreTrainedModel", pairs: Sequence[tuple[Turn, tuple[int, ...]]]
-) -> list[float]:
+def logprobs(model: "PreTrainedModel", pairs: Sequence[tuple[Turn, Sequence[int]]]) -> list[float]:
     """Return ln p of each completion after its turn's prompt, at temperature 1, in nats.
 
     Rows that need the rotary frequencies of long contexts are computed in a separate pass.

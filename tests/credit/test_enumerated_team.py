@@ -275,7 +275,7 @@ def in_trees(credit: Credit) -> np.ndarray:
         total += chance
         for sample in credit.assign([tree]):
             agent = TEAM.agents.index(sample.turn.agent)
-            state, action = places[sample.turn.prompt_ids], sample.turn.completion_ids[0]
+            state, action = places[tuple(sample.turn.prompt_ids)], sample.turn.completion_ids[0]
             score = -chosen[agent, state]
             score[action] += 1
             assert isinstance(sample.advantage, float)

@@ -223,7 +223,7 @@ class Enumerated:
         for chance, one in self.groups(logits, size):
             for sample in deepcopy(credit).assign([one]):
                 agent = self.agents.index(sample.turn.agent)
-                state, action = places[sample.turn.prompt_ids], sample.turn.completion_ids[0]
+                state, action = places[tuple(sample.turn.prompt_ids)], sample.turn.completion_ids[0]
                 score = -chosen[agent, state]
                 score[action] += 1
                 assert isinstance(sample.advantage, float)

@@ -17,7 +17,7 @@ REINFORCE = PolicyLoss(ratio="none", clip="none", aggregate="token_mean")
 def logprobs(model: PreTrainedModel, one: Sample) -> torch.Tensor:
     """[C] nats of an unpadded sample, computed without any of the learner's code."""
     turn = one.turn
-    ids = torch.tensor([turn.prompt_ids + turn.completion_ids])
+    ids = torch.tensor([[*turn.prompt_ids, *turn.completion_ids]])
     logits = model(input_ids=ids).logits[0, len(turn.prompt_ids) - 1 : -1] / turn.temperature
     rows = torch.arange(len(turn.completion_ids))
     return logits.log_softmax(-1)[rows, list(turn.completion_ids)]

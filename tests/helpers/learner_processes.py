@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from transformers import PreTrainedModel
 
 from selfplay.learner.learner import Learner
 from selfplay.models.policy import Policy
@@ -41,8 +42,14 @@ class Forks:
     ) -> list[Any]:
         return self._ask(method, [(name, part, *arguments) for part in parts], named)
 
+    def ask_apart(self, method: str, *arguments: Any) -> tuple[Any, Any]:
+        return self.ask(method, *arguments)[0]
+
     def put(self, value: Any) -> Any:
         return value
+
+    def read(self, reference: Any) -> Any:
+        return reference
 
     def _ask(
         self, method: str, each: Sequence[tuple[Any, ...]], named: Mapping[str, Any]
@@ -84,6 +91,12 @@ def ranked(forks: Forks, make: Make) -> DistributedLearner:
     own = make()
     policy = Policy(name="base", model=own.model, renderer=None)  # type: ignore[arg-type]
     return DistributedLearner(forks, policy, own.objective, about)
+
+
+def fetched(learner: DistributedLearner) -> PreTrainedModel:
+    """The policy of this process, brought up to date."""
+    learner.fetch_weights()
+    return learner.policy.model
 
 
 def _child(rank: int, count: int, store: Path, pipe: Connection) -> None:

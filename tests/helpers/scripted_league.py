@@ -72,7 +72,10 @@ class Made:
         self.snapshots = Names(policies)
         self.forgot: list[str] = []
         learners: Any = {
-            name: SimpleNamespace(begin_again=lambda name=name: self.forgot.append(name))
+            name: SimpleNamespace(
+                begin_again=lambda name=name: self.forgot.append(name),
+                fetch_weights=lambda: None,
+            )
             for name in matchmaking
         }
         players = {

@@ -7,8 +7,8 @@ import gguf
 import numpy as np
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from selfplay import files
 from selfplay.models.packaged import PackagedModel
+from selfplay.run import files
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MERGES = ("\u0120 \u0120", "\u010a \u010a")

@@ -20,7 +20,7 @@ from selfplay.models.lora import Lora, adapted, frozen_copy
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 from tests.helpers.failing_objective import FailingLoss
-from tests.helpers.learner_processes import Forks, batch, forked, ranked
+from tests.helpers.learner_processes import Forks, batch, fetched, forked, ranked
 
 REINFORCE = PolicyLoss(ratio="none", clip="none")
 LONG = 160
@@ -155,7 +155,7 @@ def assert_learned_alike(forks: Forks, make: Make, given: list[Sample]) -> None:
             assert found[name] == pytest.approx(wanted[name], rel=1e-5, abs=1e-6), name
     # All of GPT-2 is computed in float64.
     tolerance = 1e-8 if make.model == "gpt2" else 1e-4
-    assert_close(together.policy.model, alone.model, make, tolerance)
+    assert_close(fetched(together), alone.model, make, tolerance)
 
 
 def test_a_stem_is_a_stem_on_ranks_too(two: Forks) -> None:
@@ -172,7 +172,7 @@ def test_bfloat16_is_what_is_computed_in_and_not_what_is_kept(two: Forks) -> Non
     wanted, found = alone.update(batch(), step=1), together.update(batch(), step=1)
     assert found["surprisal"] == pytest.approx(wanted["surprisal"], rel=0.02)
     assert found["surprisal"] != pytest.approx(wanted["surprisal"], rel=1e-6)
-    kept = state(together.policy.model)
+    kept = state(fetched(together))
     assert {tensor.dtype for tensor in kept.values()} == {torch.float32}
     assert any(not torch.equal(t, t.bfloat16().float()) for t in kept.values())
 
@@ -206,7 +206,7 @@ def test_what_diverges_on_one_rank_is_told_by_all_and_the_next_batch_goes_on(two
         together.update([*batch(), wrong], step=1)
     alone.update(batch(), step=2)
     together.update(batch(), step=2)
-    assert_close(together.policy.model, alone.model, make)
+    assert_close(fetched(together), alone.model, make)
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
@@ -226,7 +226,7 @@ def test_a_step_that_is_not_finite_is_skipped_by_all_ranks(
         wanted, found = alone.update(given, step=step), together.update(given, step=step)
         assert found.get("skipped") == wanted.get("skipped") == (1.0 if step == 2 else None)
         assert set(found) == set(wanted)
-        assert_close(together.policy.model, alone.model, make)
+        assert_close(fetched(together), alone.model, make)
     if where == "loss":
         together.update(wrong, step=4)
     together.save_shards(tmp_path)
@@ -242,11 +242,11 @@ def test_it_begins_again_with_the_weights_of_this_process(two: Forks) -> None:
     make = Make(objective=MAGNET)
     alone, together = make(), ranked(two, make)
     together.update(batch(), step=1)
-    for learner, model in ((alone, alone.model), (together, together.policy.model)):
+    for learner, model in ((alone, alone.model), (together, fetched(together))):
         model.load_state_dict(llama(seed=5, max_position_embeddings=256).double().state_dict())
         learner.begin_again()
         learner.update(batch(), step=2)
-    assert_close(together.policy.model, alone.model, make)
+    assert_close(fetched(together), alone.model, make)
 
 
 @pytest.mark.parametrize("case", ["ema", "adapter's EMA", "one embedding"])
@@ -264,15 +264,15 @@ def test_a_checkpoint_of_ranks_goes_on_with_any_number_of_them(
     wanted = alone.update(given, step=2)
 
     one, others = make(), [ranked(forks, make) for forks in (two, three)]
-    one.model.load_state_dict(together.policy.model.state_dict())
+    one.model.load_state_dict(fetched(together).state_dict())
     sharded_checkpoint.load(one, tmp_path)
     assert one.update(given, step=2)["gradient_norm"] == pytest.approx(wanted["gradient_norm"])
     assert_close(one.model, alone.model, make)
     for other in others:
-        other.policy.model.load_state_dict(together.policy.model.state_dict())
+        other.policy.model.load_state_dict(fetched(together).state_dict())
         other.load_shards(tmp_path)
         other.update(given, step=2)
-        assert_close(other.policy.model, alone.model, make)
+        assert_close(fetched(other), alone.model, make)
 
 
 @pytest.mark.parametrize("case", ["ema", "adapter"])
@@ -284,7 +284,7 @@ def test_a_checkpoint_of_one_process_goes_on_with_ranks(case: str, two: Forks) -
     together.load_state_dict(alone.state_dict())
     alone.update(given, step=2)
     together.update(given, step=2)
-    assert_close(together.policy.model, alone.model, make)
+    assert_close(fetched(together), alone.model, make)
 
 
 def test_before_the_first_update_there_is_a_checkpoint_too(two: Forks, tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_before_the_first_update_there_is_a_checkpoint_too(two: Forks, tmp_path:
     sharded_checkpoint.load(one, tmp_path)
     for learner in (alone, together, one):
         learner.update(batch(), step=1)
-    assert_close(together.policy.model, alone.model, make)
+    assert_close(fetched(together), alone.model, make)
     assert_close(one.model, alone.model, make)
 
 

@@ -67,7 +67,7 @@ def expected(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     values, entropies = torch.zeros(3, 4), torch.zeros(3, 4)
     for row, one in enumerate(SAMPLES):
         turn = one.turn
-        ids = torch.tensor([turn.prompt_ids + turn.completion_ids])
+        ids = torch.tensor([[*turn.prompt_ids, *turn.completion_ids]])
         logits = model(input_ids=ids).logits[0, len(turn.prompt_ids) - 1 : -1]
         for column, token in enumerate(turn.completion_ids):
             chances = torch.distributions.Categorical(logits=logits[column] / turn.temperature)

@@ -13,9 +13,9 @@ import pytest
 
 from selfplay.config.compose import load
 from selfplay.errors import ConfigError
-from selfplay.files import held
 from selfplay.models import warmstart
 from selfplay.role import Role
+from selfplay.run.files import held
 from selfplay.types import Demonstration, Observation
 from tests.helpers.command_process import SMOKE, Outcome, Strike, one_line, run
 

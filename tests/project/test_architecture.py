@@ -24,14 +24,15 @@ LAYERS = (
     ("experiment",),
     ("runtime",),
     ("league", "plan", "sampler"),
-    ("collapse", "rollout"),
+    ("rollout",),
     ("engines/vllm",),
     ("engines", "learner"),
     ("models", "run/report"),
     ("role", "run"),
     ("tools",),
     ("arena", "config", "credit", "curriculum", "sandbox", "study/stats"),
-    ("errors", "files", "rewards", "rng", "types"),
+    ("errors", "rewards", "rng", "types"),
+    ("number_array",),
 )
 """The modules, packages and groups (folders of a package) of `selfplay` from top to bottom.
 

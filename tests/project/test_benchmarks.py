@@ -19,6 +19,9 @@ SMALLEST = {
     "rollout": ["--hands", "20", "--rounds", "1"],
     "tools": ["--episodes", "4", "--rounds", "1"],
     "executor": ["--runs", "20"],
+    "waiting": ["--moves", "1"],
+    "records": ["--rounds", "1"],
+    "weights": ["--megabytes", "8", "--rounds", "1"],
     "workers": ["--hands", "200", "--rounds", "1"],
     "async": ["--steps", "1", "--rounds", "1", "warmstart.steps=1"],
 }

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from selfplay.errors import RunError
-from selfplay.files import held
 from selfplay.run.directory import Run, reporting_disk, write_atomic
+from selfplay.run.files import held
 
 CONFIG = {"seed": 0, "run": {"name": "x"}}
 

@@ -14,11 +14,14 @@ from selfplay.config import compose
 from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError, DivergedError, LearnersLost, RunError
 from selfplay.learner import sharded_checkpoint
+from selfplay.learner.fsdp import learned
 from selfplay.learner.learner import Learner
 from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.runtime.cluster import RayCluster
 from selfplay.runtime.learner_worker_group import DistributedLearner, LearnerWorkerGroup
+from selfplay.runtime.weight_sync import RemoteWeights, checksum, unpack
 from tests.helpers.builders import same, sample, save_tiny, weights
+from tests.helpers.learner_processes import fetched
 
 pytest.importorskip("ray")
 
@@ -99,18 +102,23 @@ def test_a_rank_that_is_killed_is_named_and_new_ones_go_on_from_the_checkpoint(
             alone.update(SAMPLES, step=step)
         trainer.update(SAMPLES, step=1)
         trainer.save_shards(tmp_path)
-        kept = weights(trainer.policy.model)
+        kept, sent = weights(fetched(trainer)), trainer.weights()
+        assert trainer.weights() == {}, "the same weights are sent once"
         home.strike(ranks, 1, signal.SIGKILL)
         with pytest.raises(LearnersLost, match=r"^learner rank 1 died \(optimize\): "):
             trainer.update(SAMPLES, step=2)
         assert same(weights(trainer.policy.model), kept)
+        assert isinstance(sent, RemoteWeights)
+        stored = unpack(ranks.read(sent.packed))  # without the rank that stored them
+        assert same([stored[name] for name in learned(trainer.policy.model)], kept)
+        assert {name: checksum(tensor) for name, tensor in stored.items()} == sent.checksums
         with pytest.raises(LearnersLost, match="were ended"):
             trainer.update(SAMPLES, step=2)
         ranks.restart(LearnersLost("rank 1"), None)
         assert ranks.counts() == {"runtime/learner_restarts": 1}
         trainer.load_shards(tmp_path)
         trainer.update(SAMPLES, step=2)
-        for found, wanted in zip(weights(trainer.policy.model), weights(alone.model), strict=True):
+        for found, wanted in zip(weights(fetched(trainer)), weights(alone.model), strict=True):
             assert torch.allclose(found, wanted, atol=1e-5)
         with pytest.raises(RunError, match=r"lost 2 times .*max_restarts is 1.*: rank 0$"):
             ranks.restart(LearnersLost("rank 0"), None)
@@ -125,11 +133,11 @@ def test_one_rank_is_the_learner_of_this_process_bit_for_bit(home: Home, tmp_pat
     try:
         for step in (1, 2):
             assert trainer.update(SAMPLES, step=step) == alone.update(SAMPLES, step=step)
-            assert same(weights(trainer.policy.model), weights(alone.model))
+            assert same(weights(fetched(trainer)), weights(alone.model))
         trainer.save_shards(tmp_path)
         sharded_checkpoint.load(alone, tmp_path)
         assert trainer.update(SAMPLES, step=3) == alone.update(SAMPLES, step=3)
-        assert same(weights(trainer.policy.model), weights(alone.model))
+        assert same(weights(fetched(trainer)), weights(alone.model))
         wrong = sample([1, 2], [3], float("nan"))
         for step in range(4, 9):
             skipped = trainer.update([wrong], step=step)
@@ -203,6 +211,6 @@ def test_on_a_gpu_ranks_learn_what_one_learner_learns(
         wanted, found = alone.update(SAMPLES, step=1), trainer.update(SAMPLES, step=1)
         close = 1e-4 if precision == "float32" else 2e-2
         assert found["surprisal"] == pytest.approx(wanted["surprisal"], rel=close)
-        assert {p.dtype for p in trainer.policy.model.parameters()} == {torch.float32}
+        assert {p.dtype for p in fetched(trainer).parameters()} == {torch.float32}
     finally:
         ranks.close()

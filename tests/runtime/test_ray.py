@@ -202,7 +202,7 @@ def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -
         ({"timeout": math.inf}, "timeout must be a positive number of seconds, not inf"),
         ({"worker_cpus": math.nan}, "worker_cpus must be at least 0, not nan"),
         (
-            {"learner_gpus": 1},
+            {"learners": 0, "learner_gpus": 1},
             "learner_gpus needs learner ranks, .* at least 1, .*",
         ),
     ],

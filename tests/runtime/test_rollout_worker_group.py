@@ -100,12 +100,16 @@ def difference(turns: list[Turn], model: Any) -> float:
     apart = []
     for turn in turns:
         request = Request(
-            id=0, policy="", prompt_ids=turn.prompt_ids, seed=0, max_tokens=len(turn.completion_ids)
+            id=0,
+            policy="",
+            prompt_ids=tuple(turn.prompt_ids),
+            seed=0,
+            max_tokens=len(turn.completion_ids),
         )
         done = Completion(
             id=0,
-            completion_ids=turn.completion_ids,
-            logprobs=turn.logprobs,
+            completion_ids=tuple(turn.completion_ids),
+            logprobs=tuple(turn.logprobs),
             stop_reason=StopReason.STOP,
         )
         apart.append((teacher(model, request, done, 1.0) - torch.tensor(turn.logprobs)).abs())
@@ -250,7 +254,7 @@ def test_weights_reach_workers_that_play(room: Room) -> None:
     room.change(0.3)
     room.publish(7)
     workers = [member.actor for member in room.workers._members]
-    ray.get([each.steps.options(concurrency_group="listen").remote() for each in workers])  # heard
+    ray.get([each.steps.options(concurrency_group="fetch").remote() for each in workers])  # heard
     mark.with_suffix(".go").touch()
     thread.join(LONGEST)
     assert [turn.version for turn in found[0].turns] == [6] * 4

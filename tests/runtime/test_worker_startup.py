@@ -8,7 +8,7 @@ import pytest
 
 from selfplay.config.compose import load
 from selfplay.config.instantiate import build
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, LearnersLost
 from selfplay.runtime.rollout_worker import (
     LostWorker,
     RolloutWorker,
@@ -84,7 +84,7 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Pat
         (OSError("Broken pipe"), LostWorker),
         (ray.exceptions.RaySystemError("no raylet"), LostWorker),
         (ray.exceptions.GetTimeoutError("late"), ray.exceptions.GetTimeoutError),
-        (ray.exceptions.ObjectLostError("it", None, ""), ray.exceptions.ObjectLostError),
+        (ray.exceptions.ObjectLostError("it", None, ""), LearnersLost),
     ],
 )
 def test_a_worker_whose_machine_goes_is_lost_and_not_its_run(

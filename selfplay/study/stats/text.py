@@ -84,7 +84,7 @@ def logprobs(model: "PreTrainedModel", turn: Turn) -> list[float]:
     with torch.inference_mode():
         logits = model.eval()(input_ids=ids, use_cache=False).logits[0]
     rows = logits[len(turn.prompt_ids) - 1 : -1].double() / turn.temperature
-    chosen = torch.tensor(turn.completion_ids, device=model.device)
+    chosen = torch.tensor([*turn.completion_ids], device=model.device)
     found: list[float] = rows.log_softmax(-1).gather(-1, chosen[:, None])[:, 0].tolist()
     return found
 

@@ -130,7 +130,8 @@ def test_an_answer_that_is_a_program_reaches_nothing(gym: ReasoningGym, tmp_path
 
 def test_a_strangers_task_is_refused_or_scored_zero(gym: ReasoningGym) -> None:
     good = _one(gym, "sums").payload["gym"]
-    for gym_entry in (None, 3, [], {}, {**good, "entry": 3}, {**good, "generator": None}):
+    bad: tuple[Any, ...] = (None, 3, [], {}, {**good, "entry": 3}, {**good, "generator": None})
+    for gym_entry in bad:
         with pytest.raises(ConfigError, match="no entry of reasoning_gym"):
             _score(gym, "sums", "1", gym=gym_entry)
     with pytest.raises(ConfigError, match=r"made by version '9\.9'"):

@@ -7,6 +7,7 @@ import pytest
 
 from arenas.questions.reasoning_gym import ReasoningGym, ReasoningTasks, tasks
 from selfplay.curriculum.levels import LevelDraw
+from selfplay.sandbox.types import Call
 
 pytestmark = pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
 
@@ -55,7 +56,7 @@ def test_every_generator_makes_questions_that_its_verifier_accepts(gym: Reasonin
                 assert gym.score(task.payload["answer"], task.payload) == 1.0, name
 
 
-def _names() -> object:
+def _names() -> Call:
     from arenas.questions.reasoning_gym import _call
 
     return _call("names")

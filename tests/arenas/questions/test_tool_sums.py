@@ -64,7 +64,7 @@ def test_a_demonstrated_prompt_is_that_of_a_rollout() -> None:
     said = f"<calculator>{question}</calculator>"
 
     class Speaking(ScriptedEngine):
-        def step(self) -> list:  # type: ignore[type-arg]
+        def step(self) -> list:
             return [
                 type(each)(
                     id=each.id,

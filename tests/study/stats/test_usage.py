@@ -86,7 +86,12 @@ def test_the_numbers_of_a_table_are_those_worked_out_by_hand() -> None:
     # Miller-Madow: (cells - rows - columns + 1) / 2N = (2 - 2 - 2 + 1) / 200
     assert code.information == pytest.approx(math.log(2) + 1 / 200)
     assert 0 < code.chance < 0.02 and code.measurable
-    noise = {("n", "x"): 25, ("n", "y"): 25, ("s", "x"): 25, ("s", "y"): 25}
+    noise: dict[tuple[str, str | None], int] = {
+        ("n", "x"): 25,
+        ("n", "y"): 25,
+        ("s", "x"): 25,
+        ("s", "y"): 25,
+    }
     nothing = summary_of(table(noise), "message")
     assert nothing.plug_in == pytest.approx(0) and nothing.information == pytest.approx(-1 / 200)
     unique = summary_of(table({(str(n), str(n)): 1 for n in range(30)}), "message")

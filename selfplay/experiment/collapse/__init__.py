@@ -5,6 +5,6 @@ that, so the rules watch metrics that do: the reward against fixed opponents, su
 length, invalid moves, duplicates.
 """
 
-from selfplay.collapse.monitor import CollapseMonitor
+from selfplay.experiment.collapse.monitor import CollapseMonitor
 
 __all__ = ["CollapseMonitor"]

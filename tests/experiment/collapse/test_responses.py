@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from selfplay.collapse import CollapseMonitor
-from selfplay.collapse.responses import MixAnchors
 from selfplay.config import compose
 from selfplay.curriculum.fixed import FixedTasks
 from selfplay.errors import CollapsedError, ConfigError, RunError
+from selfplay.experiment.collapse import CollapseMonitor
+from selfplay.experiment.collapse.responses import MixAnchors
 from selfplay.experiment.experiment import Experiment
 from selfplay.experiment.validation import validate
 from selfplay.learner import checkpoint

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from selfplay.collapse import CollapseMonitor
-from selfplay.collapse.responses import Warn
 from selfplay.config.compose import choices, load
 from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError
+from selfplay.experiment.collapse import CollapseMonitor
+from selfplay.experiment.collapse.responses import Warn
 from selfplay.experiment.validation import validate
 
 FALLS = {"metric": "a", "direction": "decrease", "threshold": 0.5, "window": 1, "patience": 1}

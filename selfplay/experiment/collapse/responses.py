@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from selfplay.collapse.monitor import Alarm, AnchorMixer
 from selfplay.errors import CollapsedError, ConfigError
+from selfplay.experiment.collapse.monitor import Alarm, AnchorMixer
 from selfplay.learner import checkpoint
 
 ADVICE = (

@@ -1,0 +1,225 @@
+"""Times turns on their way: between processes, into the record, and in the driver's memory.
+
+Ours: `selfplay.types.Turn`, whose numbers are in few bytes and whose prompts share them. The other
+way, which was this library's until version 0.2: the same turns with tuples of Python's numbers, and
+a line of `json.dumps`. Two kinds of steps: conversations of 8 turns, whose prompts repeat all
+earlier turns, and 8 siblings of 1,000 tokens per prompt. CPU seconds per million tokens, prompts
+included.
+
+Usage: python scripts/bench_records.py [--rounds 5] [--json FILE]
+"""
+
+import gc
+import json
+import pickle
+import time
+import tracemalloc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+from bench_timing import Line, arguments, compared, show
+from pydantic import TypeAdapter
+
+from selfplay.number_array import NumberArray
+from selfplay.rollout.shared_prompts import sharing_prompts
+from selfplay.run.json_lines import JsonLines
+from selfplay.types import (
+    Action,
+    Episode,
+    Message,
+    Status,
+    StopReason,
+    Task,
+    Turn,
+    Versions,
+)
+
+CHEAPER = 5.0
+"""Times that ours must be cheaper."""
+EPISODES, TURNS, SAID, HEARD = 16, 8, 400, 100
+PROMPT, ANSWER = 500, 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TupleTurn:
+    """A turn as it was."""
+
+    agent: str
+    role: str
+    policy: str
+    version: int
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    loss_mask: tuple[int, ...]
+    temperature: float = 1.0
+    messages: tuple[Message, ...] = ()
+    text: str = ""
+    action: Action | None = None
+    reward: float = 0.0
+    stage: int = -1
+    stop_reason: StopReason = StopReason.STOP
+    info: Mapping[str, Any] = field(default_factory=dict)
+    trainable: bool = True
+    versions: Versions = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TupleEpisode:
+    """An episode as it was, with what matters here."""
+
+    arena: str
+    task: Task
+    seed: int
+    turns: tuple[TupleTurn, ...]
+    status: Status
+
+
+ADAPTER = TypeAdapter(TupleEpisode)
+
+
+def said(rng: Random, prompt: Any, count: int) -> Turn:
+    ids = tuple(rng.randrange(49_152) for _ in range(count))
+    nats = np.array([-rng.expovariate(1) for _ in range(count)], dtype=np.float32)
+    return Turn(
+        agent="player_0",
+        role="player",
+        policy="base",
+        version=0,
+        prompt_ids=prompt,
+        completion_ids=ids,
+        logprobs=nats.tolist(),
+        loss_mask=NumberArray.ones(count),
+    )
+
+
+def episode(seed: int, turns: list[Turn]) -> Episode:
+    return Episode(
+        arena="x", task=Task(id="t"), seed=seed, turns=tuple(turns), status=Status.FINISHED
+    )
+
+
+def conversations() -> list[Episode]:
+    """Every prompt is the one before, the answer to it, and a new observation."""
+    made = []
+    for number in range(EPISODES):
+        rng, turns, prompt = Random(number), [], ()
+        for _ in range(TURNS):
+            prompt = (*prompt, *(rng.randrange(49_152) for _ in range(HEARD)))
+            turns.append(said(rng, prompt, SAID))
+            prompt = (*prompt, *turns[-1].completion_ids)
+        made.append(sharing_prompts(episode(number, turns)))
+    return made
+
+
+def siblings() -> list[Episode]:
+    """Eight answers to every prompt."""
+    made = []
+    for number in range(EPISODES * 8):
+        if number % 8 == 0:
+            ids = [Random(number).randrange(49_152) for _ in range(PROMPT)]
+            prompt = NumberArray.of(ids, "integers")
+        made.append(episode(number, [said(Random(number), prompt, ANSWER)]))
+    return made
+
+
+def as_it_was(made: Episode, prompts: dict[tuple[int, ...], tuple[int, ...]]) -> TupleEpisode:
+    """The same episode in tuples; equal prompts are one object, as they were in a rollout."""
+    turns = []
+    for turn in made.turns:
+        values = {each.name: getattr(turn, each.name) for each in fields(turn)}
+        for name in ("prompt_ids", "completion_ids", "logprobs", "loss_mask"):
+            values[name] = tuple(values[name])
+        values["prompt_ids"] = prompts.setdefault(values["prompt_ids"], values["prompt_ids"])
+        turns.append(TupleTurn(**values))
+    return TupleEpisode(
+        arena=made.arena, task=made.task, seed=made.seed, turns=tuple(turns), status=made.status
+    )
+
+
+def record(episodes: list[Episode]) -> int:
+    written = JsonLines()
+    return sum(len(written.line({"episode": each})) for each in episodes)
+
+
+def record_as_it_was(episodes: list[TupleEpisode]) -> int:
+    return sum(
+        len(json.dumps({"episode": ADAPTER.dump_python(each, mode="json")})) for each in episodes
+    )
+
+
+def hop(episodes: Any) -> int:
+    return len(pickle.loads(pickle.dumps(episodes, protocol=5)))
+
+
+def memory(episodes: Any) -> int:
+    """Bytes that arrive in another process."""
+    sent = pickle.dumps(episodes, protocol=5)
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    arrived = pickle.loads(sent)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    del arrived
+    return after - before
+
+
+def timed(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """CPU seconds of every work, in turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name in list(works) if number % 2 else list(works)[::-1]:
+            began = time.process_time()
+            works[name]()
+            if number:
+                seconds[name].append(time.process_time() - began)
+    return seconds
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    lines: list[Line] = []
+    for kind, made in (("conversations", conversations()), ("siblings", siblings())):
+        prompts: dict[tuple[int, ...], tuple[int, ...]] = {}
+        old = [as_it_was(each, prompts) for each in made]
+        tokens = sum(
+            len(turn.prompt_ids) + len(turn.completion_ids) for each in made for turn in each.turns
+        )
+        seconds = timed(
+            {
+                "record": lambda made=made: record(made),
+                "record then": lambda old=old: record_as_it_was(old),
+                "hop": lambda made=made: hop(made),
+                "hop then": lambda old=old: hop(old),
+            },
+            options.rounds,
+        )
+        for name, what in (("record", "a record"), ("hop", "a hop between processes")):
+            ours = [value / tokens * 1e6 for value in seconds[name]]
+            then = [value / tokens * 1e6 for value in seconds[f"{name} then"]]
+            line = compared(f"{what} of {kind}; beside tuples", ours, then, target=CHEAPER)
+            lines.append(replace(line, unit="s/M"))
+        ours, then = memory(made) / tokens, memory(old) / tokens
+        lines.append(
+            Line(
+                what=f"memory of {kind} in the driver; beside tuples",
+                ours=ours,
+                other=then,
+                unit="B/token",
+                ratio=then / ours,
+                low=then / ours,
+                high=then / ours,
+                target=CHEAPER,
+            )
+        )
+    show(lines, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Threads in which arenas advance while engines sample."""
+
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from selfplay.rollout.episode_runner import EpisodeRunner
+
+
+class ArenaThreads:
+    """Advances the games whose stage is complete, beside the engines' steps if they wait.
+
+    The order in which `take` returns games, and how many it returns, depends on counts alone and
+    never on the time that an arena takes. Requests thus reach the engines in the same order, and in
+    the same batches, in every repetition.
+    """
+
+    def __init__(self, threads: int, *, overlap: float) -> None:
+        """Args:
+        threads: Number of arenas that advance at once if `Arena.blocking`.
+        overlap: Largest fraction of the live games that may advance while engines sample.
+        """
+        self.overlap = overlap
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="advance")
+        self._games: deque[tuple[EpisodeRunner, Future[None] | None]] = deque()
+        self._waiting: set[EpisodeRunner] = set()
+        """Games that advance in threads."""
+
+    def __enter__(self) -> "ArenaThreads":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def __contains__(self, game: EpisodeRunner) -> bool:
+        return game in self._waiting
+
+    def begin(self, games: Sequence[EpisodeRunner]) -> None:
+        """Advance games that have all their moves: in threads, or at once if they do not wait."""
+        blocking = bool(games) and games[0].arena.blocking
+        for game in games:
+            if not blocking:
+                game.advance()
+            future = self._pool.submit(game.advance) if blocking else None
+            self._games.append((game, future))
+            if blocking:
+                self._waiting.add(game)
+
+    def take(self, *, live: int, idle: bool) -> list[EpisodeRunner]:
+        """Return the games that go on now, the oldest first; wait until they have advanced.
+
+        A game stays here while no more than `overlap` of the live games do.
+
+        Args:
+            live: Number of games that have begun and not ended.
+            idle: True if no engine has anything to sample; then all games go on.
+        """
+        most = 0 if idle else int(self.overlap * live)
+        going: list[EpisodeRunner] = []
+        while self._games and (len(self._waiting) > most or self._games[0][1] is None):
+            game, future = self._games.popleft()
+            if future is not None:
+                future.result()
+                self._waiting.remove(game)
+            going.append(game)
+        return going

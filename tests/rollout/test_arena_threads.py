@@ -1,0 +1,153 @@
+"""Arenas that wait for services advance beside the engine's steps, and no result depends on it."""
+
+import random
+import threading
+import time
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from selfplay.arena import Arena
+from selfplay.engines import Engine
+from selfplay.models.renderer import ByteRenderer
+from selfplay.role import Role
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.types import Action, Completion, Observation, Request, Status, StopReason, Task
+from tests.helpers.command_process import LONGEST
+
+
+class Walk(Arena):
+    """A few moves; a test says how long each of them takes."""
+
+    name = "walk"
+    roles = {"player": 2}
+    blocking = True
+
+    def setup(self, task: Task, rng: Random) -> None:
+        self.made = 0
+
+    def acting(self) -> tuple[str, ...]:
+        return ("player_0", "player_1")[: 1 + self.made % 2]
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text=f"{agent}, move {self.made}")
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        self.wait()
+        if self.task.payload.get("fails") == self.made:
+            raise ValueError("no luck")
+        self.made += 1
+        if self.made == 4:
+            self.finish()
+
+    def wait(self) -> None:
+        """Wait for a service."""
+
+
+class Slow(Walk):
+    """Takes another time in every move of every repetition."""
+
+    def wait(self) -> None:
+        time.sleep(random.choice((0.0, 0.0, 0.002, 0.01)))
+
+
+class Steps(Engine):
+    """An engine whose requests take 1 to 6 steps; it records what it is given and when."""
+
+    def __init__(self) -> None:
+        self.left: dict[int, int] = {}
+        self.record: list[tuple[int, int, int]] = []
+        """(step, number of the request, its seed) of every request."""
+        self.steps = 0
+        self.stepped = threading.Event()
+
+    def add(self, request: Request) -> None:
+        self.left[request.id] = 1 + request.seed % 6
+        self.record.append((self.steps, request.id, request.seed))
+
+    def step(self) -> list[Completion]:
+        self.steps += 1
+        self.stepped.set()
+        self.left = {number: left - 1 for number, left in self.left.items()}
+        done = [number for number, left in self.left.items() if not left]
+        self.left = {number: left for number, left in self.left.items() if left}
+        return [
+            Completion(
+                id=number,
+                completion_ids=(number % 7,),
+                logprobs=(0.0,),
+                stop_reason=StopReason.STOP,
+                text="go",
+            )
+            for number in done
+        ]
+
+
+def rollout(engine: Engine, arena: Any = Walk, **settings: Any) -> Rollout:
+    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
+    return Rollout(arena=arena, seats={"player": seat}, engines={"p": engine}, **settings)
+
+
+def jobs(count: int, **payload: Any) -> list[EpisodeSpec]:
+    return [EpisodeSpec(task=Task(id="t", payload=payload), seed=seed) for seed in range(count)]
+
+
+@pytest.mark.parametrize("overlap", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("threads", [2, 16])
+def test_the_engine_is_asked_the_same_at_the_same_steps_however_long_arenas_take(
+    overlap: float, threads: int
+) -> None:
+    asked = [*jobs(12), *jobs(2, fails=1), *jobs(6)]
+    first = Steps()
+    wanted = rollout(first, overlap=overlap, threads=threads).run(asked)
+    assert [episode.status for episode in wanted].count(Status.FAILED) == 2
+    for _ in range(3):
+        engine = Steps()
+        found = rollout(engine, Slow, overlap=overlap, threads=threads, max_live=20).run(asked)
+        assert engine.record == first.record
+        assert found == wanted
+
+
+def test_without_overlap_the_engine_waits_and_plays_the_same_games() -> None:
+    standing, beside = Steps(), Steps()
+    wanted = rollout(standing, overlap=0.0).run(jobs(10))
+    found = rollout(beside, overlap=0.5).run(jobs(10))
+    assert [[turn.agent for turn in e.turns] for e in found] == [
+        [turn.agent for turn in e.turns] for e in wanted
+    ]
+    assert sorted(seed for *_, seed in beside.record) == sorted(
+        seed for *_, seed in standing.record
+    )
+    assert beside.record != standing.record
+
+
+def test_the_engine_steps_while_an_arena_waits() -> None:
+    """A move of one game waits until the engine steps; without the overlap that is forever."""
+    engine = Steps()
+
+    class Patient(Walk):
+        def wait(self) -> None:
+            if self.seed == 3 and self.made == 1:
+                engine.stepped.clear()
+                assert engine.stepped.wait(LONGEST), "the engine stood still"
+
+    episodes = rollout(engine, Patient, overlap=0.25).run(jobs(8))
+    assert {episode.status for episode in episodes} == {Status.FINISHED}
+
+
+def test_an_arena_that_does_not_wait_advances_at_once() -> None:
+    class Quick(Walk):
+        blocking = False
+
+        def wait(self) -> None:
+            assert threading.current_thread() is threading.main_thread()
+
+    assert rollout(Steps(), Quick).run(jobs(5)) == rollout(Steps(), Quick, overlap=0.0).run(jobs(5))
+
+
+@pytest.mark.parametrize("overlap", [-0.1, 1.1, float("nan")])
+def test_an_overlap_that_is_no_fraction_is_refused(overlap: float) -> None:
+    with pytest.raises(ValueError, match=r"^overlap: .* between 0 and 1 is needed"):
+        rollout(Steps(), overlap=overlap)

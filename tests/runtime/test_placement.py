@@ -1,0 +1,119 @@
+"""The GPUs of a run on Ray, proved with resources that Ray only believes in."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from selfplay.config.compose import load
+from selfplay.errors import ConfigError
+from selfplay.runtime.cluster import RayCluster, environment
+from selfplay.runtime.placement import Placement, check_devices, placed, worker_dtype
+from selfplay.runtime.ray import RayRuntime
+from tests.helpers.command_process import SMOKE
+
+ray = pytest.importorskip("ray")
+
+DEFAULT: dict[str, Any] = {"learners": None, "worker_gpus": None, "learner_gpus": None}
+
+
+@pytest.mark.parametrize(
+    ("workers", "available", "given", "wanted"),
+    [  # wanted: learners, GPUs of a worker, GPUs of a rank
+        (2, 0, {}, (0, 0.0, 0.0)),
+        (2, 3, {}, (1, 1.0, 1.0)),
+        (2, 8, {}, (1, 1.0, 1.0)),
+        (4, 2, {}, (1, 0.25, 1.0)),
+        (3, 2, {}, (1, 0.3333, 1.0)),
+        (1, 1, {}, (1, 0.5, 0.5)),
+        (2, 1, {}, (1, 0.25, 0.5)),
+        (4, 8, {"learners": 4}, (4, 1.0, 1.0)),
+        (2, 8, {"learners": 0}, (0, 1.0, 0.0)),
+        (2, 8, {"worker_gpus": 0}, (0, 0.0, 0.0)),
+        (2, 8, {"worker_gpus": 0, "learner_gpus": 1}, (1, 0.0, 1.0)),
+        (2, 0, {"worker_gpus": 1}, (1, 1.0, 0.0)),
+        (2, 8, {"learners": 2, "learner_gpus": 0}, (2, 1.0, 0.0)),
+    ],
+)
+def test_gpus_are_used_where_there_are_some(
+    workers: int, available: float, given: dict[str, Any], wanted: tuple[int, float, float]
+) -> None:
+    made = placed(workers=workers, available=available, **{**DEFAULT, **given})
+    assert (made.learners, made.worker_gpus, made.learner_gpus) == wanted
+    assert made.device() == ("cuda" if made.worker_gpus else "cpu")
+    if not set(given) & {"worker_gpus"}:
+        assert made.gpus <= available
+
+
+def test_ranks_that_leave_nothing_for_workers_are_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^runtime: 4 learner rank\(s\) take all 4 GPUs, and n"):
+        placed(workers=2, available=4, **{**DEFAULT, "learners": 4})
+
+
+def test_a_line_says_who_is_where() -> None:
+    assert placed(workers=2, available=0, **DEFAULT).notes() == []
+    (line,) = placed(workers=2, available=2, **DEFAULT).notes()
+    assert "2 worker(s) with 0.5 GPU(s) each, 1 learner rank(s) with 1 GPU(s) each" in line
+    (line,) = placed(workers=2, available=2, **{**DEFAULT, "learners": 0}).notes()
+    assert "this process learns on the CPU; runtime.learners=1" in line
+
+
+def test_engines_are_in_16_bits_on_gpus_and_in_the_policys_type_elsewhere() -> None:
+    here = Placement(workers=1, learners=0, worker_gpus=0.0, learner_gpus=0.0)
+    there = Placement(workers=1, learners=1, worker_gpus=0.5, learner_gpus=0.5)
+    assert worker_dtype("auto", here) is None and worker_dtype("auto", there) is torch.bfloat16
+    assert worker_dtype("float32", there) is None
+    with pytest.raises(ValueError, match=r"worker_dtype: unknown type 'half'"):
+        RayRuntime(worker_dtype="half")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["cuda:7", "cuda"])
+def test_a_device_of_a_policy_is_not_chosen_beside_ray(device: str) -> None:
+    config = load([SMOKE, "runtime=ray", f"policy.device={device}"])
+    with pytest.raises(ConfigError, match=rf"^policy\.device: .*not '{device}'.*device=auto$"):
+        check_devices(config)
+    check_devices(load([SMOKE, "runtime=ray"]))
+
+
+def test_a_critic_of_the_driver_takes_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"credit": {"critic": {"device": "auto"}}}
+    check_devices(config)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ConfigError, match=r"^credit\.critic\.device: .*set credit.critic.device=c"):
+        check_devices(config)
+    check_devices({"credit": {"critic": {"device": "cpu"}}})
+
+
+class Seeing:
+    """An actor that tells which GPUs it sees."""
+
+    def visible(self) -> str | None:
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    ray.init("local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        made = RayCluster(address=None, cpus=4, timeout=300)
+        yield made
+        made.close()
+    finally:
+        ray.shutdown()
+
+
+def test_an_actor_without_a_gpu_sees_none_and_others_their_own(cluster: RayCluster) -> None:
+    assert cluster.gpus() == 2.0
+    made = placed(workers=1, available=cluster.gpus(), **DEFAULT)
+    cluster.reserve([{"CPU": 0.1, "GPU": made.worker_gpus}, {"CPU": 0.1, "GPU": 1}, {"CPU": 0.1}])
+    actors = [cluster.actor(Seeing, bundle=number) for number in range(3)]
+    *seen, blind = cluster.get([actor.visible.remote() for actor in actors], "actors")
+    assert blind == ""
+    assert sorted(seen) == ["0", "1"]
+    assert "CUDA_VISIBLE_DEVICES" not in environment(gpu=True)
+
+
+def test_the_driver_stays_on_the_cpu() -> None:
+    assert {RayRuntime(learners=n).device for n in (None, 0, 2)} == {"cpu"}
