@@ -23,7 +23,7 @@ class JsonLines:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[NumberArray, str]] = {}
-        """By the place of an array in memory: the array written last there, and its text."""
+        """Array that was written last and its text, by the array's place in memory."""
         # Stands for an array. No text of a model contains it, because it is drawn anew each time.
         self._mark = secrets.token_hex(16)
 

@@ -1,4 +1,4 @@
-"""The GPUs of a run on Ray: the share of every actor, and the type of its weights."""
+"""The GPUs of a run on Ray: the part that every actor gets, and the type of its weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def placed(
     """Return the placement for the numbers that are set, with defaults for those that are None.
 
     Without GPUs there are no ranks, and all actors are on the CPU. With GPUs there is one rank, a
-    rank has one GPU, and workers have one each, or equal shares of those that are left.
+    rank has one GPU, and workers have one each, or equal parts of those that are left.
 
     Args:
         workers: Number of workers.

@@ -68,7 +68,7 @@ class RayRuntime:
             steps.
         address: host:port of an existing cluster, or auto; null starts one on this machine.
         worker_cpus: Cores reserved for each worker.
-        worker_gpus: GPUs of each worker; a fraction if it shares one. None: 1, or an equal share
+        worker_gpus: GPUs of each worker; a fraction if it shares one. None: 1, or an equal part
             of those that the ranks leave; 0 on a cluster without GPUs.
         worker_dtype: Type of the weights, in workers, of models that are float32; auto: bfloat16
             on GPUs, else float32. Adapters stay float32. Weights are sent in this type.

@@ -52,7 +52,7 @@ _STUDY: TypeAdapter[_Study] = TypeAdapter(_Study)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Solved:
+class StoredSolution:
     """Equilibrium and exact probabilities of the cells of a heat map. Page and JSON show them."""
 
     equilibrium: list[list[float | None]] | None
@@ -74,7 +74,7 @@ class Solutions:
     problem: str = ""
     """Error of a damaged file; empty otherwise."""
 
-    def of(self, shown: HeatMap) -> Solved | None:
+    def of(self, shown: HeatMap) -> StoredSolution | None:
         """Return what the study knows of the cells of a heat map; None if it knows nothing."""
         found = [self.situations.get((shown.agent, view.digest)) for view in shown.views]
         if shown.kind != "move" or not any(found):
@@ -89,7 +89,7 @@ class Solutions:
         by_step: list[dict[int, Mapping[str, float]]] = [
             {exact.step: exact.chances for exact in each.exact} if each else {} for each in found
         ]
-        return Solved(
+        return StoredSolution(
             equilibrium=[row(each.equilibrium if each else None) for each in found]
             if solved
             else None,

@@ -262,14 +262,15 @@ def test_a_checkpoint_of_ranks_goes_on_with_any_number_of_them(
     assert hashes == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     assert {name[:4] for name in files} == {"__0_", "__1_", ".met"}, "not every rank has written"
     wanted = alone.update(given, step=2)
+    saved = fetched(together).state_dict()  # before other learners take its processes
 
     one, others = make(), [ranked(forks, make) for forks in (two, three)]
-    one.model.load_state_dict(fetched(together).state_dict())
+    one.model.load_state_dict(saved)
     sharded_checkpoint.load(one, tmp_path)
     assert one.update(given, step=2)["gradient_norm"] == pytest.approx(wanted["gradient_norm"])
     assert_close(one.model, alone.model, make)
     for other in others:
-        other.policy.model.load_state_dict(fetched(together).state_dict())
+        other.policy.model.load_state_dict(saved)
         other.load_shards(tmp_path)
         other.update(given, step=2)
         assert_close(fetched(other), alone.model, make)

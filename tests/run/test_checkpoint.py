@@ -278,6 +278,9 @@ def test_ranks_are_not_asked_to_save_weights_that_are_not_finite(tmp_path: Path)
         def load_state_dict(self, state: Mapping[str, Any]) -> None:
             raise AssertionError
 
+        def fetch_weights(self) -> None:
+            pass
+
         def save_shards(self, folder: Path) -> Mapping[str, str]:
             raise AssertionError("asked")
 

@@ -9,8 +9,8 @@ from selfplay.study import measures as package
 from selfplay.study.registry import comparable, measures
 
 NAMES = (
-    *("ablate", "compare", "counterfactual", "crossplay", "dynamics", "exploit"),
-    *("exploitability", "forgetting", "hacking", "influence", "passk", "payoffs"),
+    *("ablate", "behaviour", "compare", "counterfactual", "crossplay", "dynamics", "exploit"),
+    *("exploitability", "forgetting", "hacking", "influence", "language", "passk", "payoffs"),
     *("reciprocity", "roleswap", "tasktypes", "transfer"),
 )
 
@@ -30,7 +30,8 @@ def test_every_declaration_is_found() -> None:
 
 def test_measures_of_one_run_are_comparable() -> None:
     several = {"compare", "crossplay", "payoffs", "tasktypes", "transfer"}
-    assert set(NAMES) - set(comparable()) == several
+    tables = {"behaviour", "language"}  # of one run, but their results are tables over the steps
+    assert set(NAMES) - set(comparable()) == several | tables
 
 
 def test_the_help_of_studies_loads_no_torch() -> None:
