@@ -28,6 +28,8 @@ from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Action, Group, Observation, Task
 
 PROMPTS, SIBLINGS, NEW, RATE = 32, 8, 32, 1e-6
+SHAPE = {"intermediate": 352}
+"""Sizes of the model besides those of `build_model`."""
 
 
 class OneTurn(Arena):
@@ -123,10 +125,12 @@ def main() -> None:
     show(measure(options.rounds), options.json)
 
 
-def new_step(prompts: int = PROMPTS) -> tuple[Step, PreTrainedModel]:
+def new_step(
+    prompts: int = PROMPTS, shape: Mapping[str, int] = SHAPE
+) -> tuple[Step, PreTrainedModel]:
     """Return a step of some prompts by one policy, and its new model."""
     tokenizer = build_tokenizer([])
-    model = build_model(len(tokenizer), seed=0, intermediate=352)
+    model = build_model(len(tokenizer), seed=0, **shape)
     renderer = ChatRenderer(tokenizer, where="bench")
     return Step({"solver": model}, renderer, asked=questions(prompts)), model
 

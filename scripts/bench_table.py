@@ -3,8 +3,8 @@
 Usage: python scripts/bench_table.py [--json FILE] [NAME ...] [key=value ...]
 
 NAME is one of step, batch, packing, generation, executor, rollout, tools, waiting, records,
-weights, workers, busy; without any, all run. Overrides go to the quickstart's config. The exit code
-is 1 if a target was missed or a benchmark failed.
+weights, workers, fill, busy; without any, all run. Overrides go to the quickstart's config. The
+exit code is 1 if a target was missed or a benchmark failed.
 """
 
 import json
@@ -23,7 +23,7 @@ from rich.table import Table
 FOLDER = Path(__file__).resolve().parent
 NAMES = (
     *("batch", "packing", "generation", "rollout", "tools", "waiting", "records", "weights"),
-    *("workers", "executor", "step", "busy"),
+    *("workers", "executor", "fill", "step", "busy"),
 )
 
 

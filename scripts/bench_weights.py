@@ -50,7 +50,7 @@ class Rank(LearnerWorker):
         self.learners = {"base": learner}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What `weights` returned before."""
+        """Return copies of all weights, by name: the way to compare with."""
         return gather(self.learners["base"], keep=True)
 
 

@@ -28,6 +28,9 @@ class WrappedGame(Arena):
     services = ("wrapped",)  # not shared: __deepcopy__ and __setstate__ copy it
     wrapped: Any
     """The library's game object."""
+    applied: list[Any]
+    """Moves since the last restart."""
+    restarted = False
 
     def seat(self, title: str, theirs: Sequence[Any], seats: Sequence[str], where: str) -> None:
         """Name the agents `<role>_<n>` in the game's order; `seats` lists their roles."""
@@ -88,7 +91,7 @@ class WrappedGame(Arena):
 
     def _begin_again(self) -> None:
         self.private_random = PrivateRandom(self.env_seed)
-        self.applied: list[Any] = []
+        self.applied, self.restarted = [], True
         with self.private_random.swapped():
             self.reset_game()
 
@@ -109,7 +112,7 @@ class WrappedGame(Arena):
         self._play_again(place)
 
     def _place(self) -> Any:
-        return self.place() if hasattr(self, "applied") else None
+        return self.place() if self.restarted else None
 
     def _play_again(self, place: Any) -> None:
         """Make a new game and bring it to the same state, with the same seed and moves."""

@@ -18,7 +18,14 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.absolute_zero.rewards import learnability
 from arenas.questions.arithmetic import questions
-from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote
+from arenas.questions.verifiers import (
+    Matches,
+    QuestionVerifier,
+    Verifier,
+    meaning,
+    read_argued,
+    vote,
+)
 from selfplay.arena import Arena
 from selfplay.rewards import majority, minority, uncertainty
 from selfplay.types import Action, Metric, Observation, Task
@@ -84,7 +91,7 @@ class Questions(Arena):
         check_choice("proposer_pay", proposer_pay, get_args(ProposerPay))
         if min(question_length, answer_length) < 1:
             raise ValueError("question_length and answer_length are at least 1")
-        if proposers and label == "verifier" and not hasattr(verifier, "fault"):
+        if proposers and label == "verifier" and not isinstance(verifier, QuestionVerifier):
             raise ValueError(
                 "label: verifier needs a verifier that can check any proposed question (one with "
                 "a method fault, such as arenas.questions.sums.Calculator), or label: majority"

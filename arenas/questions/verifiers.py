@@ -22,6 +22,15 @@ class Verifier(Protocol):
         ...
 
 
+@runtime_checkable
+class QuestionVerifier(Verifier, Protocol):
+    """Protocol of verifiers that can check any proposed question."""
+
+    def fault(self, question: str) -> str | None:
+        """Return what is wrong with a question; None if it can be answered."""
+        ...
+
+
 class Matches:
     """Verifier with score 1 if the answer has the meaning of the payload's `answer`, else 0."""
 

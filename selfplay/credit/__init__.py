@@ -1,11 +1,12 @@
 """Credit turns the rewards of groups into advantages. Every method is return x baseline x scale."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from selfplay.types import Group, Sample
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """An object that is trained and must survive a checkpoint; its state may hold tensors."""
 

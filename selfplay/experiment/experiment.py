@@ -86,6 +86,7 @@ class Experiment:
         self.outcomes = Outcomes()
         self.seconds_before = 0.0
         self.step = 0
+        self._batches: Batches | None = None
         self.runtime: Runtime = build(config["runtime"], where="runtime")
         self.players = RolloutSetup(config)
         self.population = self.players.population
@@ -139,20 +140,25 @@ class Experiment:
                 seed=self.seed,
             )
             training_fn = self.league.wrap(self.rollout_fn)
-        now = OnDemandBatches(
+        self._batches = now = OnDemandBatches(
             curriculum=self.curriculum,
             sampler=self.sampler,
             rollout_fn=training_fn,
             seed=lambda: self.watch.seed(self.seed),
         )
-        self.batches: Batches = now
         if self.runtime.max_staleness:
-            self.batches = PrefetchedBatches(
+            self._batches = PrefetchedBatches(
                 now,
                 max_staleness=self.runtime.max_staleness,
                 last=self.settings.steps,
                 keeps=self.settings.keeps_checkpoint,
             )
+
+    @property
+    def batches(self) -> Batches:
+        """Source of the groups of each step."""
+        assert self._batches is not None
+        return self._batches
 
     @classmethod
     def resume(
@@ -285,12 +291,12 @@ class Experiment:
     def close(self) -> None:
         """Release services, engines and the runtime, which hold processes or connections."""
         try:
-            if hasattr(self, "batches"):
-                self.batches.stop()
+            if self._batches is not None:
+                self._batches.stop()
         finally:
             try:
                 self.players.close()
             finally:
                 self.runtime.close()
-        if hasattr(self, "batches"):
-            self.batches.close()
+        if self._batches is not None:
+            self._batches.close()

@@ -184,10 +184,11 @@ def check_rollout(rollout: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"rollout.overlap: {settings['overlap']} does not fit: between 0 and 1 is needed"
         )
-    if settings.get("threads", 1) > MOST_THREADS:
-        raise ConfigError(
-            f"rollout.threads: {settings['threads']} does not fit: {MOST_THREADS} is the maximum"
-        )
+    for name in ("threads", "tool_threads"):
+        if settings.get(name, 1) > MOST_THREADS:
+            raise ConfigError(
+                f"rollout.{name}: {settings[name]} does not fit: {MOST_THREADS} is the maximum"
+            )
 
 
 def check_sampling(sampling: Mapping[str, Any], roles: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from random import Random
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from transformers import PreTrainedModel
 
@@ -25,7 +25,7 @@ from selfplay.models.legal_answers import legal_answers
 from selfplay.models.lora import Lora, adapted, merge, require_peft
 from selfplay.models.policy import load_with_renderer
 from selfplay.models.renderer import ChatRenderer
-from selfplay.models.warmstart import TrainingProgress
+from selfplay.models.warmstart import DemonstrationStream, TrainingProgress
 from selfplay.rng import check_seed, derive
 from selfplay.role import Role
 from selfplay.types import Demonstration, Sample, Turn
@@ -37,6 +37,7 @@ QUESTIONS = 32
 """Largest number of questions of the test after the last step."""
 
 
+@runtime_checkable
 class ChatExamples(Protocol):
     """A finite source of examples, such as `selfplay.learner.chat_file.ChatFile`."""
 
@@ -97,7 +98,7 @@ class FineTune:
         """
         if min(steps, batch) < 1 or min(warmup, final) < 0:
             raise ValueError("steps and batch are at least 1, warmup and final at least 0")
-        if not hasattr(examples, "stream") and not hasattr(examples, "examples"):
+        if not isinstance(examples, DemonstrationStream | ChatExamples):
             raise ValueError(
                 f"examples: {str(examples)[:60]!r} is no source of examples; name a class with "
                 "_target_, such as selfplay.learner.chat_file.ChatFile"
@@ -178,8 +179,8 @@ class FineTune:
 
     def _batches(self) -> Iterator[list[ChatExample]]:
         """Yield the examples of each step. A finite source is shuffled anew in every pass."""
-        if listed := getattr(self.source, "examples", None):
-            known: Sequence[ChatExample] = listed()
+        if isinstance(self.source, ChatExamples):
+            known = self.source.examples()
             rng = Random(derive(self.seed, "examples"))
             passes = iter(lambda: rng.sample(known, len(known)), None)
             order = (example for each in passes for example in each)
@@ -190,6 +191,7 @@ class FineTune:
             yield self._shown(rng, step / self.steps, self.batch)
 
     def _shown(self, rng: Random, progress: float, count: int) -> list[ChatExample]:
+        assert isinstance(self.source, DemonstrationStream)
         return [self._chat(each) for each in islice(self.source.stream(rng, progress), count)]
 
     def _chat(self, shown: Demonstration) -> ChatExample:

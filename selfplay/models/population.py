@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from selfplay.config.instantiate import call, check_arguments
 from selfplay.errors import ConfigError, nearest
@@ -22,6 +22,15 @@ LEARNER = "learner"
 
 CHECKPOINT = ("model", "dtype", "device", *CHAT)
 """Settings of an opponent that is a saved model."""
+
+
+@runtime_checkable
+class Steps(Protocol):
+    """The method by which an engine is recognised; `selfplay.engines.Engine` has it."""
+
+    def step(self) -> Sequence[Any]:
+        """Advance all requests, and return the completions that ended."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +157,7 @@ class Population:
                     raise ConfigError(
                         f"{where}: names neither an engine (_target_) nor a saved model (model)"
                     )
-            elif not hasattr(opponent, "step"):
+            elif not isinstance(opponent, Steps):
                 raise ConfigError(
                     f"{where}: {opponent!r} cannot play; give it a model, or a _target_ that is an "
                     "engine, such as selfplay.engines.scripted.Scripted"

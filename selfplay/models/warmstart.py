@@ -12,7 +12,7 @@ from itertools import islice
 from math import isfinite
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch.nn import functional
@@ -35,6 +35,7 @@ SECONDS_BETWEEN_REPORTS = 5.0
 """Seconds between two lines about the progress of a warm start."""
 
 
+@runtime_checkable
 class DemonstrationStream(Protocol):
     """A source of demonstrations. The author of an arena writes it; warm starts read it."""
 

@@ -16,6 +16,7 @@ from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.policies import load_policies, placed_at
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import Rollout
+from selfplay.rollout.service import Closable, Measured
 
 
 class Components:
@@ -66,7 +67,7 @@ class Components:
     def close(self) -> None:
         """Release services that hold processes."""
         for service in self.services.values():
-            if hasattr(service, "close"):
+            if isinstance(service, Closable):
                 service.close()
 
 
@@ -146,7 +147,7 @@ class RolloutSetup(Components):
         counts: dict[str, Mapping[str, float]] = {
             f"service/{name}": service.drain_metrics()
             for name, service in self.services.items()
-            if hasattr(service, "drain_metrics")
+            if isinstance(service, Measured)
         }
         counts |= {
             f"engine/{name}": engine.drain_metrics() for name, engine in self._engines.items()

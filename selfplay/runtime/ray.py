@@ -12,6 +12,7 @@ from typing import Any, get_args
 import torch
 
 from selfplay.config.instantiate import build
+from selfplay.credit import Stateful
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, LearnersLost, RunError, nearest
 from selfplay.learner import PolicyLearner
@@ -264,7 +265,7 @@ class RayRuntime:
     def _send_states(self, services: Mapping[str, Any]) -> None:
         """Send the states of services that changed, because workers need the tasks they play."""
         for name, service in services.items():
-            if not hasattr(service, "load_state_dict"):
+            if not isinstance(service, Stateful):
                 continue
             state = pickle.dumps(service.state_dict())
             if self._sent.get(name) != state:

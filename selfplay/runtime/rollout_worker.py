@@ -237,6 +237,7 @@ class RolloutWorker:
         self._inbox = UpdateQueue()
         self._models: dict[str, PreTrainedModel] = {}
         """Models of the policies and snapshots that get weights, by policy."""
+        self._setup: RolloutSetup | None = None
         self._engine: UpdatableEngine | None = None
         self._fault: BaseException | None = None
         self._timeout: float | None = None
@@ -254,14 +255,14 @@ class RolloutWorker:
         settings = build(config["run"], where="run")
         set_up_torch(replace(settings, threads=brief.threads), int(config["seed"]))
         self._inbox.begin(brief.number, [self._fetched(change) for change in brief.changes])
-        self.players = RolloutSetup(config)
+        self._setup = players = RolloutSetup(config)
         if brief.saved is None:
-            check_model_files(config, self.players.population)
+            check_model_files(config, players.population)
         engine: Engine = build(config["engine"], where="engine")
         engine.in_flight_updates = brief.max_staleness > 0 and engine.can_update_in_flight
         attentive = UpdatableEngine(engine, self._inbox, self._follow)
-        self.players.load(attentive, saved=brief.saved, device=brief.device, dtype=brief.dtype)
-        self._models = {name: policy.model for name, policy in self.players.policies.items()}
+        players.load(attentive, saved=brief.saved, device=brief.device, dtype=brief.dtype)
+        self._models = {name: policy.model for name, policy in players.policies.items()}
         self._engine = attentive
 
     def tell(self, number: int, change: Change) -> None:
@@ -284,10 +285,10 @@ class RolloutWorker:
         """Play jobs of training or of an evaluation, after all updates up to `number` are here."""
         if self._fault is not None:
             raise self._fault
-        assert self._engine is not None
+        assert self._engine is not None and self._setup is not None
         self._inbox.wait(number, self._timeout)
         self._engine.catch_up()
-        players = self.players
+        players = self._setup
         rollout = players.rollout if evaluation is None else players.rollouts[evaluation]
         episodes = rollout.run(jobs)
         self._engine.catch_up()
@@ -295,12 +296,13 @@ class RolloutWorker:
 
     def close(self) -> None:
         """End the processes that services and engines started."""
-        if hasattr(self, "players"):
-            self.players.close()
+        if self._setup is not None:
+            self._setup.close()
 
     def _follow(self, change: Change) -> None:
         """Apply an update."""
-        players, engine = self.players, self.players.engine
+        assert self._setup is not None
+        players, engine = self._setup, self._setup.engine
         match change:
             case AddPolicy(policy=name, player=player):
                 copy = copy_of(players.policies[player], name)

@@ -217,7 +217,7 @@ def main() -> None:
     settings = json.loads(_read(int.from_bytes(_read(4), "little")))
     rules = bytes.fromhex(settings["filter"])
     lane = surroundings.Surroundings(int(os.environ["PYTHONHASHSEED"]))
-    folders = isolation.library_folders()
+    folders = isolation.python_folders()
     try:
         folders += _warm(lane, settings["packages"], settings["paths"])
         if settings["isolation"] == "kernel":

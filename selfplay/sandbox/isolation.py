@@ -121,7 +121,7 @@ def close_standard_streams() -> None:
     os.close(writing)
 
 
-def library_folders() -> list[str]:
+def python_folders() -> list[str]:
     """Return the folders of Python's own library; none is inside another one."""
     folders: list[str] = []
     for path in sorted(os.path.abspath(path) for path in sys.path if os.path.isdir(path)):

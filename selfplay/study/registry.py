@@ -17,7 +17,7 @@ def measures() -> "dict[str, Measure]":
     """Return every measure by its name, in alphabetical order; imports their modules."""
     names = [module.name for module in iter_modules(import_module(PACKAGE).__path__)]
     modules = [import_module(f"{PACKAGE}.{name}") for name in names]
-    declared: list[Measure] = [m.MEASURE for m in modules if hasattr(m, "MEASURE")]
+    declared: list[Measure] = [m.MEASURE for m in modules if "MEASURE" in vars(m)]
     return {measure.name: measure for measure in sorted(declared, key=lambda each: each.name)}
 
 

@@ -69,6 +69,7 @@ HOSTILE = [
     "run.threads=99999",
     "run.threads=-1",
     "rollout.threads=99999",
+    "rollout.tool_threads=99999",
     # values of another kind
     "arena=[1]",
     "arena=[a, b]",

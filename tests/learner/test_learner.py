@@ -244,6 +244,31 @@ def test_mini_batches_are_steps_and_the_warm_up_counts_them() -> None:
     assert learner.update(samples(), step=3)["lr"] == pytest.approx(1e-3)
 
 
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        # the fifth of five steps, and all later ones, are made at the last rate
+        ({"decay_steps": 5, "final_lr": 0.1}, [0.82e-2, 0.64e-2, 0.46e-2, 0.28e-2, 0.1e-2, 0.1e-2]),
+        ({"decay_steps": 4, "final_lr": 0.0}, [0.75e-2, 0.5e-2, 0.25e-2, 0.0, 0.0, 0.0]),
+        # the smaller of the two rates counts while the learner warms up
+        (
+            {"decay_steps": 5, "final_lr": 0.5, "warmup_steps": 3},
+            [1e-2 / 3, 2e-2 / 3, 0.7e-2, 0.6e-2, 0.5e-2, 0.5e-2],
+        ),
+        ({"final_lr": 0.1, "warmup_steps": 2}, [0.5e-2, 1e-2, 1e-2, 1e-2, 1e-2, 1e-2]),
+    ],
+)
+def test_the_learning_rate_falls_to_its_last_value(
+    settings: dict[str, Any], rates: list[float]
+) -> None:
+    learner = Learner(llama(), objective=REINFORCE, lr=1e-2, **settings)
+    metrics = [learner.update(samples(), step=step) for step in range(1, 4)]
+    twin = Learner(llama(), objective=REINFORCE, lr=1e-2, **settings)
+    twin.load_state_dict(learner.state_dict())  # the rate of a restored learner goes on to fall
+    metrics += [twin.update(samples(), step=step) for step in range(4, 7)]
+    assert [each["lr"] for each in metrics] == pytest.approx(rates)
+
+
 def test_a_restored_learner_goes_on_as_if_nothing_had_happened() -> None:
     model = llama()
     learner = Learner(model, objective=REINFORCE, lr=1e-2, warmup_steps=5, mini_batches=2)

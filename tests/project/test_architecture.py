@@ -247,6 +247,34 @@ def test_an_arrow_is_judged(importer: str, source: str, reason: str | None) -> N
     assert reason in verdict if reason else not verdict
 
 
+PROBED = {
+    "selfplay/config/instantiate.py": "the module that a config names",
+    "selfplay/config/threads.py": "the platform",
+    "selfplay/engines/vllm/weight_update.py": "a model of vLLM",
+    "selfplay/experiment/validation.py": "a class that a config names",
+    "selfplay/learner/logprobs.py": "a model of transformers",
+    "selfplay/learner/process_group.py": "a tensor of torch",
+    "selfplay/sandbox/surroundings.py": "the platform",
+    "selfplay/sandbox/templates.py": "the platform",
+    "arenas/collaboration/code_use.py": "a value that a program returned",
+    "arenas/external/imports.py": "a module of another library",
+    "arenas/external/pettingzoo.py": "a space of gymnasium",
+    "arenas/external/textarena.py": "a state of textarena",
+    "arenas/questions/_reasoning_program.py": "a value of reasoning_gym",
+}
+"""Modules that may call `hasattr`, and the object that they did not make."""
+
+
+def test_only_objects_of_others_are_probed() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for package in ("selfplay", "roles", "arenas")
+        for path in (ROOT / package).rglob("*.py")
+        if "hasattr(" in path.read_text(encoding="utf-8")
+    }
+    assert found == set(PROBED)
+
+
 def test_import_selfplay_is_light() -> None:
     script = "import json, sys, selfplay; print(json.dumps(sorted(sys.modules)))"
     ran = subprocess.run(

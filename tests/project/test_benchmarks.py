@@ -13,6 +13,7 @@ SCRIPTS = ROOT / "scripts"
 SMALLEST = {
     "step": ["--steps", "1", "run.threads=1"],
     "batch": ["--rounds", "1"],
+    "fill": ["--rounds", "1"],
     "busy": ["--rounds", "1", "--busy", "1"],
     "packing": ["--rounds", "1"],
     "generation": ["warmstart.steps=1", "--rounds", "1", "--cases", "kuhn"],

@@ -74,7 +74,7 @@ class Place:
         self.engine = Engine(self.served)
         self.worker._models = {"base": self.served}
         players: Any = SimpleNamespace(engine=self.engine)
-        self.worker.players = players
+        self.worker._setup = players
         inner: Any = self.engine
         self.attentive = UpdatableEngine(inner, self.worker._inbox, self.worker._follow)
         self.changes: list[Change] = []
@@ -92,7 +92,7 @@ def nothing_to_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def change_a_little(model: torch.nn.Module) -> None:
-    """As an update at a learning rate of 1e-6 does."""
+    """Change every weight by 1e-6 of its size, like an update with a small learning rate."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(parameter.abs() * 1e-6)
