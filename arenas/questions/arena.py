@@ -94,7 +94,7 @@ class Questions(Arena):
         if proposers and label == "verifier" and not isinstance(verifier, QuestionVerifier):
             raise ValueError(
                 "label: verifier needs a verifier that can check any proposed question (one with "
-                "a method fault, such as arenas.questions.sums.Calculator), or label: majority"
+                "a method fault, such as arenas.questions.sums.SumVerifier), or label: majority"
             )
         if verifier is not None and label == "majority":
             raise ValueError(

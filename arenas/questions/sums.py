@@ -16,7 +16,7 @@ FORM = re.compile(r"[0-9]{1,4}( [+*-] [0-9]{1,4})*")
 """Pattern of numbers of up to four digits, joined by operations with single spaces."""
 
 
-class Calculator:
+class SumVerifier:
     """Verifier with score 1 if the answer is the value of the payload's `question`, else 0."""
 
     def __init__(self, *, most_terms: int = 8) -> None:

@@ -38,6 +38,8 @@ class Silence:
 
     def _reason(self, groups: Sequence[Group]) -> str:
         episodes = [e for g in groups for e in g.episodes if e.status is not Status.FAILED]
+        if episodes and not any(map(_paid, episodes)):
+            return "no agent was paid anything in any episode"
         if self.team and episodes and all(map(_opposed, episodes)):
             return (
                 "what the agents are paid adds up to 0 in every episode (a zero-sum game), and "
@@ -51,6 +53,11 @@ def zero_fraction(samples: Sequence[Sample]) -> float:
     """Return the fraction of samples whose advantages are all 0; 1 if there are no samples."""
     zero = sum(not np.any(sample.advantage) for sample in samples)
     return zero / len(samples) if samples else 1.0
+
+
+def _paid(episode: Episode) -> bool:
+    """Return True if an agent's pay is not 0."""
+    return any(own_pay(episode, agent) for agent in episode.other_pay or episode.agents())
 
 
 def _opposed(episode: Episode) -> bool:

@@ -25,7 +25,7 @@ CHECKPOINT = ("model", "dtype", "device", *CHAT)
 
 
 @runtime_checkable
-class Steps(Protocol):
+class SteppingEngine(Protocol):
     """The method by which an engine is recognised; `selfplay.engines.Engine` has it."""
 
     def step(self) -> Sequence[Any]:
@@ -157,7 +157,7 @@ class Population:
                     raise ConfigError(
                         f"{where}: names neither an engine (_target_) nor a saved model (model)"
                     )
-            elif not isinstance(opponent, Steps):
+            elif not isinstance(opponent, SteppingEngine):
                 raise ConfigError(
                     f"{where}: {opponent!r} cannot play; give it a model, or a _target_ that is an "
                     "engine, such as selfplay.engines.scripted.Scripted"

@@ -39,6 +39,9 @@ def test_other_reasons_are_not_called_a_zero_sum_game() -> None:
     assert said and "all 2 advantages are 0" in said and "zero-sum" not in said
     said = line(RLOO(group_by="agent"), solos(0.5, 0.5))
     assert said and "returns that credit compares are equal" in said
+    for credit in (MAGRPO(), RLOO(group_by="agent")):
+        said = line(credit, solos(0.0, 0.0))
+        assert said and said.endswith("no agent was paid anything in any episode")
     assert line(RLOO(), []) == "step 1: credit made no samples, so no policy learns in this step"
     assert line(RLOO(), solos(1.0, 0.0)) is None
 

@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import chain
@@ -245,6 +246,17 @@ def test_an_arrow_is_judged(importer: str, source: str, reason: str | None) -> N
     verdicts = {broken_arrow(importer, imported) for _, imported in imports(source, importer)}
     verdict = "; ".join(text for text in verdicts if text)
     assert reason in verdict if reason else not verdict
+
+
+def test_no_class_name_is_used_twice() -> None:
+    found = Counter(
+        node.name
+        for package in ("selfplay", "roles", "arenas")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in found.items() if count > 1] == []
 
 
 PROBED = {

@@ -96,7 +96,7 @@ def test_hostile_text_raises_nothing() -> None:
         begun(answer_length=0)
 
 
-@pytest.mark.parametrize("style", ["full", "terse"])
+@pytest.mark.parametrize("style", ["full", "sentence", "terse"])
 def test_each_role_sees_what_was_said_before(style: str) -> None:
     arena = begun()
     generator, refiner = (Debater(game=game, style=style) for game in ("generator", "refiner"))

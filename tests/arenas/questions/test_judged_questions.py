@@ -11,7 +11,7 @@ from pettingzoo.test import api_test, seed_test
 
 from arenas.questions.arena import PROPOSER, names_of
 from arenas.questions.judged import JudgedQuestions, env, raw_env, read_score
-from arenas.questions.sums import Calculator
+from arenas.questions.sums import SumVerifier
 from roles.tagged import Tagged
 from selfplay.types import Task
 
@@ -51,7 +51,7 @@ def test_a_forbidden_question_is_not_asked() -> None:
 
 
 def test_what_each_role_is_paid() -> None:
-    arena = begun(oracle=Calculator())
+    arena = begun(oracle=SumVerifier())
     play(arena, "3 + 4")
     assert arena.stage == ("judge_0",)
     play(arena, "8")

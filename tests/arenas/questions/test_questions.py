@@ -19,7 +19,7 @@ from arenas.questions.arena import (
     unlabelled,
 )
 from arenas.questions.files import read
-from arenas.questions.sums import Calculator, Sums, sums
+from arenas.questions.sums import Sums, SumVerifier, sums
 from arenas.questions.verifiers import Matches
 from roles.debater import Debater
 from roles.tagged import Tagged
@@ -121,20 +121,20 @@ def test_voters_vote_and_are_paid_nothing() -> None:
 
 
 def test_a_verifier_judges_what_a_model_asked() -> None:
-    arena = begun(label="verifier", verifier=Calculator(), proposer_pay="learnability")
+    arena = begun(label="verifier", verifier=SumVerifier(), proposer_pay="learnability")
     asked(arena, "6", "7", "6", "6")
     assert [arena.paid[f"solver_{n}"] for n in range(4)] == [0.0, 1.0, 0.0, 0.0]
     assert arena.paid[PROPOSER] == 0.75 and arena.metrics["solved"] == 1
     assert arena.created[0].payload == {"mode": "solve", "question": "3 + 4"}
     for question, reason in (("what is 3", "no_sum"), ("1" + " + 1" * 8, "too_many_terms")):
-        arena = begun(label="verifier", verifier=Calculator(), invalid=-1.0)
+        arena = begun(label="verifier", verifier=SumVerifier(), invalid=-1.0)
         arena.play_stage({PROPOSER: question})
         assert arena.finished and arena.notes[PROPOSER]["verdict"] == reason
         assert arena.paid[PROPOSER] == -1.0 and arena.metrics["valid_proposal"] == 0.0
 
 
 def test_an_oracle_is_heard_by_the_metrics_alone() -> None:
-    plain, watched = (asked(begun(oracle=o), "6", "6", "7", None) for o in (None, Calculator()))
+    plain, watched = (asked(begun(oracle=o), "6", "6", "7", None) for o in (None, SumVerifier()))
     assert plain.paid == watched.paid
     assert watched.metrics["label_accuracy"] == 0.0 and watched.metrics["true_accuracy"] == 0.25
 
@@ -182,7 +182,7 @@ def test_wrong_settings_are_one_line() -> None:
         ({"proposers": 2}, "proposers must be 0 or 1"),
         ({"answer_length": 0}, "at least 1"),
         ({"label": "verifier"}, "can check any proposed question"),
-        ({"verifier": Calculator()}, "label: majority uses no verifier"),
+        ({"verifier": SumVerifier()}, "label: majority uses no verifier"),
     ):
         with pytest.raises(ValueError, match=said):
             raw_env(**settings)
@@ -216,8 +216,8 @@ def test_sums_have_answers_splits_and_bounds() -> None:
     train, held_out = (sums(count=50, split=split) for split in ("train", "held_out"))
     assert not names_of(train) & names_of(held_out) and len(names_of(train)) == 50
     for task in train:
-        assert Calculator()(task.payload["answer"], task.payload) == 1.0
-        assert Calculator()("x", task.payload) == 0.0
+        assert SumVerifier()(task.payload["answer"], task.payload) == 1.0
+        assert SumVerifier()("x", task.payload) == 0.0
     assert all("answer" not in task.payload for task in unlabelled(train))
     assert [t.payload["question"] for t in sums(count=50, labelled=False)] == [
         t.payload["question"] for t in train
