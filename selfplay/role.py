@@ -186,16 +186,23 @@ class ThinkingRole(Role):
     after the two blocks other than white space is invalid.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        """`settings` are those of `Role`, without `skip_thinking`."""
+    def __init__(self, *, thinking: bool = True, **settings: Any) -> None:
+        """Args:
+        thinking: False if the role is to answer at once: its whole text is the answer, without
+            the two blocks.
+        settings: Settings of `Role`; with `thinking`, `skip_thinking` must be false.
+        """
         super().__init__(**settings)
-        if self.skip_thinking:
+        self.thinking = thinking
+        if thinking and self.skip_thinking:
             raise ConfigError(
                 f"{type(self).__name__}: it reads the thinking, so skip_thinking must be false"
             )
 
     def parse(self, text: str) -> Action:
-        """Return the text of the answer block."""
+        """Return the text of the answer block, or the whole text of a role without thinking."""
+        if not self.thinking:
+            return text.strip()
         # Cut at fixed positions: a regular expression would backtrack endlessly on very many tags.
         before, opened, answer = text.strip().rpartition("<answer>")
         if not opened:
@@ -211,6 +218,8 @@ class ThinkingRole(Role):
 
     def metrics(self, text: str) -> Mapping[str, float]:
         """Return `worked`: 1 if the thought is not empty, else 0."""
+        if not self.thinking:
+            return {}
         thought = text.partition("<think>")[2].partition("</think>")[0]
         return {"worked": float(bool(thought.strip()))}
 
