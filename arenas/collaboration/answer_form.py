@@ -1,69 +1,50 @@
-"""Demonstrations of the form of an answer in the pipeline, for a model that can already add.
+"""Demonstrations of the form of an answer in the pipeline, for a language model.
 
-The questions are small sums with right answers, so that a warm start changes how the model writes
-its answers more than which numbers it writes.
+Every role names one of the three numbers of a comparison at random, so that a warm start teaches
+how an answer is written and not which answer is right.
 """
 
 from collections.abc import Iterator, Sequence
 from random import Random
 
 from arenas.collaboration.pipeline import pipeline_view
-from arenas.questions.arithmetic import OPERATIONS, evaluate, is_held_out
+from arenas.questions.comparisons import KINDS, check_comparisons, comparison
 from selfplay.types import Demonstration
 
 ROLES = ("generator", "verifier", "refiner")
-SLIPS = (-2, -1, 1, 2)
-"""Differences between a wrong answer that is shown to an agent and the right one."""
 
 
 class AnswerForm:
-    """Stream of right answers of the three roles to sums of two terms, without held-out questions.
-
-    A verifier and a refiner are shown wrong answers of others half of the time.
-    """
+    """Stream of random answers of the three roles to comparisons that are not held out."""
 
     def __init__(
         self,
         *,
-        largest: int = 9,
-        operations: Sequence[str] = OPERATIONS,
+        kinds: Sequence[str] = tuple(KINDS),
+        smallest: int = 10,
+        largest: int = 99,
         form: str = "The answer is {answer}.",
     ) -> None:
         """Args:
-        largest: Largest number in a question.
-        operations: Signs of the questions, as in `arenas.questions.arithmetic.questions`.
+        kinds, smallest, largest: Questions, as in `arenas.questions.comparisons.comparisons`.
         form: Text of an answer; `{answer}` stands for the number.
         """
-        if largest < 1 or not operations or not set(operations) <= set(OPERATIONS):
-            raise ValueError(
-                f"largest is at least 1, operations are some of {' '.join(OPERATIONS)}"
-            )
+        check_comparisons(kinds, smallest=smallest, largest=largest)
         if form.count("{answer}") != 1:
             raise ValueError(f"form: {form!r} does not contain {{answer}} once")
-        self.largest, self.operations, self.form = largest, list(operations), form
+        self.kinds, self.smallest, self.largest, self.form = kinds, smallest, largest, form
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Yield demonstrations without end, equally many of each role."""
+        """Yield demonstrations without end, one of each role in turn."""
         while True:
-            question = self._question(rng)
+            shown = comparison(rng, kinds=self.kinds, smallest=self.smallest, largest=self.largest)
+            first = critique = ""
             for role in ROLES:
-                first = "" if role == "generator" else str(self._shown(question, rng))
-                critique = self._said(self._shown(question, rng)) if role == "refiner" else ""
-                yield Demonstration(
-                    role=role,
-                    observation=pipeline_view(question, answer=first, critique=critique),
-                    completion=self._said(evaluate(question)),
-                )
-
-    def _question(self, rng: Random) -> str:
-        while True:
-            left, right = rng.randint(0, self.largest), rng.randint(0, self.largest)
-            text = f"{left} {rng.choice(self.operations)} {right}"
-            if not is_held_out(text):
-                return text
-
-    def _shown(self, question: str, rng: Random) -> int:
-        return evaluate(question) + (rng.choice(SLIPS) if rng.random() < 0.5 else 0)
-
-    def _said(self, answer: int) -> str:
-        return self.form.replace("{answer}", str(answer))
+                answer = rng.choice(shown["numbers"])
+                said = self.form.replace("{answer}", answer)
+                view = pipeline_view(shown["question"], answer=first, critique=critique)
+                yield Demonstration(role=role, observation=view, completion=said)
+                if role == "generator":
+                    first = answer
+                elif role == "verifier":
+                    critique = said

@@ -3,7 +3,7 @@
 The text of a question decides if it is held out, so that the splits share no question.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from random import Random
 from typing import Literal
@@ -21,43 +21,32 @@ def is_held_out(question: str) -> bool:
 
 
 def questions(
-    *,
-    count: int,
-    split: Split = "train",
-    terms: int = 3,
-    largest: int = 9,
-    operations: Sequence[str] = OPERATIONS,
-    seed: int = 0,
+    *, count: int, split: Split = "train", terms: int = 3, largest: int = 9, seed: int = 0
 ) -> list[Task]:
     """Return `count` different questions such as "3 + 4 * 2", with numbers from 0 to `largest`.
 
     The payload has `question`, `answer` and `wrong`, a wrong answer near the right one. Raises
-    ValueError for an unknown operation, and if `count` is too large.
+    ValueError if `count` is too large.
     """
     if count < 1 or terms < 1 or largest < 1:
         raise ValueError("count, terms and largest are at least 1")
-    if not operations or not set(operations) <= set(OPERATIONS):
-        raise ValueError(f"operations: some of {' '.join(OPERATIONS)}, not {list(operations)}")
-    possible = (largest + 1) ** terms * len(operations) ** (terms - 1)
+    possible = (largest + 1) ** terms * len(OPERATIONS) ** (terms - 1)
     if count > possible // 10:
         raise ValueError(
             f"count: {count} questions of {terms} terms up to {largest}; at most {possible // 10}"
         )
-    rng = Random(derive(seed, "arithmetic", split))
-    found = islice(_drawn(rng, split, terms, largest, list(operations)), count)
+    found = islice(_drawn(Random(derive(seed, "arithmetic", split)), split, terms, largest), count)
     return [
         Task(id=f"arithmetic-{text}", type="arithmetic", payload=payload(text)) for text in found
     ]
 
 
-def _drawn(
-    rng: Random, split: Split, terms: int, largest: int, operations: Sequence[str]
-) -> Iterator[str]:
+def _drawn(rng: Random, split: Split, terms: int, largest: int) -> Iterator[str]:
     seen = set()
     while True:
         text = str(rng.randint(0, largest))
         for _ in range(terms - 1):
-            text += f" {rng.choice(operations)} {rng.randint(0, largest)}"
+            text += f" {rng.choice(OPERATIONS)} {rng.randint(0, largest)}"
         if text not in seen and is_held_out(text) == (split == "held_out"):
             seen.add(text)
             yield text

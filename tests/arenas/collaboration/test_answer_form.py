@@ -1,5 +1,6 @@
-"""The demonstrations of the form of an answer: right answers of all roles to small sums."""
+"""The demonstrations of the form of an answer: random numbers of the question, by all roles."""
 
+from collections import Counter
 from itertools import islice
 from random import Random
 
@@ -7,61 +8,47 @@ import pytest
 
 from arenas.collaboration.answer_form import ROLES, AnswerForm
 from arenas.collaboration.pipeline import GENERATOR, REFINER, VERIFIER, raw_env
-from arenas.questions.arithmetic import evaluate, is_held_out
+from arenas.questions.comparisons import is_held_out
 from roles.debater import Debater
 from selfplay.types import Demonstration, Task
 
-ANSWER = "The answer is {}."
-
 
 def shown(count: int) -> list[Demonstration]:
-    source = AnswerForm(largest=9, operations=["+", "-"])
-    return list(islice(source.stream(Random(0), 0.0), count))
+    return list(islice(AnswerForm().stream(Random(0), 0.0), count))
 
 
-def test_every_role_gives_the_right_answer_and_half_of_the_answers_it_sees_are_wrong() -> None:
+def test_answers_are_random_numbers_of_questions_that_are_not_held_out() -> None:
+    places = Counter[tuple[str, int]]()
     found = shown(3000)
-    seen: dict[str, list[bool]] = {"answer": [], "critique": []}
     for each in found:
-        fields = each.observation.fields
-        question, right = fields["question"], evaluate(fields["question"])
-        numbers = [int(word) for word in question.split()[::2]]
-        assert len(numbers) == 2 and max(numbers) <= 9 and not is_held_out(question)
-        assert each.completion == ANSWER.format(right)
-        if each.role != "generator":
-            seen["answer"].append(fields["answer"] == str(right))
-        if each.role == "refiner":
-            seen["critique"].append(fields["critique"] == ANSWER.format(right))
+        question = str(each.observation.fields["question"])
+        numbers = question.partition(": ")[2].strip("?").replace(" or ", ", ").split(", ")
+        assert not is_held_out([int(number) for number in numbers])
+        answer = each.completion.removeprefix("The answer is ").removesuffix(".")
+        places[each.role, sorted(numbers, key=int).index(answer)] += 1
     assert [each.role for each in found[:6]] == [*ROLES, *ROLES]
-    for values in seen.values():
-        assert sum(values) / len(values) == pytest.approx(
-            0.5, abs=4.5 * (0.25 / len(values)) ** 0.5
-        )
+    assert len(places) == 9
+    deviation = (1000 * (1 / 3) * (2 / 3)) ** 0.5
+    assert all(abs(count - 1000 / 3) < 4.5 * deviation for count in places.values())
 
 
-def test_demonstrations_show_what_the_arena_shows_and_the_roles_read_them() -> None:
-    arena = raw_env()
+def test_demonstrations_show_what_the_arena_shows() -> None:
     role = Debater(game="generator", style="sentence", opening="answer is", closing=".")
-    for each in shown(60):
-        fields = each.observation.fields
-        answer = str(evaluate(fields["question"]))
-        arena.begin(Task(id="t", payload={**fields, "answer": answer}), seed=0)
-        agent = GENERATOR
-        if each.role != "generator":
-            arena.play_stage({GENERATOR: role.parse(ANSWER.format(fields["answer"]))})
-            agent = VERIFIER
-        if each.role == "refiner":
-            arena.play_stage({VERIFIER: fields["critique"]})
-            agent = REFINER
-        assert arena.view(agent).text == each.observation.text
-        if each.role == "refiner":
-            arena.play_stage({REFINER: role.parse(each.completion)})
-            assert arena.metrics["accuracy"] == 1.0
+    found = shown(60)
+    for first, check, last in zip(found[::3], found[1::3], found[2::3], strict=True):
+        payload = {**first.observation.fields, "answer": "0"}
+        arena = raw_env()
+        arena.begin(Task(id="t", payload=payload), seed=0)
+        assert arena.view(GENERATOR) == first.observation
+        arena.play_stage({GENERATOR: role.parse(first.completion)})
+        assert arena.view(VERIFIER).text == check.observation.text
+        arena.play_stage({VERIFIER: check.completion})
+        assert arena.view(REFINER).text == last.observation.text
 
 
 @pytest.mark.parametrize(
-    "settings", [{"largest": 0}, {"operations": []}, {"operations": ["/"]}, {"form": "It is."}]
+    "settings", [{"kinds": ["longest"]}, {"largest": 12}, {"form": "It is."}, {"kinds": []}]
 )
 def test_impossible_settings_are_refused(settings: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"largest is at least 1|does not contain"):
+    with pytest.raises(ValueError, match=r"kinds: some of|at least 9 more|does not contain"):
         AnswerForm(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,78 @@
+"""Questions about the order of three numbers, in plain English, for arenas that discuss an answer.
+
+The three numbers of a question decide if it is held out, in whatever order they stand.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Literal
+
+from selfplay.rng import derive
+from selfplay.types import Task
+
+Split = Literal["train", "held_out"]
+KINDS = {
+    "largest": "Which number is the largest: {}, {} or {}?",
+    "smallest": "Which number is the smallest: {}, {} or {}?",
+    "middle": "Which number is in the middle by size: {}, {} or {}?",
+}
+"""Text of a question, by its kind."""
+
+
+def is_held_out(numbers: Sequence[int]) -> bool:
+    """Return True for one set of numbers in five, chosen by a hash."""
+    return derive("comparison", *map(str, sorted(numbers))) % 5 == 0
+
+
+def comparison(
+    rng: Random, *, kinds: Sequence[str], smallest: int, largest: int, held_out: bool = False
+) -> dict[str, Any]:
+    """Return a random payload: `kind`, `question`, `answer` and the three `numbers` as texts."""
+    while True:
+        numbers = rng.sample(range(smallest, largest + 1), 3)
+        if is_held_out(numbers) == held_out:
+            kind = rng.choice(list(kinds))
+            place = {"smallest": 0, "middle": 1, "largest": 2}[kind]
+            return {
+                "kind": kind,
+                "question": KINDS[kind].format(*numbers),
+                "answer": str(sorted(numbers)[place]),
+                "numbers": [str(number) for number in numbers],
+            }
+
+
+def comparisons(
+    *,
+    count: int,
+    split: Split = "train",
+    kinds: Sequence[str] = tuple(KINDS),
+    smallest: int = 10,
+    largest: int = 99,
+    seed: int = 0,
+) -> list[Task]:
+    """Return `count` different questions about numbers from `smallest` to `largest`.
+
+    The type of a task is the kind of its question. Raises ValueError for an unknown kind, and if
+    `count` is more than a tenth of the possible questions.
+    """
+    check_comparisons(kinds, smallest=smallest, largest=largest)
+    size = largest - smallest + 1
+    possible = size * (size - 1) * (size - 2) * len(set(kinds))
+    if not 1 <= count <= possible // 10:
+        raise ValueError(f"count: {count}; between 1 and {possible // 10} fit these numbers")
+    rng, found = Random(derive(seed, "comparisons", split)), dict[str, Task]()
+    while len(found) < count:
+        payload = comparison(
+            rng, kinds=kinds, smallest=smallest, largest=largest, held_out=split == "held_out"
+        )
+        kind, question = str(payload["kind"]), str(payload["question"])
+        found[question] = Task(id=f"comparison-{question}", type=kind, payload=payload)
+    return list(found.values())
+
+
+def check_comparisons(kinds: Sequence[str], *, smallest: int, largest: int) -> None:
+    """Raise ValueError for an unknown kind, and for a range with fewer than 10 numbers."""
+    if not kinds or not set(kinds) <= set(KINDS):
+        raise ValueError(f"kinds: some of {', '.join(KINDS)}, not {list(kinds)}")
+    if smallest < 0 or largest - smallest < 9:
+        raise ValueError("smallest is at least 0, and largest at least 9 more")
