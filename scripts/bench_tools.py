@@ -1,8 +1,11 @@
 """Times the rollout with a tool that sleeps, beside the same conversations without tools.
 
 Each agent makes a call and answers, or answers twice in one conversation: the same numbers of
-completions. The embedded engine samples every token from a tiny model with random weights; only
-the text of a completion is replaced by a call or an answer.
+completions, with the same texts between them, so that prompts have the same lengths. Episodes leave
+their places while they wait, or keep them (rollout.max_waiting=0). One engine takes the same time
+for a step with any number of rows, as a GPU does as long as rows are few. The other is the embedded
+engine, which samples every token from a tiny model with random weights; only the text of a
+completion is replaced by a call or an answer.
 
 Usage: python scripts/bench_tools.py [--episodes 256] [--rounds 5] [--pause 0.05] [--json FILE]
 """
@@ -16,16 +19,22 @@ import torch
 from bench_timing import Line, arguments, interleaved, show
 
 from selfplay.arena import Arena
+from selfplay.engines import Engine
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.models.tool_use import ToolUse
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.tools import Tool, Toolbox
-from selfplay.types import Action, Completion, Observation, Request, Task
+from selfplay.types import Action, Completion, Observation, Request, StopReason, Task
 
 LIVE = 64
 TARGET = 0.9
+STEP = 0.02
+ENGINES = ("steady", "embedded")
+ANSWER = "here are the results"
+RESULT = f"<tool_response>\n{ANSWER}\n</tool_response>"
 
 
 class Questions(Arena):
@@ -41,7 +50,8 @@ class Questions(Arena):
         return ["solver_0"]
 
     def view(self, agent: str) -> Observation:
-        return Observation(text=f"{self.seed}: {self.left} questions are left")
+        later = self.left < self.task.payload["rounds"]
+        return Observation(text=RESULT if later else f"{self.seed}: a question")
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         self.left -= 1
@@ -57,7 +67,7 @@ class Sleeping(Tool):
 
     def call(self, text: str) -> str:  # type: ignore[override]
         time.sleep(self.pause)
-        return "here are the results"
+        return ANSWER
 
 
 class Calling(TransformersEngine):
@@ -72,10 +82,39 @@ class Calling(TransformersEngine):
         super().add(request)
 
     def step(self) -> list[Completion]:
-        return [
-            replace(each, text="<sleeping>x</sleeping>" if self._first.pop(each.id) else "done")
-            for each in super().step()
-        ]
+        return [replace(each, text=said(self._first.pop(each.id))) for each in super().step()]
+
+
+class Steady(Engine):
+    """Answers each request after 1 to 6 steps, each of which takes 20 ms for any number of rows."""
+
+    def __init__(self) -> None:
+        self._left: dict[int, int] = {}
+        self._asked: dict[int, Request] = {}
+
+    def add(self, request: Request) -> None:
+        self._asked[request.id], self._left[request.id] = request, 1 + request.seed % 6
+
+    def step(self) -> list[Completion]:
+        time.sleep(STEP)
+        self._left = {number: left - 1 for number, left in self._left.items()}
+        done = [number for number, left in self._left.items() if not left]
+        return [self._completion(self._asked.pop(number)) for number in done]
+
+    def _completion(self, request: Request) -> Completion:
+        del self._left[request.id]
+        tokens = 16 * (1 + request.seed % 6)
+        return Completion(
+            id=request.id,
+            completion_ids=(1,) * tokens,
+            logprobs=(0.0,) * tokens,
+            stop_reason=StopReason.STOP,
+            text=said("tool_results" not in request.observation.fields),
+        )
+
+
+def said(first: bool) -> str:
+    return "<sleeping>x</sleeping>" if first else "done"
 
 
 def main() -> None:
@@ -84,25 +123,35 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pause", type=float, default=0.05)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     options = parser.parse_args()
     torch.set_num_threads(1)
     renderer = ChatRenderer(build_tokenizer(["solver"]), where="bench")
     model = build_model(len(renderer.tokenizer), seed=0).eval()
     toolbox = Toolbox(tools={"sleeping": Sleeping(options.pause)})
-    rates: dict[str, list[float]] = {"with": [], "without": []}
+    described = ToolUse(toolbox, renderer).prompt([], first=True)[0]["content"]
+    places = ("leaving", "keeping", "without")
+    names = [f"{engine} {place}" for engine in options.engines for place in places]
+    rates: dict[str, list[float]] = {name: [] for name in names}
 
     def play(name: str) -> None:
-        tools = toolbox if name == "with" else None
-        engine = Calling()
-        engine.serve("base", model, renderer.end_ids)
+        tools = None if name.endswith("without") else toolbox
+        engine: Engine = Steady()
+        if name.startswith("embedded"):
+            engine = Calling()
+            engine.serve("base", model, renderer.end_ids)
         seat = AgentSpec(
-            role=Role(memory="conversation", tools=tools),
+            role=Role(memory="conversation", tools=tools, system="" if tools else described),
             policy="base",
             renderer=renderer,
             max_tokens=options.tokens,
         )
         rollout = Rollout(
-            arena=Questions, seats={"solver": seat}, engines={"base": engine}, max_live=LIVE
+            arena=Questions,
+            seats={"solver": seat},
+            engines={"base": engine},
+            max_live=LIVE,
+            max_waiting=LIVE if name.endswith("leaving") else 0,
         )
         task = Task(id="t", payload={"rounds": 1 if tools else 2})
         jobs = [EpisodeSpec(task=task, seed=seed) for seed in range(options.episodes)]
@@ -114,19 +163,27 @@ def main() -> None:
         rates[name].append(sum(len(turn.completion_ids) for turn in turns) / seconds)
 
     interleaved({name: (lambda name=name: play(name)) for name in rates}, options.rounds)
-    own, other = (sorted(rates[name][1:]) for name in ("with", "without"))
-    ratios = sorted(a / b for a, b in zip(rates["with"][1:], rates["without"][1:], strict=True))
-    line = Line(
-        what=f"tokens with a tool of {options.pause * 1000:g} ms, {LIVE} live, beside without",
-        ours=own[len(own) // 2],
-        other=other[len(other) // 2],
-        unit="tokens/s",
-        ratio=ratios[len(ratios) // 2],
-        low=ratios[0],
-        high=ratios[-1],
-        target=TARGET,
-    )
-    show([line], options.json)
+    lines = []
+    for name in names:
+        kind, _, place = name.partition(" ")
+        if place == "without":
+            continue
+        own, other = (sorted(rates[each][1:]) for each in (name, f"{kind} without"))
+        pairs = zip(rates[name][1:], rates[f"{kind} without"][1:], strict=True)
+        ratios = sorted(mine / theirs for mine, theirs in pairs)
+        lines.append(
+            Line(
+                what=f"tool of {options.pause * 1000:g} ms, {kind} engine, {place} places",
+                ours=own[len(own) // 2],
+                other=other[len(other) // 2],
+                unit="tokens/s",
+                ratio=ratios[len(ratios) // 2],
+                low=ratios[0],
+                high=ratios[-1],
+                target=TARGET if place == "leaving" else None,
+            )
+        )
+    show(lines, options.json)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 from gymnasium import spaces
 from pettingzoo import AECEnv
 
-from selfplay.errors import nearest
+from selfplay.errors import ConfigError, nearest
 from selfplay.rng import derive
-from selfplay.types import Action, Metric, Observation, Status, Task, well_formed
+from selfplay.types import Action, Metric, Observation, Status, Task, ToolCall, well_formed
 
 LONGEST_TEXT = 1_000_000
 """Largest number of characters of an observation or an action; a longer action is invalid."""
@@ -111,6 +111,36 @@ class Arena(AECEnv):
         Studies change what these readers see. By default there are none.
         """
         return ()
+
+    def tool_state(self, agent: str, calls: Sequence[ToolCall]) -> Any:
+        """Return the data of the episode on which a stateful tool of the agent works, as a copy.
+
+        The rollout asks for it before each call of such a tool, from another thread. The result
+        depends on the state of the arena and on `calls` alone, so that episodes can branch. By
+        default ConfigError is raised.
+
+        Args:
+            agent: The agent that calls.
+            calls: Its calls before this one in the same move, also those that failed.
+        """
+        raise ConfigError(
+            f"{self.name}: this arena has no data for the tools of {agent}; give its role tools "
+            "that are not stateful, or write Arena.tool_state"
+        )
+
+    def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
+        """Return the move of an agent that called tools, or could have called some.
+
+        `advance`, records and replays are given this text. An arena whose tools change its state
+        adds the calls to the action, because a replay calls no tool. By default the result is
+        `action`.
+
+        Args:
+            agent: The agent that moves.
+            action: The action that the role found in the agent's last completion of the move.
+            calls: The agent's calls in this move, in order, also those that failed.
+        """
+        return action
 
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
         """Return a move's answer to the task, the same text for the same meaning; "" is no answer.

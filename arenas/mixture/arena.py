@@ -19,7 +19,7 @@ from arenas.games.tic_tac_toe import TicTacToe
 from selfplay.arena import Arena
 from selfplay.curriculum.mixture import routed, unrouted
 from selfplay.errors import nearest
-from selfplay.types import Action, Metric, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task, ToolCall
 
 
 class Mixture(Arena):
@@ -83,6 +83,14 @@ class Mixture(Arena):
     def view(self, agent: str) -> Observation:
         """Return the inner arena's observation."""
         return self.inner.view(self._inner(agent))
+
+    def tool_state(self, agent: str, calls: Sequence[ToolCall]) -> Any:
+        """Return the data of the inner arena for the tools of the agent."""
+        return self.inner.tool_state(self._inner(agent), calls)
+
+    def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
+        """Return the inner arena's move."""
+        return self.inner.with_calls(self._inner(agent), action, calls)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Play the stage in the inner arena, and copy its rewards, notes and metrics."""

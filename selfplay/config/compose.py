@@ -296,7 +296,7 @@ def validate(config: Mapping[str, Any]) -> None:
             raise ConfigError(f"{where}.{TARGET}: missing; set it to the class to build")
     for group, lowest in (("rollout", 1), ("learner", 0)):
         for name, value in config[group].items():
-            least = 0 if name == "overlap" else lowest
+            least = 0 if name in ("overlap", "max_waiting") else lowest
             if isinstance(value, int | float) and value < least:
                 raise ConfigError(
                     f"{group}.{name}: {value} does not fit: at least {least} is needed"

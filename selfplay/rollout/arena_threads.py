@@ -38,6 +38,10 @@ class ArenaThreads:
     ) -> None:
         self._pool.shutdown(cancel_futures=True)
 
+    def __len__(self) -> int:
+        """Return the number of games that advance or wait to go on."""
+        return len(self._games)
+
     def __contains__(self, game: EpisodeRunner) -> bool:
         return game in self._waiting
 

@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import TypeAlias
 
@@ -17,6 +18,7 @@ from selfplay.rng import derive
 from selfplay.role import BrokenRole
 from selfplay.rollout.agent_spec import AgentSpec, check_sampling_limits
 from selfplay.rollout.arena_threads import ArenaThreads
+from selfplay.rollout.asked import Answered, Asked, Calling, InFlight, waiting_episodes
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
 from selfplay.rollout.shared_prompts import sharing_prompts
 from selfplay.rollout.tool_loop import CALL_LIMIT, ToolLoop, spent
@@ -47,28 +49,6 @@ RolloutFn: TypeAlias = Callable[[Sequence[EpisodeSpec]], list[Episode]]
 """Function that plays specifications and returns their episodes in order: `Rollout.run`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Asked:
-    """A request in flight."""
-
-    game: EpisodeRunner
-    """The episode that waits for the completion."""
-    agent: str
-    """The agent that will make the move."""
-    seat: AgentSpec
-    """Role, policy and sampling limits of the agent."""
-    request: Request
-    """The request to the engine."""
-    messages: tuple[Message, ...]
-    """Messages that the request added to the agent's context."""
-    spoken: bool
-    """True if the action is a message that other agents read."""
-
-
-_InFlight: TypeAlias = dict[int, _Asked]
-"""Requests in flight by their id."""
-
-
 class Rollout:
     """Plays episode specifications to their end.
 
@@ -86,6 +66,7 @@ class Rollout:
         learning: Collection[str] | None = None,
         max_turns: int = 1000,
         max_live: int = 4096,
+        max_waiting: int = 4096,
         threads: int = 32,
         overlap: float = 0.25,
         tool_threads: int = 64,
@@ -99,7 +80,9 @@ class Rollout:
         renderers: Policy name to its renderer, for the agents in a `policy_map`.
         learning: Names of the policies that learn; None: all.
         max_turns: Number of turns after which an episode is truncated.
-        max_live: Maximum number of episodes in flight.
+        max_live: Maximum number of episodes that are sampled or advance at once.
+        max_waiting: Maximum number of episodes in memory beyond `max_live`, while all agents of
+            others wait for tools; 0: an episode that waits keeps its place.
         threads: Number of arenas that advance at once if `Arena.blocking`.
         overlap: Largest fraction of these arenas that advance while the engines sample, from 0 to
             1; 0: the engines wait for all of them.
@@ -110,19 +93,20 @@ class Rollout:
         self.arena, self.seats, self.engines = arena, dict(seats), engines
         self.renderers = {} if renderers is None else renderers
         self.learning = learning
-        self.max_turns, self.max_live, self.threads = max_turns, max_live, threads
+        self.max_turns, self.threads = max_turns, threads
+        self.max_live, self.max_waiting = max_live, max_waiting
         if not 0 <= overlap <= 1:
             raise ValueError(f"overlap: {overlap} does not fit: between 0 and 1 is needed")
         self.overlap, self.patience = overlap, patience
         self._requests = count()
-        self._tools: ToolLoop[tuple[_Asked, Turn]] = ToolLoop(threads=tool_threads)
+        self._tools: ToolLoop[Calling] = ToolLoop(threads=tool_threads)
         self._tool_uses: dict[tuple[int, int], ToolUse] = {}
         self._prompts: dict[tuple[str, bytes], NumberArray] = {}
 
     def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
         """Play all specifications and return their episodes in the same order."""
         episodes: dict[int, Episode] = {}
-        in_flight: _InFlight = {}
+        in_flight: InFlight = {}
         engines = list({id(engine): engine for engine in self.engines.values()}.values())
         for engine in engines:
             engine.forget()
@@ -132,13 +116,36 @@ class Rollout:
         self._tools.clear()
         with ArenaThreads(self.threads, overlap=self.overlap) as arenas:
             ready: list[EpisodeRunner] = []
+            answered: list[Answered] = []
             # Requests of failed episodes are completed too, so that no engine keeps any.
-            while len(episodes) < len(specs) or in_flight or self._tools:
-                while upcoming and len(places) < self.max_live:
+            while len(episodes) < len(specs) or in_flight or self._tools or answered:
+                full = not upcoming or len(places) >= self.max_live + self.max_waiting
+                stuck = full and not (in_flight or ready or answered or len(arenas))
+                answered += self._tools.finished(wait=TOOL_WAIT if stuck else 0.0)
+                # A fixed order, independent of the order in which the tools finished.
+                answered.sort(key=lambda each: places.get(each[0][0].game, -1))
+                calling = [*self._tools.asked(), *(each for each, _ in answered)]
+                waiting = waiting_episodes(places, in_flight, calling)
+                free = self.max_live - len(places) + len(waiting)
+                held: list[Answered] = []
+                for (asked, turn), calls in answered:
+                    game = asked.game
+                    if game in waiting:
+                        if free <= 0:
+                            held.append(((asked, turn), calls))
+                            continue
+                        waiting.remove(game)
+                        free -= 1
+                    self._ask_again(asked, replace(turn, tool_calls=calls, final=False), in_flight)
+                    if game in places and game not in arenas and self._complete(game, ready):
+                        ready.append(game)
+                answered = held
+                while upcoming and free > 0 and len(places) < self.max_live + self.max_waiting:
                     place, job = upcoming.popleft()
                     game = self._game(job)
                     places[game] = place
                     ready.append(game)
+                    free -= 1
                 # A fixed order, independent of the order in which the engines finished.
                 ready.sort(key=places.__getitem__)
                 arenas.begin(ready)
@@ -149,14 +156,6 @@ class Rollout:
                     if status is not None:
                         episodes[places.pop(game)] = sharing_prompts(game.episode(status))
                 ready = []
-                answered = self._tools.finished(wait=0.0 if in_flight else TOOL_WAIT)
-                # A fixed order, independent of the order in which the tools finished.
-                answered.sort(key=lambda each: places.get(each[0][0].game, -1))
-                for (asked, turn), calls in answered:
-                    self._ask_again(asked, replace(turn, tool_calls=calls, final=False), in_flight)
-                    game = asked.game
-                    if game in places and game not in arenas and self._complete(game, ready):
-                        ready.append(game)
                 if not in_flight:
                     continue
                 idle += 1
@@ -203,7 +202,7 @@ class Rollout:
         ]
         return EpisodeRunner(job, arena, prefix=prefix)
 
-    def _ask(self, game: EpisodeRunner, in_flight: _InFlight) -> None:
+    def _ask(self, game: EpisodeRunner, in_flight: InFlight) -> None:
         """Send the requests of all agents of the stage."""
         try:
             views = {agent: game.arena.view(agent) for agent in game.arena.stage}
@@ -236,7 +235,7 @@ class Rollout:
             except PromptTooLong as error:
                 game.run_out(error)
                 return
-            in_flight[request.id] = _Asked(
+            in_flight[request.id] = Asked(
                 game=game,
                 agent=agent,
                 seat=seat,
@@ -245,7 +244,7 @@ class Rollout:
                 spoken=agent in speakers,
             )
 
-    def _ask_again(self, asked: _Asked, turn: Turn, in_flight: _InFlight) -> None:
+    def _ask_again(self, asked: Asked, turn: Turn, in_flight: InFlight) -> None:
         """Send the request after the tool calls of a turn; without room for it the move ends."""
         game, agent, seat = asked.game, asked.agent, asked.seat
         if game.error or game.too_long:
@@ -354,7 +353,7 @@ class Rollout:
         made = NumberArray.of(prompt, "integers")
         return self._prompts.setdefault(made.data, made)
 
-    def _receive(self, completion: Completion, in_flight: _InFlight) -> EpisodeRunner:
+    def _receive(self, completion: Completion, in_flight: InFlight) -> EpisodeRunner:
         """Store a completion as its agent's turn until the stage is complete, or run its calls."""
         if completion.id not in in_flight:
             raise RuntimeError(f"an engine answered request {completion.id}, not in flight")
@@ -396,7 +395,10 @@ class Rollout:
         if use and calls and not spent(earlier):
             used = sum(len(each.tool_calls) for each in earlier)
             before = list(game.called(asked.agent))
-            self._tools.begin((asked, turn), use.toolbox, calls, used=used, earlier=before)
+            state = partial(game.arena.tool_state, asked.agent)
+            self._tools.begin(
+                (asked, turn), use.toolbox, calls, used=used, earlier=before, state=state
+            )
             return game
         try:
             action, info = (
@@ -405,6 +407,15 @@ class Rollout:
         except BrokenRole as error:
             game.fail(self._named(asked.agent, error))
             return game
+        if action is not None:
+            made = [call for each in earlier for call in each.tool_calls]
+            try:
+                action = game.arena.with_calls(asked.agent, action, made)
+            except SelfplayError:
+                raise
+            except Exception as error:  # as in EpisodeRunner.advance
+                game.fail(error)
+                return game
         game.moves[asked.agent] = replace(turn, action=action, info=info)
         return game
 

@@ -1,10 +1,10 @@
 """The tool calls of many agents: the calls of one completion run in order, those of different
 agents at the same time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from selfplay.tools.call_format import ParsedCall
 from selfplay.tools.runner import ToolRunner
@@ -40,6 +40,8 @@ class _Calls(Generic[Asked]):
     """Number of calls of the move before the next one."""
     earlier: list[ToolCall]
     """The agent's calls of the episode before the next one."""
+    state: Callable[[Sequence[ToolCall]], Any] | None
+    """Makes the data of the episode from the calls of the move before a stateful tool's."""
     answered: list[ToolCall] = field(default_factory=list)
 
 
@@ -50,16 +52,20 @@ class ToolLoop(Generic[Asked]):
         """`threads`: maximum number of calls that run at once."""
         self._runner: ToolRunner[_Calls[Asked], ToolCall] = ToolRunner(threads=threads)
         self._answered: list[_Calls[Asked]] = []
-        self._pending = 0
+        self._pending: dict[_Calls[Asked], None] = {}
 
     def __len__(self) -> int:
         """Return the number of completions whose calls are not all answered and collected."""
-        return self._pending
+        return len(self._pending)
+
+    def asked(self) -> list[Asked]:
+        """Return the `asked` of all completions whose calls are not all answered and collected."""
+        return [calls.asked for calls in self._pending]
 
     def clear(self) -> None:
         """Forget all calls, such as those of a rollout that ended with an error."""
         self._runner.clear()
-        self._answered, self._pending = [], 0
+        self._answered, self._pending = [], {}
 
     def begin(
         self,
@@ -69,6 +75,7 @@ class ToolLoop(Generic[Asked]):
         *,
         used: int,
         earlier: Sequence[ToolCall],
+        state: Callable[[Sequence[ToolCall]], Any] | None = None,
     ) -> None:
         """Start to answer the calls of a completion.
 
@@ -78,12 +85,20 @@ class ToolLoop(Generic[Asked]):
             calls: The parsed calls. Of those beyond the limit only the first is answered.
             used: Number of calls of the agent's move before these.
             earlier: The agent's calls of the episode before these.
+            state: Makes the data of the episode for a stateful tool, from the calls of the agent's
+                move before the tool's.
         """
         kept = list(calls[: max(0, toolbox.max_calls - used) + 1])
-        self._pending += 1
-        self._next(
-            _Calls(asked=asked, toolbox=toolbox, left=kept, used=used, earlier=list(earlier))
+        begun = _Calls(
+            asked=asked,
+            toolbox=toolbox,
+            left=kept,
+            used=used,
+            earlier=list(earlier),
+            state=state,
         )
+        self._pending[begun] = None
+        self._next(begun)
 
     def finished(self, *, wait: float) -> list[tuple[Asked, tuple[ToolCall, ...]]]:
         """Return the completions whose calls are all answered, with the answers.
@@ -95,7 +110,8 @@ class ToolLoop(Generic[Asked]):
             self._answer(calls, answer)
             self._next(calls)
         done, self._answered = self._answered, []
-        self._pending -= len(done)
+        for calls in done:
+            del self._pending[calls]
         return [(calls.asked, tuple(calls.answered)) for calls in done]
 
     def _next(self, calls: "_Calls[Asked]") -> None:
@@ -105,11 +121,13 @@ class ToolLoop(Generic[Asked]):
             refused = toolbox.refused(call, used=calls.used)
             if refused is None:
                 own = [each for each in calls.earlier if each.name == call.name]
+                of_move = calls.earlier[len(calls.earlier) - calls.used :]
+                state = partial(calls.state, of_move) if calls.state else None
                 self._runner.submit(
                     calls,
                     name=call.name,
                     seconds=toolbox.tools[call.name].seconds,
-                    work=partial(toolbox.run, call, own),
+                    work=partial(toolbox.run, call, own, state),
                     overdue=partial(toolbox.timed_out, call),
                     stuck=partial(toolbox.unavailable, call),
                 )

@@ -347,6 +347,7 @@ def _games(
         limits={
             "max_turns": rollout.max_turns,
             "max_live": rollout.max_live,
+            "max_waiting": rollout.max_waiting,
             "threads": rollout.threads,
             "overlap": rollout.overlap,
         },

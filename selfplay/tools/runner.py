@@ -4,7 +4,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Condition, Thread
+from threading import Condition, RLock, Thread
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -12,6 +12,8 @@ Result = TypeVar("Result")
 
 MOST_STUCK = 8
 """Number of calls of one tool that never returned from which on its calls are refused."""
+IDLE_SECONDS = 10.0
+"""Seconds without a call after which a thread ends."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -38,9 +40,11 @@ class _Job(Generic[Key, Result]):
 class ToolRunner(Generic[Key, Result]):
     """Runs calls in daemon threads, with a time limit for each.
 
-    A rollout has one. Python cannot end a thread, so a call that takes too long is answered
-    without its result, and its thread is left alone; another takes its place. A tool with several
-    such threads is not called again until one of them returns.
+    A rollout has one. Threads run one call after the other, because the start of a thread waits
+    until the new thread runs: some milliseconds on a busy machine, in which no engine samples.
+    Python cannot end a thread, so a call that takes too long is answered without its result, and
+    its thread is left alone; another takes its place. A tool with several such threads is not
+    called again until one of them returns.
     """
 
     threads: int = 64
@@ -49,7 +53,14 @@ class ToolRunner(Generic[Key, Result]):
     _running: "dict[_Job[Key, Result], None]" = field(default_factory=dict)
     _done: "deque[tuple[Key, Result | BaseException]]" = field(default_factory=deque)
     _stuck: "Counter[str]" = field(default_factory=Counter)
-    _changed: Condition = field(default_factory=Condition)
+    _started: "deque[_Job[Key, Result]]" = field(default_factory=deque)
+    """Calls that no thread has taken yet."""
+    _idle: int = 0
+    """Number of threads that wait for a call, or begin to."""
+
+    def __post_init__(self) -> None:
+        lock = RLock()
+        self._changed, self._work = Condition(lock), Condition(lock)
 
     def submit(
         self,
@@ -119,7 +130,12 @@ class ToolRunner(Generic[Key, Result]):
                 continue
             job.started = time.monotonic()
             self._running[job] = None
-            Thread(target=self._run, args=(job,), name=f"tool {job.name}", daemon=True).start()
+            self._started.append(job)
+            if len(self._started) > self._idle:
+                self._idle += 1
+                Thread(target=self._serve, name="tools", daemon=True).start()
+            else:
+                self._work.notify()
 
     def _give_up(self, now: float) -> None:
         """Answer the calls that took too long, and leave their threads alone."""
@@ -129,10 +145,24 @@ class ToolRunner(Generic[Key, Result]):
             self._stuck[job.name] += 1
             self._done.append((job.key, job.overdue()))
 
+    def _serve(self) -> None:
+        """Run calls until none comes for a while."""
+        while True:
+            with self._work:
+                while not self._started:
+                    if not self._work.wait(IDLE_SECONDS) and not self._started:
+                        self._idle -= 1
+                        return
+                self._idle -= 1
+                job = self._started.popleft()
+            self._run(job)
+            with self._work:
+                self._idle += 1
+
     def _run(self, job: "_Job[Key, Result]") -> None:
         result: Result | BaseException
         try:
-            result = job.work()
+            result = job.overdue() if job.left else job.work()
         except BaseException as error:  # raised again by `collect`, in the rollout's thread
             result = error
         with self._changed:

@@ -48,22 +48,33 @@ class Tool:
     """Time limit of a call, in seconds."""
     session: ClassVar[bool] = False
     """True if `call` takes `earlier`: the agent's calls before this one in the episode."""
+    stateful: ClassVar[bool] = False
+    """True if `call` takes `state`: the data of the episode that the arena gives to the agent (see
+    `Arena.tool_state`). It is the call's own copy, which `call` may change."""
 
     def call(self, **arguments: Any) -> str:
         """Return the text for the agent. Raises ToolError with the reason of a failure."""
         raise NotImplementedError(f"{type(self).__name__}.call")
 
-    def answer(self, arguments: Mapping[str, Any], earlier: Sequence[ToolCall] = ()) -> str:
+    def answer(
+        self,
+        arguments: Mapping[str, Any],
+        earlier: Sequence[ToolCall] = (),
+        state: Any = None,
+    ) -> str:
         """Check the arguments, call the tool and return the text for the agent.
 
         Args:
             arguments: Arguments by name, as the model wrote them.
             earlier: The agent's calls of this tool before this one in the episode.
+            state: Data of the episode, for a tool that is stateful.
 
         Raises ToolError for arguments that do not fit the schema, and whatever `call` raises.
         """
         checked = self.checked(arguments)
-        more = {"earlier": tuple(earlier)} if self.session else {}
+        more: dict[str, Any] = {"earlier": tuple(earlier)} if self.session else {}
+        if self.stateful:
+            more["state"] = state
         return str(self.call(**checked, **more))
 
     def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +119,8 @@ class Tool:
 
     @cached_property
     def _arguments(self) -> type[BaseModel]:
-        return arguments_model(self.call, title=self.name, without=("earlier",) * self.session)
+        own = ("earlier",) * self.session + ("state",) * self.stateful
+        return arguments_model(self.call, title=self.name, without=own)
 
 
 def arguments_model(function: Any, *, title: str, without: Sequence[str] = ()) -> type[BaseModel]:

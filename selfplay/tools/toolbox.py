@@ -1,7 +1,7 @@
 """The toolbox: the tools that a role declares, with the limits on their use."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from selfplay.errors import ConfigError, SelfplayError, nearest, one_line
@@ -91,17 +91,25 @@ class Toolbox:
             return self._failed(call, "unknown_tool", f"no tool of this name; {hint}")
         return None
 
-    def run(self, call: ParsedCall, earlier: Sequence[ToolCall] = ()) -> ToolCall:
+    def run(
+        self,
+        call: ParsedCall,
+        earlier: Sequence[ToolCall] = (),
+        state: Callable[[], Any] | None = None,
+    ) -> ToolCall:
         """Run the tool of a call and return its answer, also if the tool raises an error.
 
         Args:
             call: A call that is not refused.
             earlier: The agent's calls of this tool before this one in the episode.
+            state: Makes the data of the episode for a tool that is stateful.
 
         Raises SelfplayError only, for errors that the user must correct.
         """
         try:
-            result = self.tools[call.name].answer(call.arguments, earlier)
+            tool = self.tools[call.name]
+            given = state() if tool.stateful and state else None
+            result = tool.answer(call.arguments, earlier, given)
         except SelfplayError:
             raise
         except ToolError as error:

@@ -52,6 +52,7 @@ AUTHORS = {
         "rng",
         "sandbox",
         "curriculum",
+        "tools",
         "config.trust",
     },
 }

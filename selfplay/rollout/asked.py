@@ -1,0 +1,51 @@
+"""A request in flight, with all that the rollout must know when its completion comes."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from selfplay.rollout.agent_spec import AgentSpec
+from selfplay.rollout.episode_runner import EpisodeRunner
+from selfplay.types import Message, Request, ToolCall, Turn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A request in flight."""
+
+    game: EpisodeRunner
+    """The episode that waits for the completion."""
+    agent: str
+    """The agent that will make the move."""
+    seat: AgentSpec
+    """Role, policy and sampling limits of the agent."""
+    request: Request
+    """The request to the engine."""
+    messages: tuple[Message, ...]
+    """Messages that the request added to the agent's context."""
+    spoken: bool
+    """True if the action is a message that other agents read."""
+
+
+InFlight: TypeAlias = dict[int, Asked]
+"""Requests in flight by their id."""
+Calling: TypeAlias = tuple[Asked, Turn]
+"""A completion that calls tools: its request and its turn."""
+Answered: TypeAlias = tuple[Calling, tuple[ToolCall, ...]]
+"""A completion that calls tools, with all its answers."""
+
+
+def waiting_episodes(
+    live: Collection[EpisodeRunner], in_flight: InFlight, calling: Iterable[Calling]
+) -> set[EpisodeRunner]:
+    """Return the live episodes for which no engine computes anything, because they wait for tools.
+
+    Args:
+        live: Episodes that have begun and not ended.
+        in_flight: Requests in flight.
+        calling: Completions whose calls are not answered, or whose answers no engine has yet.
+    """
+    found = {asked.game for asked, _ in calling}
+    if found:
+        found = found.intersection(live) - {asked.game for asked in in_flight.values()}
+    return found
