@@ -40,6 +40,7 @@ GROUPS = {
     "engine": "The sampler of completions; see [clusters](clusters.md).",
     "runtime": "One process, or workers of a Ray cluster; see [clusters](clusters.md).",
     "cluster": "Devices for `selfplay plan`; see [planning a run](plan.md).",
+    "recipe": "Engine, runtime and memory for a number of GPUs; see [clusters](clusters.md).",
     "experiment": "A complete choice; `tiny/` was run on a laptop, `paper/` has a paper's size.",
 }
 """The config groups in the order of the page, each with one line."""

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from selfplay.errors import ConfigError
 from selfplay.models.population import Population
 from selfplay.plan import recorded_workload as records
 from selfplay.plan import workload as workloads
-from selfplay.plan.cluster import ClusterSpec, load_cluster
+from selfplay.plan.cluster import ClusterSpec, load_cluster, this_machine
+from selfplay.plan.layout import DERIVED, PLACEMENT, Processes, derive
 from selfplay.plan.memory import Member
 from selfplay.plan.model_shape import ModelShape, of_config, read_outline
 from selfplay.plan.prediction import Prediction
 from selfplay.plan.report import as_json, as_text
+from selfplay.runtime.local import Local
+from selfplay.runtime.ray import RayRuntime
 
 FITS, DOES_NOT_FIT = 0, 3
 
@@ -56,6 +60,8 @@ def run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
         print(json.dumps(as_json(prediction, simulated, measured), indent=2))
     else:
         print(as_text(prediction, simulated, measured))
+        if simulated and prediction.own_layout and prediction.cluster.lag:
+            print("  simulated with batches that overlap; those of the runtime do not")
     return FITS if prediction.memory.fits else DOES_NOT_FIT
 
 
@@ -69,38 +75,79 @@ def plan(
     """Return the prediction for a config.
 
     Args:
-        own: `cluster=NAME`, `cluster.KEY=value` and `workload.KEY=value`.
+        own: `cluster=NAME`, `cluster.KEY=value` and `workload.KEY=value`; without a cluster, the
+            plan is for this machine.
         overrides: Overrides of the training config, as for `selfplay train`.
         folder: Folder of a run whose config and recorded lengths are used.
         search: More folders of config groups.
     """
-    names = [o.partition("=")[2] for o in own if o.startswith("cluster=")]
-    if len(names) != 1:
-        raise ConfigError("plan needs one cluster=NAME, such as cluster=gpus_8 or cluster=local")
-    keys = [o.removeprefix("cluster.") for o in own if o.startswith("cluster.")]
-    cluster, _ = load_cluster(names[0], keys)
-    given = [o.removeprefix("workload.") for o in own if o.startswith("workload.")]
+    cluster, given, notes = _hardware(own)
+    asked_of = [o.removeprefix("workload.") for o in own if o.startswith("workload.")]
     if folder is None:
-        # `experiment=` is no group of the primary config, so Hydra needs a plus.
-        named = [f"+{o}" if o.startswith("experiment=") else o for o in overrides]
-        config = compose.load(named, search=search)
-        assumed = workloads.assumptions(given)
+        # These are no groups of the primary config, so Hydra needs a plus.
+        groups = tuple(f"{group}=" for group in compose.GROUPS_WITH_PLUS)
+        with_plus = [f"+{o}" if o.startswith(groups) else o for o in overrides]
+        config = compose.load(with_plus, search=search)
+        assumed = workloads.assumptions(asked_of)
         compose.refuse_unchosen(config)
         asked = workloads.of_config(config, assumed)
     else:
-        if given:
-            raise ConfigError(f"workload.{given[0]}: --run takes it from the run; drop one")
+        if asked_of:
+            raise ConfigError(f"workload.{asked_of[0]}: --run takes it from the run; drop one")
         from selfplay.run.directory import Run
 
         Run.open(folder)
         config = compose.load(list(overrides), name="config", folder=folder, search=search)
         asked = records.of_run(config, folder)
     models = members(config)
+    own_layout = not any(key in given for key in PLACEMENT)
+    if own_layout:
+        processes = _processes(config, cluster)
+        cluster, more = derive(cluster, config, models, processes, given=given)
+        notes += more
+    else:
+        named = ", ".join(f"cluster.{key}" for key in (*PLACEMENT, *DERIVED) if key in given)
+        notes.append(f"an ideal layout, which the config does not run: {named} are set by hand")
+    found = asked.of(models)
     return Prediction(
-        workload=asked.of(models),
+        workload=replace(found, notes=[*notes, *found.notes]),
         members=models,
         cluster=cluster,
         micro_batch=float(config["learner"].get("max_tokens", 16384)),
+        own_layout=own_layout,
+    )
+
+
+def _hardware(own: Sequence[str]) -> tuple[ClusterSpec, dict[str, Any], list[str]]:
+    """Return the cluster, its keys that are set by hand, and notes; by default this machine."""
+    names = [o.partition("=")[2] for o in own if o.startswith("cluster=")]
+    keys = [o.removeprefix("cluster.") for o in own if o.startswith("cluster.")]
+    if not names and not keys:
+        found, note = this_machine()
+        return found, {}, [note]
+    if len(names) != 1:
+        raise ConfigError("plan needs one cluster=NAME, such as cluster=gpus_8 or cluster=local")
+    cluster, plain = load_cluster(names[0], keys)
+    return cluster, {key: plain[key] for key in (*PLACEMENT, *DERIVED) if key in plain}, []
+
+
+def _processes(config: Mapping[str, Any], cluster: ClusterSpec) -> Processes:
+    """Return the processes that a config's runtime starts on a cluster."""
+    runtime = build(config["runtime"], where="runtime")
+    if isinstance(runtime, Local):
+        return Processes()
+    if not isinstance(runtime, RayRuntime):
+        kind = type(runtime).__name__
+        raise ConfigError(f"runtime: a plan covers runtime=local and runtime=ray, not {kind}")
+    available = cluster.devices if cluster.device.kind == "cuda" else 0
+    placement = runtime.placement(available)
+    return Processes(
+        workers=placement.workers,
+        learners=placement.learners,
+        worker_gpus=placement.worker_gpus,
+        learner_gpus=placement.learner_gpus,
+        max_staleness=runtime.max_staleness,
+        short_weights=runtime.worker_dtype(placement) is not None,
     )
 
 
@@ -119,6 +166,7 @@ def members(config: Mapping[str, Any]) -> dict[str, Member]:
             learns=bool(node.get("learn", True)),
             rank=int((node.get("lora") or {}).get("rank", 0)),
             reference=bool(config["objective"].get("kl")),
+            frozen_bytes=2 if node.get("dtype", "float32") in ("bfloat16", "float16") else 4,
         )
     return found
 

@@ -72,7 +72,7 @@ RUN = "config"
 """Name of the primary config of a run folder, in which all values are resolved."""
 BASE = "base"
 """Name of the primary config that experiments and overrides change."""
-GROUPS_WITH_PLUS = ("experiment",)
+GROUPS_WITH_PLUS = ("experiment", "recipe")
 """Groups without a choice in the primary config, for which Hydra needs a plus."""
 NESTED = ("experiment",)
 """Groups whose configs are in subfolders, such as experiment/tiny/kuhn.yaml."""

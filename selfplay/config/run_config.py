@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
+from typing import Literal
 
 from selfplay.config.threads import default_count
 from selfplay.errors import ConfigError
@@ -37,8 +38,9 @@ class RunSettings:
     """Steps between records of all episodes; 0 records only failed ones."""
     threads: int = 0
     """Number of torch threads; 0: one per core that this process may use, or OMP_NUM_THREADS."""
-    deterministic: bool = True
-    """True to use only kernels with reproducible results."""
+    deterministic: bool | Literal["auto"] = "auto"
+    """True to use only kernels with reproducible results, which are slower on a GPU; auto: if torch
+    sees no GPU."""
     max_failed_fraction: float = 0.1
     """Fraction of failed episodes at which the run stops."""
     minimum: Mapping[str, float] = field(default_factory=dict)
@@ -123,11 +125,14 @@ def set_up_torch(settings: RunSettings, seed: int) -> None:
     # The run's own progress lines replace the bars for every file.
     transformers_logging.disable_progress_bar()
     torch.manual_seed(seed)
-    if settings.deterministic:
+    deterministic = settings.deterministic
+    if deterministic == "auto":
+        deterministic = not torch.cuda.is_available()
+    if deterministic:
         # Without this variable, deterministic kernels refuse matrix products on a GPU. It is read
         # when the first kernel runs.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(settings.deterministic, warn_only=False)
+    torch.use_deterministic_algorithms(deterministic, warn_only=False)
     # By default, torch then fills every new tensor with NaN, a fifth of the time of an update. No
     # code here reads memory that nothing wrote.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

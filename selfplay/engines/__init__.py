@@ -28,6 +28,8 @@ class Engine:
     """True if the engine supports `in_flight_updates`."""
     in_flight_updates: bool = False
     """True if completions in flight continue with new weights; else `publish` refuses them."""
+    has_own_gpu: bool = False
+    """True if no learner computes on the GPU of this engine. The runtime sets it."""
 
     def add(self, request: Request) -> None:
         """Queue a request."""

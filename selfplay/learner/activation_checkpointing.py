@@ -8,7 +8,7 @@ with a stem need.
 
 from copy import copy
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -23,18 +23,33 @@ def blocks(model: PreTrainedModel) -> list[torch.nn.Module]:
     return [module for module in model.modules() if type(module).__name__ in named]
 
 
+Checkpointing: TypeAlias = bool | Literal["auto"]
+"""Value of `learner.activation_checkpointing`; auto: true on a GPU, if the model supports it."""
+
+
+def recomputes(setting: Checkpointing, model: PreTrainedModel, device: str) -> bool:
+    """Return True if a model's blocks are recomputed in passes on a kind of device."""
+    if setting == "auto":
+        return device == "cuda" and _can_recompute(model)
+    return setting
+
+
 def recompute(model: PreTrainedModel) -> None:
     """Recompute the blocks of a model in backward passes. Raises ConfigError if the model
     cannot."""
-    found = blocks(model)
-    if not found or not getattr(model, "supports_gradient_checkpointing", False):
+    if not _can_recompute(model):
         raise ConfigError(
             f"learner.activation_checkpointing: {type(model).__name__} does not say which blocks "
             "could be computed again; set it to false"
         )
-    for block in found:
+    for block in blocks(model):
         kind: Any = type(block)
         block.__class__ = _recomputed(kind)
+
+
+def _can_recompute(model: PreTrainedModel) -> bool:
+    supported = getattr(model, "supports_gradient_checkpointing", False)
+    return bool(supported and blocks(model))
 
 
 @lru_cache

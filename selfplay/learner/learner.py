@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError, DivergedError
-from selfplay.learner.activation_checkpointing import recompute
+from selfplay.learner.activation_checkpointing import Checkpointing, recompute, recomputes
 from selfplay.learner.base_learner import BaseLearner
 from selfplay.learner.batch import Batch, cut, nothing, pad
 from selfplay.learner.logprobs import Scorer
@@ -68,9 +68,10 @@ class Learner(BaseLearner):
         precision: Precision = "auto",
         packing: Packing = "auto",
         attention: Kernel | None = None,
-        activation_checkpointing: bool = False,
+        activation_checkpointing: Checkpointing = "auto",
         max_skipped: int = 5,
         seed: int = 0,
+        device: str | None = None,
     ) -> None:
         """Args:
         model: Model that is trained in place.
@@ -94,10 +95,11 @@ class Learner(BaseLearner):
         attention: Attention kernel while learning: sdpa, eager, flex_attention or
             flash_attention_2; None for the one that the model was loaded with.
         activation_checkpointing: True recomputes blocks in the backward pass, which saves the
-            memory of their inner activations.
+            memory of their inner activations; auto: on a GPU, if the model supports it.
         max_skipped: Maximum number of optimizer steps in a row that are skipped because their loss
             or gradient is not finite; one more ends the run. 0: the first one ends it.
         seed: Seed of the split into mini-batches.
+        device: Kind of the device on which passes will compute; None: that of the model.
         """
         if objective.reads_reference and reference is None:
             raise ConfigError("objective: it needs a reference policy")
@@ -117,7 +119,8 @@ class Learner(BaseLearner):
         self.final_lr, self.clip_norm = final_lr, clip_norm
         self.mini_batches, self.max_tokens, self.seed = mini_batches, max_tokens, seed
         self.max_skipped, self.steps, self.skipped = max_skipped, 0, 0
-        self.bfloat16 = in_bfloat16(precision, model)
+        device = device or model.device.type
+        self.bfloat16 = in_bfloat16(precision, device)
         """True if forward and backward passes compute in bfloat16."""
         scorer = Scorer(model, bfloat16=self.bfloat16)
         self.scorer: Scoring = scorer
@@ -134,7 +137,9 @@ class Learner(BaseLearner):
         self.longest = self.packer.longest
         self.notes = tuple(filter(None, (self.packer.note, scorer.note)))
         """Notes for the user about how this model is computed."""
-        if activation_checkpointing:
+        self.recomputes = recomputes(activation_checkpointing, model, device)
+        """True if backward passes compute the blocks again."""
+        if self.recomputes:
             recompute(model)
         self.peers: ProcessGroup = SingleProcess()
         self.adam: Any = {"lr": lr, "betas": (betas[0], betas[1]), "weight_decay": weight_decay}

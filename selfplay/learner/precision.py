@@ -13,13 +13,16 @@ Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
 """Value of `learner.precision`; auto: bfloat16 on a GPU, float32 elsewhere."""
 
 
-def in_bfloat16(precision: Precision, model: PreTrainedModel) -> bool:
-    """Return True if a model's passes compute in bfloat16. Raises ConfigError for another name."""
+def in_bfloat16(precision: Precision, device: str) -> bool:
+    """Return True if passes on a kind of device compute in bfloat16.
+
+    Raises ConfigError for an unknown precision.
+    """
     if precision not in get_args(Precision):
         hint = nearest(str(precision), get_args(Precision))
         raise ConfigError(f"learner.precision: unknown precision {precision!r}; {hint}")
     if precision == "auto":
-        return model.device.type == "cuda"
+        return device == "cuda"
     return precision == "bfloat16"
 
 

@@ -31,7 +31,7 @@ from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
-from selfplay.plan.cluster import GB, ClusterSpec, Device, Rates
+from selfplay.plan.cluster import GB, HARDWARE, ClusterSpec, Device, Rates
 from selfplay.plan.model_shape import ModelShape, of_config
 from selfplay.plan.step_time import shared
 from selfplay.role import Role
@@ -239,27 +239,22 @@ def measure(report: Callable[[str], None] = print) -> ClusterSpec:
         tflops=peak / 1e12,
         link=bandwidth / GB,
         rates=rates,
+        kind="cpu",
         basis="calibrated",
     )
     return ClusterSpec(
         device=device,
         node=1,
         host=round(memory, 1),
-        precision="float32",
-        same_weights=True,
-        checkpointing=False,
-        logits=0,
-        sequences=1024,
         reserved=1.0,
         engine_reserved=0.5,
-        pause=0.0,
         overhead=1.0,
     )
 
 
 def to_yaml(cluster: ClusterSpec) -> str:
     """Return a cluster as the text of a file for `cluster=FILE`."""
-    plain = asdict(cluster)
+    plain = {key: value for key, value in asdict(cluster).items() if key in HARDWARE}
     plain["device"]["rates"] = {TARGET: _target(Rates), **plain["device"]["rates"]}
     plain["device"] = {TARGET: _target(Device), **plain["device"]}
     text = yaml.safe_dump(_lists({TARGET: _target(ClusterSpec), **plain}), sort_keys=False)

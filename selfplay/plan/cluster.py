@@ -1,7 +1,9 @@
 """The hardware of a plan: devices, the links between them, and the layout of the work."""
 
+import os
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -11,6 +13,26 @@ from selfplay.config.instantiate import TARGET, build
 from selfplay.errors import ConfigError, nearest
 
 GB = 1e9
+HARDWARE = (
+    *("device", "devices", "node", "network", "host", "pcie"),
+    *("usable", "reserved", "engine_reserved", "overhead"),
+)
+"""Keys of a cluster that no config of a run determines."""
+GPU_NAMES = {
+    r"GB200": "gb200",
+    r"B200": "b200",
+    r"H200": "h200",
+    r"H100.*PCIe": "h100_pcie",
+    r"H100": "h100_sxm",
+    r"H20\b": "h20",
+    r"A100.*80": "a100_80",
+    r"A100": "a100_40",
+    r"L40S": "l40s",
+    r"MI300X": "mi300x",
+    r"RTX 4090": "rtx4090",
+    r"RTX 5090": "rtx5090",
+}
+"""Pattern of a GPU's name, as torch reports it, to the name of its data sheet."""
 
 Case: TypeAlias = Literal[0, 1, 2]
 """Index of a value in a range: slow, likely, fast."""
@@ -90,6 +112,8 @@ class Device:
     """Peak of dense operations in the compute dtype, in 1e12 per second."""
     link: float
     """Bandwidth of collectives per device within a node, in GB/s."""
+    kind: Literal["cuda", "cpu"] = "cuda"
+    """Kind of the device, as torch names it."""
     rates: Rates = field(default_factory=Rates)
     """Utilisation and fixed costs."""
     basis: Literal["datasheet", "calibrated"] = "datasheet"
@@ -136,6 +160,18 @@ class ClusterSpec:
     """True if the learner's state is in main memory during generation."""
     sequences: int = 256
     """Largest number of sequences that a copy of the engine decodes at once."""
+    engine_bytes: int = 0
+    """Bytes per number in the engine; 0: 2 or 4, as `precision`."""
+    engine_share: float = 0.0
+    """Fraction of a device's memory for the engine's weights and cache; 0: all that is left."""
+    copies: bool = False
+    """True if a device with an engine also holds each policy's model, from which it is loaded."""
+    in_turns: bool = False
+    """True if policies of one shape take turns in the memory of one engine."""
+    stays: bool = False
+    """True if the engine keeps its memory while the learner on the same device works."""
+    longest: int = 0
+    """Tokens of the longest sequence that the engine must be able to hold; 0: as the workload."""
     usable: float = 0.92
     """Fraction of the memory that a plan may use."""
     reserved: float = 3.0
@@ -148,6 +184,8 @@ class ClusterSpec:
     """Seconds that a weight update stops the engine."""
     lag: int = 0
     """Largest staleness of a sample, in weight versions; 0: learning waits for all samples."""
+    continuous: bool = True
+    """True if engines begin the next batch before the longest completions of this one end."""
     overhead: float = 1.25
     """Factor on a synchronous step, for data movement, imbalance and logging."""
 
@@ -188,8 +226,13 @@ class ClusterSpec:
 
     @property
     def width(self) -> int:
-        """Bytes per number in passes and in the engine."""
+        """Bytes per number in passes."""
         return 2 if self.precision == "mixed" else 4
+
+    @property
+    def engine_width(self) -> int:
+        """Bytes per number in the engine."""
+        return self.engine_bytes or self.width
 
     @property
     def operations(self) -> float:
@@ -210,6 +253,36 @@ class ClusterSpec:
 def folder() -> Path:
     """Return the folder of the presets."""
     return compose.config_folder() / "cluster"
+
+
+def this_machine() -> tuple[ClusterSpec, str]:
+    """Return the GPUs of this machine, or its CPU with the speed of `cluster=local`, and a note.
+
+    Raises ConfigError for a GPU without a data sheet here.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    if not count:
+        cluster, _ = load_cluster("local", [])
+        memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB, 1)
+        device = replace(cluster.device, name="this machine's CPU", memory=memory)
+        return replace(cluster, device=device, host=memory), (
+            "no cluster is named: this machine, with the speed of the CPU of cluster=local; to "
+            "measure it: selfplay plan --measure mine.yaml"
+        )
+    name = torch.cuda.get_device_name()
+    known = next((sheet for pattern, sheet in GPU_NAMES.items() if re.search(pattern, name)), None)
+    if known is None:
+        raise ConfigError(
+            f"no cluster is named, and there is no data sheet of {name!r}; name the nearest, such "
+            "as cluster=gpus_1 cluster.device=h100_sxm"
+        )
+    cluster, _ = load_cluster("gpus_1", [f"device={known}"])
+    memory = torch.cuda.get_device_properties(0).total_memory / GB
+    device = replace(cluster.device, memory=memory)
+    made = replace(cluster, device=device, devices=count, node=count)
+    return made, f"no cluster is named: this machine, {count} x {name}"
 
 
 def load_cluster(name: str, overrides: Sequence[str]) -> tuple[ClusterSpec, dict[str, Any]]:

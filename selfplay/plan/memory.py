@@ -14,6 +14,7 @@ COMPONENTS = (
     "unsharded",
     "activations",
     "logits",
+    "engine",
 )
 """Components of a learner's memory."""
 
@@ -30,6 +31,8 @@ class Member:
     """Rank of the LoRA adapter; 0: all weights learn."""
     reference: bool = False
     """True if a frozen copy of the initial weights is needed."""
+    frozen_bytes: int = 0
+    """Bytes per number of frozen weights, such as an adapter's base; 0: as the cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,8 @@ def learning(
 
     Training of all weights in mixed precision needs float32 master weights, gradients and two
     AdamW moments: 4 + 4 + 8 bytes per parameter over N (1910.02054). During a pass, two layers and
-    the embeddings are also there in 16 bits, or all layers if N is 1. An adapter of A parameters
+    the embeddings are also there in 16 bits, with the gradients of a layer and of the head, or all
+    layers if N is 1. An adapter of A parameters
     needs 16 A / N, and its frozen base of P parameters 2 P / N. Activations are 2 h L per token
     with checkpointing, plus those of one layer. Policies do their passes one after another, so of
     the memory that only passes need, the largest policy's counts.
@@ -93,7 +97,7 @@ def learning(
         if member.rank:
             size = outline.adapter(member.rank)
             if outline not in bases:  # one copy in memory for all its adapters
-                found["weights"] += width * outline.parameters / shards
+                found["weights"] += (member.frozen_bytes or width) * outline.parameters / shards
             bases.add(outline)
         if not member.learns:
             continue
@@ -105,32 +109,59 @@ def learning(
         tokens = min(completions or micro_batch, micro_batch)
         passing = {
             "unsharded": _unsharded(member, cluster),
-            "activations": micro_batch * _activations(outline, cluster),
+            "activations": micro_batch * _activations(member, cluster),
             "logits": min(cluster.logits or tokens, tokens) * outline.vocabulary * 12,
         }
         for name, value in passing.items():
             found[name] = max(found[name], value)
+    if cluster.stays:
+        found["engine"] = cluster.engine_share * cluster.device.memory * GB
     return {**found, "reserved": cluster.reserved * GB}
 
 
 def _unsharded(member: Member, cluster: ClusterSpec) -> float:
-    """Return the bytes of unsharded weights during a pass: two layers, the gradients of one layer,
-    and the embeddings."""
+    """Return the bytes of unsharded weights and gradients during a pass.
+
+    One process has copies of its layers in 16 bits, of all of them without checkpointing, and two
+    float32 gradients of the head, which is used in pieces. With shards, two layers and the
+    embeddings are gathered. If all weights learn, there are also the gradients
+    of one layer, in the type of the passes and once more in float32 for their sum over the ranks,
+    and those of the head.
+    """
     outline, width = member.outline, cluster.width
     if cluster.sharded == 1:
-        copied = cluster.precision == "mixed" and not member.rank
-        return width * outline.parameters if copied else 0.0
-    layers = 2 if member.rank else 3
+        if cluster.precision != "mixed" or member.rank:
+            return 0.0
+        layers = 1 if cluster.checkpointing else outline.layers
+        return float(width * layers * outline.layer_parameters + 8 * outline.embedding)
     ends = outline.embedding * (1 if outline.tied else 2)
-    return layers * width * outline.layer_parameters + width * ends
+    gathered = width * (2 * outline.layer_parameters + ends)
+    if member.rank:
+        return gathered
+    return gathered + (width + 4) * outline.layer_parameters + width * outline.embedding
 
 
-def _activations(outline: ModelShape, cluster: ClusterSpec) -> float:
-    """Return the bytes per token that are stored until the backward pass."""
-    kept = outline.activations(bytes_per_value=cluster.width)
+def _activations(member: Member, cluster: ClusterSpec) -> float:
+    """Return the bytes per token that are stored until the backward pass.
+
+    The layers of an adapter that is not sharded have float32 weights: their inputs are converted to
+    float32 and back, and each layer stores its own, so that the input of queries, keys and values
+    is stored three times, and that of gate and up twice. So do all weights that are not sharded,
+    with a residual stream in float32.
+    """
+    outline, width = member.outline, cluster.width
+    kept, converted = outline.activations(bytes_per_value=width), 0
+    stream = width * outline.hidden
+    if cluster.sharded == 1 and cluster.precision == "mixed":
+        kept += width * 3 * outline.hidden
+        if member.rank:
+            converted = (4 + width) * outline.intermediate
+        else:
+            stream = 4 * outline.hidden
+            kept += stream
     if cluster.checkpointing:
-        return cluster.width * outline.hidden * outline.layers + kept
-    return kept * outline.layers
+        return stream * outline.layers + kept + converted
+    return kept * outline.layers + converted
 
 
 def plan_memory(
@@ -154,12 +185,25 @@ def plan_memory(
     learned = learning(members, cluster, micro_batch=micro_batch, completions=completions)
     state = sum(learned[name] for name in ("weights", "gradients", "optimizer", "reference"))
     together = not cluster.rollout
+    copies = engine_weights = served(members, cluster)
+    if cluster.same_weights and together:
+        engine_weights = served({n: m for n, m in members.items() if not m.learns}, cluster)
+    elif cluster.in_turns:
+        shapes = {(member.outline, bool(member.rank)): member for member in members.values()}
+        adapters = {name: member for name, member in members.items() if member.rank}
+        whole = {str(shape): member for shape, member in shapes.items() if not member.rank}
+        engine_weights = served({**adapters, **whole}, cluster)
     generating = {
-        "engine weights": 0.0 if cluster.same_weights and together else _served(members, cluster),
+        "engine weights": engine_weights,
+        "copies": copies if cluster.copies else 0.0,
         "engine reserved": cluster.engine_reserved * GB,
         "learner's state": state if together and not cluster.asleep else 0.0,
     }
     left = limit - sum(generating.values())
+    if cluster.engine_share:
+        share = cluster.engine_share * cluster.device.memory * GB
+        left = min(left, share - engine_weights - cluster.engine_reserved * GB)
+    longest = max(longest, cluster.longest)
     per_token = max(_cache(member.outline, cluster) for member in members.values())
     complaints = []
     if sum(learned.values()) > limit:
@@ -170,8 +214,8 @@ def plan_memory(
         )
     if left < longest * per_token:
         complaints.append(
-            f"generating leaves {left / GB:.1f} GB per device for the cache, and one sequence of "
-            f"{longest:.0f} tokens takes {longest * per_token / GB:.1f} GB"
+            f"generating leaves {max(left, 0.0) / GB:.1f} GB per device for the cache, and one "
+            f"sequence of {longest:.0f} tokens takes {longest * per_token / GB:.1f} GB"
         )
     on_host = float(8 * sum(_size(m) for m in members.values() if m.learns)) * cluster.offload
     on_host = on_host / cluster.sharded + (state if cluster.asleep and together else 0.0)
@@ -195,7 +239,7 @@ def _size(member: Member) -> int:
     return member.outline.adapter(member.rank) if member.rank else member.outline.parameters
 
 
-def _served(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
+def served(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
     """Return the engines' bytes of weights per device: each base once, and all adapters."""
     bases: set[ModelShape] = set()
     whole = 0
@@ -205,10 +249,10 @@ def _served(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
             whole += member.outline.adapter(member.rank)
         else:
             whole += member.outline.parameters
-    return cluster.width * (whole + sum(base.parameters for base in bases)) / cluster.tensor
+    return cluster.engine_width * (whole + sum(base.parameters for base in bases)) / cluster.tensor
 
 
 def _cache(outline: ModelShape, cluster: ClusterSpec) -> float:
     """Return the cache's bytes per token and device. Tensor parallelism over more devices than
     key-value heads repeats heads."""
-    return outline.cache(cluster.width) / min(cluster.tensor, outline.kv_heads)
+    return outline.cache(cluster.engine_width) / min(cluster.tensor, outline.kv_heads)

@@ -35,19 +35,26 @@ class Prediction:
     cluster: ClusterSpec
     """Devices and layout."""
     micro_batch: float
-    """Tokens of one forward pass of the learner."""
+    """Largest number of tokens of one forward pass of the learner."""
+    own_layout: bool = False
+    """True for the layout of the config's own runtime; False for an ideal one."""
 
     @cached_property
     def memory(self) -> MemoryPlan:
         """Memory per device, in bytes."""
-        tokens = max(self.workload.tokens, 1.0)
-        share = self.workload.generated / tokens
+        longest = max(flow.prompt + flow.completion.cap for flow in self.workload.flows)
+        lessons = self.workload.lessons.values()
+        learned = sum(each.distinct for each in lessons) or self.workload.tokens
+        read = sum(each.completions for each in lessons) or self.workload.generated
+        # A pass is not larger than the part of a device in the largest update.
+        part = max((each.distinct / each.updates for each in lessons), default=self.micro_batch)
+        tokens = min(self.micro_batch, max(part / self.cluster.learners, longest))
         return plan_memory(
             self.members,
             self.cluster,
-            micro_batch=self.micro_batch,
-            completions=max(1.0, share * self.micro_batch),
-            longest=max(flow.prompt + flow.completion.cap for flow in self.workload.flows),
+            micro_batch=tokens,
+            completions=max(1.0, min(read / max(learned, 1.0), 1.0) * tokens),
+            longest=longest,
         )
 
     def generation(self, case: Case = LIKELY) -> GenerationTime:
@@ -84,14 +91,15 @@ class Prediction:
         """Return the seconds of a step.
 
         A synchronous step is the sum of its phases times `overhead`. An asynchronous step is the
-        slower of two parallel sides: learning with its weight update, and the engines at their
-        steady rate, without a tail.
+        slower of two parallel sides: learning with its weight update, and generation: a batch with
+        its tail, or without one if batches follow each other continuously.
         """
         parts = self.seconds(case)
         if not self.cluster.lag:
             return sum(parts.values()) * self.cluster.overhead
         learned = sum(value for name, value in parts.items() if name not in GENERATING)
-        return max(learned, self.flowing(case))
+        batch = sum(parts[name] for name in GENERATING)
+        return max(learned, self.flowing(case) if self.cluster.continuous else batch)
 
     def flowing(self, case: Case = LIKELY) -> float:
         """Return the seconds to generate a step's completions if the engines are never idle."""
@@ -148,7 +156,7 @@ class Prediction:
     def advice(self, most: int = 3) -> list[tuple[str, "Prediction"]]:
         """Return the changes that help most, as (description, prediction with the change)."""
         found = []
-        for line, change in CHANGES.items():
+        for line, change in (OWN_CHANGES if self.own_layout else CHANGES).items():
             try:
                 other = change(self)
             except ValueError:  # this cluster does not allow the layout
@@ -197,6 +205,40 @@ def _apart(before: Prediction) -> Prediction | None:
     return best
 
 
+def _smaller_passes(before: Prediction) -> Prediction | None:
+    longest = max(flow.prompt + flow.completion.cap for flow in before.workload.flows)
+    half = before.micro_batch / 2
+    return replace(before, micro_batch=half) if half >= longest else None
+
+
+def _asleep(before: Prediction) -> Prediction | None:
+    cluster = before.cluster
+    return replace(before, cluster=replace(cluster, stays=False)) if cluster.stays else None
+
+
+def _ahead(before: Prediction) -> Prediction | None:
+    cluster = before.cluster
+    if cluster.lag or not cluster.rollout:
+        return None
+    return replace(before, cluster=replace(cluster, lag=1))
+
+
+def _moved(workers: int) -> Callable[[Prediction], Prediction | None]:
+    def change(before: Prediction) -> Prediction | None:
+        cluster = before.cluster
+        if not cluster.rollout or not 0 < cluster.rollout + workers < cluster.devices:
+            return None
+        return replace(before, cluster=replace(cluster, rollout=cluster.rollout + workers))
+
+    return change
+
+
+def _more_actors(before: Prediction) -> Prediction | None:
+    if not before.cluster.rollout or before.cluster.device.kind == "cpu":
+        return None
+    return _doubled(before)
+
+
 def _doubled(before: Prediction) -> Prediction:
     cluster = before.cluster
     made = replace(cluster, devices=2 * cluster.devices, rollout=2 * cluster.rollout)
@@ -218,5 +260,21 @@ CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
     "twice the devices (cluster.devices)": _doubled,
 }
 """Description of a change to its function on a prediction; None if it changes nothing."""
+
+OWN_CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
+    "no reference and no correction (objective.kl=0)": _without_passes,
+    "no activation checkpointing (learner.activation_checkpointing=false)": _on(
+        checkpointing=False
+    ),
+    "activation checkpointing (learner.activation_checkpointing=true)": _on(checkpointing=True),
+    "half as many tokens in a pass (learner.max_tokens)": _smaller_passes,
+    "the engine sleeps while the learner works (engine.sleep=true)": _asleep,
+    "one step sampled ahead (runtime.max_staleness=1)": _ahead,
+    "one rank more and one worker fewer (runtime.learners, runtime.workers)": _moved(-1),
+    "one worker more and one rank fewer (runtime.workers, runtime.learners)": _moved(1),
+    "adapters instead of all weights (population=adapters policy.lora.rank=32)": _adapters,
+    "twice the workers and ranks (runtime.workers, runtime.learners)": _more_actors,
+}
+"""The same for the layout of a config, whose keys they name."""
 
 CASES: Mapping[str, Case] = {"slow": SLOW, "likely": LIKELY, "fast": FAST}

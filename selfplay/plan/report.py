@@ -32,7 +32,7 @@ def as_json(
                 "parameters": member.outline.parameters,
                 "learns": member.learns,
                 "adapter_parameters": member.outline.adapter(member.rank) if member.rank else 0,
-                "cache_bytes_per_token": member.outline.cache(cluster.width),
+                "cache_bytes_per_token": member.outline.cache(cluster.engine_width),
                 "basis": "formula",
             }
             for name, member in prediction.members.items()

@@ -48,7 +48,7 @@ def decode_step(outline: ModelShape, cluster: ClusterSpec, case: Case = LIKELY) 
     (2 P_mm B + 4 C q L) / (tensor x operations), for B sequences with C context tokens in all and b
     bytes per number. An engine on several devices adds two all-reduces per layer.
     """
-    rates, tensor, width = cluster.device.rates, cluster.tensor, cluster.width
+    rates, tensor, width = cluster.device.rates, cluster.tensor, cluster.engine_width
     bandwidth = tensor * cluster.bytes_per_second * rates.bandwidth[case]
     operations = tensor * cluster.operations * rates.prefill[case]
     cache = outline.cache(width)
@@ -171,7 +171,7 @@ def _dealt(lengths: Sequence[float]) -> list[float]:
 def _starved(
     outline: ModelShape, cluster: ClusterSpec, sequences: float, context: float, case: Case
 ) -> bool:
-    rates, width = cluster.device.rates, cluster.width
+    rates, width = cluster.device.rates, cluster.engine_width
     read = _read(outline, sequences) * width + outline.cache(width) * context
     computed = 2 * outline.matrices * sequences + 4 * outline.query * outline.layers * context
     return read / (cluster.bytes_per_second * rates.bandwidth[case]) > computed / (
@@ -282,7 +282,7 @@ def publication(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
     together = not cluster.rollout
     seconds = 0.0
     if not (cluster.same_weights and together):
-        seconds = cluster.width * sum(learned) / (cluster.publish * GB) + cluster.pause
+        seconds = cluster.engine_width * sum(learned) / (cluster.publish * GB) + cluster.pause
     if cluster.asleep and together:
         seconds += 32 * sum(learned) / cluster.sharded / (cluster.pcie * GB)
     return seconds

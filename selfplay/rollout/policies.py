@@ -15,7 +15,7 @@ from selfplay.models.warmstart import resolve_model, tunes
 from selfplay.rng import derive
 
 # Arguments that the program provides, so that a config must not set them.
-LEARNER = ("model", "objective", "reference", "seed")
+LEARNER = ("model", "objective", "reference", "seed", "device")
 POLICY = ("name", "bases", "seed")
 
 
@@ -98,15 +98,24 @@ def make_learners(
     settings: Mapping[str, Any],
     objective: Objective,
     seed: int,
+    device: str | None = None,
 ) -> dict[str, Learner]:
-    """Return a learner for every policy that learns, with the run's settings or its own."""
+    """Return a learner for every policy that learns, with the run's settings or its own.
+
+    `device` is the kind of device on which they will compute; None: that of the policies.
+    """
     learners = {}
     for name, policy in policies.items():
         if not policy.learn:
             continue
         if objective.reads_reference:
             policy.freeze_reference(moves=objective.reference == "ema")
-        provided = {"objective": objective, "reference": policy.reference, "seed": seed}
+        provided = {
+            "objective": objective,
+            "reference": policy.reference,
+            "seed": seed,
+            "device": device,
+        }
         own = {**settings, **population.learner_of(name)}
         checked = check_arguments(Learner, own, where="learner", reserved=LEARNER)
         learners[name] = call(

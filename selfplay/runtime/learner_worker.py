@@ -144,6 +144,7 @@ class LearnerWorker:
             settings=config["learner"],
             objective=setup.objective,
             seed=seed,
+            device=device,
         )
         if dist.is_initialized():
             self.spread(device)

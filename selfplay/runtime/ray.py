@@ -168,6 +168,17 @@ class RayRuntime:
                 "runtime.worker_gpus or runtime.learner_gpus, or give the address of a cluster"
             )
 
+    def placement(self, available: float) -> Placement:
+        """Return the actors and their GPUs on a cluster with `available` GPUs.
+
+        Raises ConfigError if the ranks leave no GPU for the workers.
+        """
+        return self._placed(available=available)
+
+    def worker_dtype(self, placement: Placement) -> torch.dtype | None:
+        """Return the type of float32 models in workers; None for float32 itself."""
+        return worker_dtype(self._worker_dtype, placement)
+
     def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> Engine:
         """Reserve the resources of all actors; return the engine that forwards to the workers."""
         local = self._placed(available=torch.cuda.device_count())
@@ -191,7 +202,7 @@ class RayRuntime:
         self._engine = RemoteEngine(
             tell=self._workers.tell,
             put=self.cluster.put,
-            dtype=worker_dtype(self._worker_dtype, placement),
+            dtype=self.worker_dtype(placement),
         )
         return self._engine
 
@@ -199,7 +210,7 @@ class RayRuntime:
         """Start the workers; return the learners on ranks, or those of this process."""
         placement = self._placement
         assert placement is not None and self.cluster is not None, "engine() comes first"
-        dtype = worker_dtype(self._worker_dtype, placement)
+        dtype = self.worker_dtype(placement)
         # All workers together use the number of threads of this process.
         threads = max(1, torch.get_num_threads() // self.workers)
         self._workers.start(
@@ -211,6 +222,7 @@ class RayRuntime:
                 timeout=self.timeout,
                 host=socket.gethostname(),
                 device=placement.device(),
+                own_gpu=placement.worker_gpus >= 1,
                 dtype=None if dtype is None else str(dtype).removeprefix("torch."),
             )
         )

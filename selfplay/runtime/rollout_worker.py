@@ -208,6 +208,8 @@ class WorkerConfig:
     """Name of the driver's machine."""
     device: str = "cpu"
     """Device of the models."""
+    own_gpu: bool = False
+    """True if the worker has a whole GPU."""
     dtype: str | None = None
     """Type of the weights of models; None: that of each policy."""
     number: int = 0
@@ -260,6 +262,7 @@ class RolloutWorker:
             check_model_files(config, players.population)
         engine: Engine = build(config["engine"], where="engine")
         engine.in_flight_updates = brief.max_staleness > 0 and engine.can_update_in_flight
+        engine.has_own_gpu = brief.own_gpu
         attentive = UpdatableEngine(engine, self._inbox, self._follow)
         players.load(attentive, saved=brief.saved, device=brief.device, dtype=brief.dtype)
         self._models = {name: policy.model for name, policy in players.policies.items()}

@@ -74,3 +74,14 @@ def test_a_model_that_names_no_blocks_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(model, "_no_split_modules", None)
     with pytest.raises(ConfigError, match=r"^learner.activation_checkpointing: LlamaForCausalLM "):
         Learner(model, objective=OBJECTIVE, activation_checkpointing=True)
+
+
+def test_auto_recomputes_on_a_gpu_if_the_model_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Learner(llama(), objective=OBJECTIVE).recomputes
+    made = Learner(llama(), objective=OBJECTIVE, device="cuda")  # a rank's, before it is sharded
+    assert made.recomputes and made.bfloat16
+    off = Learner(llama(), objective=OBJECTIVE, device="cuda", activation_checkpointing=False)
+    assert not off.recomputes
+    unnamed = llama()
+    monkeypatch.setattr(unnamed, "_no_split_modules", None)
+    assert not Learner(unnamed, objective=OBJECTIVE, device="cuda").recomputes

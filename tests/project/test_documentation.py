@@ -190,6 +190,8 @@ def test_every_training_command_that_is_printed_is_accepted() -> None:
             continue  # of a run or file that the reader has
         if "runtime.address=auto" in arguments:
             continue  # on a cluster that the reader has
+        if any(each.startswith("+recipe=") for each in arguments):
+            continue  # on GPUs; tests/config/test_recipes.py checks them
         if "engine=vllm" in arguments and find_spec("vllm") is None:
             continue  # for another environment than this one
         overrides = [each for each in arguments if not each.startswith("-")]

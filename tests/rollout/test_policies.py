@@ -210,7 +210,11 @@ def test_a_deterministic_run_tells_cublas(monkeypatch: pytest.MonkeyPatch) -> No
     try:
         set_up_torch(RunSettings(steps=1, deterministic=False), seed=0)
         assert name not in os.environ
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         set_up_torch(RunSettings(steps=1), seed=0)
-        assert os.environ[name] == ":4096:8"
+        assert name not in os.environ and not torch.are_deterministic_algorithms_enabled()
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        set_up_torch(RunSettings(steps=1), seed=0)
+        assert os.environ[name] == ":4096:8" and torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)

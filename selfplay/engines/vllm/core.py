@@ -77,6 +77,10 @@ TOP_TOKENS = 20
 """vLLM's default for the maximum number of tokens with log-probabilities."""
 CPU_CACHE = 1.0
 """Default GiB of the key-value cache on a CPU."""
+SHARED = 0.4
+"""Default fraction of a GPU that an engine takes beside a learner."""
+MARGIN = 0.1
+"""Fraction of a GPU that an engine leaves free by default: the checks of weights compute there."""
 _LIVE: "set[EngineCore]" = set()
 """Engines of this process, which share its process groups."""
 
@@ -88,7 +92,7 @@ class CoreSettings:
     max_rows: int
     prefill_tokens: int
     max_length: int | None
-    memory: float
+    memory: float | None
     cache: float | None
     eager: bool
     adapters: int
@@ -96,17 +100,32 @@ class CoreSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+def default_memory(own_gpu: bool) -> float:
+    """Return the fraction of a GPU that an engine takes if `engine.memory` does not say it."""
+    if not own_gpu:
+        return SHARED
+    free, total = torch.cuda.mem_get_info()
+    return max(free / total - MARGIN, MARGIN)
+
+
 class EngineCore:
     """One vLLM engine with its model and the requests in it."""
 
     def __init__(
-        self, model: PreTrainedModel, settings: CoreSettings, *, rank: int | None, where: str
+        self,
+        model: PreTrainedModel,
+        settings: CoreSettings,
+        *,
+        rank: int | None,
+        where: str,
+        own_gpu: bool = False,
     ) -> None:
         """Args:
         model: The model whose shape, precision and device the engine gets; not yet its weights.
         settings: Settings of the engine.
         rank: Largest rank of an adapter for a base with adapters; else None.
         where: The policy, for error messages.
+        own_gpu: True if no learner computes on the GPU.
 
         Raises ConfigError if vLLM cannot serve the model with these settings.
         """
@@ -114,6 +133,7 @@ class EngineCore:
         from vllm.platforms import current_platform
 
         self.settings, self.adapted = settings, rank is not None
+        self._own_gpu = own_gpu
         if current_platform.is_cpu() != (model.device.type == "cpu"):
             kind = "the CPU" if current_platform.is_cpu() else current_platform.device_name
             raise ConfigError(
@@ -165,7 +185,7 @@ class EngineCore:
             "max_num_seqs": settings.max_rows,
             "max_num_batched_tokens": max(settings.prefill_tokens, settings.max_rows, whole or 0),
             "enable_chunked_prefill": not on_cpu,
-            "gpu_memory_utilization": settings.memory,
+            "gpu_memory_utilization": settings.memory or default_memory(self._own_gpu),
             "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
             "enforce_eager": settings.eager or on_cpu,
             "enable_prefix_caching": True,

@@ -45,7 +45,7 @@ class VLLMEngine(Engine):
         max_rows: int = 256,
         prefill_tokens: int = 8192,
         max_length: int | None = None,
-        memory: float = 0.4,
+        memory: float | None = None,
         cache: float | None = None,
         eager: bool = False,
         adapters: int = 4,
@@ -59,7 +59,8 @@ class VLLMEngine(Engine):
         prefill_tokens: Maximum number of tokens per forward pass.
         max_length: Maximum number of tokens of a prompt and its completion; None: the model's
             limit.
-        memory: Fraction of a GPU's memory for weights and key-value cache.
+        memory: Fraction of a GPU's memory for weights and key-value cache; None: 0.4, or, if no
+            learner shares the GPU, what is free except a tenth of the GPU.
         cache: GiB of key-value cache; None: the rest of `memory` on a GPU, 1 on a CPU.
         eager: True to run without CUDA graphs, which start slower and run faster.
         adapters: Maximum number of adapters in one forward pass; more can be served.
@@ -80,7 +81,7 @@ class VLLMEngine(Engine):
                 raise ConfigError(f"engine.{name}: must be above 0, not {given}")
         if max_length is not None and max_length < 2:
             raise ConfigError(f"engine.max_length: must be at least 2, not {max_length}")
-        if not 0 < memory <= 1:
+        if memory is not None and not 0 < memory <= 1:
             raise ConfigError(f"engine.memory: must be above 0 and at most 1, not {memory}")
         if rank is not None and not 1 <= rank <= RANKS[-1]:
             raise ConfigError(f"engine.rank: must be between 1 and {RANKS[-1]}, not {rank}")
@@ -120,7 +121,9 @@ class VLLMEngine(Engine):
             room = None if rank is None else max(rank, self._rank or 1)
             if room is not None and room > RANKS[-1]:
                 raise ConfigError(f"{where}: vLLM serves adapters up to rank {RANKS[-1]}")
-            host = EngineCore(model, self._settings, rank=room, where=where)
+            host = EngineCore(
+                model, self._settings, rank=room, where=where, own_gpu=self.has_own_gpu
+            )
             self._groups[key] = ServedPolicies(host, room)
         group = self._groups[key]
         if rank is not None and rank > (group.rank or 0):

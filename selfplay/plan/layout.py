@@ -1,0 +1,236 @@
+"""The layout of a plan, derived from a config's runtime, engine and learner.
+
+`selfplay plan` makes it. Keys of `cluster` that are set by hand have priority over derived ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from selfplay.config.instantiate import TARGET
+from selfplay.errors import ConfigError
+from selfplay.plan.cluster import GB, ClusterSpec
+from selfplay.plan.memory import Member, served
+
+PLACEMENT = ("rollout", "tensor", "shards")
+"""Keys of a cluster that place the work. One that is set by hand makes the layout an ideal one."""
+DERIVED = (
+    *("precision", "same_weights", "checkpointing", "logits", "offload", "asleep", "sequences"),
+    *("engine_bytes", "engine_share", "copies", "in_turns", "stays", "longest"),
+    *("lag", "continuous", "publish", "pause"),
+)
+"""Other keys that the config determines."""
+TRANSFORMERS = "selfplay.engines.transformers.TransformersEngine"
+VLLM = "selfplay.engines.vllm.engine.VLLMEngine"
+COPY = 20.0
+"""GB/s of a weight update within a device (an assumption)."""
+SENT = 2.0
+"""GB/s of a weight update between processes: what `scripts/bench weights` measured on a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes:
+    """The processes of a run and the GPUs of each one."""
+
+    workers: int = 0
+    """Number of rollout workers; 0: one process does everything."""
+    learners: int = 0
+    """Number of learner ranks; 0: the driver learns."""
+    worker_gpus: float = 0.0
+    """GPUs of each worker."""
+    learner_gpus: float = 0.0
+    """GPUs of each rank."""
+    max_staleness: int = 0
+    """Number of steps that are sampled ahead."""
+    short_weights: bool = False
+    """True if workers hold float32 models in 16 bits."""
+
+
+def derive(
+    cluster: ClusterSpec,
+    config: Mapping[str, Any],
+    members: Mapping[str, Member],
+    processes: Processes,
+    *,
+    given: Mapping[str, Any],
+) -> tuple[ClusterSpec, list[str]]:
+    """Return a cluster with the layout of a config, and notes about it.
+
+    Args:
+        cluster: Hardware.
+        config: Config of the run.
+        members: Policies by name.
+        processes: Processes of the runtime.
+        given: Keys of the cluster that are set by hand.
+
+    Raises ConfigError, in one line, for a layout that the hardware cannot hold or a plan does not
+    cover.
+    """
+    engine = _engine(config["engine"])
+    changes: dict[str, Any] = {"rollout": 0, "shards": 0, "tensor": 1}
+    notes = []
+    if not processes.workers:
+        changes |= {"devices": 1, "node": 1}
+        if cluster.devices > 1:
+            notes.append(
+                f"runtime=local uses one of the {cluster.devices} devices; runtime=ray, or a "
+                "recipe (selfplay list recipe), uses more"
+            )
+    elif cluster.device.kind == "cpu":
+        changes |= _on_cpus(cluster, processes)
+        notes.append(f"{changes['devices']} processes share the memory of this machine")
+    else:
+        changes |= _on_gpus(cluster, processes)
+        idle = cluster.devices - changes["devices"]
+        if idle:
+            notes.append(f"{idle} of the {cluster.devices} devices have no work")
+    apart = bool(changes["rollout"])
+    on_gpu = cluster.device.kind == "cuda"
+    learner = config["learner"]
+    short = learner.get("precision", "auto")
+    checkpointing = learner.get("activation_checkpointing", "auto")
+    changes |= {
+        "precision": "mixed" if short == "bfloat16" or (short == "auto" and on_gpu) else "float32",
+        "checkpointing": on_gpu if checkpointing == "auto" else bool(checkpointing),
+        "logits": _logits(members),
+        "same_weights": engine == TRANSFORMERS and not processes.workers,
+        "sequences": int(config["engine"].get("max_rows", 256)),
+        "longest": int(config["engine"].get("max_length") or 0),
+        "engine_bytes": 2
+        if processes.short_weights
+        else max(member.frozen_bytes or 4 for member in members.values()),
+        "copies": engine == VLLM and apart,
+        "in_turns": engine == VLLM,
+        "lag": processes.max_staleness if apart else 0,
+        "continuous": False,
+        "offload": False,
+        "asleep": False,
+        "publish": SENT if apart else COPY,
+        "pause": 3.0 if engine == VLLM else 0.0,
+    }
+    if engine == VLLM and on_gpu:
+        sleeps = bool(config["engine"].get("sleep"))
+        if sleeps and processes.workers:
+            raise ConfigError(
+                "engine.sleep: engines of workers cannot sleep; set engine.sleep=false, or "
+                "runtime=local"
+            )
+        changes["stays"] = not apart and not sleeps
+        _check_engines(config["engine"], members, sleeps=sleeps, apart=apart)
+    made = replace(cluster, **{k: v for k, v in changes.items() if k not in given})
+    if engine == VLLM and on_gpu and "engine_share" not in given:
+        share = config["engine"].get("memory") or _share(members, made, apart=apart)
+        made = replace(made, engine_share=float(share) * len(engines(members)))
+    if engine == VLLM and on_gpu and made.engine_bytes == 4:
+        notes.append(
+            "vLLM computes in float32, which is slow on a GPU: runtime=ray gives workers weights "
+            "in bfloat16, and an adapter (policy.lora) can be trained over policy.dtype=bfloat16"
+        )
+    return made, notes
+
+
+def engines(members: Mapping[str, Member]) -> dict[object, list[str]]:
+    """Return the names of the policies of each vLLM engine of a process.
+
+    Policies of one shape share an engine, and so do adapters over one base.
+    """
+    found: dict[object, list[str]] = {}
+    for name, member in members.items():
+        found.setdefault((member.outline, bool(member.rank)), []).append(name)
+    return found
+
+
+def _check_engines(
+    node: Mapping[str, Any], members: Mapping[str, Member], *, sleeps: bool, apart: bool
+) -> None:
+    """Raise ConfigError if several vLLM engines of a process cannot be together."""
+    several = [names[0] for names in engines(members).values()]
+    if len(several) == 1:
+        return
+    both = f"policies {several[0]!r} and {several[1]!r} need two vLLM engines"
+    if sleeps:
+        raise ConfigError(
+            f"engine.sleep: {both}, and only one engine of a process can sleep; set "
+            "engine.sleep=false"
+        )
+    if apart and node.get("memory") is None:
+        raise ConfigError(
+            f"engine.memory: {both}, and by default the first one takes all that is free; set "
+            "engine.memory to the fraction of each"
+        )
+
+
+def _engine(node: Mapping[str, Any]) -> str:
+    target = str(node[TARGET])
+    if target not in (TRANSFORMERS, VLLM):
+        raise ConfigError(
+            f"engine.{TARGET}: a plan covers engine=transformers and engine=vllm, not {target}"
+        )
+    return target
+
+
+def _on_cpus(cluster: ClusterSpec, processes: Processes) -> dict[str, Any]:
+    """Return the layout of workers and learners that are processes of one machine."""
+    if gpus := _gpus(processes):
+        raise ConfigError(
+            f"runtime: {gpus:g} GPUs are requested, and {cluster.device.name} has none; name a "
+            "cluster, such as cluster=gpus_8"
+        )
+    count = processes.workers + max(processes.learners, 1)
+    memory = cluster.device.memory / count
+    return {
+        "rollout": processes.workers,
+        "devices": count,
+        "node": count,
+        "device": replace(cluster.device, memory=memory),
+    }
+
+
+def _on_gpus(cluster: ClusterSpec, processes: Processes) -> dict[str, Any]:
+    """Return the layout of workers and learner ranks on GPUs."""
+    gpus = _gpus(processes)
+    if gpus > cluster.devices + 1e-3:  # Ray counts in steps of 1/10000
+        raise ConfigError(
+            f"runtime: {processes.workers} worker(s) with {processes.worker_gpus:g} GPU(s) and "
+            f"{processes.learners} rank(s) with {processes.learner_gpus:g} need {gpus:g} GPUs, and "
+            f"the cluster has {cluster.devices}; lower runtime.workers or runtime.learners, or "
+            "choose a larger cluster"
+        )
+    if not processes.learners or not processes.learner_gpus:
+        raise ConfigError(
+            "runtime.learners: the learner computes on a CPU beside GPUs, which a plan does not "
+            "cover; set runtime.learners=1 and runtime.learner_gpus=1"
+        )
+    if processes.workers == processes.learners == 1 and gpus <= 1:
+        return {"devices": 1, "node": 1}
+    for key, count in (
+        ("worker_gpus", processes.worker_gpus),
+        ("learner_gpus", processes.learner_gpus),
+    ):
+        if count != 1:
+            raise ConfigError(
+                f"runtime.{key}: a plan covers whole GPUs, one for each worker and rank, or one "
+                f"worker and one rank on one GPU, not {count:g}; set runtime.{key}=1"
+            )
+    return {"rollout": processes.workers, "devices": processes.workers + processes.learners}
+
+
+def _gpus(processes: Processes) -> float:
+    return processes.workers * processes.worker_gpus + processes.learners * processes.learner_gpus
+
+
+def _logits(members: Mapping[str, Member]) -> int:
+    """Return the number of tokens whose logits the learner computes at once."""
+    from selfplay.learner.logprobs import LOGITS
+
+    return max(1, LOGITS // max(member.outline.vocabulary for member in members.values()))
+
+
+def _share(members: Mapping[str, Member], cluster: ClusterSpec, *, apart: bool) -> float:
+    """Return the fraction of a GPU that an engine takes by default."""
+    from selfplay.engines.vllm.core import MARGIN, SHARED
+
+    if not apart:
+        return SHARED
+    copies = served(members, cluster) / (cluster.device.memory * GB)
+    return max(1 - copies - MARGIN, MARGIN)

@@ -1,0 +1,87 @@
+"""Recipes for GPUs: each pair with a paper's experiment that the docs promise is valid and fits."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from selfplay.cli.main import main
+from selfplay.config import compose
+from selfplay.engines.vllm import engine as vllm_engine
+from selfplay.experiment.validation import validate
+from tests.cli.test_plan import SEVEN
+from tests.helpers.repository import ROOT
+
+CLUSTERS = {
+    "gpu_1_lora_7b": "gpus_1",
+    "gpu_8_full_7b": "gpus_8",
+    "gpu_16_two_policies": "gpus_16",
+}
+"""The smallest cluster of each recipe."""
+
+
+def promised() -> list[tuple[str, str]]:
+    """(recipe, experiment) of the table in the docs."""
+    page = (ROOT / "docs/clusters.md").read_text()
+    found = []
+    for row in re.findall(r"^\| `(gpu_\w+)` \|.*$", page, re.MULTILINE):
+        line = next(line for line in page.splitlines() if line.startswith(f"| `{row}` |"))
+        found += [(row, name) for name in re.findall(r"`(\w+)`", line.split("|")[-2])]
+    return found
+
+
+PAIRS = promised()
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight GPUs and a vLLM, as far as a check of a config asks for them."""
+    fields = dict.fromkeys(("seed",))
+    library = type("vllm", (), {"EngineArgs": type("EngineArgs", (), {})})
+    library.EngineArgs.__dataclass_fields__ = fields  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(vllm_engine, "require_vllm", lambda sleep=False: "0")
+    monkeypatch.setattr(vllm_engine, "import_vllm", lambda: library)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """The config of a 7B model, which stands for every model of the experiments."""
+    sizes = {**SEVEN, "max_position_embeddings": 32_768}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    return f"policy.model={tmp_path}"
+
+
+def test_every_recipe_is_promised_with_some_experiment() -> None:
+    assert {recipe for recipe, _ in PAIRS} == set(CLUSTERS) == set(compose.choices("recipe"))
+    assert len(PAIRS) >= 15
+
+
+@pytest.mark.parametrize(("recipe", "name"), PAIRS)
+def test_a_pair_composes_and_is_valid(recipe: str, name: str, model: str, gpus: None) -> None:
+    pair = [f"+experiment=paper/{name}", f"+recipe={recipe}"]
+    config: dict[str, Any] = compose.load([*pair, model])
+    assert config["engine"]["_target_"].endswith("VLLMEngine")
+    assert config["run"]["experiment"] == f"paper/{name}"
+    validate(config)
+    assert bool(config["policy"].get("lora")) == (recipe == "gpu_1_lora_7b")
+    if name == "absolute_zero_7b":  # the other order: the experiment's own settings win
+        other = compose.load([*pair[::-1], model])
+        assert (config["engine"]["max_rows"], other["engine"]["max_rows"]) == (256, 128)
+        validate(other)
+
+
+@pytest.mark.parametrize(("recipe", "name"), PAIRS)
+def test_a_pair_fits_its_devices(
+    recipe: str, name: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [f"+experiment=paper/{name}", f"+recipe={recipe}", f"cluster={CLUSTERS[recipe]}"]
+    code = main(["plan", *asked, model, "--json"])
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    found = json.loads(told.out)
+    assert found["fits"] and found["cluster"]["devices"] == int(re.findall(r"\d+", recipe)[0])
+    assert found["cluster"]["checkpointing"] and found["cluster"]["precision"] == "mixed"

@@ -1,0 +1,149 @@
+"""Layouts that a config's own runtime, engine and learner give, and those that are refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from selfplay.cli.plan import plan
+from selfplay.errors import ConfigError
+from selfplay.plan.cluster import GB, ClusterSpec, load_cluster, this_machine
+from selfplay.plan.layout import VLLM, Processes, derive
+from selfplay.plan.memory import Member
+from tests.helpers.model_shapes import QWEN_3B, QWEN_7B
+
+GPUS, _ = load_cluster("gpus_8", [])
+CPU, _ = load_cluster("local", [])
+ONE = {"base": Member(outline=QWEN_7B, frozen_bytes=4)}
+SPLIT = Processes(
+    workers=4, learners=4, worker_gpus=1, learner_gpus=1, max_staleness=1, short_weights=True
+)
+
+
+def config(engine: str = "transformers", *, learner: Any = None, **settings: Any) -> dict[str, Any]:
+    target = {"transformers": "selfplay.engines.transformers.TransformersEngine", "vllm": VLLM}
+    return {
+        "engine": {"_target_": target.get(engine, engine), **settings},
+        "learner": learner or {},
+    }
+
+
+def made(
+    settings: dict[str, Any],
+    processes: Processes,
+    cluster: ClusterSpec = GPUS,
+    members: dict[str, Member] = ONE,
+    **given: Any,
+) -> tuple[ClusterSpec, list[str]]:
+    return derive(replace(cluster, **given), settings, members, processes, given=given)
+
+
+def test_one_process_alternates_on_one_device() -> None:
+    found, notes = made(config(max_rows=64), Processes())
+    assert (found.devices, found.rollout, found.lag) == (1, 0, 0)
+    assert found.same_weights and not found.stays and found.sequences == 64
+    assert found.checkpointing and found.precision == "mixed" and found.engine_bytes == 4
+    assert found.logits == 2**25 // QWEN_7B.vocabulary
+    assert "one of the 8 devices" in notes[0]
+
+
+def test_an_engine_beside_the_learner_sleeps_or_keeps_its_part() -> None:
+    awake, _ = made(config("vllm"), Processes())
+    assert awake.stays and awake.engine_share == 0.4 and not awake.copies
+    asleep, notes = made(config("vllm", sleep=True, memory=0.6, max_length=900), Processes())
+    assert not asleep.stays and asleep.engine_share == 0.6 and asleep.longest == 900
+    assert any("float32" in note for note in notes)
+
+
+def test_workers_and_ranks_split_the_devices() -> None:
+    found, notes = made(config("vllm"), SPLIT)
+    assert (found.devices, found.rollout, found.learners, found.sharded) == (8, 4, 4, 4)
+    assert found.copies and found.lag == 1 and not found.continuous and not notes
+    # 80 GB, of which the copy of the policy takes 15.2 and a tenth stays free.
+    assert found.engine_share == pytest.approx(0.9 - 2 * QWEN_7B.parameters / 80e9)
+    fewer, notes = made(config("vllm"), replace(SPLIT, workers=2))
+    assert fewer.devices == 6 and notes == ["2 of the 8 devices have no work"]
+
+
+def test_one_gpu_is_shared_by_a_worker_and_a_rank() -> None:
+    shared = replace(SPLIT, workers=1, learners=1, worker_gpus=0.5, learner_gpus=0.5)
+    found, _ = made(config("vllm"), shared)
+    assert (found.devices, found.rollout, found.lag, found.stays) == (1, 0, 0, True)
+
+
+def test_on_a_cpu_all_processes_share_the_memory() -> None:
+    found, notes = made(config(), Processes(workers=2, learners=1), CPU)
+    assert (found.devices, found.rollout, found.precision) == (3, 2, "float32")
+    assert found.device.memory == pytest.approx(CPU.device.memory / 3)
+    assert not found.checkpointing and notes == ["3 processes share the memory of this machine"]
+
+
+def test_what_is_set_by_hand_wins() -> None:
+    found, _ = made(config(learner={"activation_checkpointing": True}), Processes(), logits=7)
+    assert found.logits == 7 and found.checkpointing
+    found, _ = made(config(learner={"precision": "float32"}), Processes(), checkpointing=False)
+    assert found.precision == "float32" and not found.checkpointing
+
+
+TWO = {**ONE, "other": Member(outline=QWEN_3B, frozen_bytes=4)}
+REFUSED = [
+    (config("mine.Engine"), SPLIT, GPUS, ONE, "engine._target_: a plan covers"),
+    (config("vllm", sleep=True), SPLIT, GPUS, ONE, "engine.sleep: engines of workers"),
+    (config("vllm", sleep=True), Processes(), GPUS, TWO, "only one engine of a process can"),
+    (config("vllm"), SPLIT, GPUS, TWO, "engine.memory: policies 'base' and 'other'"),
+    (config("vllm"), replace(SPLIT, workers=5), GPUS, ONE, "need 9 GPUs, and the cluster has 8"),
+    (config(), replace(SPLIT, learners=0), GPUS, ONE, "runtime.learners: the learner computes"),
+    (config(), replace(SPLIT, worker_gpus=0.5), GPUS, ONE, "runtime.worker_gpus: a plan covers"),
+    (config(), SPLIT, CPU, ONE, "8 GPUs are requested, and AMD EPYC"),
+]
+
+
+@pytest.mark.parametrize(("settings", "processes", "cluster", "members", "complaint"), REFUSED)
+def test_a_layout_that_cannot_be_is_refused_in_one_line(
+    settings: Any, processes: Processes, cluster: ClusterSpec, members: Any, complaint: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        made(settings, processes, cluster, members)
+    assert complaint in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_engine_that_stays_takes_the_learners_memory() -> None:
+    awake = plan(["cluster=gpus_1"], ["+experiment=tiny/kuhn", "engine=vllm"])
+    assert awake.memory.learning["engine"] == pytest.approx(0.4 * 80 * GB)
+    asleep = plan(["cluster=gpus_1"], ["+experiment=tiny/kuhn", "engine=vllm", "engine.sleep=true"])
+    assert not asleep.memory.learning["engine"]
+    assert any("engine.sleep" in line for line, _ in awake.advice()) or awake.memory.fits
+
+
+def test_many_equal_prompts_need_no_full_pass() -> None:
+    """3,072 hands with 512 shared tokens each are fewer distinct tokens than learner.max_tokens."""
+    found = plan(["cluster=local"], ["+experiment=tiny/kuhn", "sampler.group_size=256"])
+    distinct = found.workload.lessons["base"].distinct
+    assert found.micro_batch == 16_384 > distinct
+    fewer = plan(["cluster=local"], ["+experiment=tiny/kuhn", "learner.max_tokens=2048"])
+    ratio = found.memory.learning["activations"] / fewer.memory.learning["activations"]
+    assert ratio == pytest.approx(distinct / 2048)
+
+
+def test_without_a_cluster_it_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    cluster, note = this_machine()
+    assert cluster.device.kind == "cpu" and cluster.device.memory > 1 and "--measure" in note
+    properties = type("Properties", (), {"total_memory": 141 * 10**9})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    for name, sheet in (
+        ("NVIDIA H200", "NVIDIA H200"),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 SXM 80 GB"),
+        ("NVIDIA H100 PCIe", "NVIDIA H100 PCIe 80 GB"),
+        ("NVIDIA H20", "NVIDIA H20"),
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 SXM 80 GB"),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda name=name: name)
+        cluster, note = this_machine()
+        assert (cluster.device.name, cluster.devices) == (sheet, 2) and "this machine" in note
+        assert cluster.device.memory == 141.0
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Unheard GPU")
+    with pytest.raises(ConfigError, match="no data sheet of 'Unheard GPU'"):
+        this_machine()
