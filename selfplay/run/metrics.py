@@ -3,6 +3,7 @@
 Metrics are flat. Their names are paths: `role/solver/reward`, `arena/deduction/solve_rate`.
 """
 
+import math
 import re
 import time
 from collections import Counter, defaultdict
@@ -138,6 +139,8 @@ def of_troubles(rows: Iterable[Mapping[str, float]]) -> dict[str, Any]:
     kinds: Counter[str] = Counter()
     for row in rows:
         for name, value in row.items():
+            if not math.isfinite(value):
+                continue
             first, _, rest = name.partition("/")
             if first == "service" and rest.rpartition("/")[2] in OUT_OF_TIME:
                 found[rest.rpartition("/")[2]] += int(value)

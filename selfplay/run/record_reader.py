@@ -203,14 +203,15 @@ def read_metrics(path: Path) -> dict[int, dict[str, float]]:
         if not isinstance(step, int) or isinstance(step, bool) or abs(step) >= 10**DIGITS:
             raise RunError(f"{path}, line {line}: 'step' is missing or not a whole number")
         rows[step] = {
-            key: _float(value)
+            key: as_float(value)
             for key, value in record.items()
             if isinstance(value, int | float) and key != "step"
         }
     return dict(sorted(rows.items()))
 
 
-def _float(value: float) -> float:
+def as_float(value: float) -> float:
+    """Return a number as a float; a number that is too large becomes infinite."""
     try:
         return float(value)
     except OverflowError:  # an integer of more than 308 digits

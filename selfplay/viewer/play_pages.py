@@ -333,7 +333,7 @@ def application(pages: PlayPages, *, token: str = "", host: str = "127.0.0.1") -
 
     routes = [
         Route("/", game),
-        Route("/viewer.js", web.script),
+        Route("/viewer.js", web.script("viewer.js")),
         Route("/record", record),
         Route("/begin", takes(begin), methods=["POST"]),
         Route("/move", takes(move), methods=["POST"]),

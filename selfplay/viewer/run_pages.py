@@ -33,7 +33,6 @@ from selfplay.run.report.html import render
 from selfplay.viewer import failed_pages
 from selfplay.viewer.catalog import ListedRun, RunCatalogue, newest_state
 from selfplay.viewer.index import PAGE, links
-from selfplay.viewer.saved_games import SavedGames
 from selfplay.viewer.task_pages import tasks_of
 
 _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -174,8 +173,6 @@ class _Meetings:
         )
 
 
-MOST_METRICS = 6
-"""Largest number of metrics of a run in the list of runs."""
 MOST_CHARTS = 40
 """Largest number of charts of a page; each takes about 0.1 s of one core."""
 
@@ -185,7 +182,6 @@ class RunPages:
 
     def __init__(self, catalogue: RunCatalogue) -> None:
         self.catalogue = catalogue
-        self._lines: dict[Path, tuple[str, dict[str, Any]]] = {}
 
     def stamp(self, run: str | None) -> str:
         """Return a text that changes with the page of `run`, or with the list of runs if None."""
@@ -197,11 +193,6 @@ class RunPages:
         return render("viewer_error.html.jinja", title="Not here", problem=problem)
 
     # Runs --------------------------------------------------------------------------------------
-
-    def runs(self) -> str:
-        """Render the list of all runs, with their states and latest metrics."""
-        shown = [self._line(run) for run in self.catalogue.runs()]
-        return render("viewer_runs.html.jinja", title="Runs", runs=shown)
 
     def run(self, name: str, section: str, page: int = 0) -> str:
         """Render a section of a run's curves; a long section has several pages, from 0."""
@@ -320,60 +311,6 @@ class RunPages:
             run=run,
             lines=standings(run.folder),
         )
-
-    # Parts -------------------------------------------------------------------------------------
-
-    def _line(self, run: ListedRun) -> dict[str, Any]:
-        """Return the run's row in the list of runs; it is computed again only after a change."""
-        stamp = f"{run.name}.{run.stamp}"
-        if self._lines.get(run.folder, ("",))[0] != stamp:
-            self._lines[run.folder] = (stamp, self._read_line(run))
-        return self._lines[run.folder][1]
-
-    @staticmethod
-    def _read_line(run: ListedRun) -> dict[str, Any]:
-        """Compute the run's row in the list of runs; a damaged run has its error there."""
-        if run.state == "games":
-            count = len(SavedGames(run.games).names())
-            metrics = [("games of a person", f"{count:,}")]
-            return {"run": run, "steps": 0, "problem": "", "metrics": metrics}
-        try:
-            rows = read_metrics(run.folder / "metrics.jsonl")
-            declared = read_declared(run.folder)
-        except RunError as error:
-            return {"run": run, "steps": 0, "problem": str(error), "metrics": []}
-        latest: dict[str, tuple[int, float]] = {}
-        for step, row in rows.items():
-            latest |= {k: (step, value) for k, value in row.items() if _rank(k, declared)}
-        newest = max(rows, default=0)
-        chosen = sorted(latest, key=lambda key: _rank(key, declared))[:MOST_METRICS]
-        return {
-            "run": run,
-            "steps": newest,
-            "problem": "",
-            "metrics": [
-                (
-                    key.partition("/")[2],
-                    as_of(format_value(declared.of(key), latest[key][1]), latest[key][0], newest),
-                )
-                for key in chosen
-            ],
-        }
-
-
-def _rank(key: str, declared: RunMetrics) -> int:
-    """Return the rank of a metric in the list of runs, from 1; 0 if it is not shown.
-
-    The order: chief metrics of evaluations, rewards of roles, other metrics of whole evaluations.
-    """
-    section, *rest = key.split("/")
-    if section == "role":
-        return 2 if len(rest) == 2 and rest[1] == "reward" else 0
-    if section != "evaluation" or len(rest) < 2:
-        return 0
-    if declared.is_chief(rest[0], "/".join(rest[1:])):
-        return 1
-    return 3 if len(rest) == 2 and rest[1] not in ("failed_episodes", "distinct_created") else 0
 
 
 def _sections(names: Iterable[str]) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 Pages are rendered on the server. An open page polls for changes; the answer has no body if there
 are none. The interval depends on the cost of the answers, so that all open pages together take at
-most about 1/300 of one core.
+most about 1/300 of one core, and pages of curves 1/125.
 """
 
 import sqlite3
@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import TypeAlias
 
+from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -20,16 +22,24 @@ from starlette.routing import Route
 
 from selfplay.errors import RunError
 from selfplay.run.record_reader import DIGITS
+from selfplay.run.report.html import visible
 from selfplay.viewer import web
 from selfplay.viewer.catalog import RunCatalogue
+from selfplay.viewer.curve_pages import MOST_PINS, MOST_RUNS, CurvePages, CurveQuery
 from selfplay.viewer.episode_pages import EpisodePages
 from selfplay.viewer.index import EpisodeFilter
 from selfplay.viewer.run_pages import RunPages
+from selfplay.viewer.run_table import TableQuery
+from selfplay.viewer.table_pages import INERT, TablePages
 from selfplay.viewer.usage_index import CellKey
 from selfplay.viewer.usage_pages import SHOWN, Page, UsagePages, page_of
 
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
 SHARE = 300
-"""Wall-clock seconds per second of work for all open pages together."""
+"""Wall-clock seconds per second of work for all open pages together, without those of curves."""
+CURVES_SHARE = 125
+"""Wall-clock seconds per second of work for all open pages of curves together."""
 SOONEST = 5.0
 """Shortest interval between two polls of a page, in seconds."""
 
@@ -37,14 +47,16 @@ SOONEST = 5.0
 class PollLimiter:
     """Sets the interval at which open pages poll, so that their total cost stays limited."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = SHARE) -> None:
+        """`share`: wall-clock seconds per second of work."""
+        self._share = share
         self._free = 0.0
         self._lock = Lock()
 
     def wait(self, cost: float, now: float) -> float:
         """Return the seconds until the next poll of a page whose answer took `cost` seconds."""
         with self._lock:
-            self._free = max(self._free, now) + SHARE * cost
+            self._free = max(self._free, now) + self._share * cost
             return max(self._free - now, SOONEST)
 
 
@@ -60,9 +72,9 @@ def application(
         host: The server's address.
     """
     pages, listed, pace = RunPages(catalogue), EpisodePages(catalogue, cache), PollLimiter()
-    tables = UsagePages(listed)
+    tables, tables_of_runs = UsagePages(listed), TablePages(catalogue)
 
-    def page(make: Callable[[Request], str]) -> Callable[[Request], Awaitable[Response]]:
+    def page(make: Callable[[Request], str]) -> Handler:
         async def answer(request: Request) -> Response:
             try:
                 return HTMLResponse(await run_in_threadpool(make, request))
@@ -71,7 +83,7 @@ def application(
 
         return answer
 
-    def live(make: Callable[[Request], str]) -> Callable[[Request], Awaitable[Response]]:
+    def live(make: Callable[[Request], str]) -> Handler:
         """Return the handler of a page that is polled: it sets an ETag and the next interval."""
         inner = page(make)
 
@@ -103,8 +115,12 @@ def application(
             return JSONResponse({"error": str(error)}, status_code=404)
 
     routes = [
-        Route("/", live(lambda request: pages.runs())),
-        Route("/viewer.js", web.script),
+        Route("/", live(lambda request: tables_of_runs.runs(_table(request)))),
+        *table_routes(tables_of_runs, page),
+        Route("/viewer.js", web.script("viewer.js")),
+        Route("/curves.js", web.script("curves.js")),
+        Route("/uplot.js", web.script("uplot/uPlot.iife.min.js")),
+        *curve_routes(CurvePages(catalogue), page, PollLimiter(CURVES_SHARE)),
         Route(
             "/compare",
             live(
@@ -202,6 +218,87 @@ def application(
     return Starlette(routes=routes, middleware=web.guards(token, host))
 
 
+def curve_routes(
+    curves: CurvePages, page: Callable[[Callable[[Request], str]], Handler], pace: PollLimiter
+) -> list[Route]:
+    """Return the routes of the page of curves and of its data.
+
+    Args:
+        curves: Renders both.
+        page: Converts a function that renders a page to a handler.
+        pace: Sets the interval at which the data is asked for again.
+    """
+
+    def shown(request: Request) -> str:
+        find, log = request.query_params.get("find", "")[:200], request.query_params.get("log")
+        return curves.page(_curves(request), find=find, log=log == "1")
+
+    def answer(request: Request) -> Response:
+        """Answer with the data, or without a body if the client has it."""
+        begun, known = time.process_time(), request.headers.get("if-none-match")
+        asked = _curves(request)
+        tag = web.tag_of(f"{curves.stamp(asked.runs)} {asked}")
+        if known == tag:
+            response = Response(status_code=304)
+        else:
+            text = to_json(curves.data(asked), inf_nan_mode="null")
+            response = Response(text, media_type="application/json")
+        cost = 0.0 if known is None else time.process_time() - begun
+        wait = pace.wait(cost, time.monotonic())
+        response.headers.update({"ETag": tag, "X-Look-Again": f"{wait:.0f}"})
+        return response
+
+    def names(request: Request) -> Response:
+        return JSONResponse(curves.names(request.query_params.getlist("run")))
+
+    return [
+        Route("/curves", page(shown)),
+        Route("/curves.json", _json(answer)),
+        Route("/curves/names.json", _json(names)),
+    ]
+
+
+def table_routes(
+    tables: TablePages, page: Callable[[Callable[[Request], str]], Handler]
+) -> list[Route]:
+    """Return the routes of the table's data, of differences of configs, and of static pages.
+
+    Args:
+        tables: Renders them.
+        page: Converts a function that renders a page to a handler.
+    """
+
+    def names(request: Request) -> list[str]:
+        return request.query_params.getlist("run")
+
+    def listing(request: Request) -> Response:
+        data = to_json(tables.table.listing(_table(request)).to_json(), inf_nan_mode="null")
+        return Response(data, media_type="application/json")
+
+    def static(request: Request) -> Response:
+        data = tables.static(request.path_params["run"], request.path_params["page"])
+        return HTMLResponse(data, headers={"Content-Security-Policy": INERT})
+
+    return [
+        Route("/runs.json", _json(listing)),
+        Route("/configs", page(lambda request: tables.configs(names(request)))),
+        Route("/configs.json", _json(lambda r: JSONResponse(tables.table.compared(names(r))))),
+        Route("/run/{run}/page/{page:path}", _json(static)),
+    ]
+
+
+def _json(make: Callable[[Request], Response]) -> Handler:
+    """Return the handler that answers with an error as JSON if there is no answer."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await run_in_threadpool(make, request)
+        except (RunError, OSError) as error:
+            return JSONResponse({"error": str(visible(str(error)))}, status_code=404)
+
+    return handle
+
+
 def serve(catalogue: RunCatalogue, *, cache: Path, host: str, port: int) -> None:
     """Serve the viewer until interrupted, and print its address.
 
@@ -241,6 +338,29 @@ def _cell(asked: Mapping[str, str]) -> CellKey | None:
     if not asked.get("view"):
         return None
     return CellKey(**{name: asked.get(name, "") for name in ("agent", "kind", "view", "action")})
+
+
+def _table(request: Request) -> TableQuery:
+    asked = request.query_params
+    return TableQuery(
+        sort=asked.get("sort", "")[:200],
+        descending=asked.get("down") == "1",
+        words=asked.get("words", "")[:200],
+        seeds=asked.get("seeds") == "1",
+    )
+
+
+def _curves(request: Request) -> CurveQuery:
+    asked = request.query_params
+    window = _number(request, "smooth")
+    return CurveQuery(
+        runs=tuple(asked.getlist("run")[: MOST_RUNS + 1]),
+        metrics=tuple(dict.fromkeys(asked.getlist("metric")))[:MOST_PINS],
+        first=_number(request, "from"),
+        last=_number(request, "to"),
+        window=None if window is None else max(window, 1),
+        seeds=asked.get("seeds") == "1",
+    )
 
 
 def _number(request: Request, name: str) -> int | None:

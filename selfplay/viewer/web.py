@@ -108,9 +108,13 @@ def tag_of(stamp: str) -> str:
     return f'"{hashlib.sha256(stamp.encode("utf-8", "surrogatepass")).hexdigest()[:32]}"'
 
 
-def script(request: Request) -> Response:
-    """Serve the script of all pages."""
-    return Response(template_text("viewer.js"), media_type="text/javascript")
+def script(name: str) -> Callable[[Request], Response]:
+    """Return the handler that serves a script of the package."""
+
+    def answer(request: Request) -> Response:
+        return Response(template_text(name), media_type="text/javascript")
+
+    return answer
 
 
 def serve(

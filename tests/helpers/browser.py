@@ -101,6 +101,16 @@ class Tab:
             time.sleep(0.03)
         raise AssertionError(f"never {script}: {self.text()}")
 
+    def drag(self, selector: str, begin: float, end: float) -> None:
+        """Press the mouse in an element, move and release it; places as fractions of its width."""
+        self.run(f"document.querySelector({selector!r}).scrollIntoView()")
+        box = self.run(f"document.querySelector({selector!r}).getBoundingClientRect().toJSON()")
+        steps = (("mouseMoved", begin), ("mousePressed", begin), ("mouseMoved", end))
+        for kind, at in (*steps, ("mouseReleased", end)):
+            place = {"x": box["x"] + at * box["width"], "y": box["y"] + box["height"] / 2}
+            button = {"button": "left", "buttons": 1, "clickCount": 1}
+            self._call("Input.dispatchMouseEvent", type=kind, **place, **button)
+
     def text(self) -> str:
         """What a person reads."""
         return str(self.run("document.body.innerText"))

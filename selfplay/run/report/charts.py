@@ -18,31 +18,43 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, PercentFormatter
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike, NDArray
 
 from selfplay.run.declarations import RunMetrics
 from selfplay.run.formatting import as_of, format_value, words
 
 MOST_POINTS = 800
 """Approximate largest number of drawn points of a curve."""
+LARGEST = 1e100
+"""Largest absolute value that is drawn; the ticks of larger ones overflow."""
+MOST_WINDOWED = 1_000_000
+"""Number of values in memory at once for running means."""
 
 
 def running_mean(
-    values: Sequence[float], window: int, indices: Sequence[int] | None = None
+    values: ArrayLike, window: int, indices: Sequence[int] | None = None
 ) -> list[float]:
     """Return the running mean of [N] values over a window that ends at each index.
 
     Values that are not finite are left out. With `indices`, only the means at these indices are
     returned.
     """
-    array, means = np.asarray(values, dtype=float), []
-    for end in range(len(values)) if indices is None else indices:
-        near = array[max(0, end + 1 - window) : end + 1]
-        near = near[np.isfinite(near)]
-        means.append(float(near.mean()) if near.size else math.nan)
+    array = np.asarray(values, dtype=float)
+    ends = np.arange(len(array)) if indices is None else np.asarray(indices, dtype=int)
+    window = min(window, max(len(array), 1))
+    padded = np.concatenate([np.full(window - 1, np.nan), array])
+    means: list[float] = []
+    for begin in range(0, len(ends), block := max(1, MOST_WINDOWED // window)):
+        near = sliding_window_view(padded, window)[ends[begin : begin + block]]
+        finite = np.isfinite(near)
+        with np.errstate(invalid="ignore", over="ignore"):
+            sums = np.where(finite, near, 0.0).sum(axis=1)
+            means += (sums / finite.sum(axis=1)).tolist()
     return means
 
 
-def downsample(values: Sequence[float]) -> list[int]:
+def downsample(values: Sequence[float] | NDArray[np.float64]) -> list[int]:
     """Return the indices of about `MOST_POINTS` values that preserve the shape of the curve.
 
     A longer curve keeps the lowest and the highest value of each stretch, and the last value.
@@ -50,12 +62,14 @@ def downsample(values: Sequence[float]) -> list[int]:
     count, stretches = len(values), MOST_POINTS // 2
     if count <= MOST_POINTS:
         return list(range(count))
-    indices = {count - 1}
+    array = np.asarray(values, dtype=float)
+    finite, indices = np.isfinite(array), {count - 1}
+    low, high = np.where(finite, array, np.inf), np.where(finite, array, -np.inf)
     for number in range(stretches):
-        stretch = range(number * count // stretches, (number + 1) * count // stretches)
-        finite = [index for index in stretch if math.isfinite(values[index])]
-        for extreme in (min, max) if finite else ():
-            indices.add(extreme(finite, key=values.__getitem__))
+        begin, end = number * count // stretches, (number + 1) * count // stretches
+        if finite[begin:end].any():
+            indices.add(begin + int(low[begin:end].argmin()))
+            indices.add(begin + int(high[begin:end].argmax()))
     return sorted(indices)
 
 
@@ -285,7 +299,7 @@ def svg(width: float, height: float, paint: Callable[[Axes], None]) -> str:
 def _plot(axes: Axes, series: Series, number: int) -> None:
     # Matplotlib interprets "$" and a leading "_" in labels, so the page has the labels.
     look = {"color": SERIES[number], "solid_capstyle": "round"}
-    values = [value if math.isfinite(value) else math.nan for value in series.values]
+    values = [value if abs(value) <= LARGEST else math.nan for value in series.values]
     window, indices = smoothing(len(values)), downsample(values)
     steps, shown = [series.steps[n] for n in indices], [values[n] for n in indices]
     if window > 1:
@@ -322,7 +336,7 @@ def _style(axes: Axes, chart: Chart) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
     if chart.share:
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-        values = [v for series in chart.series for v in series.values if math.isfinite(v)]
+        values = [v for series in chart.series for v in series.values if abs(v) <= LARGEST]
         if all(0 <= value <= 1 for value in values):  # a return as a fraction may lie outside
             axes.set_ylim(-0.03, 1.03)
             axes.yaxis.set_major_locator(FixedLocator([0.0, 0.25, 0.5, 0.75, 1.0]))

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import unicodedata
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -21,9 +22,9 @@ from selfplay.run.formatting import duration, number, words
 from selfplay.run.untrusted import write_text_confined
 
 
-def render(name: str, /, **fields: Any) -> str:
-    """Render a template of the package as a whole page."""
-    style = template_text("report.css")
+def render(name: str, /, *, styles: Sequence[str] = (), **fields: Any) -> str:
+    """Render a template of the package as a whole page; `styles` are further style sheets."""
+    style = "".join(template_text(sheet) for sheet in (*styles, "report.css"))
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     template = _environment().get_template(name)
     return template.render(style=Markup(style), style_hash=Markup(digest), **fields)
