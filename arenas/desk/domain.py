@@ -40,7 +40,7 @@ class Scenario:
     """The customer's wishes, the dearest first; each is a list of changes."""
 
 
-class Domain(Protocol):
+class DeskDomain(Protocol):
     """A kind of desk. `arenas.desk.domains.DOMAINS` lists them."""
 
     name: ClassVar[str]
@@ -91,12 +91,12 @@ def shown(key: str, values: Mapping[str, Any]) -> str:
     return f"{key}: " + ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def apply(domain: Domain, tables: Tables, change: Change) -> str:
+def apply(domain: DeskDomain, tables: Tables, change: Change) -> str:
     """Make a change in the tables; raises ToolError if it is impossible."""
     return domain.operations[change.name](tables, **change.arguments)
 
 
-def after(domain: Domain, tables: Tables, changes: Sequence[Change]) -> Tables | None:
+def after(domain: DeskDomain, tables: Tables, changes: Sequence[Change]) -> Tables | None:
     """Return a copy of the tables after some changes; None if one of them is impossible."""
     made = copied(tables)
     try:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from arenas.desk.domain import Change, Domain, Tables, after, apply, copied, key_of
+from arenas.desk.domain import Change, DeskDomain, Tables, after, apply, copied, key_of
 from selfplay.tools import ToolError
 
 MOST_STATES = 20_000
@@ -11,7 +11,7 @@ MOST_STATES = 20_000
 
 
 def reachable(
-    domain: Domain, tables: Tables, customer: str, rules: Mapping[str, int]
+    domain: DeskDomain, tables: Tables, customer: str, rules: Mapping[str, int]
 ) -> Iterator[tuple[Tables, tuple[Change, ...]]]:
     """Yield all databases that permitted changes reach, the nearest first, each with its changes.
 
@@ -38,7 +38,7 @@ def reachable(
 
 
 def solve(
-    domain: Domain,
+    domain: DeskDomain,
     tables: Tables,
     customer: str,
     rules: Mapping[str, int],

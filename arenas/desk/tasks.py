@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, get_args
 
-from arenas.desk.domain import Change, Domain, Tables, after, key_of
+from arenas.desk.domain import Change, DeskDomain, Tables, after, key_of
 from arenas.desk.domains import DOMAINS, domain_of
 from arenas.desk.solver import solve
 from selfplay.errors import nearest
@@ -26,7 +26,7 @@ MOST_DRAWN = 100_000
 class DeskTask:
     """The content of a task, checked."""
 
-    domain: Domain
+    domain: DeskDomain
     customer: str
     rules: Mapping[str, int]
     tables: Tables
@@ -83,7 +83,12 @@ def desk_tasks(
 
 
 def _drawn(
-    rng: Random, domain: Domain, kind: Kind, temper: str, split: Split, known: Mapping[str, Task]
+    rng: Random,
+    domain: DeskDomain,
+    kind: Kind,
+    temper: str,
+    split: Split,
+    known: Mapping[str, Task],
 ) -> Task:
     for _ in range(MOST_DRAWN):
         drawn = domain.draw(rng)
@@ -146,7 +151,7 @@ def _plain(change: Change) -> list[Any]:
     return [change.name, dict(change.arguments)]
 
 
-def _change(domain: Domain, given: Any) -> Change:
+def _change(domain: DeskDomain, given: Any) -> Change:
     name, arguments = given
     if name not in domain.writes:
         raise ValueError(f"no change {str(name)[:40]!r}; {nearest(str(name)[:40], domain.writes)}")

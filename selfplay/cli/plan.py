@@ -19,8 +19,6 @@ from selfplay.plan.memory import Member
 from selfplay.plan.model_shape import ModelShape, of_config, read_outline
 from selfplay.plan.prediction import Prediction
 from selfplay.plan.report import as_json, as_text
-from selfplay.runtime.local import Local
-from selfplay.runtime.ray import RayRuntime
 
 FITS, DOES_NOT_FIT = 0, 3
 
@@ -133,6 +131,9 @@ def _hardware(own: Sequence[str]) -> tuple[ClusterSpec, dict[str, Any], list[str
 
 def _processes(config: Mapping[str, Any], cluster: ClusterSpec) -> Processes:
     """Return the processes that a config's runtime starts on a cluster."""
+    from selfplay.runtime.local import Local
+    from selfplay.runtime.ray import RayRuntime
+
     runtime = build(config["runtime"], where="runtime")
     if isinstance(runtime, Local):
         return Processes()
