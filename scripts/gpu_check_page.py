@@ -56,7 +56,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a section."""
+    """Outcome of a section."""
 
     section: Section
     state: str

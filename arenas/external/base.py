@@ -31,6 +31,7 @@ class WrappedGame(Arena):
     applied: list[Any]
     """Moves since the last restart."""
     restarted = False
+    """True after the first restart."""
 
     def seat(self, title: str, theirs: Sequence[Any], seats: Sequence[str], where: str) -> None:
         """Name the agents `<role>_<n>` in the game's order; `seats` lists their roles."""
