@@ -158,8 +158,9 @@ class Questions(Arena):
 
     def _fault(self, question: str) -> str | None:
         reason = fault(question, self.task.payload, self.question_length, self.forbidden)
-        check = getattr(self.verifier, "fault", None)
-        return reason or (check(question) if check and self.label == "verifier" else None)
+        if reason or self.label != "verifier" or not isinstance(self.verifier, QuestionVerifier):
+            return reason
+        return self.verifier.fault(question)
 
     def _answer(self, actions: Mapping[str, Action | None]) -> None:
         said = {agent: self._read(action) for agent, action in actions.items()}

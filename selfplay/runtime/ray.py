@@ -161,7 +161,7 @@ class RayRuntime:
         if ray.is_initialized():
             return
         there = torch.cuda.device_count()
-        gpus = self._placed(available=there).gpus
+        gpus = self.placement(there).gpus
         if gpus > there:
             raise ConfigError(
                 f"runtime: {gpus:g} GPUs are requested, this machine has {there}; lower "
@@ -181,11 +181,11 @@ class RayRuntime:
 
     def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> Engine:
         """Reserve the resources of all actors; return the engine that forwards to the workers."""
-        local = self._placed(available=torch.cuda.device_count())
+        local = self.placement(torch.cuda.device_count())
         self.cluster = RayCluster(
             address=self.address, cpus=self._cores(local), timeout=self.timeout
         )
-        placement = self._placed(available=self.cluster.gpus())
+        placement = self.placement(self.cluster.gpus())
         self._placement = placement
         self._workers = RolloutWorkers(
             self.cluster,
