@@ -10,8 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from selfplay.errors import ConfigError, RunError
+from selfplay.models import load_report, packaged
 from selfplay.models import lora as adapters
-from selfplay.models import packaged
 from selfplay.models.float32_head import compute_logits_in_float32
 from selfplay.models.lora import Lora
 from selfplay.models.renderer import ChatRenderer
@@ -250,13 +250,14 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
                 f"{where}: unknown dtype {dtype!r}; choose float32, bfloat16 or float16"
             )
     try:
-        loading: Any = AutoModelForCausalLM.from_pretrained(
-            source,
-            dtype=kind,
-            output_loading_info=True,
-            weights_only=True,
-            trust_remote_code=False,
-        )
+        with load_report.held_back():
+            loading: Any = AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=kind,
+                output_loading_info=True,
+                weights_only=True,
+                trust_remote_code=False,
+            )
     except UnpicklingError as error:
         raise ConfigError(
             f"{where}: cannot load model {model!r}: its weights are a pickle that holds more than "

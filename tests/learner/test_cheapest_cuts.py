@@ -1,6 +1,6 @@
 """The cheapest cuts of samples into rows, against all cuts."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from random import Random
 
 import numpy as np
@@ -38,7 +38,7 @@ def of_all_cuts(
         for inner in combinations(range(1, count), number):
             edges = [0, *inner, count]
             total = 0.0
-            for start, end in zip(edges, edges[1:], strict=False):
+            for start, end in pairwise(edges):
                 width, elements, cost = row_cost(
                     lengths[start:end], shared[start:end], passes[start], a, 1.2
                 )

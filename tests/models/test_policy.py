@@ -1,15 +1,18 @@
 """Policies from folders, and one clear line for each folder that is none."""
 
 import json
+import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError, RunError
-from selfplay.models.policy import load_policy
+from selfplay.models.policy import load_model, load_policy
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.types import Completion, Request
 from tests.helpers.builders import same, save_tiny, weights
@@ -93,6 +96,37 @@ def test_weights_of_another_configuration(
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **changes}))
     refused(folder, said)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_an_interrupted_loading_leaves_no_report(
+    folder: Path, interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers would report all tensors that were not reached as missing."""
+    config = json.loads((folder / "config.json").read_text())
+    deeper = {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}
+    (folder / "config.json").write_text(json.dumps({**config, **deeper}))
+    tie = PreTrainedModel.tie_weights
+    reports: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", reports.append)
+
+    def tied(model: PreTrainedModel, **more: Any) -> None:
+        # The first call is before the tensors are read.
+        if interrupted and "missing_keys" in more:
+            raise KeyboardInterrupt
+        tie(model, **more)
+
+    monkeypatch.setattr(PreTrainedModel, "tie_weights", tied)
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(KeyboardInterrupt if interrupted else ConfigError):
+            load_model(str(folder), where="policy.model", dtype="float32")
+    finally:
+        logger.removeHandler(handler)
+    assert len(reports) == (0 if interrupted else 1)
+    assert not logger.filters
 
 
 def test_tokenizers_that_cannot_serve(folder: Path, tmp_path: Path) -> None:
