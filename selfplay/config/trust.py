@@ -202,6 +202,11 @@ def admit(name: str, at: str) -> None:
     if any(part.startswith("_") for part in dotted.split(".")):
         raise ConfigError(f"{at}: {name} is private; a run folder names public classes only")
     if package == "selfplay" and not _is_component(dotted, NAMED):
+        if not _is_module(dotted):
+            raise ConfigError(
+                f"{at}: {name} lies in no module of this version of selfplay; if an earlier version "
+                "wrote this config, change the name (CHANGELOG.md says what moved)"
+            )
         raise ConfigError(
             f"{at}: {name} is not a component for configs; to allow it, add --trust "
             f"{dotted.rpartition('.')[0] or dotted}"
@@ -342,6 +347,14 @@ def _nodes(node: Any, at: str, target: str) -> Iterator[tuple[str, Mapping[Any, 
         children = list(enumerate(node))
     for key, value in children:
         yield from _nodes(value, f"{at}.{key}" if at else str(key), target)
+
+
+def _is_module(name: str) -> bool:
+    """Return True if a name is a module of `selfplay`, or lies in one; imports nothing."""
+    root = Path(__file__).parents[1]
+    files = (path.relative_to(root.parent).with_suffix("") for path in root.rglob("*.py"))
+    modules = {".".join(path.parts).removesuffix(".__init__") for path in files} - {"selfplay"}
+    return any(_inside(name, module) for module in modules)
 
 
 def _is_component(dotted: str, known: Iterable[str]) -> bool:

@@ -420,6 +420,15 @@ def test_a_barred_module_inside_a_named_package_is_refused(name: str) -> None:
             admit_found(resolve_name(name), name, "arena")
 
 
+@pytest.mark.parametrize(
+    "name", ["selfplay.collapse.CollapseMonitor", "selfplay.missing", f"selfplay.{'a' * 999}.b"]
+)
+def test_a_module_that_moved_is_not_a_matter_of_trust(name: str) -> None:
+    with limited(TrustLimit()), pytest.raises(ConfigError, match="CHANGELOG.md") as caught:
+        admit(name, "collapse")
+    assert "--trust" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", [*NAMED, *BARRED, *(f"{g.module}.{g.name}" for g in GUARDS)])
 def test_what_the_gate_names_exists(name: str) -> None:
     """A rename must not leave the gate with the name of nothing."""
