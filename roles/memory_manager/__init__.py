@@ -1,24 +1,43 @@
 """The memory manager, which updates the memory bank for a fact (Memory-R1, 2508.19828)."""
 
 import json
-from typing import Any
+import re
+from typing import Any, Literal, get_args
 
 from roles.prompts import load
+from selfplay.errors import ConfigError
 from selfplay.role import Role
 from selfplay.types import Action, InvalidAction
 
+Form = Literal["json", "words"]
+WORDS = re.compile(r"(?:(ADD|NOOP)|(UPDATE|DELETE) ([0-9.]{1,20}))")
+
 
 class MemoryManager(Role):
-    """Parses a text that is only JSON; the arena checks the operation."""
+    """Parses a text that is only JSON, or one operation in words; the arena checks the
+    operation."""
 
-    def __init__(self, *, style: str = "full", **settings: Any) -> None:
-        """`style` is the name of a prompt style of the role, or the path of a template."""
+    def __init__(self, *, style: str = "full", form: Form = "json", **settings: Any) -> None:
+        """Args:
+        style: Name of a prompt style of the role, or the path of a template.
+        form: json, or words: ADD, NOOP, UPDATE 3 or DELETE 3, where 3 is the id of an entry.
+        settings: Settings of `Role`.
+        """
         super().__init__(template=load("memory_manager", style), **settings)
+        if form not in get_args(Form):
+            raise ConfigError(f"MemoryManager: form is json or words, not {form!r}")
+        self.form = form
 
     def parse(self, text: str) -> Action:
-        """Return the JSON text; raises `InvalidAction` "not_json"."""
+        """Return the operation in JSON; raises `InvalidAction` "not_json" or "no_operation"."""
+        text = text.strip()
+        if self.form == "words":
+            if not (said := WORDS.fullmatch(text)):
+                raise InvalidAction("no_operation")
+            event = said[1] or said[2]
+            return json.dumps({"event": event, "id": said[3]} if said[3] else {"event": event})
         try:
             json.loads(text)
         except (ValueError, RecursionError):
             raise InvalidAction("not_json") from None
-        return text.strip()
+        return text

@@ -173,3 +173,28 @@ def test_an_answer_names_memories_before_its_marker() -> None:
 def test_a_manager_speaks_json_and_nothing_else(text: str) -> None:
     with pytest.raises(InvalidAction, match="not_json"):
         MemoryManager().parse(text)
+
+
+def test_a_manager_speaks_one_operation_in_words() -> None:
+    role = MemoryManager(style="sentence", form="words")
+    for text, operation in (
+        ("ADD", {"event": "ADD"}),
+        (" NOOP\n", {"event": "NOOP"}),
+        ("UPDATE 3", {"event": "UPDATE", "id": "3"}),
+        ("DELETE 1.2", {"event": "DELETE", "id": "1.2"}),
+    ):
+        assert json.loads(str(role.parse(text))) == operation
+    with pytest.raises(ConfigError, match="form is json or words, not 'prose'"):
+        MemoryManager(form="prose")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "add", "ADD 3", "UPDATE", "UPDATE x", 'DELETE 3", "text": "x', "ADD\nADD"),
+        *("UPDATE 9" * 99, "DELETE " + "9" * 1_000_000, '{"event": "ADD"}'),
+    ],
+)
+def test_other_words_are_no_operation(text: str) -> None:
+    with pytest.raises(InvalidAction, match="no_operation"):
+        MemoryManager(form="words").parse(text)
