@@ -45,26 +45,31 @@ class Sums:
 
     terms: tuple[int, int] = (2, 2)
     """Minimum and maximum number of terms."""
+    smallest: int = 0
+    """Smallest number in a question."""
     largest: int = 12
     """Largest number in a question."""
     operations: str = "+-"
     """Operations, some of + - *."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.terms[0] <= self.terms[1] or self.largest < 1:
-            raise ValueError("terms must be at least 1, minimum first; largest at least 1")
+        if not 1 <= self.terms[0] <= self.terms[1] or not 0 <= self.smallest < self.largest:
+            raise ValueError("terms must be at least 1, minimum first; 0 <= smallest < largest")
         if not self.operations or not set(self.operations) <= set("+-*"):
             raise ValueError(f"operations must be some of + - *, not {self.operations!r}")
 
     def draw(self, rng: Random, split: Split = "train") -> str:
         """Return a random question of a split; the splits share no question."""
         while True:
-            words = [str(rng.randint(0, self.largest))]
+            words = [self._number(rng)]
             for _ in range(rng.randint(*self.terms) - 1):
-                words += [rng.choice(self.operations), str(rng.randint(0, self.largest))]
+                words += [rng.choice(self.operations), self._number(rng)]
             question = " ".join(words)
             if is_held_out(question) == (split == "held_out"):
                 return question
+
+    def _number(self, rng: Random) -> str:
+        return str(rng.randint(self.smallest, self.largest))
 
 
 def sums(
@@ -72,6 +77,7 @@ def sums(
     count: int,
     split: Split = "train",
     terms: tuple[int, int] = (2, 2),
+    smallest: int = 0,
     largest: int = 12,
     operations: str = "+-",
     labelled: bool = True,
@@ -81,7 +87,7 @@ def sums(
 
     Tasks without labels contain no information about the right answer.
     """
-    domain = Sums(terms=terms, largest=largest, operations=operations)
+    domain = Sums(terms=terms, smallest=smallest, largest=largest, operations=operations)
     rng = Random(derive(seed, "sums", split))
     found: dict[str, None] = {}
     tries = 0

@@ -19,11 +19,13 @@ def built(name: str, *overrides: str) -> dict[str, Any]:
     return compose.load([f"+experiment={name}", *overrides])
 
 
-@pytest.mark.parametrize("name", ["tiny/r_zero", "tiny/ladder", "tiny/multi_agent_evolve"])
-def test_what_is_held_out_may_not_be_proposed(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "count"), [("tiny/r_zero", 60), ("tiny/ladder", 40), ("tiny/multi_agent_evolve", 60)]
+)
+def test_what_is_held_out_may_not_be_proposed(name: str, count: int) -> None:
     settings = built(name)
     held_out = build(settings["evaluations"]["held_out"]["tasks"])
-    assert len(held_out) == 60
+    assert len(held_out) == count
     assert names_of(held_out) == build(settings["arena"]["forbidden"])
 
 
@@ -32,6 +34,14 @@ def test_sirius_is_measured_on_questions_that_it_does_not_train_on() -> None:
     trained = names_of(build(settings["curriculum"]["tasks"]))
     held_out = names_of(build(settings["evaluations"]["held_out"]["tasks"]))
     assert len(held_out) == 60 and not trained & held_out
+
+
+def test_ladder_is_measured_on_its_roots_and_on_others_like_them() -> None:
+    settings = built("tiny/ladder")
+    asked, held_out = (settings["evaluations"][name]["tasks"] for name in ("asked", "held_out"))
+    roots = names_of(build(settings["curriculum"]["roots"]))
+    assert len(roots) == 32 and roots == names_of(build(asked))
+    assert not roots & names_of(build(held_out))
 
 
 def test_ttrl_asks_the_questions_that_it_trains_on() -> None:

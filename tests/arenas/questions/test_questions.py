@@ -222,6 +222,11 @@ def test_sums_have_answers_splits_and_bounds() -> None:
     assert [t.payload["question"] for t in sums(count=50, labelled=False)] == [
         t.payload["question"] for t in train
     ]
+    large = sums(count=50, smallest=5, largest=30)
+    told = [int(word) for task in large for word in str(task.payload["question"]).split()[::2]]
+    assert min(told) >= 5 and max(told) <= 30
+    with pytest.raises(ValueError, match="smallest < largest"):
+        Sums(smallest=12, largest=12)
     with pytest.raises(ValueError, match="cannot make 9999 different"):
         sums(count=9999, largest=3)
     with pytest.raises(ValueError, match="operations"):
