@@ -60,8 +60,9 @@ def undivided(prompts: Sequence[tuple[int, ...]], known: Sequence[int]) -> list[
 def request_by_request(engine: TransformersEngine) -> Iterator[None]:
     """Let the engine share nothing but the prefill of equal prompts of one batch."""
     (batch,) = engine._batches.values()
-    kept, shared = batch.prefixes, batch.rows
-    batch.prefixes, batch.rows = PrefixCache(0), SeparateRows(shared.end_ids)
+    (policy,) = batch.policies.values()
+    kept, shared = policy.prefixes, batch.rows
+    policy.prefixes, batch.rows = PrefixCache(0), SeparateRows(shared.end_ids)
     try:
         with (
             mock.patch.object(policy_batch, "prompt_parts", undivided),
@@ -69,7 +70,7 @@ def request_by_request(engine: TransformersEngine) -> Iterator[None]:
         ):
             yield
     finally:
-        batch.prefixes, batch.rows = kept, shared
+        policy.prefixes, batch.rows = kept, shared
 
 
 @dataclass

@@ -2,9 +2,9 @@
 
 Usage: python scripts/bench_table.py [--json FILE] [NAME ...] [key=value ...]
 
-NAME is one of step, batch, packing, generation, executor, rollout, tools, waiting, records,
-weights, workers, fill, busy; without any, all run. Overrides go to the quickstart's config. The
-exit code is 1 if a target was missed or a benchmark failed.
+NAME is one of step, batch, packing, generation, adapters, executor, rollout, tools, waiting,
+records, weights, workers, fill, busy; without any, all run. Overrides go to the quickstart's
+config. The exit code is 1 if a target was missed or a benchmark failed.
 """
 
 import json
@@ -22,8 +22,8 @@ from rich.table import Table
 
 FOLDER = Path(__file__).resolve().parent
 NAMES = (
-    *("batch", "packing", "generation", "rollout", "tools", "waiting", "records", "weights"),
-    *("workers", "executor", "fill", "step", "busy"),
+    *("batch", "packing", "generation", "adapters", "rollout", "tools", "waiting", "records"),
+    *("weights", "workers", "executor", "fill", "step", "busy"),
 )
 
 

@@ -9,7 +9,8 @@ the root of the checkout to measure. Compare only fingerprints of one machine an
 
 CASES.json maps the name of each case to the overrides of its run:
 
-    {"kuhn": ["+experiment=kuhn", "run.steps=10"], "vllm": ["+experiment=smoke", "engine=vllm"]}
+    {"kuhn": ["+experiment=tiny/kuhn", "run.steps=10"],
+     "vllm": ["+experiment=tiny/kuhn", "run.steps=10", "engine=vllm"]}
 
 A case that needs another environment gets its interpreter by `--python vllm=.venv-vllm/bin/python`.
 RENAMES.json lets one list of cases serve before and after a change of names. Its regular

@@ -224,6 +224,13 @@ class Arena(AECEnv):
         """`FINISHED` once the arena ended the episode, else None."""
         return Status.FINISHED if self.finished else None
 
+    def agents_of(self, task: Task) -> list[str]:
+        """Return the agents that take part in a task, in order: all, unless a subclass chooses.
+
+        A league gives seats to these agents only.
+        """
+        return list(self.possible_agents)
+
     def begin(self, task: Task, seed: int) -> None:
         """Start the episode of `task` and `seed`."""
         self.task, self.seed = task, seed

@@ -3,8 +3,9 @@
 SiriuS (2502.04780) bootstraps a team from its own good trajectories. A failed trajectory is
 repaired: a mentor sees the correct answer and advises one agent, which moves again. The earlier
 moves stay the same, and the later agents move as usual. If that fails too, the next agent is
-advised. Any arena can be repaired without changes. `credit: library` keeps successful trajectories,
-and trains the advised agent on its new move as the completion of its old prompt without advice.
+advised. Any arena can be repaired without changes. `credit=experience` keeps successful
+trajectories, and trains the advised agent on its new move as the completion of its old prompt
+without advice.
 
 Version history: v0, first version.
 """

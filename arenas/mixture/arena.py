@@ -51,6 +51,13 @@ class Mixture(Arena):
         part = rng.choice(list(self.parts))
         return routed(part, self.parts[part].default_task(rng))
 
+    def agents_of(self, task: Task) -> list[str]:
+        """Return the agents of the arena that the task names; none if there is no such arena."""
+        part, inner_task = unrouted(task)
+        if part not in self.parts:
+            return []  # `setup` raises the error, which fails one episode and not the run
+        return [f"{part}_{agent}" for agent in self.parts[part].agents_of(inner_task)]
+
     def setup(self, task: Task, rng: Random) -> None:
         """Begin the arena that the task names, with the episode's seed."""
         part, inner_task = unrouted(task)

@@ -3,7 +3,7 @@
 The state is on the CPU. The model's device holds only the logits, and sums them there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -128,8 +128,10 @@ class DecodingRows:
         try:
             drawn = inverse(logprobs.exp(), self.uniforms[rows][index, at], distribution)
         except FloatingPointError as error:
+            broken = (~logprobs.exp().sum(-1).isfinite()).cpu()[distribution]
+            diverged = self.requests[first + int(broken.nonzero()[0, 0])]
             raise DivergedError(
-                f"policy {self.requests[first].policy!r}: its weights give probabilities that are "
+                f"policy {diverged.policy!r}: its weights give probabilities that are "
                 "not finite; resume from an earlier checkpoint with a lower learning rate"
             ) from error
         greedy = temperature[distribution] == 0
@@ -181,24 +183,29 @@ class DecodingRows:
         order = new.argsort()
         return rows[order], inputs[order]
 
-    def computed(self) -> dict[int, tuple[int, ...]]:
-        """Return the tokens that each row of a completion that has ended holds in the cache.
+    def computed(self) -> dict[str, dict[int, tuple[int, ...]]]:
+        """Return, by policy, the tokens that each row of a completion that has ended holds in the
+        cache.
 
         A completion in flight during a change of weights is left out.
         """
         done = self.ended.nonzero()[:, 0]
         states = (self.row, self.count, self.tokens)
-        found: dict[int, tuple[int, ...]] = {}
+        found: dict[str, dict[int, tuple[int, ...]]] = {}
         for index, row, count, tokens in zip(
             done.tolist(), *(state[done].tolist() for state in states), strict=True
         ):
-            if row not in found and not self.stamped[index]:
-                found[row] = (*self.requests[index].prompt_ids, *tokens[: count - 1])
+            request = self.requests[index]
+            rows = found.setdefault(request.policy, {})
+            if row not in rows and not self.stamped[index]:
+                rows[row] = (*request.prompt_ids, *tokens[: count - 1])
         return found
 
-    def stamp(self, version: int) -> None:
-        """Record the version that sampled the tokens since the last call."""
-        self.stamped = [self._spans(index, version) for index in range(len(self))]
+    def stamp(self, policy: str, version: int) -> None:
+        """Record the version that sampled a policy's tokens since its last call."""
+        for index, request in enumerate(self.requests):
+            if request.policy == policy:
+                self.stamped[index] = self._spans(index, version)
 
     def _spans(self, index: int, version: int) -> Versions:
         """Return the versions of all tokens of a completion; `version` sampled the latest ones."""
@@ -209,10 +216,11 @@ class DecodingRows:
             return (*before, (version, said + tokens))
         return (*spans, (version, tokens)) if tokens else spans
 
-    def collect(self, version: int) -> list[Completion]:
-        """Remove and return the completions that have ended.
+    def collect(self, versions: Mapping[str, int]) -> list[tuple[str, Completion]]:
+        """Remove and return the completions that have ended, each with its policy.
 
-        `version` sampled the tokens since the last `stamp`.
+        Args:
+            versions: The version by policy that sampled the tokens since the last `stamp`.
         """
         done = self.ended.nonzero()[:, 0]
         states = (self.count, self.tokens, self.logprobs)
@@ -220,20 +228,19 @@ class DecodingRows:
         for index, count, tokens, logprobs in zip(
             done.tolist(), *(state[done].tolist() for state in states), strict=True
         ):
-            ids = tuple(tokens[:count])
-            spans = self._spans(index, version)
-            matcher = self.matchers.pop(self.requests[index].id, None)
+            ids, request = tuple(tokens[:count]), self.requests[index]
+            spans = self._spans(index, versions[request.policy])
+            matcher = self.matchers.pop(request.id, None)
             stopped = ids[-1] in self.end_ids or (matcher is not None and bool(matcher.found))
-            completions.append(
-                Completion(
-                    id=self.requests[index].id,
-                    completion_ids=ids,
-                    logprobs=tuple(logprobs[:count]),
-                    stop_reason=StopReason.STOP if stopped else StopReason.LENGTH,
-                    version=spans[0][0],
-                    versions=spans if len(spans) > 1 else (),
-                )
+            done_now = Completion(
+                id=request.id,
+                completion_ids=ids,
+                logprobs=tuple(logprobs[:count]),
+                stop_reason=StopReason.STOP if stopped else StopReason.LENGTH,
+                version=spans[0][0],
+                versions=spans if len(spans) > 1 else (),
             )
+            completions.append((request.policy, done_now))
         kept = (~self.ended).nonzero()[:, 0]
         self.requests = [self.requests[index] for index in kept.tolist()]
         self.stamped = [self.stamped[index] for index in kept.tolist()]

@@ -1,35 +1,37 @@
-"""The requests of one policy: their prompts, their decoding steps, and what they share."""
+"""The requests of policies over one base: their prompts, decoding steps, and what they share."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from itertools import groupby, zip_longest
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from selfplay.engines import check_lengths
+from selfplay.engines.batched_policy import BatchedPolicy
 from selfplay.engines.decoding import DecodingRows
-from selfplay.engines.greedy_answers import GreedyAnswers
 from selfplay.engines.kv_cache import SlotCache
-from selfplay.engines.prefix_cache import PrefixCache
 from selfplay.engines.prompt_parts import PromptPart, prompt_parts
-from selfplay.models.position_limits import reach
+from selfplay.models.mixed_adapters import MixedAdapters
 from selfplay.models.tree_attention import additive
 from selfplay.types import Completion, Request
 
+Prompt = tuple[int, tuple[int, ...]]
+"""The number of a policy, and the tokens of a prompt for it."""
+
 
 class PolicyBatch:
-    """All requests of one policy, for which every distinct token is computed once.
+    """All requests of policies over one base, for which every distinct token is computed once.
 
-    `TransformersEngine` makes one for each policy. Requests with equal histories are one row of the
-    forward pass (`DecodingRows`). New prompts begin with the keys and values of earlier ones
-    (`PrefixCache`) and of each other (`prompt_parts`). Equal greedy requests are one request
-    (`GreedyAnswers`).
+    `TransformersEngine` makes one for all adapters over a base, and one for each other policy.
+    Requests with equal histories are one row of the forward pass (`DecodingRows`). New prompts
+    begin with the keys and values of earlier ones (`PrefixCache`) and of each other
+    (`prompt_parts`). Equal greedy requests are one request (`GreedyAnswers`). A pass with rows of
+    several adapters computes their base once (`MixedAdapters`). Policies share no token.
     """
 
     def __init__(
         self,
-        policy: str,
         model: PreTrainedModel,
         end_ids: Sequence[int],
         *,
@@ -38,63 +40,89 @@ class PolicyBatch:
         stride: int,
         prefix_tokens: int,
     ) -> None:
-        config = model.config.get_text_config()
-        self.model, self.policy, self.version = model, policy, 0
+        """`model`: one of the policies' models, which `join` adds; for the settings, see
+        `TransformersEngine`."""
         self.max_rows, self.prefill_tokens, self.stride = max_rows, prefill_tokens, stride
         self.prefix_tokens = prefix_tokens
         self.device = model.device
-        self.waiting: deque[Request] = deque()
-        self.greedy = GreedyAnswers()
+        self.policies: dict[str, BatchedPolicy] = {}
         self.rows = DecodingRows(end_ids)
-        self.layers = config.num_hidden_layers
+        self.layers = model.config.get_text_config().num_hidden_layers
         self.counts: Counter[str] = Counter()
         """Numbers of tokens since the last `TransformersEngine.drain_metrics`."""
-        self.release()
-        self.limit, self.why = getattr(config, "max_position_embeddings", None), ""
-        if self.limit is not None and self.limit < 1:  # XLNet has no limit and says so by -1
-            self.limit = None
-        served = reach(model).served()
-        if served is not None and (self.limit is None or served.tokens < self.limit):
-            self.limit, self.why = served.tokens, f" (it has {served.reason})"
+        self._numbers = 0
+        self._mixed: MixedAdapters | None = None
+        self._empty()
 
     @property
     def busy(self) -> bool:
         """True while a request has no completion."""
-        return bool(self.waiting or len(self.rows))
+        return any(policy.busy for policy in self.policies.values())
 
-    def release(self) -> None:
-        """Free the memory of all keys and values; no request may be in flight."""
+    def join(self, name: str, model: PreTrainedModel) -> None:
+        """Serve a policy from now on; its model has the base of the others."""
+        self.policies[name] = policy = BatchedPolicy(
+            name, model, number=self._numbers, prefix_tokens=self.prefix_tokens
+        )
+        self._numbers += 1
+        if self._mixed is not None:
+            self._mixed.join(policy.number, model)
+        elif len(self.policies) > 1:
+            self._mixed = MixedAdapters(model)
+            for each in self.policies.values():
+                self._mixed.join(each.number, each.model)
+
+    def leave(self, name: str) -> None:
+        """Stop serving a policy; it may have no request in flight."""
+        self.release(name)
+        policy = self.policies.pop(name)
+        if self._mixed is not None:
+            self._mixed.leave(policy.number)
+
+    def release(self, name: str) -> None:
+        """Free the memory of a policy's keys and values; it may have no request in flight.
+
+        Its rows of the buffer go with those of the other policies: when none is in flight.
+        """
+        if not self.busy:
+            self._empty()
+        self.policies[name].sleep()
+
+    def _empty(self) -> None:
+        """Free the keys and values of all rows, of which none is in use."""
         self.cache = SlotCache(self.layers, self.device)
-        self.sleep()
+        self.owners = torch.zeros(0, dtype=torch.long)
+        """[rows of the cache] number of the policy of each row, on the CPU."""
 
     def sleep(self) -> None:
         """Free the memory of what earlier requests left for later ones."""
-        self.prefixes = PrefixCache(self.prefix_tokens)
-        self.forget()
+        for policy in self.policies.values():
+            policy.sleep()
 
     def forget(self) -> None:
         """Drop what earlier requests left for later ones."""
-        self.prefixes.clear()
-        self.greedy.forget()
-        self._weights = _weights(self.model)
+        for policy in self.policies.values():
+            policy.forget()
 
-    def renew(self, version: int) -> None:
-        """Sample with new weights from now on; completions in flight keep their keys and values."""
-        self.rows.stamp(self.version)  # so that these are not stored
-        self.version = version
-        self.forget()
+    def renew(self, name: str, version: int) -> None:
+        """Sample a policy's tokens with new weights from now on; completions in flight keep their
+        keys and values."""
+        policy = self.policies[name]
+        self.rows.stamp(name, policy.version)  # so that these are not stored
+        policy.version = version
+        policy.forget()
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        check_lengths(request, self.limit, self.why)
-        self.waiting.append(request)
+        self.policies[request.policy].add(request)
 
     def step(self) -> list[Completion]:
         """Sample up to `stride` tokens for every request; return the completions that ended."""
         if not self.busy:
             return []
-        training = self.model.training
-        self.model.eval()
+        training = [policy.model for policy in self.policies.values() if policy.model.training]
+        for model in training:
+            model.eval()
         try:
             self._admit()
             finished = self._collect()
@@ -104,34 +132,63 @@ class PolicyBatch:
                 self._decode()
                 finished += self._collect()
         finally:
-            self.model.train(training)
+            for model in training:
+                model.train()
         self.counts["completion_tokens"] += sum(len(done.completion_ids) for done in finished)
         return finished
 
     def _admit(self) -> None:
-        """Move waiting requests to rows, one row for each distinct prompt."""
-        if self.waiting and self._weights != _weights(self.model):
-            self.renew(self.version)  # an optimizer changed them in place
-        siblings: dict[tuple[int, ...], list[Request]] = {}
-        longest, room = 0, self.max_rows - len(self.rows)
-        while self.waiting and room:
-            request = self.waiting.popleft()
-            self.counts["prompt_tokens"] += len(request.prompt_ids)
-            if not self.greedy.take(request):
-                siblings.setdefault(request.prompt_ids, []).append(request)
-                longest = max(longest, len(request.prompt_ids) + request.max_tokens)
-                room -= 1
+        """Move waiting requests to rows, one row for each distinct prompt of a policy."""
+        siblings: dict[Prompt, list[Request]] = {}
+        for policy in self.policies.values():
+            if policy.waiting and policy.changed():
+                self.renew(policy.name, policy.version)  # an optimizer changed them in place
+            while policy.waiting and policy.in_rows < self.max_rows:
+                request = policy.waiting.popleft()
+                self.counts["prompt_tokens"] += len(request.prompt_ids)
+                if not policy.greedy.take(request):
+                    siblings.setdefault((policy.number, request.prompt_ids), []).append(request)
+                    policy.in_rows += 1
         if not siblings:
             return
+        longest = max(
+            len(request.prompt_ids) + request.max_tokens
+            for requests in siblings.values()
+            for request in requests
+        )
         self._regroup()
-        prompts = sorted(siblings)
-        rows = self.cache.extend(len(prompts), longest)
-        known = self.prefixes.load(self.cache, rows.tolist(), prompts)
-        self.counts["cached_tokens"] += sum(known)
-        for wave in prompt_parts(prompts, known):
+        # By name and not by number, so that the order of joining does not change any rounding.
+        names = {policy.number: policy.name for policy in self.policies.values()}
+        asked = sorted(siblings, key=lambda each: (names[each[0]], each[1]))
+        rows = self.cache.extend(len(asked), longest)
+        numbers = torch.tensor([number for number, _ in asked])
+        self.owners = torch.cat([self.owners, numbers])
+        for wave in self._waves(asked, rows.tolist()):
             self._copy_stems(wave, rows)
-            for chunk in self._chunks(wave, prompts):
-                self._prefill(chunk, prompts, siblings, rows)
+            for chunk in self._chunks(wave, asked):
+                self._prefill(chunk, asked, siblings, rows)
+
+    def _waves(self, asked: Sequence[Prompt], rows: Sequence[int]) -> list[list[PromptPart]]:
+        """Return the parts of all prompts in waves; a prompt shares tokens within its policy.
+
+        Args:
+            asked: Distinct prompts, by policy and in ascending order.
+            rows: The row of each of them, which gets its stored beginning.
+        """
+        policies = {policy.number: policy for policy in self.policies.values()}
+        divided, first = [], 0
+        for number, found in groupby(asked, key=lambda each: each[0]):
+            prompts = [prompt for _, prompt in found]
+            own = rows[first : first + len(prompts)]
+            known = policies[number].prefixes.load(self.cache, own, prompts)
+            self.counts["cached_tokens"] += sum(known)
+            parts = prompt_parts(prompts, known)
+            divided.append([[part.moved(first) for part in wave] for wave in parts])
+            first += len(prompts)
+        return [
+            [part for wave in waves for part in wave]
+            for waves in zip_longest(*divided, fillvalue=[])
+        ]
 
     def _copy_stems(self, wave: Sequence[PromptPart], rows: Tensor) -> None:
         """Copy what the rows of a wave share with rows of earlier waves."""
@@ -143,14 +200,14 @@ class PolicyBatch:
             self.cache.copy(rows[source], rows[target], length)
 
     def _chunks(
-        self, wave: Sequence[PromptPart], prompts: Sequence[tuple[int, ...]]
+        self, wave: Sequence[PromptPart], asked: Sequence[Prompt]
     ) -> Iterator[list[PromptPart]]:
         """Yield the parts of one pass each; parts of one length share a pass."""
-        parts = deque(sorted(wave, key=lambda part: len(prompts[part.prompt]) - part.start))
+        parts = deque(sorted(wave, key=lambda part: len(asked[part.prompt][1]) - part.start))
         while parts:
             chunk = [parts.popleft()]
             while parts:
-                width = len(prompts[parts[0].prompt]) - parts[0].start
+                width = len(asked[parts[0].prompt][1]) - parts[0].start
                 if (len(chunk) + 1) * width > self.prefill_tokens:
                     break
                 chunk.append(parts.popleft())
@@ -159,16 +216,17 @@ class PolicyBatch:
     def _prefill(
         self,
         parts: Sequence[PromptPart],
-        prompts: Sequence[tuple[int, ...]],
-        siblings: dict[tuple[int, ...], list[Request]],
+        prompts: Sequence[Prompt],
+        siblings: dict[Prompt, list[Request]],
         rows: Tensor,
     ) -> None:
         """Compute one part of each prompt, and sample the first token of its requests."""
-        tokens = [prompts[part.prompt][part.start :] for part in parts]
+        tokens = [prompts[part.prompt][1][part.start :] for part in parts]
         width = max(map(len, tokens))
         ids = torch.tensor([(0,) * (width - len(each)) + each for each in tokens])
         own = rows[torch.tensor([part.prompt for part in parts], device=rows.device)]
-        logits = self._forward(own, ids, torch.tensor([len(each) for each in tokens]))
+        owners = [prompts[part.prompt][0] for part in parts]
+        logits = self._forward(own, owners, ids, torch.tensor([len(each) for each in tokens]))
         asked = [siblings[prompts[part.prompt]] for part in parts]
         sources = [source for source, requests in enumerate(asked) for _ in requests]
         first = len(self.rows)
@@ -182,27 +240,31 @@ class PolicyBatch:
         """Compute the latest token of each distinct history, and sample the next ones."""
         inputs = self._regroup()
         rows = torch.arange(len(inputs), device=self.device)
-        logits = self._forward(rows, inputs[:, None], torch.ones_like(inputs))
+        owners = self.owners.tolist()
+        logits = self._forward(rows, owners, inputs[:, None], torch.ones_like(inputs))
         self.rows.draw(logits, self.rows.row)
 
     def _regroup(self) -> Tensor:
         """Give each distinct history one row; return the rows' next input tokens [rows]."""
         sources, inputs = self.rows.regroup()
         self.cache.regroup(sources)
+        self.owners = self.owners[sources]
         return inputs
 
-    def _forward(self, rows: Tensor, ids: Tensor, new: Tensor) -> Tensor:
+    def _forward(self, rows: Tensor, owners: Sequence[int], ids: Tensor, new: Tensor) -> Tensor:
         """Return the logits [R, vocabulary] after the last token of each row.
 
         Args:
             rows: [R] rows of the cache.
+            owners: [R] number of the policy of each row.
             ids: [R, N] their new tokens, padded on the left.
             new: [R] number of new tokens of each row.
         """
+        model = self._model(owners)
         mask, positions = self.cache.begin(rows, new.to(self.device))
-        if mask is not None and self.model.config._attn_implementation == "eager":
-            mask = additive(mask, self.model.dtype)  # eager attention adds it to the scores
-        out = self.model(
+        if mask is not None and model.config._attn_implementation == "eager":
+            mask = additive(mask, model.dtype)  # eager attention adds it to the scores
+        out = model(
             input_ids=ids.to(self.device),
             attention_mask=mask,
             position_ids=positions,
@@ -214,20 +276,33 @@ class PolicyBatch:
         logits: Tensor = out.logits[:, -1]
         return logits
 
+    def _model(self, owners: Sequence[int]) -> PreTrainedModel:
+        """Return the model for a pass: that of the only policy, or the mixed one.
+
+        Args:
+            owners: [R] number of the policy of each row.
+        """
+        if len(distinct := set(owners)) == 1:
+            (number,) = distinct
+            return next(each.model for each in self.policies.values() if each.number == number)
+        assert self._mixed is not None
+        self._mixed.assign(owners)
+        return self._mixed.model
+
     def _collect(self) -> list[Completion]:
         """Remove and return the completions that have ended; store their keys and values."""
-        finished, self.greedy.ready = self.greedy.ready, []
+        finished = []
+        for policy in self.policies.values():
+            finished += policy.greedy.ready
+            policy.greedy.ready = []
         if not bool(self.rows.ended.any()):
             return finished
-        self.counts["stored_tokens"] += self.prefixes.store(self.cache, self.rows.computed())
-        for done in self.rows.collect(self.version):
-            finished += [done, *self.greedy.finish(done)]
+        for name, histories in self.rows.computed().items():
+            stored = self.policies[name].prefixes.store(self.cache, histories)
+            self.counts["stored_tokens"] += stored
+        versions = {name: policy.version for name, policy in self.policies.items()}
+        for name, done in self.rows.collect(versions):
+            policy = self.policies[name]
+            policy.in_rows -= 1
+            finished += [done, *policy.greedy.finish(done)]
         return finished
-
-
-def _weights(model: PreTrainedModel) -> list[tuple[int, int]]:
-    """Return address and number of changes of each of the model's tensors."""
-    return [
-        (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
-        for tensor in model.parameters()
-    ]

@@ -1,7 +1,7 @@
 """Division of new prompts into parts, so that a common beginning is computed once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from selfplay.engines.prefix_cache import common
@@ -27,6 +27,11 @@ class PromptPart:
     """Index of the prompt from whose row these tokens are copied; None: they need no copy."""
     wave: int = 0
     """Number of passes before this one that compute what it copies."""
+
+    def moved(self, by: int) -> "PromptPart":
+        """Return the part for a list with so many other prompts before its own."""
+        source = None if self.source is None else self.source + by
+        return replace(self, prompt=self.prompt + by, source=source)
 
 
 def prompt_parts(

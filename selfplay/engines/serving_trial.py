@@ -1,12 +1,14 @@
-"""A trial of whether rows of a model can share one cache, before an engine serves it."""
+"""A trial of whether rows can share one cache and one pass, before an engine serves a model."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines.policy_batch import PolicyBatch
 from selfplay.errors import one_line
+from selfplay.models.mixed_adapters import adapter_layers, twin
 from selfplay.models.tree_attention import CLEARLY_NEARER, ROUNDING, evaluating, exact
 from selfplay.types import Completion, Request
 
@@ -14,6 +16,8 @@ PROMPTS = ((1,), (2, 1, 3, 2, 1, 0, 3, 1), (2, 1, 3, 0))
 """Prompts of the trial, cut to the model's limit."""
 SIBLINGS = 4
 """Number of requests for each of them; their row splits where their samples differ."""
+MIXED_SIBLINGS = 2
+"""Number of requests for each of them and each of two adapters."""
 TOKENS = 3
 """Number of tokens that are sampled for each request."""
 MESSAGE = (3, 1)
@@ -29,19 +33,40 @@ def serving_problem(model: PreTrainedModel) -> str:
     than the change that another first token makes. A model in 16 bits is tested with its first
     layers in float32 (`tree_attention.exact`).
     """
+    return _problem([exact(model)], siblings=SIBLINGS, turns=2)
+
+
+@torch.inference_mode()
+def mixing_problem(model: PreTrainedModel) -> str:
+    """Return the reason why rows of several adapters like the model's cannot share a pass; empty if
+    they can.
+
+    The test is the first turn of `serving_problem`, with rows of two random adapters in each pass.
+    """
+    if not adapter_layers(model):
+        return ""
     whole = exact(model)
-    batch = PolicyBatch("", whole, [], max_rows=16, prefill_tokens=64, stride=1, prefix_tokens=256)
-    limit = batch.limit
+    twins = [twin(whole, seed=seed) for seed in range(2)]
+    return _problem(twins, siblings=MIXED_SIBLINGS, turns=1)
+
+
+def _problem(models: Sequence[PreTrainedModel], *, siblings: int, turns: int) -> str:
+    """Return the reason why models that share a batch are not served right; empty if they are."""
+    batch = PolicyBatch(models[0], [], max_rows=16, prefill_tokens=64, stride=1, prefix_tokens=256)
+    for number, model in enumerate(models):
+        batch.join(str(number), model)
+    limit = batch.policies["0"].limit
     if limit is not None and limit < 1 + TOKENS:
         return f"room for {limit} tokens only"
     room = None if limit is None else limit - TOKENS
-    vocabulary = int(whole.config.get_text_config().vocab_size)
+    vocabulary = int(models[0].config.get_text_config().vocab_size)
     prompts = {tuple(token % vocabulary for token in ids)[:room] for ids in PROMPTS}
     apart = change = scale = 0.0
     try:
-        for _ in range(2):
+        for _ in range(turns):
             following = set()
-            for prompt, done in _answered(batch, sorted(prompts)):
+            for policy, prompt, done in _answered(batch, sorted(prompts), siblings):
+                whole = models[int(policy)]
                 said, engine = done.completion_ids, torch.tensor(done.logprobs).double()
                 alone = _nats(whole, prompt, said)
                 other = _nats(whole, (4 % vocabulary, *prompt[1:]), said)
@@ -53,21 +78,26 @@ def serving_problem(model: PreTrainedModel) -> str:
             prompts = following
     except Exception as error:  # a model's own code may fail in any way with our cache
         return f"a forward pass that does not take rows of different lengths ({one_line(error)})"
-    if apart <= max(ROUNDING * torch.finfo(whole.dtype).eps * scale, change / CLEARLY_NEARER):
+    if apart <= max(ROUNDING * torch.finfo(models[0].dtype).eps * scale, change / CLEARLY_NEARER):
         return ""
     return f"log-probabilities that change by {apart:.2g} nats where rows share a cache"
 
 
 def _answered(
-    batch: PolicyBatch, prompts: Sequence[tuple[int, ...]]
-) -> list[tuple[tuple[int, ...], Completion]]:
-    """Return the completions of several requests per prompt, each with its prompt."""
-    asked = [prompt for prompt in prompts for _ in range(SIBLINGS)]
-    for number, prompt in enumerate(asked):
-        batch.add(Request(id=number, policy="", prompt_ids=prompt, seed=number, max_tokens=TOKENS))
+    batch: PolicyBatch, prompts: Sequence[tuple[int, ...]], siblings: int
+) -> list[tuple[str, tuple[int, ...], Completion]]:
+    """Return the completions of several requests per prompt and policy, with both."""
+    asked = [
+        Request(id=number, policy=policy, prompt_ids=prompt, seed=number, max_tokens=TOKENS)
+        for number, (policy, prompt, _) in enumerate(
+            product(batch.policies, prompts, range(siblings))
+        )
+    ]
+    for request in asked:
+        batch.add(request)
     found = []
     while batch.busy:
-        found += [(asked[done.id], done) for done in batch.step()]
+        found += [(asked[done.id].policy, asked[done.id].prompt_ids, done) for done in batch.step()]
     return found
 
 

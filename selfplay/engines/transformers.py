@@ -1,15 +1,16 @@
 """The embedded engine: continuous batching of a Hugging Face causal LM, on a CPU or a GPU.
 
 Every distinct token is computed once (`selfplay.engines.policy_batch`), and each request has its
-own random stream; requests join and leave between decoding steps. The model must have ordinary
-attention layers and no recurrent state. Rows of different lengths share one cache, so the engine
-tests a model with a few short prompts before it serves it (`selfplay.engines.serving_trial`): the
-log-probabilities must equal those of the model alone. Some models can be served only with short
-rows (`selfplay.models.position_limits`).
+own random stream; requests join and leave between decoding steps. Adapters over one base, and
+snapshots of them, share their passes (`selfplay.models.mixed_adapters`). The model must have
+ordinary attention layers and no recurrent state. Rows of different lengths share one cache, so the
+engine tests a model with a few short prompts before it serves it
+(`selfplay.engines.serving_trial`): the log-probabilities must equal those of the model alone. Some
+models can be served only with short rows (`selfplay.models.position_limits`).
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ from transformers import PreTrainedModel
 
 from selfplay.engines import Engine
 from selfplay.engines.policy_batch import PolicyBatch
-from selfplay.engines.serving_trial import serving_problem
+from selfplay.engines.serving_trial import mixing_problem, serving_problem
 from selfplay.errors import ConfigError, nearest
+from selfplay.models.mixed_adapters import adapter_layers, base_key
 from selfplay.models.tree_attention import unordinary
 from selfplay.types import Completion, Request
 
@@ -38,7 +40,8 @@ class TransformersEngine(Engine):
     ) -> None:
         """Args:
         max_rows: Maximum number of completions in flight per policy.
-        prefill_tokens: Maximum number of prompt tokens per prefill, with padding.
+        prefill_tokens: Maximum number of prompt tokens per prefill, with padding, of all policies
+            that share a pass.
         stride: Number of decoding steps after which requests can join.
         prefix_tokens: Maximum number of tokens per policy whose keys and values are kept for later
             prompts that begin with them, until the weights change or a step begins; 0 keeps none.
@@ -51,6 +54,7 @@ class TransformersEngine(Engine):
                 raise ConfigError(f"engine.{name}: must be at least 1, not {value}")
         self._settings = {**settings, "prefix_tokens": prefix_tokens}
         self._batches: dict[str, PolicyBatch] = {}
+        self._bases: dict[str, Hashable] = {}
         self._known: dict[str, str] = {}
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
@@ -61,28 +65,53 @@ class TransformersEngine(Engine):
             model: Its model; ConfigError if the engine cannot serve its attention.
             end_ids: The tokens that end a completion.
         """
-        if problem := unordinary(model) or self._tried(model):
+        if problem := unordinary(model) or self._tried(model, serving_problem):
             raise ConfigError(
                 f"policy {policy!r}: the transformers engine cannot serve {type(model).__name__} "
                 f"with {problem}; choose another model or another engine"
             )
-        self._batches[policy] = PolicyBatch(policy, model, end_ids, **self._settings)
+        base = self._base(policy, model, end_ids)
+        alike = self._alike(base)
+        batch = self._batches[alike[0]] if alike else PolicyBatch(model, end_ids, **self._settings)
+        batch.join(policy, model)
+        self._batches[policy], self._bases[policy] = batch, base
 
-    def _tried(self, model: PreTrainedModel) -> str:
-        """Return the reason why rows of a model cannot share a cache; empty if they can.
+    def _base(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> Hashable:
+        """Return a key of the policies that share passes with this one.
 
-        Models with equal configs are tested only once.
+        It is the policy's name if its model computes rows of several adapters wrongly, such as a
+        mixture of experts with adapters in the experts.
+        """
+        shared = base_key(model)
+        if shared is None:
+            return policy
+        base = (shared, frozenset(end_ids))
+        known = [self._batches[each].policies[each].model for each in self._alike(base)]
+        if known and any(self._tried(each, mixing_problem) for each in (model, *known)):
+            return policy
+        return base
+
+    def _alike(self, base: Hashable) -> list[str]:
+        """Return the policies with a key."""
+        return [policy for policy, known in self._bases.items() if known == base]
+
+    def _tried(self, model: PreTrainedModel, problem: Callable[[PreTrainedModel], str]) -> str:
+        """Return the reason why rows of a model cannot share a cache or a pass; empty if they can.
+
+        Models with equal configs and adapters in the same layers are tested only once.
         """
         kernel = model.config._attn_implementation
         build = f"{type(model)} {kernel} {model.dtype} {model.device} {model.config!r}"
+        build += f" {problem.__name__} {sorted(adapter_layers(model))}"
         if build not in self._known:
-            self._known[build] = serving_problem(model)
+            self._known[build] = problem(model)
         return self._known[build]
 
     def withdraw(self, policy: str) -> None:
         """Stop serving a policy; raises RuntimeError while it has requests in flight."""
         self.release(policy)
-        del self._batches[policy]
+        self._batches.pop(policy).leave(policy)
+        del self._bases[policy]
 
     def release(self, policy: str) -> None:
         """Free the memory of a policy's keys and values until the policy's next request.
@@ -90,18 +119,18 @@ class TransformersEngine(Engine):
         Raises RuntimeError while it has requests in flight.
         """
         batch = self._batch(policy)
-        if batch.busy:
+        if batch.policies[policy].busy:
             raise RuntimeError(f"policy {policy!r} withdrawn with requests in flight")
-        batch.release()
+        batch.release(policy)
 
     def forget(self) -> None:
         """Drop the keys, values and greedy completions that are kept for later requests."""
-        for batch in self._batches.values():
+        for batch in self._distinct():
             batch.forget()
 
     def sleep(self) -> None:
         """Free the memory of the keys and values that are kept for later requests."""
-        for batch in self._batches.values():
+        for batch in self._distinct():
             batch.sleep()
 
     def drain_metrics(self) -> Mapping[str, float]:
@@ -112,7 +141,7 @@ class TransformersEngine(Engine):
         and the distinct tokens whose keys and values were kept for later requests.
         """
         found: Counter[str] = Counter()
-        for batch in self._batches.values():
+        for batch in self._distinct():
             found.update(batch.counts)
             batch.counts.clear()
         return found
@@ -128,7 +157,7 @@ class TransformersEngine(Engine):
     @torch.inference_mode()
     def step(self) -> list[Completion]:
         """Sample up to `stride` tokens for every request in flight."""
-        return [done for batch in self._batches.values() for done in batch.step()]
+        return [done for batch in self._distinct() for done in batch.step()]
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         """Copy `weights` into the policy's model, unless they are the model's own tensors.
@@ -139,14 +168,19 @@ class TransformersEngine(Engine):
         with every update. Without it, raises RuntimeError while there are requests in flight.
         """
         batch = self._batch(policy)
-        if batch.busy and not self.in_flight_updates:
+        served = batch.policies[policy]
+        if served.busy and not self.in_flight_updates:
             raise RuntimeError(f"policy {policy!r} got new weights with requests in flight")
-        own = batch.model.state_dict()
+        own = served.model.state_dict()
         with torch.no_grad():
             for name, tensor in weights.items():
                 if own[name].data_ptr() != tensor.data_ptr():
                     own[name].copy_(tensor)
-        batch.renew(version)
+        batch.renew(policy, version)
+
+    def _distinct(self) -> list[PolicyBatch]:
+        """Return the batches; one of several policies is listed once."""
+        return list(dict.fromkeys(self._batches.values()))
 
     def _batch(self, policy: str) -> PolicyBatch:
         if policy not in self._batches:

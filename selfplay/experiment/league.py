@@ -21,7 +21,7 @@ class LeaguePlan:
 
     def __init__(self, node: Mapping[str, Any], *, arena: Arena, population: Population) -> None:
         """Raises ConfigError if the arena has no seats for a league."""
-        self.settings = league_config(node)
+        self.settings, self.agents_of = league_config(node), arena.agents_of
         self.seats, self.own = self.settings.contested(arena, population.policy_of)
         if self.own in population.opponents:
             raise ConfigError(
@@ -50,6 +50,7 @@ class LeaguePlan:
             anchors=self.anchors,
             snapshots=Snapshots(policies, policy_pool, engine, begin_again=again),
             learners=learners,
+            agents_of=self.agents_of,
             seed=seed,
         )
 

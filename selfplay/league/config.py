@@ -46,7 +46,8 @@ class LeagueConfig:
     """Agents that change seats, if the arena has others too (a judge); empty: all agents."""
     opponents_per_step: int = 0
     """Number of opponents that a player draws per step, used in turn by its groups; 0: one per
-    group. The engine batches each opponent separately, so fewer opponents are faster."""
+    group. Opponents are sampled in passes of their own, unless they are adapters over one base, so
+    fewer opponents are faster."""
 
     def __post_init__(self) -> None:
         if self.opponents_per_step < 0:

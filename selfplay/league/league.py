@@ -1,7 +1,7 @@
 """The league of a run: assigns a match to every group, books the results, keeps snapshots."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -17,7 +17,7 @@ from selfplay.learner.checkpoint import FrozenPolicy
 from selfplay.rng import derive
 from selfplay.rollout.matches import result, returns
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
-from selfplay.types import Episode
+from selfplay.types import Episode, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class MatchAssignment:
     """Policy in the other seats; the player itself in self-play."""
     seat: str
     """The player's agent; empty in self-play."""
+    seats: Sequence[str]
+    """The agents that change seats in the group's task."""
     policy_map: Mapping[str, str]
     """`EpisodeSpec.policy_map` of the group's episodes."""
     learner: str | None
@@ -42,7 +44,8 @@ class League:
     `Experiment` makes it and calls it around each step; `wrap` connects it to the rollout. The
     opponent of a group depends only on the group's seed and on the state at the beginning of the
     step, which the checkpoint stores, so that a resumed run plays the same matches. A player takes
-    every seat equally often against each opponent.
+    every seat of a task's arena equally often against each opponent. A task with fewer than two of
+    the seats has no match: it is played without opponents, as without a league.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class League:
         anchors: Sequence[str],
         snapshots: Snapshots,
         learners: Mapping[str, PolicyLearner],
+        agents_of: Callable[[Task], Collection[str]],
         seed: int,
     ) -> None:
         """Args:
@@ -63,10 +67,12 @@ class League:
         anchors: Names of opponents that do not change.
         snapshots: Makes and stores copies of the players.
         learners: Learners of the players; a reset player's learner is reset too.
+        agents_of: Returns the agents that take part in a task (`Arena.agents_of`).
         seed: Seed of the run.
         """
         self.settings, self.seats, self.own = settings, list(seats), own
         self.snapshots, self.learners, self.seed = snapshots, learners, seed
+        self.agents_of = agents_of
         self._adding = {name: each.add for name, each in settings.named(own).items()}
         self.ratings = settings.ratings
         self.table = LeagueState(
@@ -78,8 +84,10 @@ class League:
         for name in (*self.table.players, *anchors):
             self.ratings.add(name)
         self._begun = False
-        self._groups = 0
-        self._met: Counter[tuple[str, str]] = Counter()
+        self._groups: Counter[str] = Counter()
+        """Number of groups with a match by first seat of the task."""
+        self._met: Counter[tuple[str, str, str]] = Counter()
+        """Number of groups by player, opponent and first seat of the task."""
         self._played: dict[tuple[str, str, str], tuple[int, int]] = {}
         """Number of games and step of the latest game, by player, opponent and player's seat."""
         self._last = dict.fromkeys(self.table.players, 0)
@@ -115,7 +123,7 @@ class League:
             pairs = zip(specs, matches, strict=True)
             episodes = rollout_fn(
                 [
-                    replace(spec, policy_map=m.policy_map, learner=m.learner, seats=self.seats)
+                    replace(spec, policy_map=m.policy_map, learner=m.learner, seats=m.seats)
                     for spec, m in pairs
                 ]
             )
@@ -168,9 +176,16 @@ class League:
         """Return the match of an episode's group: the episodes of one task and seed."""
         key = (job.task.id, job.seed)
         if key not in self._matches:
-            player = self._learning[self._groups % len(self._learning)]
-            self._groups += 1
-            self._matches[key] = self._seated(player, self._opponent(player, job))
+            there = set(self.agents_of(job.task))
+            seats = [seat for seat in self.seats if seat in there]
+            if len(seats) < 2:
+                self._matches[key] = self._self_play(seats)
+            else:
+                # In turn within each arena: parts of a mixture that come in turn too would else go
+                # to one player each.
+                player = self._learning[self._groups[seats[0]] % len(self._learning)]
+                self._groups[seats[0]] += 1
+                self._matches[key] = self._seated(player, self._opponent(player, job), seats)
         return self._matches[key]
 
     def _opponent(self, player: str, job: EpisodeSpec) -> str:
@@ -186,26 +201,35 @@ class League:
         drawn.append(name)
         return name
 
-    def _seated(self, player: str, opponent: str) -> MatchAssignment:
+    def _self_play(self, seats: Sequence[str]) -> MatchAssignment:
+        return MatchAssignment(
+            player=self.own, opponent=self.own, seat="", seats=seats, policy_map={}, learner=None
+        )
+
+    def _seated(self, player: str, opponent: str, seats: Sequence[str]) -> MatchAssignment:
         if opponent == player and player == self.own:
-            return MatchAssignment(
-                player=player, opponent=opponent, seat="", policy_map={}, learner=None
-            )
-        seat = self.seats[self._met[player, opponent] % len(self.seats)]
-        self._met[player, opponent] += 1
-        seating = {agent: opponent for agent in self.seats if agent != seat}
+            return self._self_play(seats)
+        pair = (player, opponent, seats[0])
+        seat = seats[self._met[pair] % len(seats)]
+        self._met[pair] += 1
+        seating = {agent: opponent for agent in seats if agent != seat}
         if player != self.own:
             seating[seat] = player
         # If the opponent is a current player, it does not learn from the match of another.
         learner = player if opponent in self.table.players else None
         return MatchAssignment(
-            player=player, opponent=opponent, seat=seat, policy_map=seating, learner=learner
+            player=player,
+            opponent=opponent,
+            seat=seat,
+            seats=seats,
+            policy_map=seating,
+            learner=learner,
         )
 
     def _book(self, match: MatchAssignment, episode: Episode) -> None:
         if match.opponent == match.player:
             return
-        came = result(episode, match.seat, self.seats)
+        came = result(episode, match.seat, match.seats)
         if came is None:
             return
         self._paid[match.player].append(returns(episode).get(match.seat, 0.0))
@@ -246,7 +270,7 @@ class League:
         self.snapshots.remove(name)
         self.table.payoff.forget(name)
         self.ratings.forget(name)
-        for pair in [pair for pair in self._met if name in pair]:
+        for pair in [pair for pair in self._met if name in pair[:2]]:
             del self._met[pair]
         for key in [key for key in self._played if name in key[:2]]:
             del self._played[key]
@@ -291,7 +315,7 @@ class League:
         """Return the state without weights, as plain data."""
         return {
             "begun": self._begun,
-            "groups": self._groups,
+            "groups": dict(self._groups),
             "met": [[*pair, count] for pair, count in self._met.items()],
             "seats": self.seats,
             "played": [[*key, *games] for key, games in self._played.items()],
@@ -304,8 +328,16 @@ class League:
 
     def load_state_dict(self, state: Mapping[str, Any], place: Path) -> None:
         """Restore a state and the snapshots' weights from its checkpoint."""
-        self._begun, self._groups = state["begun"], state["groups"]
-        self._met = Counter({(player, other): count for player, other, count in state["met"]})
+        groups = state["groups"]
+        if isinstance(groups, int):  # older runs have one number for all arenas
+            groups = {self.seats[0]: groups}
+        self._begun, self._groups = state["begun"], Counter(groups)
+        self._met = Counter(
+            {  # older runs have no first seat
+                (player, other, *(seat or self.seats[:1])): count
+                for player, other, *seat, count in state["met"]
+            }
+        )
         self._played = {
             (player, other, seat): (games, step)
             for player, other, seat, games, step in state.get("played", ())  # older runs have none

@@ -191,8 +191,8 @@ class EpisodeRunner:
             if agent not in self.arena.agents:
                 raise ConfigError(
                     f"task {self.spec.task.id}: {agent} cannot be seated, because it takes no "
-                    "part: a league cannot seat a mixture; an evaluation of one part names its "
-                    "seats"
+                    "part; agents_of of the arena must leave it out, and over a mixture, an "
+                    "evaluation of one part names its seats"
                 )
         self._other_pay = {agent: [] for agent in self.arena.paid}
         self._book(self.arena.paid, moved=())

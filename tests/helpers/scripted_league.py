@@ -67,7 +67,11 @@ class Made:
     def __init__(
         self, matchmaking: Mapping[str, Matchmaking], *, every: int = 2, most: int = 3, **more: Any
     ) -> None:
-        self.play = Played(**{k: more.pop(k) for k in ("pay",) if k in more})
+        self.play = more.pop("play", None) or Played(
+            **{k: more.pop(k) for k in ("pay",) if k in more}
+        )
+        seats = more.pop("seats", SEATS)
+        agents_of = more.pop("agents_of", lambda task: seats)
         policies = {name: SimpleNamespace(version=0) for name in matchmaking}
         self.snapshots = Names(policies)
         self.forgot: list[str] = []
@@ -91,11 +95,12 @@ class Made:
                 ratings=Elo(),
                 **more,
             ),
-            seats=SEATS,
+            seats=seats,
             own="base",
             anchors=["random", "perfect"],
             snapshots=names,
             learners=learners,
+            agents_of=agents_of,
             seed=0,
         )
         self.run = self.league.wrap(self.play)

@@ -100,6 +100,32 @@ def test_a_preset_and_its_gradient_by_hand(name: str) -> None:
                 assert given.logprobs.grad[row, t] == 0
 
 
+def test_tokens_are_clipped_and_not_their_turn() -> None:
+    """A turn of two tokens with one advantage, as `algorithm=ppo` has it. By hand: both ratios are
+    1.15, so that the turn's is 1.3225 and outside of the clip."""
+    moved = tensor([[log(1.15), log(1.15)]]).requires_grad_()
+    ones, advantages = tensor([[1.0, 1.0]]), tensor([[2.0, 2.0]])
+    given = LossInputs(logprobs=moved, old_logprobs=0 * ones, advantages=advantages, mask=ones)
+    loss, sums = PRESETS["ppo"].loss(given, BatchCounts(tokens=2, sequences=1))
+    assert loss.item() == pytest.approx(-2.3) and sums["clipped"] == 0
+    loss.backward()
+    assert moved.grad is not None
+    assert moved.grad.tolist() == [pytest.approx([-1.15, -1.15])]  # PPO on turns: 0
+
+
+def test_the_ratio_of_a_turn_has_the_same_gradient_while_the_weights_are_those_that_sampled() -> (
+    None
+):
+    given = scores(old_logprobs=tensor(LOGPROBS))
+    loss, _ = PRESETS["ppo"].loss(given, TOTALS)
+    loss.backward()
+    turns = tensor(LOGPROBS).requires_grad_()
+    ratios = ((turns - tensor(LOGPROBS)) * tensor(MASK)).sum(1).exp()
+    (-(ratios * tensor(ADVANTAGES)[:, 0]).sum() / TOTALS.tokens).backward()
+    assert given.logprobs.grad is not None and turns.grad is not None
+    assert given.logprobs.grad.tolist() == turns.grad.tolist()
+
+
 @pytest.mark.parametrize(
     ("ratio", "advantage", "active"),
     [(1.5, 1.0, True), (0.5, 1.0, False), (1.5, -1.0, False), (0.5, -1.0, True)],

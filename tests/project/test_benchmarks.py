@@ -17,6 +17,7 @@ SMALLEST = {
     "busy": ["--rounds", "1", "--busy", "1"],
     "packing": ["--rounds", "1"],
     "generation": ["warmstart.steps=1", "--rounds", "1", "--cases", "kuhn"],
+    "adapters": ["--adapters", "2", "--requests", "1", "--rounds", "1"],
     "rollout": ["--hands", "20", "--rounds", "1"],
     "tools": ["--episodes", "4", "--rounds", "1"],
     "executor": ["--runs", "20"],

@@ -1,0 +1,183 @@
+"""A league over a mixture of arenas: each game is a match among the agents of its own part."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from arenas.games.kuhn import Kuhn, deals
+from arenas.games.tic_tac_toe import TicTacToe
+from arenas.mixture.arena import Mixture
+from selfplay.arena import Arena
+from selfplay.curriculum.mixture import routed
+from selfplay.errors import ConfigError
+from selfplay.league.matchmaking import Anchors, MainExploiter
+from selfplay.rollout.rollout import EpisodeSpec
+from selfplay.types import Action, Episode, Observation, Task
+from tests.helpers.builders import episode, turn
+from tests.helpers.scripted_league import ALL_THREE, Made
+
+PARTS = ("kuhn", "noughts", "alone")
+WORTH = {"base": 2.0, "random": 1.0, "perfect": 3.0}
+"""Pay of each policy for a game of Kuhn poker; in the other part the lower one wins."""
+
+
+class Alone(Arena):
+    """One agent that moves once."""
+
+    name = "alone_v0"
+
+    def __init__(self) -> None:
+        super().__init__({"solver": 1})
+
+    def setup(self, task: Task, rng: Random) -> None:
+        """Nothing is drawn."""
+
+    def acting(self) -> Sequence[str]:
+        return self.agents
+
+    def view(self, agent: str) -> Observation:
+        return Observation()
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        self.finish()
+
+
+@pytest.fixture(scope="module")
+def arena() -> Mixture:
+    return Mixture(parts={"kuhn": Kuhn(), "noughts": TicTacToe(), "alone": Alone()})
+
+
+def task(part: str) -> Task:
+    return routed(part, deals()[0] if part == "kuhn" else Task(id="game"))
+
+
+def jobs(step: int, count: int = 12) -> list[EpisodeSpec]:
+    """Two episodes for each of some groups of all parts in turn."""
+    return [
+        EpisodeSpec(task=task(PARTS[group % 3]), seed=1000 * step + group, member=member)
+        for group in range(count)
+        for member in range(2)
+    ]
+
+
+class PlayedParts:
+    """Plays the agents of each task at once; a policy is paid its worth, with its sign by part."""
+
+    def __init__(self, arena: Mixture) -> None:
+        self.arena, self.jobs = arena, list[EpisodeSpec]()
+
+    def __call__(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        self.jobs += specs
+        return [self._played(spec) for spec in specs]
+
+    def _played(self, spec: EpisodeSpec) -> Episode:
+        sign = 1 if spec.task.id.startswith("kuhn") else -1
+        agents = self.arena.agents_of(spec.task)
+        policies = [spec.policy_map.get(agent, "base") for agent in agents]
+        paid = [sign * WORTH.get(policy, 2.0) for policy in policies]
+        rows = zip(agents, paid, policies, strict=True)
+        return episode(*(turn(agent, pay, policy=policy) for agent, pay, policy in rows))
+
+
+def made(arena: Mixture, **matchmaking: object) -> Made:
+    return Made(
+        matchmaking or {"base": ALL_THREE},  # type: ignore[arg-type]
+        play=PlayedParts(arena),
+        seats=arena.possible_agents,
+        agents_of=arena.agents_of,
+    )
+
+
+def test_the_agents_of_a_task_are_those_of_its_part(arena: Mixture) -> None:
+    for part in PARTS:
+        arena.begin(task(part), 0)
+        assert arena.agents_of(task(part)) == arena.agents
+    assert arena.agents_of(routed("nowhere", Task(id="game"))) == []
+    assert Kuhn().agents_of(Task(id="any")) == ["player_0", "player_1"]
+
+
+def test_only_agents_of_the_part_are_seated_and_each_equally_often(arena: Mixture) -> None:
+    league = made(arena)
+    for step in range(1, 25):
+        league.league.begin_step(step, ["base"])
+        league.run(jobs(step))
+        league.league.end_step()
+    taken: dict[tuple[str, str], Counter[str]] = {}
+    for job in league.play.jobs:
+        there = arena.agents_of(job.task)
+        assert list(job.seats) == there and set(job.policy_map) <= set(there)
+        if len(there) == 1:
+            assert not job.policy_map and job.learner is None
+        elif job.policy_map:
+            ((seated, opponent),) = job.policy_map.items()
+            taken.setdefault((there[0], opponent), Counter())[seated] += 1
+    assert len({part for part, _ in taken}) == 2 and len(taken) > 4
+    for (first, opponent), seats in taken.items():
+        counts = [seats[agent] for agent in seats] + [0] * (2 - len(seats))
+        assert max(counts) - min(counts) <= 2, (first, opponent)  # two episodes to a group
+
+
+def test_the_payoffs_are_those_of_the_parts_together(arena: Mixture) -> None:
+    """By hand: base beats `random` at Kuhn poker and loses the other part; so the reverse of
+    `perfect`."""
+    league = made(arena, base=Anchors())
+    payoff = league.league.table.payoff
+    payoff.decay = 1.0
+    league.league.begin_step(1, ["base"])
+    league.run(jobs(1, 30))
+    for opponent in ("random", "perfect"):
+        met = [job for job in league.play.jobs if opponent in job.policy_map.values()]
+        kuhn = sum(job.task.id.startswith("kuhn") for job in met)
+        assert 0 < kuhn < len(met)
+        won = kuhn if opponent == "random" else len(met) - kuhn
+        assert payoff.games("base", opponent) == len(met)
+        assert payoff.rate("base", opponent) == won / len(met)
+
+
+def test_an_exploiter_meets_nobody_where_there_is_one_seat(arena: Mixture) -> None:
+    league = made(arena, base=ALL_THREE, hunter=MainExploiter())
+    league.league.begin_step(1, ["base", "hunter"])
+    league.run(jobs(1, 30))
+    by_part = {
+        part: [job for job in league.play.jobs if job.task.id.startswith(part)] for part in PARTS
+    }
+    assert all(not job.policy_map for job in by_part["alone"])
+    for part in ("kuhn", "noughts"):
+        hunted = [job for job in by_part[part] if "hunter" in job.policy_map.values()]
+        assert hunted and all(job.learner == "hunter" for job in hunted)
+
+
+def test_a_resumed_league_plays_the_same_matches(arena: Mixture, tmp_path: Path) -> None:
+    one, other = made(arena), made(arena)
+    for step in (1, 2, 3):
+        one.league.begin_step(step, ["base"])
+        one.run(jobs(step))
+        one.league.end_step()
+    other.league.load_state_dict(one.league.state_dict(), tmp_path)
+    for league in (one, other):
+        league.play.jobs.clear()
+        league.league.begin_step(4, ["base"])
+        league.run(jobs(4))
+    assert one.play.jobs == other.play.jobs
+    assert any(chain.from_iterable(job.policy_map for job in one.play.jobs))
+
+
+def test_the_seats_of_one_part_may_be_named(arena: Mixture) -> None:
+    league = Made(
+        {"base": Anchors()},
+        play=PlayedParts(arena),
+        seats=["kuhn_player_0", "kuhn_player_1"],
+        agents_of=arena.agents_of,
+    )
+    league.league.begin_step(1, ["base"])
+    league.run(jobs(1))
+    for job in league.play.jobs:
+        assert bool(job.policy_map) == job.task.id.startswith("kuhn")
+    settings = league.league.settings
+    assert settings.contested(arena, lambda role: "base")[0] == arena.possible_agents
+    with pytest.raises(ConfigError, match="different policies"):
+        settings.contested(arena, lambda role: role)
