@@ -204,8 +204,8 @@ def admit(name: str, at: str) -> None:
     if package == "selfplay" and not _is_component(dotted, NAMED):
         if not _is_module(dotted):
             raise ConfigError(
-                f"{at}: {name} lies in no module of this version of selfplay; if an earlier version "
-                "wrote this config, change the name (CHANGELOG.md says what moved)"
+                f"{at}: {name} lies in no module of this version of selfplay; if an earlier "
+                "version wrote this config, change the name (CHANGELOG.md says what moved)"
             )
         raise ConfigError(
             f"{at}: {name} is not a component for configs; to allow it, add --trust "
