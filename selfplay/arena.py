@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from gymnasium import spaces
 from pettingzoo import AECEnv
 
+from selfplay.drawing import StateDrawing
 from selfplay.errors import ConfigError, nearest
 from selfplay.rng import derive
 from selfplay.types import Action, Metric, Observation, Status, Task, ToolCall, well_formed
@@ -164,6 +165,16 @@ class Arena(AECEnv):
         text = cleandoc(sys.modules[type(self).__module__].__doc__ or "")
         parts = (part for part in text.split("\n\n") if not part.startswith("Version history"))
         return "\n\n".join(parts).strip()
+
+    def draw(self, agent: str | None = None) -> StateDrawing | None:
+        """Return a picture of the current state, for pages; None by default.
+
+        The result depends on the state alone, and drawing does not change the state.
+
+        Args:
+            agent: Agent whose knowledge the picture shows; None: everything.
+        """
+        return None
 
     # What an author calls ----------------------------------------------------------------------
 

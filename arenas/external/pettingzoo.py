@@ -22,8 +22,10 @@ from arenas.external.boards import MASK, written
 from arenas.external.game_text import format_of
 from arenas.external.imports import Factory, function, make_env
 from arenas.external.moves import Moves, check_moves_written
+from arenas.external.pictures import grid, picture
 from arenas.external.private_random import PrivateRandom
 from arenas.games.illegal_moves import SHOWN, Illegal, check_rule
+from selfplay.drawing import StateDrawing
 from selfplay.errors import ConfigError
 from selfplay.types import Action, InformationSet, Metric, Observation, Task
 
@@ -169,6 +171,23 @@ class PettingZoo(WrappedGame):
                 agent, board=board, legal=moves.legal, form=moves.form, refused=refused
             ),
         )
+
+    def draw(self, agent: str | None = None) -> StateDrawing | None:
+        """Return the env's picture if its `render_mode` is rgb_array, else the board of an agent.
+
+        A board is drawn if the text of an observation is one: rows of single characters. For
+        `agent` None it is that of the first agent; then the first player's squares have the number
+        1. The result is None if the env has neither.
+        """
+        title = f"{self.name} after {self.moves_made} moves"
+        if agent is None and getattr(self.wrapped, "render_mode", None) == "rgb_array":
+            with self.private_random.swapped():
+                return picture(self.wrapped.render(), title=title)
+        seen_by = self._theirs[agent or self.possible_agents[0]]
+        observation = self.wrapped.observe(seen_by)
+        show = self.show
+        text = written(observation) if show is None else show(self.wrapped, seen_by, observation)
+        return grid(text, title=title)
 
     def _fields(self, agent: str, **known: Any) -> dict[str, Any]:
         empty = {"board": "", "legal": [], "form": "", "refused": ""}

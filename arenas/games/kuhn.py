@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from selfplay.arena import Arena
+from selfplay.drawing import StateDrawing, cards
 from selfplay.types import Action, InformationSet, Metric, Observation, Task
 
 CARDS = ("J", "Q", "K")
@@ -96,6 +97,15 @@ class Kuhn(Arena):
         self.measure(player_0_payoff=won, bets=self.moves.count("bet"), illegal=illegal)
         self.measure(illegal_fraction=self.refused / self.asked)
         self.finish()
+
+    def draw(self, agent: str | None = None) -> StateDrawing:
+        """Return the cards, face down if the agent does not see them, and the moves."""
+        dealt = [
+            (name, card if agent in (None, name) else "")
+            for name, card in zip(self.possible_agents, self.cards, strict=True)
+        ]
+        moves = ", ".join(self.moves) or "no move yet"
+        return cards(dealt, title=f"Cards of {len(dealt)} players; {moves}", lines=[moves])
 
     def openspiel(self, pyspiel: Any) -> Any:
         """Return the same game in OpenSpiel."""

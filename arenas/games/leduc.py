@@ -20,6 +20,7 @@ from typing import Any
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.games.two_player import TurnGame, words_of
+from selfplay.drawing import StateDrawing, cards
 from selfplay.types import InformationSet, Metric, Observation, Task
 
 CARDS = ("J", "Q", "K")
@@ -77,6 +78,17 @@ class Leduc(TurnGame):
         if is_over(self.rounds):
             won = payoff(self.cards, self.rounds)
             self.settle([won, -won], raises=sum(moves.count("raise") for moves in self.rounds))
+
+    def draw(self, agent: str | None = None) -> StateDrawing:
+        """Return the cards, face down if the agent does not see them, the moves and the chips."""
+        dealt = [
+            (name, card if agent in (None, name) else "")
+            for name, card in zip(self.possible_agents, self.cards, strict=False)
+        ]
+        dealt.append(("shared", self.cards[2] if second(self.rounds) else ""))
+        moves = [", ".join(each) for each in self.rounds if each] or ["no move yet"]
+        chips = f"chips {' and '.join(map(str, stakes(self.rounds)))}"
+        return cards(dealt, title=f"Leduc poker: {'; '.join(moves)}", lines=[*moves, chips])
 
     def openspiel(self, pyspiel: Any) -> Any:
         """Return the same game in OpenSpiel, which also ignores suits."""

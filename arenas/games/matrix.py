@@ -15,6 +15,7 @@ from typing import Any
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from selfplay.arena import Arena
+from selfplay.drawing import StateDrawing, table
 from selfplay.types import Action, InformationSet, Metric, Observation, Task
 
 Pay = tuple[float, float]
@@ -213,6 +214,24 @@ class Matrix(Arena):
             **{f"share_{action}": moves.count(action) / len(moves) for action in known},
         )
         self.finish()
+
+    def draw(self, agent: str | None = None) -> StateDrawing:
+        """Return the payoffs, those of player 1 after those of player 0, with the last moves."""
+        me = None if agent is None else self.possible_agents.index(agent)
+        known = me is None or me in self.informed or len(self.payoffs) == 1
+        state = self.state if known else next(iter(self.payoffs))
+        cells = {
+            joint: ", ".join(f"{value:g}" for value in self._paid(pay)) if known else "?"
+            for joint, pay in self.payoffs[state].items()
+        }
+        last = self.played[-1]["moves"] if self.played else ("", "")
+        where = f"state {self.state}, " if known and self.state else ""
+        return table(
+            *self.moves,
+            cells,
+            title=f"Payoffs: {where}{len(self.played)} of {self.rounds} rounds played",
+            marked={(last[0], last[1])},
+        )
 
     def explain(self) -> str:
         """Return the rules, with the payoffs of every joint action."""

@@ -12,6 +12,7 @@ from typing import Any
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.games.two_player import TurnGame, words_of
+from selfplay.drawing import StateDrawing, board
 from selfplay.types import Metric, Observation, Task
 
 FREE = "."
@@ -65,6 +66,11 @@ class TicTacToe(TurnGame):
         if won or FREE not in self.board:
             pay = {"X": [1.0, -1.0], "O": [-1.0, 1.0], "": [0.0, 0.0]}[won]
             self.settle(pay, drawn=not won, moves=9 - self.board.count(FREE))
+
+    def draw(self, agent: str | None = None) -> StateDrawing:
+        """Return the board."""
+        rows = [self.board[row : row + 3] for row in (0, 3, 6)]
+        return board(rows, title=f"Board {' / '.join(rows)}", free=FREE)
 
 
 def free(board: str) -> list[int]:

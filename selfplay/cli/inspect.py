@@ -107,6 +107,7 @@ def replay(options: argparse.Namespace, overrides: list[str]) -> None:
     """Replay a run's record with its own config or another one."""
     overrides = [*options.later_overrides, *overrides]
     no_flags(overrides)
+    from selfplay.experiment.drawing import RunDrawer
     from selfplay.experiment.replay import RunReplayer
     from selfplay.experiment.validation import validate
     from selfplay.run.directory import Run
@@ -114,6 +115,14 @@ def replay(options: argparse.Namespace, overrides: list[str]) -> None:
     Run.open(options.run)
     settings = compose.load_changed(options.run, overrides)
     validate(compose.with_local_runtime(settings))
+    if options.draw:
+        drawer = RunDrawer(options.run, settings)
+        try:
+            drawn = drawer.draw(options.steps)
+        finally:
+            drawer.close()
+        print(json.dumps(drawn.to_json(), indent=2) if options.json else "\n".join(drawn.lines()))
+        return
     replayer = RunReplayer(options.run, settings)
     try:
         found = replayer.replay(options.steps)

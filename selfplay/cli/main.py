@@ -201,6 +201,11 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     replay.add_argument(
         "--steps", action=Steps, nargs="+", default=[], metavar="N", help="replay only these steps"
     )
+    replay.add_argument(
+        "--draw",
+        action="store_true",
+        help="only write the arena's drawings of the episodes, for the pages of watch",
+    )
     replay.set_defaults(later_overrides=[])
     replay.add_argument("--json", action="store_true", help="print all differences as JSON")
     takes_trust(replay)

@@ -146,7 +146,7 @@ class RunReplayer:
                 f"credit {config['credit'][TARGET]} trains a critic, whose values are "
                 "not in the record; choose another with credit=NAME"
             )
-        self._known_until = self._restore_tasks()
+        self._known_until = restore_tasks(run, config, self.components)
 
     def close(self) -> None:
         """Release services that hold processes."""
@@ -275,23 +275,25 @@ class RunReplayer:
             raise ConfigError(f"the record has turns of role {turn.role!r}, the config has none")
         return replace(turn, reward=0.0, info=notes_of(turn, self.components.roles[turn.role]))
 
-    def _restore_tasks(self) -> int | None:
-        """Restore the curriculum, which restores the services that the arena asks.
 
-        Returns the step of the restored checkpoint; None if there is nothing to restore.
-        """
-        curriculum = self.components.build("curriculum")
-        place, _ = checkpoint.latest(self.run / "checkpoints")
-        if place is None or len(self.components.services) == 1:  # only the seed: no state
-            return None
-        try:
-            curriculum.load_state_dict(checkpoint.read_state(place)["curriculum"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"curriculum {self.config['curriculum'][TARGET]} cannot read the state of the "
-                "run's curriculum; replay with the run's own curriculum"
-            ) from error
-        return int(place.name)
+def restore_tasks(run: Path, config: Mapping[str, Any], components: Components) -> int | None:
+    """Restore the curriculum, which restores the services that the arena asks.
+
+    Returns the step of the restored checkpoint; None if there is nothing to restore. Raises
+    ConfigError if the config's curriculum cannot read the state.
+    """
+    curriculum = components.build("curriculum")
+    place, _ = checkpoint.latest(run / "checkpoints")
+    if place is None or len(components.services) == 1:  # only the seed: no state
+        return None
+    try:
+        curriculum.load_state_dict(checkpoint.read_state(place)["curriculum"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"curriculum {config['curriculum'][TARGET]} cannot read the state of the "
+            "run's curriculum; replay with the run's own curriculum"
+        ) from error
+    return int(place.name)
 
 
 def _group(members: Sequence[Recorded], episodes: Sequence[Episode]) -> Group:

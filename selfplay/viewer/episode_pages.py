@@ -9,19 +9,24 @@ from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from urllib.parse import quote
 
+from markupsafe import Markup
 from tokenizers import Tokenizer
 
-from selfplay.errors import RunError
+from selfplay.drawing import StateDrawing
 from selfplay.run.declarations import read_declared
+from selfplay.run.drawings import read_drawings
 from selfplay.run.formatting import format_value, number
 from selfplay.run.record_reader import Advantage, Recorded
 from selfplay.run.report.html import render
 from selfplay.run.report.transcripts import show
 from selfplay.run.untrusted import is_confined
-from selfplay.types import Turn
+from selfplay.types import Turn, to_json
 from selfplay.viewer.catalog import ListedRun, RunCatalogue
-from selfplay.viewer.index import PAGE, EpisodeFilter, EpisodeIndex, links
+from selfplay.viewer.drawing_svg import svg_of
+from selfplay.viewer.episode_filter import PAGE, links
+from selfplay.viewer.index import EpisodeIndex
 from selfplay.viewer.memory_bank import time_line
 from selfplay.viewer.saved_games import SavedGames
 
@@ -129,30 +134,22 @@ class EpisodePages:
         self._indexes: dict[Path, EpisodeIndex] = {}
         self._lock = Lock()
 
-    def episodes(self, name: str, asked: EpisodeFilter, page: int) -> str:
-        """Render a page of the list of episodes."""
+    def episode_data(self, name: str, step: int, line: int) -> dict[str, Any]:
+        """Return an episode as plain data, with its drawings if it was drawn."""
         run = self.catalogue.run(name)
         index = self.index_of(run)
-        left = index.update(PATIENCE)
-        if left:
-            index.update_behind()
-        rows, total = index.find(asked, page)
-        fields = {**vars(asked), "cell": None, **(vars(asked.cell) if asked.cell else {})}
-        plain = {key: value for key, value in fields.items() if value not in ("", None, False)}
-        return render(
-            "viewer_episodes.html.jinja",
-            title=f"Episodes of {name}",
-            run=run,
-            asked=asked,
-            rows=rows,
-            total=total,
-            left=left,
-            nothing=not left and not total and asked == EpisodeFilter(),
-            roles=index.roles(),
-            page=page,
-            links=links(page, total, plain),
-            cell=_cell(index, asked),
-        )
+        index.update(PATIENCE, first=step)
+        record = index.read(step, line)
+        drawn = read_drawings(run.folder, record)
+        return {
+            "step": record.step,
+            "line": record.line,
+            "group": record.group,
+            "member": record.member,
+            "advantages": record.advantages,
+            "episode": to_json(record.episode),
+            "drawings": None if drawn is None else to_json(drawn),
+        }
 
     def episode(self, name: str, step: int, line: int, colour: str) -> str:
         """Render an episode, turn by turn; with a `colour` also its tokens."""
@@ -160,7 +157,18 @@ class EpisodePages:
         index = self.index_of(run)
         index.update(PATIENCE, first=step)
         record = index.read(step, line)
-        return self._whole(run, record, colour, title=f"Episode {line} of step {step}")
+        with index.lock:
+            around = index.list.around(step, line)
+        home = f"/run/{quote(name, safe='')}/episodes"
+        previous, following = (f"{home}/{each[0]}/{each[1]}" if each else "" for each in around)
+        return self._whole(
+            run,
+            record,
+            colour,
+            title=f"Episode {line} of step {step}",
+            previous=previous,
+            next=following,
+        )
 
     def games(self, name: str, page: int) -> str:
         """Render a page of the list of games played by a person."""
@@ -183,22 +191,36 @@ class EpisodePages:
         return self._whole(run, SavedGames(run.games).read(game), colour, title=game, game=True)
 
     def _whole(
-        self, run: ListedRun, record: Recorded, colour: str, *, title: str, game: bool = False
+        self,
+        run: ListedRun,
+        record: Recorded,
+        colour: str,
+        *,
+        title: str,
+        game: bool = False,
+        previous: str = "",
+        next: str = "",
     ) -> str:
-        advantages, declared = _advantages(record), read_declared(run.folder)
+        advantages, declared = advantages_of(record), read_declared(run.folder)
+        drawn = None if game else read_drawings(run.folder, record)
         few = len(record.episode.turns) <= FEW_TURNS
         turns = [
             {
                 "shown": show(turn, advantage, few, declared),
+                "drawing": _picture(drawn and drawn.before(place)),
                 "tokens": tokens(turn, advantage, run=run.folder, colour=colour) if colour else (),
             }
-            for turn, advantage in zip(record.episode.turns, advantages, strict=True)
+            for place, (turn, advantage) in enumerate(
+                zip(record.episode.turns, advantages, strict=True)
+            )
         ]
         return render(
             "viewer_episode.html.jinja",
             title=title,
             run=run,
             game=game,
+            previous=previous,
+            next=next,
             line=time_line(record.episode),
             record=record,
             measured=[
@@ -206,38 +228,9 @@ class EpisodePages:
                 for name, value in record.episode.metrics.items()
             ],
             turns=turns,
+            end=_picture(drawn and drawn.last()),
             agents=list(record.episode.agents()),
             colour=colour,
-        )
-
-    def group(self, name: str, step: int, group: str) -> str:
-        """Render the episodes of a group side by side, with rewards and advantages per agent."""
-        run = self.catalogue.run(name)
-        index = self.index_of(run)
-        index.update(PATIENCE, first=step)
-        siblings = [index.read(row.step, row.line) for row in index.group(step, group)]
-        if not siblings:
-            raise RunError(f"no group {group!r} in step {step} of {name}")
-        declared = read_declared(run.folder)
-        agents = list(dict.fromkeys(a for each in siblings for a in each.episode.agents()))
-        return render(
-            "viewer_group.html.jinja",
-            title=f"Group {group} of step {step}",
-            run=run,
-            step=step,
-            siblings=[
-                {
-                    "record": record,
-                    "turns": [
-                        show(turn, advantage, False, declared)
-                        for turn, advantage in zip(
-                            record.episode.turns, _advantages(record), strict=True
-                        )
-                    ],
-                }
-                for record in siblings
-            ],
-            table=[(agent, *_returns(agent, siblings)) for agent in agents],
         )
 
     # Parts -------------------------------------------------------------------------------------
@@ -250,33 +243,11 @@ class EpisodePages:
             return self._indexes[run.folder]
 
 
-def _cell(index: EpisodeIndex, asked: EpisodeFilter) -> dict[str, str] | None:
-    """Return the texts of the asked cell of a table; None without one."""
-    if asked.cell is None:
-        return None
-    with index.lock:
-        view, action = (index.usage.text_of(each) for each in (asked.cell.view, asked.cell.action))
-    invalid = asked.cell.action == "-"
-    return {"agent": asked.cell.agent, "view": view, "action": "" if invalid else action}
+def _picture(drawing: StateDrawing | None) -> Markup | None:
+    return None if drawing is None else svg_of(drawing)
 
 
-def _advantages(record: Recorded) -> list[Any]:
+def advantages_of(record: Recorded) -> list[Any]:
+    """Return [turns] advantages of an episode, None for turns without one."""
     missing = len(record.episode.turns) - len(record.advantages)
     return [*record.advantages, *[None] * missing][: len(record.episode.turns)]
-
-
-def _returns(agent: str, siblings: Sequence[Recorded]) -> tuple[list[str], str]:
-    """Return an agent's reward and first advantage in each episode, and its mean reward."""
-    cells, paid = [], []
-    for record in siblings:
-        indices = [i for i, turn in enumerate(record.episode.turns) if turn.agent == agent]
-        if not indices:
-            cells.append("-")
-            continue
-        paid.append(sum(record.episode.turns[index].reward for index in indices))
-        first = _advantages(record)[indices[0]]
-        shown = (
-            number(sum(first) / max(len(first), 1)) if isinstance(first, list) else number(first)
-        )
-        cells.append(f"{number(paid[-1])} ({shown})")
-    return cells, number(sum(paid) / len(paid)) if paid else "-"

@@ -29,11 +29,12 @@ from selfplay.run.report.charts import (
     section_title,
     smoothing,
 )
-from selfplay.run.report.html import render
+from selfplay.run.report.html import render, visible
 from selfplay.viewer import failed_pages
 from selfplay.viewer.catalog import ListedRun, RunCatalogue, newest_state
-from selfplay.viewer.index import PAGE, links
-from selfplay.viewer.task_pages import tasks_of
+from selfplay.viewer.episode_filter import PAGE, links
+from selfplay.viewer.excerpts import Marked, found_in
+from selfplay.viewer.task_pages import TaskEntry, TaskQuery, tasks_of
 
 _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Whole = Annotated[int, Field(ge=0, lt=2**63)]
@@ -258,37 +259,41 @@ class RunPages:
 
     # State of the newest checkpoint -------------------------------------------------------------
 
-    def tasks(self, name: str, part: str, group: str, key: str, page: int) -> str:
-        """Render the tasks of the curriculum.
-
-        Args:
-            name: The run.
-            part: Part of a mixture; empty: the first part.
-            group: Type or state of the listed tasks; empty: all tasks.
-            key: Task whose ancestors and children are shown; empty: none.
-            page: Page of the list, from 0.
-        """
+    def tasks(self, name: str, asked: TaskQuery) -> str:
+        """Render the tasks of the curriculum."""
         run = self.catalogue.run(name)
-        parts = tasks_of(run.folder)
-        part = part if part in parts else next(iter(parts))
+        part, parts = asked.choose(tasks_of(run.folder))
         tasks = parts[part]
-        listed = tasks.listed(group)
+        listed = tasks.listed(asked.group, asked.words, asked.order)
         return render(
             "viewer_tasks.html.jinja",
             title=f"Tasks of {name}",
             run=run,
             parts=list(parts),
             part=part,
+            asked=asked,
             tasks=tasks,
-            group=group,
             total=len(listed),
-            entries=listed[page * PAGE : (page + 1) * PAGE],
-            lineage=tasks.ancestors(key),
-            children=tasks.children(key),
+            entries=_found(listed[asked.page * PAGE : (asked.page + 1) * PAGE], asked.words),
+            lineage=_found(tasks.ancestors(asked.task), asked.words),
+            children=_found(tasks.children(asked.task), asked.words),
             charts=_drawn([*tasks.charts, *self._counted(run, part)]),
-            page=page,
-            links=links(page, len(listed), {"part": part, "group": group}),
+            links=links(asked.page, len(listed), {**asked.fields(), "part": part}),
         )
+
+    def tasks_data(self, name: str, asked: TaskQuery) -> dict[str, Any]:
+        """Return the list of the same page as plain data."""
+        part, parts = asked.choose(tasks_of(self.catalogue.run(name).folder))
+        listed = parts[part].listed(asked.group, asked.words, asked.order)
+        return {
+            "parts": list(parts),
+            "part": part,
+            "columns": list(parts[part].columns),
+            "total": len(listed),
+            "rows": [
+                entry.to_json() for entry in listed[asked.page * PAGE : (asked.page + 1) * PAGE]
+            ],
+        }
 
     def _counted(self, run: ListedRun, part: str) -> list[Chart]:
         """Return the charts of the metrics of the curriculum, or of one part of a mixture."""
@@ -311,6 +316,11 @@ class RunPages:
             run=run,
             lines=standings(run.folder),
         )
+
+
+def _found(entries: Sequence[TaskEntry], words: str) -> list[tuple[TaskEntry, Marked]]:
+    """Return tasks with their excerpts around the searched words."""
+    return [(entry, found_in(visible(entry.content), words)) for entry in entries]
 
 
 def _sections(names: Iterable[str]) -> dict[str, list[str]]:

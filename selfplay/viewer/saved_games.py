@@ -7,7 +7,7 @@ from selfplay.errors import RunError
 from selfplay.rollout.matches import returns
 from selfplay.run.record_reader import Recorded, decode, record_of
 from selfplay.run.untrusted import open_regular
-from selfplay.viewer.index import EpisodeRow
+from selfplay.viewer.episode_list import EpisodeRow
 
 
 @dataclass(frozen=True, kw_only=True)

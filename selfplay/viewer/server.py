@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic_core import to_json
 from starlette.applications import Starlette
@@ -26,11 +26,14 @@ from selfplay.run.report.html import visible
 from selfplay.viewer import web
 from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.curve_pages import MOST_PINS, MOST_RUNS, CurvePages, CurveQuery
+from selfplay.viewer.episode_filter import EpisodeFilter, SortOrder
 from selfplay.viewer.episode_pages import EpisodePages
-from selfplay.viewer.index import EpisodeFilter
+from selfplay.viewer.group_pages import GroupPages
+from selfplay.viewer.list_pages import Listing, ListPages
 from selfplay.viewer.run_pages import RunPages
 from selfplay.viewer.run_table import TableQuery
 from selfplay.viewer.table_pages import INERT, TablePages
+from selfplay.viewer.task_pages import TaskQuery
 from selfplay.viewer.usage_index import CellKey
 from selfplay.viewer.usage_pages import SHOWN, Page, UsagePages, page_of
 
@@ -145,11 +148,13 @@ def application(
                 )
             ),
         ),
+        *list_routes(ListPages(listed), page),
+        *group_routes(GroupPages(listed), page),
         Route(
-            "/run/{run}/episodes",
-            page(
-                lambda request: listed.episodes(
-                    request.path_params["run"], _filter(request), _number(request, "page") or 0
+            "/run/{run}/episodes/{step}/{line}.json",
+            _json(
+                lambda r: _plain(
+                    listed.episode_data(r.path_params["run"], _place(r, "step"), _place(r, "line"))
                 )
             ),
         ),
@@ -161,16 +166,6 @@ def application(
                     _place(request, "step"),
                     _place(request, "line"),
                     request.query_params.get("colour", ""),
-                )
-            ),
-        ),
-        Route(
-            "/run/{run}/groups/{step}/{group}",
-            page(
-                lambda request: listed.group(
-                    request.path_params["run"],
-                    _place(request, "step"),
-                    request.path_params["group"],
                 )
             ),
         ),
@@ -192,6 +187,10 @@ def application(
                 )
             ),
         ),
+        Route(
+            "/run/{run}/tasks.json",
+            _json(lambda r: _plain(pages.tasks_data(r.path_params["run"], _tasks(r)))),
+        ),
         Route("/run/{run}/{page:str}.json", data),
         *(Route(f"/run/{{run}}/{name}", page(partial(usage, name))) for name in SHOWN),
         Route(
@@ -202,18 +201,7 @@ def application(
             "/run/{run}/league",
             page(lambda request: pages.league(request.path_params["run"])),
         ),
-        Route(
-            "/run/{run}/tasks",
-            page(
-                lambda request: pages.tasks(
-                    request.path_params["run"],
-                    request.query_params.get("part", ""),
-                    request.query_params.get("group", ""),
-                    request.query_params.get("task", ""),
-                    _number(request, "page") or 0,
-                )
-            ),
-        ),
+        Route("/run/{run}/tasks", page(lambda r: pages.tasks(r.path_params["run"], _tasks(r)))),
     ]
     return Starlette(routes=routes, middleware=web.guards(token, host))
 
@@ -238,11 +226,7 @@ def curve_routes(
         begun, known = time.process_time(), request.headers.get("if-none-match")
         asked = _curves(request)
         tag = web.tag_of(f"{curves.stamp(asked.runs)} {asked}")
-        if known == tag:
-            response = Response(status_code=304)
-        else:
-            text = to_json(curves.data(asked), inf_nan_mode="null")
-            response = Response(text, media_type="application/json")
+        response = Response(status_code=304) if known == tag else _plain(curves.data(asked))
         cost = 0.0 if known is None else time.process_time() - begun
         wait = pace.wait(cost, time.monotonic())
         response.headers.update({"ETag": tag, "X-Look-Again": f"{wait:.0f}"})
@@ -255,6 +239,60 @@ def curve_routes(
         Route("/curves", page(shown)),
         Route("/curves.json", _json(answer)),
         Route("/curves/names.json", _json(names)),
+    ]
+
+
+def list_routes(
+    lists: ListPages, page: Callable[[Callable[[Request], str]], Handler]
+) -> list[Route]:
+    """Return the routes of the lists of episodes and of groups, and of their data.
+
+    Args:
+        lists: Makes them.
+        page: Converts a function that renders a page to a handler.
+    """
+
+    def asked(request: Request) -> tuple[str, EpisodeFilter, SortOrder, int]:
+        run, number = request.path_params["run"], _number(request, "page") or 0
+        return run, _filter(request), _order(request), number
+
+    def data(make: Callable[..., Listing]) -> Handler:
+        def answer(request: Request) -> Response:
+            return _plain(make(*asked(request)).to_json())
+
+        return _json(answer)
+
+    return [
+        Route("/run/{run}/episodes", page(lambda r: lists.episodes_page(*asked(r)))),
+        Route("/run/{run}/groups", page(lambda r: lists.groups_page(*asked(r)))),
+        Route("/run/{run}/episodes.json", data(lists.episodes)),
+        Route("/run/{run}/groups.json", data(lists.groups)),
+    ]
+
+
+def group_routes(
+    groups: GroupPages, page: Callable[[Callable[[Request], str]], Handler]
+) -> list[Route]:
+    """Return the routes of the pages of groups and of their data.
+
+    Args:
+        groups: Makes them.
+        page: Converts a function that renders a page to a handler.
+    """
+
+    def shown(request: Request) -> str:
+        run, group = request.path_params["run"], request.path_params["group"]
+        return groups.page(run, _place(request, "step"), group, _number(request, "base"))
+
+    def data(request: Request) -> Response:
+        asked, run = request.query_params, request.path_params["run"]
+        step = _number(request, "step") or 0
+        view = groups.view(run, step, asked.get("group", ""), _number(request, "base"))
+        return _plain(view.to_json())
+
+    return [
+        Route("/run/{run}/groups/{step}/{group:path}", page(shown)),
+        Route("/run/{run}/group.json", _json(data)),
     ]
 
 
@@ -272,8 +310,7 @@ def table_routes(
         return request.query_params.getlist("run")
 
     def listing(request: Request) -> Response:
-        data = to_json(tables.table.listing(_table(request)).to_json(), inf_nan_mode="null")
-        return Response(data, media_type="application/json")
+        return _plain(tables.table.listing(_table(request)).to_json())
 
     def static(request: Request) -> Response:
         data = tables.static(request.path_params["run"], request.path_params["page"])
@@ -287,13 +324,18 @@ def table_routes(
     ]
 
 
+def _plain(data: Any) -> Response:
+    """Return data as JSON; a number that is not finite becomes null."""
+    return Response(to_json(data, inf_nan_mode="null"), media_type="application/json")
+
+
 def _json(make: Callable[[Request], Response]) -> Handler:
     """Return the handler that answers with an error as JSON if there is no answer."""
 
     async def handle(request: Request) -> Response:
         try:
             return await run_in_threadpool(make, request)
-        except (RunError, OSError) as error:
+        except (RunError, OSError, OverflowError, sqlite3.Error) as error:
             return JSONResponse({"error": str(visible(str(error)))}, status_code=404)
 
     return handle
@@ -327,9 +369,27 @@ def _filter(request: Request) -> EpisodeFilter:
         status=asked.get("status", ""),
         outcome=asked.get("outcome", ""),
         invalid=bool(asked.get("invalid")),
+        said=asked.get("said", "")[:200],
         text=asked.get("text", "")[:200],
         step=_number(request, "step"),
         cell=_cell(asked),
+    )
+
+
+def _order(request: Request) -> SortOrder:
+    by = request.query_params.get("sort", "")[:200]
+    return SortOrder(by=by, descending=not by or request.query_params.get("down") == "1")
+
+
+def _tasks(request: Request) -> TaskQuery:
+    asked = request.query_params
+    return TaskQuery(
+        part=asked.get("part", ""),
+        group=asked.get("group", ""),
+        task=asked.get("task", ""),
+        words=asked.get("words", "")[:200],
+        order=_order(request),
+        page=_number(request, "page") or 0,
     )
 
 

@@ -2,21 +2,50 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from selfplay.errors import RunError
+from selfplay.errors import RunError, nearest
 from selfplay.run.formatting import format_value
 from selfplay.run.report.charts import Chart, Series
 from selfplay.types import Metric
 from selfplay.viewer.catalog import newest_state
+from selfplay.viewer.episode_filter import SortOrder
+from selfplay.viewer.excerpts import line_of
 
 MOST_RELATED = 50
 """Largest number of ancestors, and of children, that a page shows."""
 BUFFER = ("step", "author", "solved")
 LADDER = ("depth", "state", "variants asked for", "variants solved")
 """Columns of the list of tasks, for tasks in a buffer and for tasks on a ladder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskQuery:
+    """The fields of an address of the list of tasks."""
+
+    part: str = ""
+    """Part of a mixture; empty: the first part."""
+    group: str = ""
+    """Type or state of the listed tasks; empty: all tasks."""
+    task: str = ""
+    """Key of the task whose ancestors and children are shown; empty: none."""
+    words: str = ""
+    """Texts that all occur in the listed tasks."""
+    order: SortOrder = field(default_factory=SortOrder)
+    """Order of the list."""
+    page: int = 0
+    """Page of the list, from 0."""
+
+    def choose(self, parts: Mapping[str, "TaskTable"]) -> tuple[str, Mapping[str, "TaskTable"]]:
+        """Return the asked part, or the first one if there is no such part, and all parts."""
+        return self.part if self.part in parts else next(iter(parts)), parts
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the address of the list, without part and page."""
+        named = {"group": self.group, "words": self.words, **self.order.fields()}
+        return {name: value for name, value in named.items() if value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +64,25 @@ class TaskEntry:
     """Keys of the tasks that it was derived from; a key may no longer be in the list."""
     columns: tuple[str, ...]
     """Values of the columns `BUFFER` or `LADDER`."""
+    ranks: tuple[float | str, ...]
+    """Values that the list is sorted by, one for each column."""
     group: str
     """Group of the task for filtering: its type in a buffer, its state on a ladder."""
+
+    @property
+    def content(self) -> str:
+        """The id and the data of the task as text, in which the page searches."""
+        return "\n".join([self.id, *(f"{key}: {value}" for key, value in self.payload.items())])
+
+    @property
+    def line(self) -> str:
+        """The data of the task in one line, or its id if there is none."""
+        return line_of("\n".join(map(str, self.payload.values()))) or line_of(self.id)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as plain data."""
+        named = {name: value for name, value in vars(self).items() if name != "ranks"}
+        return {**named, "line": self.line}
 
 
 class TaskTable:
@@ -61,10 +107,31 @@ class TaskTable:
         self.groups = sorted({entry.group for entry in entries})
         """Groups that the list can be filtered by."""
 
-    def listed(self, group: str) -> list[TaskEntry]:
-        """Return the tasks of a group, the newest first; all tasks if `group` is empty."""
-        found = reversed(self._entries.values())
-        return [entry for entry in found if not group or entry.group == group]
+    def listed(
+        self, group: str = "", words: str = "", order: SortOrder | None = None
+    ) -> list[TaskEntry]:
+        """Return tasks, the newest first.
+
+        Args:
+            group: Group of the tasks; empty: all groups.
+            words: Texts, separated by spaces, that all occur in the task, in any case.
+            order: Column to sort by; None or empty: the newest first. Raises RunError if the list
+                has no such column.
+        """
+        parts = [part.casefold() for part in words.split()]
+        found = [
+            entry
+            for entry in reversed(self._entries.values())
+            if (not group or entry.group == group)
+            and (not parts or all(part in entry.content.casefold() for part in parts))
+        ]
+        if order is None or not order.by:
+            return found
+        if order.by not in self.columns:
+            hint = nearest(order.by, self.columns)
+            raise RunError(f"tasks are not sorted by {order.by[:80]!r}; {hint}")
+        place = self.columns.index(order.by)
+        return sorted(found, key=lambda entry: entry.ranks[place], reverse=order.descending)
 
     def ancestors(self, key: str) -> list[TaskEntry]:
         """Return a task and those of its ancestors that the curriculum still has, breadth first."""
@@ -79,7 +146,7 @@ class TaskTable:
 
     def children(self, key: str) -> list[TaskEntry]:
         """Return the tasks that were derived from a task, the newest first."""
-        return [entry for entry in self.listed("") if key in entry.parents][:MOST_RELATED]
+        return [entry for entry in self.listed() if key in entry.parents][:MOST_RELATED]
 
 
 def tasks_of(run: Path) -> dict[str, TaskTable]:
@@ -130,6 +197,11 @@ def _buffer(entries: list[dict[str, Any]]) -> TaskTable:
                     str(entry["author"]),
                     f"{entry['solved']} of {entry['attempts']}" if entry["attempts"] else "-",
                 ),
+                ranks=(
+                    float(entry["step"]),
+                    str(entry["author"]),
+                    entry["solved"] / entry["attempts"] if entry["attempts"] else -1.0,
+                ),
                 group=str(entry["task"]["type"]),
             )
             for entry in entries
@@ -161,6 +233,12 @@ def _ladder(rungs: list[dict[str, Any]]) -> TaskTable:
                     str(rung["state"]),
                     str(rung["tries"]),
                     str(len(rung["climbed"])),
+                ),
+                ranks=(
+                    float(rung["depth"]),
+                    str(rung["state"]),
+                    float(rung["tries"]),
+                    float(len(rung["climbed"])),
                 ),
                 group=str(rung["state"]),
             )

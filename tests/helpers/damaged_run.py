@@ -59,6 +59,8 @@ PAGES = (
     "/compare?run=made&run=twin",
     "/run/made/episodes",
     "/run/made/episodes?text=the&role=solver&outcome=paid",
+    "/run/made/episodes?said=answer&sort=reward&down=1",
+    "/run/made/groups?text=the&sort=spread",
     "/run/made/episodes/1/1",
     "/run/made/episodes/1/2?colour=advantage",
     "/run/made/episodes/1/2?colour=likelihood",

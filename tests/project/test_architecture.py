@@ -32,7 +32,7 @@ LAYERS = (
     ("role", "run"),
     ("tools",),
     ("arena", "config", "credit", "curriculum", "sandbox", "study/stats"),
-    ("errors", "rewards", "rng", "types"),
+    ("drawing", "errors", "rewards", "rng", "types"),
     ("number_array",),
 )
 """The modules, packages and groups (folders of a package) of `selfplay` from top to bottom.
@@ -50,6 +50,7 @@ AUTHORS = {
         "errors",
         "rewards",
         "rng",
+        "drawing",
         "sandbox",
         "curriculum",
         "tools",

@@ -20,7 +20,8 @@ from selfplay.run.record_reader import episodes_of, read_metrics
 from selfplay.run.report.run_report import write_report
 from selfplay.types import to_json
 from selfplay.viewer.catalog import RunCatalogue
-from selfplay.viewer.index import EpisodeFilter, EpisodeIndex
+from selfplay.viewer.episode_filter import EpisodeFilter, SortOrder
+from selfplay.viewer.index import EpisodeIndex
 from selfplay.viewer.server import application
 from tests.helpers.damaged_run import (
     DAMAGES,
@@ -287,7 +288,7 @@ def test_an_index_of_what_agents_said_is_its_users_alone(runs: Path, tmp_path: P
     try:
         index = EpisodeIndex(runs / "made", cache)
         index.update(60)
-        index.find(EpisodeFilter(), 0)
+        index.list.find(EpisodeFilter(), SortOrder(), 0)
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in cache.iterdir()}
     finally:
         os.umask(old)

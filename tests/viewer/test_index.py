@@ -10,7 +10,8 @@ import pytest
 
 from selfplay.errors import RunError
 from selfplay.viewer.catalog import RunCatalogue
-from selfplay.viewer.index import EpisodeFilter, EpisodeIndex
+from selfplay.viewer.episode_filter import EpisodeFilter, SortOrder
+from selfplay.viewer.index import EpisodeIndex
 from tests.helpers.viewer_run import episode, five_episodes, write
 
 
@@ -40,7 +41,7 @@ def test_a_filter_finds_just_what_it_names(
 ) -> None:
     index = EpisodeIndex(made, tmp_path / "cache")
     assert index.update(60.0) == 0
-    rows, total = index.find(asked, 0)
+    rows, total = index.list.find(asked, SortOrder(), 0)
     assert [(row.step, row.line) for row in rows] == found and total == len(found)
 
 
@@ -77,19 +78,21 @@ def test_a_step_that_is_recorded_again_or_taken_back_is_read_again(
     write(made, 2, [episode("epsilon", 2.0)])
     again = EpisodeIndex(made, tmp_path / "cache")
     again.update(60.0)
-    rows, total = again.find(EpisodeFilter(), 0)
+    rows, total = again.list.find(EpisodeFilter(), SortOrder(), 0)
     assert total == 1 and rows[0].rewards == {"solver_0": 2.0}
-    assert again.find(EpisodeFilter(text="alpha"), 0)[1] == 0
-    assert again.find(EpisodeFilter(text="epsilon"), 0)[1] == 1
+    assert again.list.find(EpisodeFilter(text="alpha"), SortOrder(), 0)[1] == 0
+    assert again.list.find(EpisodeFilter(text="epsilon"), SortOrder(), 0)[1] == 1
 
 
 def test_what_there_is_no_time_for_is_told_and_read_later(made: Path, tmp_path: Path) -> None:
     index = EpisodeIndex(made, tmp_path / "cache")
-    assert index.update(0.0) == 1 and index.find(EpisodeFilter(), 0)[1] == 3  # the newest first
+    assert (
+        index.update(0.0) == 1 and index.list.find(EpisodeFilter(), SortOrder(), 0)[1] == 3
+    )  # the newest first
     index.update_behind()
     assert index._reader is not None
     index._reader.join(20)
-    assert index.find(EpisodeFilter(), 0)[1] == 5 and index.update(0.0) == 0
+    assert index.list.find(EpisodeFilter(), SortOrder(), 0)[1] == 5 and index.update(0.0) == 0
 
 
 def test_a_line_that_is_no_episode_is_listed_and_a_last_half_line_is_not(
@@ -99,8 +102,8 @@ def test_a_line_that_is_no_episode_is_listed_and_a_last_half_line_is_not(
         file.write('{"group": 1}\n{"episode": {"arena"')
     index = EpisodeIndex(made, tmp_path / "cache")
     index.update(60.0)
-    assert index.find(EpisodeFilter(), 0)[1] == 6
-    (row,) = index.find(EpisodeFilter(status="unreadable"), 0)[0]
+    assert index.list.find(EpisodeFilter(), SortOrder(), 0)[1] == 6
+    (row,) = index.list.find(EpisodeFilter(status="unreadable"), SortOrder(), 0)[0]
     with pytest.raises(RunError, match="line 4: not a recorded episode"):
         index.read(row.step, row.line)
 
@@ -122,7 +125,7 @@ def test_several_viewers_may_index_one_run_at_once(made: Path, tmp_path: Path) -
         try:
             index = EpisodeIndex(made, tmp_path / "cache")
             index.update(60.0)
-            assert index.find(EpisodeFilter(), 0)[1] == 5
+            assert index.list.find(EpisodeFilter(), SortOrder(), 0)[1] == 5
         except BaseException as error:
             faults.append(error)
 

@@ -22,7 +22,7 @@ from selfplay.errors import ConfigError, RunError
 from selfplay.models.tiny import build_tokenizer
 from selfplay.types import Status, Task
 from selfplay.viewer.catalog import RunCatalogue
-from selfplay.viewer.index import PAGE
+from selfplay.viewer.episode_filter import PAGE
 from selfplay.viewer.server import SHARE, SOONEST, PollLimiter, application
 from selfplay.viewer.task_pages import tasks_of
 from selfplay.viewer.web import listen
@@ -63,7 +63,7 @@ def test_pages_of_a_list_are_cut_and_linked(made: Path, tmp_path: Path) -> None:
     with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         first, last = (shown(client, f"/run/made/episodes?page={n}") for n in (0, 2))
     assert first.count("/run/made/episodes/3/") == PAGE and 'href="?page=2"' in first
-    assert last.count("/run/made/episodes/") - last.count("/episodes?") >= 5
+    assert last.count("/run/made/episodes/") == 5
     assert "105 episodes" in first and "105 episodes" in last
 
 

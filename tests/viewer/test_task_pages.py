@@ -12,6 +12,7 @@ from selfplay.errors import RunError
 from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.server import application
 from selfplay.viewer.task_pages import tasks_of
+from tests.helpers.recorded_run import HOSTILE
 from tests.helpers.saved_tasks import ladder, saved
 from tests.helpers.viewer_run import five_episodes
 
@@ -34,7 +35,42 @@ def test_a_ladder_is_shown_with_its_depths_states_and_lineage(tmp_path: Path) ->
         assert client.get("/run/made/tasks").text.count("<svg") == 1  # what it counted, by step
         solved = client.get("/run/made/tasks?group=solved").text
         assert "2 tasks in the newest" in solved and "task=root" in solved
-        assert ">middling</summary>" not in solved
+        assert "task=middling&" not in solved and ">middling</a></th>" not in solved
+
+
+def listed(client: TestClient, query: str) -> list[str]:
+    answer = client.get(f"/run/made/tasks.json?{query}")
+    assert answer.status_code == 200, answer.text
+    return [row["key"] for row in answer.json()["rows"]]
+
+
+def test_tasks_are_sorted_and_searched_with_marks(tmp_path: Path) -> None:
+    tried = (("def add", 4, 1), ("def SUB", 4, 3), (HOSTILE, 0, 0), ("long " + "a" * 300_000, 4, 2))
+    entries = [
+        {
+            **{"number": number, "step": 9 - number, "author": "base", "parents": []},
+            **{"attempts": attempts, "solved": solved},
+            "task": {"id": f"t{number}", "type": "sum", "payload": {"code": code}},
+        }
+        for number, (code, attempts, solved) in enumerate(tried)
+    ]
+    state = {"buffer": {"entries": {"sum": entries}}}
+    run = saved(five_episodes(tmp_path / "made"), state)
+    with TestClient(
+        application(RunCatalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
+    ) as client:
+        assert listed(client, "") == ["3", "2", "1", "0"]
+        assert listed(client, "sort=solved&down=1") == ["1", "3", "0", "2"]
+        assert listed(client, "sort=step") == ["3", "2", "1", "0"]
+        assert listed(client, "words=SUB+def") == ["1"]
+        assert listed(client, "words=.*") == []
+        page = client.get("/run/made/tasks?words=sub").text
+        assert "def <mark>SUB</mark>" in page and "def add" not in page
+        assert client.get("/run/made/tasks?sort=sloved").status_code == 404
+        for query in ("", "?words=onerror", "?words=a", "?words=%00"):
+            page = client.get(f"/run/made/tasks{query}").text
+            assert page.count("<script") == 1 and "<img" not in page and "<svg onload" not in page
+            assert len(page) < 120_000 and "\u202e" not in page
 
 
 def test_the_parts_of_a_mixture_have_a_list_each(tmp_path: Path) -> None:

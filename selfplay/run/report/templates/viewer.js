@@ -55,6 +55,14 @@ document.addEventListener("submit", async (event) => {
   }
 });
 
+// The keys j and k open the next and the previous episode or group.
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+  const relation = { j: "next", k: "prev" }[event.key];
+  if (relation) document.querySelector(`main a[rel="${relation}"]`)?.click();
+});
+
 // The slider of a heat map: draws the cells of another step from the page's data, fetched once.
 let frames = null;
 

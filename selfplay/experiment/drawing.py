@@ -1,0 +1,125 @@
+"""Draws recorded episodes: plays their actions again and asks the arena for pictures.
+
+No model is used, and nothing is credited. `selfplay replay RUN --draw` does it, as pages never load
+an arena.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from selfplay.drawing import StateDrawing
+from selfplay.errors import RunError, SelfplayError, one_line
+from selfplay.experiment.replay import restore_tasks
+from selfplay.rollout.setup import Components
+from selfplay.run.drawings import DrawnEpisode, match_of, write_drawings
+from selfplay.run.record_reader import Recorded, episodes_of, recorded_steps
+from selfplay.types import Status
+
+
+@dataclass(kw_only=True)
+class DrawingResult:
+    """The result of drawing a run."""
+
+    steps: int = 0
+    """Number of drawn steps."""
+    episodes: int = 0
+    """Number of drawn episodes."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Number of episodes without drawings, by reason."""
+
+    def lines(self) -> list[str]:
+        """Return the lines for the user."""
+        found = [f"{self.steps} steps, {self.episodes} episodes drawn"]
+        return [*found, *(f"{count} not: {reason}" for reason, count in self.skipped.most_common())]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain data."""
+        return {"steps": self.steps, "episodes": self.episodes, "skipped": dict(self.skipped)}
+
+
+class RunDrawer:
+    """Draws the recorded episodes of a run with the arena of its config."""
+
+    def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
+        """Build the components without policies; raises ConfigError or RunError."""
+        self.run = run
+        self.components = Components(config)
+        self._known_until = restore_tasks(run, config, self.components)
+
+    def close(self) -> None:
+        """Release services that hold processes."""
+        self.components.close()
+
+    def draw(self, steps: Sequence[int] = ()) -> DrawingResult:
+        """Draw all recorded steps, or only those in `steps`, and write the drawings.
+
+        Raises RunError if no such step is recorded.
+        """
+        known = recorded_steps(self.run)
+        chosen = [step for step in known if not steps or step in steps]
+        if not chosen:
+            what = f"recorded are {known[0]} to {known[-1]}" if known else "none is recorded"
+            raise RunError(f"{self.run}: no episodes of these steps; {what}")
+        result = DrawingResult()
+        for step in chosen:
+            late = self._known_until is not None and step > self._known_until
+            drawn = [
+                each
+                for record in episodes_of(self.run, step)
+                if (each := self._episode(record, result, late)) is not None
+            ]
+            result.steps += bool(drawn)
+            result.episodes += len(drawn)
+            if drawn:
+                write_drawings(self.run, step, drawn)
+        return result
+
+    def _episode(self, record: Recorded, result: DrawingResult, late: bool) -> DrawnEpisode | None:
+        """Return the drawings of an episode; None, and count the reason, if it has none."""
+        if late:
+            result.skipped["the step comes after the newest checkpoint; resume the run first"] += 1
+            return None
+        if record.episode.status is Status.FAILED:
+            result.skipped["it failed when it was recorded"] += 1
+            return None
+        try:
+            states, turns = self._states(record)
+        except SelfplayError:
+            raise
+        except Exception as error:  # an error of the arena's code costs this episode's drawings
+            result.skipped[one_line(error)] += 1
+            return None
+        if not any(states):
+            result.skipped["the arena draws nothing (Arena.draw)"] += 1
+            return None
+        different = list(dict.fromkeys(state for state in states if state is not None))
+        place = {drawing: number for number, drawing in enumerate(different)}
+        places = [None if state is None else place[state] for state in states]
+        return DrawnEpisode(
+            line=record.line,
+            match=match_of(record.episode),
+            drawings=tuple(different),
+            turns=tuple(places[stage] for stage in turns),
+            end=places[-1],
+        )
+
+    def _states(self, record: Recorded) -> tuple[list[StateDrawing | None], list[int]]:
+        """Return the drawings before each stage and at the end, and [turns] index of the stage.
+
+        Raises ValueError if the record does not fit the arena.
+        """
+        episode, arena = record.episode, self.components.arena()
+        arena.begin(episode.task, episode.seed)
+        states, places = [arena.draw()], list[int]()
+        for _, group in groupby(episode.turns, key=lambda turn: turn.stage):
+            turns = list(group)
+            places += [len(states) - 1] * len(turns)
+            arena.play_stage({turn.agent: turn.action for turn in turns if turn.final})
+            states.append(arena.draw())
+        if arena.finished != (episode.status is Status.FINISHED):
+            raise ValueError("the replay does not end as recorded")
+        return states, places
