@@ -207,7 +207,7 @@ class EpisodePages:
         turns = [
             {
                 "shown": show(turn, advantage, few, declared),
-                "drawing": _picture(drawn and drawn.before(place)),
+                "drawing": _picture(drawn.before(place) if drawn else None),
                 "tokens": tokens(turn, advantage, run=run.folder, colour=colour) if colour else (),
             }
             for place, (turn, advantage) in enumerate(
@@ -228,7 +228,7 @@ class EpisodePages:
                 for name, value in record.episode.metrics.items()
             ],
             turns=turns,
-            end=_picture(drawn and drawn.last()),
+            end=_picture(drawn.last() if drawn else None),
             agents=list(record.episode.agents()),
             colour=colour,
         )

@@ -122,11 +122,9 @@ def test_pages_show_the_drawings_of_the_same_episode_only(run: Path, tmp_path: P
     first, second = (record.episode for record in episodes_of(run, 1))
     shapes = (Shape(kind="text", x=0, y=0, text="here</svg><script>"),)
     drawing = StateDrawing(title="a state", width=9, height=9, shapes=shapes)
-    fields = {"drawings": (drawing,), "turns": (0,), "end": 0}
-    other = match_of(replace(second, seed=7))
     drawn = [
-        DrawnEpisode(line=1, match=match_of(first), **fields),
-        DrawnEpisode(line=2, match=other, **fields),
+        DrawnEpisode(line=line, match=match_of(of), drawings=(drawing,), turns=(0,), end=0)
+        for line, of in ((1, first), (2, replace(second, seed=7)))
     ]
     path = write_drawings(run, 1, drawn)
     with TestClient(
