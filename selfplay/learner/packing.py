@@ -92,7 +92,7 @@ class Packer:
                 rows.append(_Growing(far))
                 shared = 0
             rows[-1].add(sample, len(tokens), shared)
-        if self.packing == "auto" and not self.sparse:
+        if rows and self.packing == "auto" and not self.sparse:
             rows = self._cut_again(rows, sharing, limit)
         return [row.made(two_passes=not self.sparse) for row in rows]
 

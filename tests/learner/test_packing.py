@@ -138,6 +138,12 @@ def test_rows_stay_within_the_limit_and_hold_every_sample_once() -> None:
             assert batch.ids.numel() <= limit or len(batch.ids) == 1
 
 
+@pytest.mark.parametrize("packing", ["auto", "trie", "rows"])
+def test_no_samples_make_no_rows(packing: Any) -> None:
+    """A rank may have none, if a step has fewer samples than there are ranks."""
+    assert Packer(packing=packing, attention=0.5).rows([], max_tokens=64) == []
+
+
 def test_auto_shares_long_prompts_and_leaves_short_ones_alone() -> None:
     rng = Random(3)
 
