@@ -87,19 +87,22 @@ class Judged:
 def study(
     games: StudyMatches, players: Sequence[StudyPlayer], *, default: str, role: str | None = None
 ) -> Result:
-    """Judge the actions of `role` (None: all roles). The first player is the trained one."""
+    """Judge the actions of `role` (None: all roles). The first player is the trained one.
+
+    `default` is a text; every judged role must read the same action in it.
+    """
     if len(players) != 2:
         raise ConfigError("counterfactual: name two players, the trained and the untrained, or RUN")
     roles = [role] if role else _with_chances(games, players)
     for name in roles:
         if name not in games.seats:
             raise ConfigError(f"--role {name}: no such role; {nearest(name, games.seats)}")
-        _refuse_unread(games.seats[name], default)
+    action = _action([games.seats[name] for name in roles], default)
     trained, untrained = players
     own = [games.run(player.seats(games.agents)) for player in players]
-    _refuse_illegal(games, own[0], roles, default)
-    apart = [mattered(games, episodes, roles, default) for episodes in own]
-    slipped, single = slips(games, own[0], trained, untrained, roles, default)
+    _refuse_illegal(games, own[0], roles, action)
+    apart = [mattered(games, episodes, roles, action) for episodes in own]
+    slipped, single = slips(games, own[0], trained, untrained, roles, action, text=default)
     estimates: list[Estimate] = []
     rows: list[list[Cell]] = []
     for label, episodes, found in (
@@ -193,10 +196,13 @@ def slips(
     guest: StudyPlayer,
     roles: Sequence[str],
     default: str,
+    *,
+    text: str,
 ) -> tuple[list[Episode], list[Judged]]:
     """Play games of the host in which the guest makes a single move, for every turn of `roles`.
 
-    Return these games, and the moves among them that mattered.
+    Return these games, and the moves among them that mattered. `text` is what a player writes to
+    make the action `default`.
     """
     rollout, hosts, guests = (
         games.rollout(),
@@ -233,7 +239,7 @@ def slips(
         replace(
             job,
             prefix_turns=tuple(
-                replace(t, action=default, text=default)
+                replace(t, action=default, text=text)
                 if (t.agent, t.stage) == (turn.agent, turn.stage)
                 else t
                 for t in job.prefix_turns
@@ -308,26 +314,34 @@ def _rows(label: str, found: Sequence[Judged]) -> list[list[Cell]]:
     return rows
 
 
-def _refuse_unread(seat: AgentSpec, default: str) -> None:
-    name = type(seat.role).__name__
-    if seat.role.memory != "none":
+def _action(seats: Sequence[AgentSpec], default: str) -> str:
+    """Return the action that the judged roles read in the text `default`."""
+    found: dict[str, str] = {}
+    for seat in seats:
+        name = type(seat.role).__name__
+        if seat.role.memory != "none":
+            raise ConfigError(
+                f"counterfactual: the role {name} has memory={seat.role.memory}, so its prompts "
+                "contain more than the observation; use roles with memory=none"
+            )
+        if seat.role.tools is not None:
+            raise ConfigError(
+                f"counterfactual: the role {name} has tools, so its moves depend on more than one "
+                "completion; use roles with tools=null"
+            )
+        try:
+            found.setdefault(seat.role.parse(default), name)
+        except InvalidAction as reason:
+            raise ConfigError(
+                f"--default {default}: {name} reads no action in it: {reason}"
+            ) from None
+    if len(found) > 1:
+        (one, first), (two, second) = list(found.items())[:2]
         raise ConfigError(
-            f"counterfactual: the role {name} has memory={seat.role.memory}, so its prompts "
-            "contain more than the observation; use roles with memory=none"
+            f"--default {default}: {first} reads {one!r} in it and {second} {two!r}; judge one "
+            "role with --role"
         )
-    if seat.role.tools is not None:
-        raise ConfigError(
-            f"counterfactual: the role {name} has tools, so its moves depend on more than one "
-            "completion; use roles with tools=null"
-        )
-    try:
-        read = seat.role.parse(default)
-    except InvalidAction as reason:
-        raise ConfigError(f"--default {default}: {name} reads no action in it: {reason}") from None
-    if read != default:
-        raise ConfigError(
-            f"--default {default}: {name} reads {read!r} in it; name a text that is its own action"
-        )
+    return next(iter(found), default)
 
 
 def _refuse_illegal(

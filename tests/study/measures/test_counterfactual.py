@@ -120,7 +120,7 @@ def test_one_move_of_the_untrained_in_every_place_of_a_trained_game() -> None:
     games = errands(in_turn("good", "good", "none"), {}, then=constant("harm"))
     first, second = players(games)
     whole = games.run({"worker_0": "now"})[:1]
-    found, judged = slips(games, whole, first, second, ["worker"], "none")
+    found, judged = slips(games, whole, first, second, ["worker"], "none", text="none")
     assert [[turn.action for turn in each.turns] for each in found] == [
         ["harm", "good", "none"],
         ["good", "harm", "none"],
@@ -130,7 +130,7 @@ def test_one_move_of_the_untrained_in_every_place_of_a_trained_game() -> None:
         ("then", stage) for stage in range(3)
     ]
     assert [each.worth for each in judged] == [-1, -2, -1]
-    assert slips(games, whole, first, second, ["worker"], "harm")[1] == []
+    assert slips(games, whole, first, second, ["worker"], "harm", text="harm")[1] == []
 
 
 def test_what_becomes_of_a_single_move_is_in_the_hosts_hands() -> None:
@@ -142,7 +142,7 @@ def test_what_becomes_of_a_single_move_is_in_the_hosts_hands() -> None:
     games = errands(host, {}, then=constant("good"))
     first, second = players(games)
     whole = games.run({"worker_0": "now"})[:1]
-    found, judged = slips(games, whole, first, second, ["worker"], "none")
+    found, judged = slips(games, whole, first, second, ["worker"], "none", text="none")
     assert [turn.action for turn in found[0].turns] == ["good", "none", "harm"]
     # 4 - 2 against -4 of "none", "harm", "none", halved.
     assert judged[0].worth == 3
@@ -189,12 +189,45 @@ def test_what_never_mattered_has_no_agreement() -> None:
     assert [each.to_json()["value"] for each in result.estimates] == [None] * 6
 
 
+def test_the_default_is_replayed_as_an_action_and_scored_as_a_text() -> None:
+    class Loud(Role):
+        def parse(self, text: str) -> Action:
+            return text.removesuffix("!")
+
+    def agreement(default: str) -> list[float | None]:
+        games = errands(constant("good"), {"g": 2.0, "!": 1000.0})
+        games.seats = {role: replace(seat, role=Loud()) for role, seat in games.seats.items()}
+        result = study(games, players(games), default=default, role="worker")
+        assert [row[2:4] for row in result.tables[0].rows] == [[36, found] for found in wanted]
+        return [each.value for each in result.estimates if "mattered" in each.name]
+
+    # "good" became likelier than "none", and "none!" likelier than both.
+    wanted = [1.0] * 3
+    assert agreement("none") == wanted
+    wanted = [0.0] * 3
+    assert agreement("none!") == wanted
+
+
+def test_a_default_that_roles_read_differently_needs_a_role() -> None:
+    class Upper(Role):
+        def parse(self, text: str) -> Action:
+            return text.upper()
+
+    games = errands(constant("good"), {})
+    games.seats = {
+        name: replace(seat, role=Upper() if name == "watcher" else seat.role)
+        for name, seat in games.seats.items()
+    }
+    with pytest.raises(ConfigError, match="judge one role with --role"):
+        study(games, players(games), default="none")
+    assert study(games, players(games), default="none", role="worker").estimates
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"role": "walker"}, "--role walker: no such role; did you mean 'worker'?"),
         ({"default": ""}, r"--default : Strict reads no action in it: empty"),
-        ({"default": "none "}, "name a text that is its own action"),
     ],
 )
 def test_what_cannot_be_judged_is_one_line(settings: dict[str, str], words: str) -> None:
