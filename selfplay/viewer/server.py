@@ -32,6 +32,7 @@ from selfplay.viewer.group_pages import GroupPages
 from selfplay.viewer.list_pages import Listing, ListPages
 from selfplay.viewer.run_pages import RunPages
 from selfplay.viewer.run_table import TableQuery
+from selfplay.viewer.study_pages import StudyPages
 from selfplay.viewer.table_pages import INERT, TablePages
 from selfplay.viewer.task_pages import TaskQuery
 from selfplay.viewer.usage_index import CellKey
@@ -191,6 +192,7 @@ def application(
             "/run/{run}/tasks.json",
             _json(lambda r: _plain(pages.tasks_data(r.path_params["run"], _tasks(r)))),
         ),
+        *study_routes(StudyPages(catalogue), page),
         Route("/run/{run}/{page:str}.json", data),
         *(Route(f"/run/{{run}}/{name}", page(partial(usage, name))) for name in SHOWN),
         Route(
@@ -296,6 +298,21 @@ def group_routes(
     ]
 
 
+def study_routes(
+    studies: StudyPages, page: Callable[[Callable[[Request], str]], Handler]
+) -> list[Route]:
+    """Return the routes of the list of studies, of its data, and of one study."""
+
+    def shown(request: Request) -> str:
+        return studies.study(_run(request), request.path_params["study"])
+
+    return [
+        Route("/run/{run}/studies.json", _json(lambda r: _plain(studies.listing_data(_run(r))))),
+        Route("/run/{run}/studies", page(lambda r: studies.listing(_run(r)))),
+        Route("/run/{run}/studies/{study}", page(shown)),
+    ]
+
+
 def table_routes(
     tables: TablePages, page: Callable[[Callable[[Request], str]], Handler]
 ) -> list[Route]:
@@ -352,6 +369,10 @@ def serve(catalogue: RunCatalogue, *, cache: Path, host: str, port: int) -> None
         port=port,
         doing=f"watching {len(catalogue.runs())} runs",
     )
+
+
+def _run(request: Request) -> str:
+    return str(request.path_params["run"])
 
 
 def _place(request: Request, name: str) -> int:
