@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
@@ -38,6 +38,7 @@ class AbsoluteZero(Arena):
         "valid_proposal": Metric(unit="fraction", better="higher"),
         "new_proposal": Metric(unit="fraction", better="higher"),
         "proposed_solve_rate": Metric(unit="fraction"),
+        "proposed_lines": Metric(unit="count"),
         "attempts": Metric(unit="count"),
         "solved": Metric(unit="count", better="higher"),
         "verdict/*": Metric(unit="fraction", better="lower"),
@@ -53,6 +54,7 @@ class AbsoluteZero(Arena):
         pairs: int = 10,
         degenerate_reward: float = 0.0,
         duplicate_reward: float | None = None,
+        proposer_reward: Literal["learnability", "random"] = "learnability",
         wrong: float = -0.5,
         malformed: float = -1.0,
         forbidden: frozenset[str] = frozenset(),
@@ -66,6 +68,8 @@ class AbsoluteZero(Arena):
         degenerate_reward: Proposer's reward for a task that all or no solvers solved (0 in the
             paper, -0.5 in the released code).
         duplicate_reward: Proposer's reward for a known or held-out task; default: the one above.
+        proposer_reward: Reward for a task that is played: its learnability or, as a control
+            without information, a uniform draw from [0, 1).
         wrong: Solver's reward for a well-formed wrong answer.
         malformed: Reward for a move that is no answer, and for an invalid proposal.
         forbidden: Normal forms of held-out programs, which a proposal may not have.
@@ -75,6 +79,7 @@ class AbsoluteZero(Arena):
         self.executor, self.buffer = executor, buffer
         self.pairs, self.wrong, self.malformed = pairs, wrong, malformed
         self.degenerate_reward = degenerate_reward
+        self.proposer_reward = proposer_reward
         self.duplicate_reward = degenerate_reward if duplicate_reward is None else duplicate_reward
         self.forbidden, self.longest_value = forbidden, longest_value
         self.solvers = [agent for agent in self.possible_agents if agent.startswith("solver")]
@@ -135,6 +140,7 @@ class AbsoluteZero(Arena):
         if verdict == "valid":
             self.proposing, self.problem = False, problem
             self.create(solve_task(self.task.type, problem))
+            self.measure(proposed_lines=len(normal_form(problem["program"]).splitlines()))
             return
         self.pay("proposer_0", self.duplicate_reward if refused else self.malformed)
         self.finish()
@@ -200,9 +206,15 @@ class AbsoluteZero(Arena):
         rate = solved / len(actions)
         self.measure(solve_rate=rate, attempts=len(actions), solved=solved)
         if self.task.payload["mode"] == "propose":
-            self.pay("proposer_0", learnability(rate, degenerate=self.degenerate_reward))
+            self.pay("proposer_0", self._worth(rate))
             self.measure(proposed_solve_rate=rate)
         self.finish()
+
+    def _worth(self, rate: float) -> float:
+        """Return the proposer's reward for a task of this solve rate."""
+        if self.proposer_reward == "random":
+            return self.rng.random()
+        return learnability(rate, degenerate=self.degenerate_reward)
 
     def _judge(self, answers: Sequence[str]) -> list[str]:
         """Return a verdict per answer: "correct" or the name of the reason."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Literal
 
-from selfplay.curriculum.task_buffer import TaskBuffer
+from selfplay.curriculum.task_buffer import BufferEntry, TaskBuffer
 from selfplay.errors import CollapsedError, ConfigError
 from selfplay.rng import derive
 from selfplay.types import Group, Status, Task
@@ -37,6 +37,7 @@ class ProposalCurriculum:
         given: Mapping[str, Sequence[str]] | None = None,
         replay: bool = True,
         band: tuple[float, float] | None = None,
+        reference_band: tuple[float, float] | None = None,
         propose_steps: int = 0,
         solve_steps: int = 0,
         seed: int = 0,
@@ -53,6 +54,8 @@ class ProposalCurriculum:
         given: Types whose proposer gets an entry of other types to work on.
         replay: False draws nothing from the buffer (for the naive baseline).
         band: Range of solve rates of entries to solve again; None for all entries.
+        reference_band: Range of solve rates of the entries shown to proposers; None for all
+            entries. If fewer than `references` entries lie in it, all entries are drawn from.
         propose_steps: Steps of a phase that only proposes; 0 for no phases.
         solve_steps: Steps of a phase that only solves; 0 for no phases.
         seed: Seed of all draws.
@@ -66,7 +69,8 @@ class ProposalCurriculum:
         self.buffer, self.types = buffer, list(types)
         self.proposals, self.solver_batch, self.references = proposals, solver_batch, references
         self.seed_size, self.seeding_steps, self.replay = seed_size, seeding_steps, replay
-        self.band, self.propose_steps, self.solve_steps = band, propose_steps, solve_steps
+        self.band, self.reference_band = band, reference_band
+        self.propose_steps, self.solve_steps = propose_steps, solve_steps
         self.given = {kind: list(sources) for kind, sources in (given or {}).items()}
         self.seed = seed
         self._step: int | None = None
@@ -85,8 +89,9 @@ class ProposalCurriculum:
             raise ConfigError(
                 "curriculum: proposals, solver_batch, references and seed_size are not negative"
             )
-        if self.band and not 0 <= self.band[0] <= self.band[1] <= 1:
-            raise ConfigError(f"curriculum.band: {self.band} is no part of [0, 1]")
+        for name, band in {"band": self.band, "reference_band": self.reference_band}.items():
+            if band and not 0 <= band[0] <= band[1] <= 1:
+                raise ConfigError(f"curriculum.{name}: {band} is no part of [0, 1]")
         if min(self.propose_steps, self.solve_steps) < 0 or (
             bool(self.propose_steps) != bool(self.solve_steps)
         ):
@@ -145,7 +150,7 @@ class ProposalCurriculum:
 
     def _proposal(self, kind: str, name: str, rng: Random) -> Task:
         sources = self.given.get(kind)
-        shown = [] if sources else self.buffer.sample([kind], self.references, rng)
+        shown = [] if sources else self._references(kind, rng)
         given = self.buffer.sample(sources, 1, rng) if sources else []
         return Task(
             id=name,
@@ -158,6 +163,13 @@ class ProposalCurriculum:
                 "known": self.buffer.size,
             },
         )
+
+    def _references(self, kind: str, rng: Random) -> list[BufferEntry]:
+        """Return the entries that a proposer is shown as examples to differ from."""
+        drawn = self.buffer.sample([kind], self.references, rng, band=self.reference_band)
+        if self.reference_band and len(drawn) < self.references:
+            return self.buffer.sample([kind], self.references, rng)
+        return drawn
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
         """Keep the valid proposals, and count the attempts at every task. Called once a round."""

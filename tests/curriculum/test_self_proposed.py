@@ -183,6 +183,24 @@ def test_phases_only_propose_and_then_only_solve_what_lies_in_the_band() -> None
     assert given.id == "x" and [task.payload["mode"] for task in asked] == ["propose"] * 3
 
 
+def test_references_are_entries_whose_solve_rate_lies_in_the_band() -> None:
+    curriculum = made(types=["d"], given={}, references=1, reference_band=(0.1, 0.9))
+    # The seed was never attempted: no entry lies in the band, so all entries are drawn from.
+    assert curriculum.tasks(1)[0].payload["references"] == [{"program": "d"}]
+    curriculum.observe([proposal("x")], 1)  # 3 of 8 attempts: entry 2, after two seeds
+    assert all(
+        task.payload["parents"] == [2]
+        for task in curriculum.tasks(1)
+        if task.payload.get("mode") == "propose"
+    )
+    again = episode(
+        turn("solver_0"), task=Task(id="x", type="d"), metrics={"attempts": 80, "solved": 80}
+    )
+    curriculum.observe([group(again)], 2)  # 83 of 88: now too easy
+    asked = [task for step in range(9) for task in curriculum.tasks(step)]
+    assert [0] in [task.payload["parents"] for task in asked if task.payload.get("parents")]
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -190,6 +208,7 @@ def test_phases_only_propose_and_then_only_solve_what_lies_in_the_band() -> None
         ({"seeds": []}, "no seed tasks"),
         ({"proposals": -1}, "not negative"),
         ({"band": (0.8, 0.2)}, "no part of"),
+        ({"reference_band": (0, 2)}, r"reference_band: \(0, 2\) is no part of"),
         ({"propose_steps": 3}, "both at least 1, or both 0"),
         ({"propose_steps": 1, "solve_steps": 1, "replay": False}, "replay: true"),
         ({"seed_size": 9, "buffer": TaskBuffer(capacity=8)}, "capacity of 8"),

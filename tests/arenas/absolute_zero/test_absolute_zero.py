@@ -76,6 +76,35 @@ def test_the_proposer_earns_what_solvers_fail(
     assert arena.finished and arena.metrics["solve_rate"] == solved / 8
 
 
+def test_a_random_reward_says_nothing_about_the_task(executor: Executor) -> None:
+    paid: dict[int, list[float]] = {}
+    for solved in (0, 4, 8):
+        for seed in range(20):
+            arena = AbsoluteZero(executor=executor, proposer_reward="random")
+            content: dict[str, Any] = {
+                "mode": "propose",
+                "references": [],
+                "given": None,
+                "known": 0,
+            }
+            arena.begin(Task(id="deduction-t", type="deduction", payload=content), seed=seed)
+            assert propose(arena, proposal("3")) == "valid"
+            assert attempt(arena, *["6"] * solved, *["7"] * (8 - solved))[-1] == (
+                1.0 if solved == 8 else -0.5
+            )
+            paid.setdefault(solved, []).append(arena.paid["proposer_0"])
+    assert paid[0] == paid[4] == paid[8]
+    assert len(set(paid[0])) == 20 and all(0 <= reward < 1 for reward in paid[0])
+    assert 0.25 < sum(paid[0]) / 20 < 0.75
+
+
+def test_the_lines_of_a_proposal_are_counted_without_comments(executor: Executor) -> None:
+    arena = begun(AbsoluteZero(executor=executor), "deduction")
+    program = "def f(a):\n    # a comment\n    a = a * 2\n\n    return a"
+    assert propose(arena, proposal("3", program=program)) == "valid"
+    assert arena.metrics["proposed_lines"] == 3
+
+
 def test_the_label_is_what_the_executor_computed(executor: Executor) -> None:
     arena = begun(AbsoluteZero(executor=executor, solvers=3), "deduction")
     assert propose(arena, proposal("3", output="9", outputs="[9]")) == "valid"

@@ -1,0 +1,146 @@
+"""Programs that grow by edits, so that the difficulty of the tasks has no upper end.
+
+Solvers are shown short programs of `arenas.absolute_zero.tiny_python`. Proposers are shown how to
+edit an earlier program of any length: one line is added, replaced or removed. They are shown as
+many additions as removals, so that a proposer that does not learn favours no length.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from random import Random
+from typing import Any
+
+from arenas.absolute_zero.arena import programs_of, proposer_view, solve_task, solver_view
+from arenas.absolute_zero.demonstrations import TinyDemonstrations, completion, solution
+from arenas.absolute_zero.tiny_python import LETTERS, OPERATIONS, Domain, Program, problem
+from selfplay.errors import ConfigError
+from selfplay.types import Demonstration, Task
+
+HELD_OUT = ((2, 3), (4, 6), (7, 9), (10, 12))
+"""Ranges of lines of the held-out programs."""
+
+
+def deductions(
+    *, lines: Sequence[int], count: int, seed: int, exclude: Collection[str] = ()
+) -> list[Task]:
+    """Return tasks to find the output of different programs.
+
+    Args:
+        lines: Minimum and maximum lines of a program, each number as often as the others.
+        count: Number of tasks.
+        seed: Seed of the programs and inputs.
+        exclude: Sources that no program may have.
+    Raises:
+        ConfigError: If there are not as many different programs of the fewest lines.
+    """
+    low, high = lines
+    single = sum(len(LETTERS) if operation.takes_letter else 1 for operation in OPERATIONS)
+    wanted = -(-count // (high - low + 1)) + sum(len(e.splitlines()) == low + 2 for e in exclude)
+    if low < 1 or single**low < wanted:
+        raise ConfigError(
+            f"tasks of {low} lines: {wanted} different programs are needed, and there are "
+            f"{single**low if low > 0 else 0}; raise lines or lower count"
+        )
+    rng, seen, tasks = Random(seed), set(exclude), []
+    for number in range(count):
+        length = low + number % (high - low + 1)
+        domain = Domain(operations=(length, length))
+        program = domain.program(rng, seen)
+        seen.add(program.source)
+        content = problem(program, [domain.word(rng)])
+        del content["outputs"]
+        tasks.append(solve_task("deduction", content))
+    return tasks
+
+
+def held_out(*, lines: Sequence[int], count: int = 60, seed: int = 20261123) -> list[Task]:
+    """Return the held-out tasks of one range of `HELD_OUT`."""
+    return deductions(lines=lines, count=count, seed=seed + lines[0])
+
+
+def forbidden() -> frozenset[str]:
+    """Return the normal forms of all held-out programs, which a proposal may not have."""
+    return programs_of([task for lines in HELD_OUT for task in held_out(lines=lines)])
+
+
+def shown(*, lines: Sequence[int], count: int, seed: int) -> list[Task]:
+    """Return tasks like those of the demonstrations, without held-out programs."""
+    return deductions(lines=lines, count=count, seed=seed, exclude=_held_out_sources())
+
+
+def edited(program: Program, rng: Random, *, longest: int) -> Program:
+    """Return the program with one line added, replaced or removed, each equally likely.
+
+    A program of one line keeps it, and one of `longest` lines gets no other.
+    """
+    lines = list(program.lines)
+    new = Domain(operations=(1, 1)).program(rng).lines[0]
+    edit = rng.choice(("add", "replace", "remove"))
+    if edit == "add" and len(lines) < longest:
+        lines.insert(rng.randint(0, len(lines)), new)
+    elif edit == "remove" and len(lines) > 1:
+        del lines[rng.randrange(len(lines))]
+    else:
+        lines[rng.randrange(len(lines))] = new
+    return Program(lines=tuple(lines))
+
+
+class EditDemonstrations:
+    """Stream of solved tasks with short programs, and of edits of programs of any length."""
+
+    def __init__(
+        self,
+        *,
+        solved_lines: Sequence[int] = (1, 4),
+        edited_lines: Sequence[int] = (1, 12),
+        proposals: float = 0.3,
+    ) -> None:
+        """Args:
+        solved_lines: Minimum and maximum lines of the programs that solvers are shown. A number of
+            lines is shown half as often as the number before it, so that accuracy falls smoothly.
+        edited_lines: Minimum and maximum lines of the programs that proposers are shown.
+        proposals: Fraction of the demonstrations that are proposals.
+        """
+        low, high = solved_lines
+        self.solved = [Domain(operations=(length, length)) for length in range(low, high + 1)]
+        low, self.longest = edited_lines
+        self.edited = Domain(operations=(low, self.longest))
+        self.proposals = proposals
+        self.exclude = _held_out_sources()
+
+    def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
+        """Yield demonstrations without end."""
+        while True:
+            yield self._proposal(rng) if rng.random() < self.proposals else self._solution(rng)
+
+    def _solution(self, rng: Random) -> Demonstration:
+        weights = [2.0**-index for index in range(len(self.solved))]
+        domain = rng.choices(self.solved, weights)[0]
+        program, word = domain.program(rng, self.exclude), domain.word(rng)
+        return Demonstration(
+            role="solver",
+            observation=solver_view("deduction", problem(program, [word])),
+            completion=solution("deduction", program, word, worked=True),
+        )
+
+    def _proposal(self, rng: Random) -> Demonstration:
+        reference, word = self.edited.program(rng, self.exclude), self.edited.word(rng)
+        new = edited(reference, rng, longest=self.longest)
+        while new.source in self.exclude or new == reference:
+            new = edited(reference, rng, longest=self.longest)
+        payload: dict[str, Any] = {"references": [problem(reference, [self.edited.word(rng)])]}
+        answer = f"```python\n{new.source}\n```\n```input\n{word!r}\n```"
+        return Demonstration(
+            role="proposer",
+            observation=proposer_view("deduction", payload, pairs=1),
+            completion=completion(answer),
+        )
+
+    def pieces(self) -> list[str]:
+        """Return the fixed strings of prompts and completions, one token each."""
+        return TinyDemonstrations().pieces()
+
+
+def _held_out_sources() -> frozenset[str]:
+    return frozenset(
+        task.payload["program"] for lines in HELD_OUT for task in held_out(lines=lines)
+    )
