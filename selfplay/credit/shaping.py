@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import combinations
+from math import cos, pi
 from typing import Protocol
 
 from selfplay.rewards import cosine_length, overlong
@@ -147,8 +148,8 @@ class CosineLength(EachTurn):
 class ToolCost(EachTurn):
     """Subtracts the cost of a turn's tool calls, so that policies call a tool only where it pays.
 
-    (OTC, 2504.14870, scales the reward of right answers by the number of calls instead.) The cost
-    is paid at the turn that calls; methods that sum an agent's rewards see it in the return.
+    The cost is paid at the turn that calls; methods that sum an agent's rewards see it in the
+    return.
     """
 
     cost: float
@@ -157,6 +158,38 @@ class ToolCost(EachTurn):
     def reward(self, turn: Turn) -> float:
         """Return the reward minus the cost of the turn's calls."""
         return turn.reward - self.cost * len(turn.tool_calls)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimalToolCalls:
+    """Multiplies positive rewards by scale * cos(m pi / (2 m + c)) after m tool calls in the move.
+
+    It is the reward of OTC-PPO (2504.14870). A wrong answer is never paid for its few calls. With
+    the default c one call halves the reward, and two leave 31 %. OTC-GRPO, which compares m with
+    the fewest calls of a right sibling, is not implemented.
+    """
+
+    c: float = 1.0
+    """Smoothing: the larger, the less a call costs."""
+    scale: float = 1.0
+    """Factor of all positive rewards (alpha)."""
+
+    def __post_init__(self) -> None:
+        if not (self.c > 0 and self.scale > 0):
+            raise ValueError("c and scale must be positive")
+
+    def rewards(self, turns: Sequence[Turn]) -> list[float]:
+        """Return the rewards. The calls of a move are the turns of its agent right before it."""
+        rewards, calls, agent = [], 0, ""
+        for turn in turns:
+            calls = len(turn.tool_calls) + (calls if turn.agent == agent else 0)
+            agent, paid = turn.agent, turn.reward
+            if turn.final:
+                if paid > 0:
+                    paid *= self.scale * cos(pi * calls / (2 * calls + self.c))
+                agent = ""
+            rewards.append(paid)
+        return rewards
 
 
 class Shaping:

@@ -97,7 +97,8 @@ class Evaluation:
 
         `distinct_created` is the fraction of distinct tasks among the created tasks, if there are
         any. A failed episode counts as 0, and so does an episode that was cut off before it was
-        measured, so that failing improves no metric.
+        measured, so that failing improves no metric. `tool_calls` is the number of tool calls per
+        move, if any agent called a tool.
         """
         values: dict[str, list[float]] = defaultdict(list)
         for episode in episodes:
@@ -113,5 +114,19 @@ class Evaluation:
         created = [task.id for episode in episodes for task in episode.created]
         if created:
             means["distinct_created"] = len(set(created)) / len(created)
+        means |= _tool_calls(episodes)
         means["failed_episodes"] = float(sum(e.status is Status.FAILED for e in episodes))
         return means
+
+
+def _tool_calls(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the tool calls per move, also by task type; nothing if no agent called a tool."""
+    calls: Counter[str] = Counter()
+    moves: Counter[str] = Counter()
+    for episode in episodes:
+        for name in ("tool_calls", f"{episode.task.type}/tool_calls"):
+            calls[name] += sum(len(turn.tool_calls) for turn in episode.turns)
+            moves[name] += len(episode.moves())
+    if not calls.total():
+        return {}
+    return {name: count / max(moves[name], 1) for name, count in calls.items()}

@@ -62,6 +62,17 @@ def read_corpus(path: str) -> tuple[Document, ...]:
     return tuple(documents.values())
 
 
+def documents_of(corpus: str | Sequence[Document]) -> tuple[Document, ...]:
+    """Return the documents of a file or of a sequence; raises ValueError if there are none."""
+    if isinstance(corpus, str):
+        return read_corpus(corpus)
+    if not corpus or not all(isinstance(each, Document) for each in corpus):
+        raise ValueError("corpus: the path of a JSON Lines file is needed, or a list of documents")
+    if len({document.id for document in corpus}) < len(corpus):
+        raise ValueError("corpus: two documents have the same id")
+    return tuple(corpus)
+
+
 class Search(Tool):
     """Returns the beginnings of the documents nearest to a query, each with its id."""
 
@@ -70,14 +81,14 @@ class Search(Tool):
     def __init__(
         self,
         *,
-        corpus: str,
+        corpus: str | Sequence[Document],
         retriever: CorpusRetriever,
         count: int = 3,
         characters: int = 500,
         seconds: float = 10.0,
     ) -> None:
         """Args:
-        corpus: Path of a JSON Lines file, see `read_corpus`.
+        corpus: Path of a JSON Lines file, see `read_corpus`, or the documents.
         retriever: Ranks the documents: a service of the config.
         count: Number of documents in a result.
         characters: Maximum number of characters of each document in a result.
@@ -85,7 +96,7 @@ class Search(Tool):
         """
         if count < 1 or characters < 1:
             raise ValueError("count and characters are at least 1")
-        self.documents = read_corpus(corpus)
+        self.documents = documents_of(corpus)
         self.texts = tuple(document.text for document in self.documents)
         self.retriever, self.count = retriever, count
         self.characters, self.seconds = characters, seconds
@@ -106,12 +117,12 @@ class Read(Tool):
 
     description = "Returns the whole text of a document by its id."
 
-    def __init__(self, *, corpus: str, seconds: float = 10.0) -> None:
+    def __init__(self, *, corpus: str | Sequence[Document], seconds: float = 10.0) -> None:
         """Args:
-        corpus: Path of a JSON Lines file, see `read_corpus`.
+        corpus: Path of a JSON Lines file, see `read_corpus`, or the documents.
         seconds: Time limit of a call.
         """
-        self.documents = {document.id: document.text for document in read_corpus(corpus)}
+        self.documents = {document.id: document.text for document in documents_of(corpus)}
         self.seconds = seconds
 
     def call(self, id: str) -> str:  # type: ignore[override]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from selfplay.credit.shaping import CosineLength, Overlong, Shaping
+from selfplay.credit.shaping import CosineLength, OptimalToolCalls, Overlong, Shaping
 from selfplay.rewards import cosine_length, overlong
-from selfplay.types import StopReason
+from selfplay.types import StopReason, ToolCall, Turn
 from tests.helpers.builders import episode, group, turn
 
 
@@ -53,3 +53,29 @@ def test_a_buffer_that_cannot_be_is_refused(limit: int, buffer: int) -> None:
         Overlong(limit=limit, buffer=buffer)
     with pytest.raises(ValueError, match="limit is at least 1"):
         cosine_length(3, limit=0, short=1.0, long=0.0)
+
+
+def calling(agent: str, calls: int) -> Turn:
+    made = tuple(ToolCall(name="calculator", result="4") for _ in range(calls))
+    return turn(agent, action=None, final=False, tool_calls=made)
+
+
+def test_right_answers_are_paid_less_after_more_calls() -> None:
+    turns = [
+        turn("solver_0", 1.0),
+        calling("solver_1", 1),
+        turn("solver_1", 1.0),
+        calling("solver_2", 1),
+        calling("solver_2", 2),
+        turn("solver_2", 1.0),
+        turn("solver_2", 1.0),  # another move, without calls
+        calling("solver_3", 1),
+        turn("solver_3", -1.0),
+    ]
+    # cos(0), cos(pi / 3) and cos(3 pi / 7)
+    expected = [1.0, 0.0, 0.5, 0.0, 0.0, 0.2225209, 1.0, 0.0, -1.0]
+    assert OptimalToolCalls().rewards(turns) == pytest.approx(expected)
+    # cos(pi / 6) / 2
+    assert OptimalToolCalls(c=4.0, scale=0.5).rewards(turns[1:3]) == pytest.approx([0, 0.4330127])
+    with pytest.raises(ValueError, match="must be positive"):
+        OptimalToolCalls(c=0)

@@ -13,7 +13,7 @@ from selfplay.rng import derive
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.train import Trainer
-from selfplay.types import Episode, Status, Task
+from selfplay.types import Episode, Status, Task, ToolCall
 from tests.helpers.builders import episode, turn
 
 TASKS = [Task(id="h", type="hard"), Task(id="e", type="easy")]
@@ -45,6 +45,19 @@ def test_means_over_all_and_by_type() -> None:
         "easy/accuracy": 0.5,
         "failed_episodes": 0,
     }
+
+
+def test_tool_calls_are_counted_per_move_and_by_type() -> None:
+    call = ToolCall(name="calculator", result="3")
+    calling = [
+        turn("solver_0", tool_calls=(call, call), final=False),
+        turn("solver_0"),
+        turn("solver_1"),
+    ]
+    called = episode(*calling, task=TASKS[0], metrics={"rate": 1.0})
+    figures = made().summarize([called, measured(1.0, 1)])
+    assert figures["tool_calls"] == pytest.approx(2 / 3)
+    assert (figures["hard/tool_calls"], figures["easy/tool_calls"]) == (1.0, 0.0)
 
 
 def test_nothing_gets_better_by_failing() -> None:

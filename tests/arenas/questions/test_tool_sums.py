@@ -7,7 +7,7 @@ import pytest
 
 from arenas.questions.arena import Questions
 from arenas.questions.arithmetic import evaluate
-from arenas.questions.tool_sums import ToolSumDemonstrations, both, tool_sums
+from arenas.questions.tool_sums import EASY, ToolSumDemonstrations, both, tool_sums
 from roles.debater import Debater
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ChatRenderer
@@ -18,7 +18,7 @@ from selfplay.tools import Toolbox
 from selfplay.tools.calculator import Calculator
 from selfplay.types import Demonstration, Observation
 
-DEMONSTRATIONS = ToolSumDemonstrations(calls=0.67, right=0.1)
+DEMONSTRATIONS = ToolSumDemonstrations(calls=0.5, right_easy=0.9, right_hard=0.1)
 ROLE = Debater(
     game="generator",
     style="terse",
@@ -28,31 +28,56 @@ ROLE = Debater(
 
 def test_tasks_have_their_answers_and_kinds() -> None:
     tasks = both(count=10)
-    assert [task.type for task in tasks] == ["easy", "hard"] * 10
+    assert [task.type for task in tasks] == ["easy"] * 6 + ["hard"] * 4
     for task in tasks:
         assert str(evaluate(task.payload["question"])) == task.payload["answer"]
-    asked = {task.payload["question"] for task in tool_sums(count=50, kind="hard")}
-    kept = {task.payload["question"] for task in tool_sums(count=50, kind="hard", split="held_out")}
-    assert not asked & kept
+    asked = {task.payload["question"] for task in tool_sums(count=200, kind="hard")}
+    kept = {t.payload["question"] for t in tool_sums(count=200, kind="hard", split="held_out")}
+    assert not asked & kept and len(asked) > 190
+    known = {task.payload["question"] for task in tool_sums(count=500, kind="easy")}
+    assert known == set(EASY) and len(EASY) == 25
+    with pytest.raises(ValueError, match="multiple of 5"):
+        both(count=9)
     with pytest.raises(ValueError, match="kind is one of"):
         tool_sums(count=1, kind="odd")
 
 
 def test_answers_after_a_call_are_right_and_direct_hard_ones_mostly_wrong() -> None:
-    after, direct = [], []
-    for shown in islice(DEMONSTRATIONS.stream(Random(0), 0.0), 600):
-        if shown.completion.startswith("<calculator>"):
-            continue
+    after: list[bool] = []
+    direct: dict[bool, list[bool]] = {True: [], False: []}
+    hard_split = {
+        t.payload["question"] for t in tool_sums(count=5000, kind="hard", split="held_out")
+    }
+    for shown in islice(DEMONSTRATIONS.stream(Random(0), 0.0), 1200):
         question = str(shown.observation.fields["question"])
+        assert question not in hard_split
+        if shown.completion.startswith("<calculator>"):
+            assert shown.completion == f"<calculator>{question}</calculator>"
+            continue
         right = shown.completion == f"<answer>{evaluate(question)}</answer>"
         if shown.called:
+            assert shown.called[0][1] == str(evaluate(question))
             after.append(right)
-        elif len(question.split()) == 5:
-            direct.append(right)
         else:
-            assert right
-    assert all(after) and len(after) > 100
-    assert len(direct) > 50 and sum(direct) / len(direct) < 0.25
+            direct[question in EASY].append(right)
+    assert all(after) and len(after) > 200
+    assert 0.8 < sum(direct[True]) / len(direct[True]) < 1
+    assert 0 < sum(direct[False]) / len(direct[False]) < 0.25
+
+
+@pytest.mark.parametrize(("progress", "fraction"), [(0.0, 0.6), (0.69, 0.6), (0.7, 0.1)])
+def test_calls_are_practised_first_and_rare_in_the_end(progress: float, fraction: float) -> None:
+    shown = ToolSumDemonstrations(calls=0.1, practice=0.6, practice_until=0.7, after=0.25)
+    made = list(islice(shown.stream(Random(0), progress), 4000))
+    first = [each for each in made if not each.called]
+    calls = sum(each.completion.startswith("<calculator>") for each in first) / len(first)
+    assert calls == pytest.approx(fraction, abs=0.04)  # 4 standard errors of 3000 samples
+    assert len(first) / len(made) == pytest.approx(0.75, abs=0.03)
+
+
+def test_settings_of_demonstrations_are_fractions() -> None:
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        ToolSumDemonstrations(right_easy=1.5)
 
 
 def test_a_demonstrated_prompt_is_that_of_a_rollout() -> None:
