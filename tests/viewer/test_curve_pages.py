@@ -190,7 +190,7 @@ def test_metrics_are_found_pinned_zoomed_and_kept_in_the_address(
         tab.wait("document.querySelectorAll('.uplot canvas').length === 1")
         tab.run("document.querySelector('[name=log]').click()")
         tab.run("document.querySelector('[name=seeds]').click()")
-        assert tab.wait("document.body.innerText.includes('mean of') && location.search")
+        assert tab.wait("document.body.innerText.includes('mean of 3') && location.search")
         tab.drag(".u-over", 0.3, 0.9)
         tab.wait("location.search.includes('from=')")
         query = tab.run("location.search")

@@ -11,6 +11,8 @@ let tag = "";
 let wait = 5;
 let asked = 0;
 let timer = 0;
+let pressed = false; // a redraw during a drag would lose the drag
+let late = false;
 const charts = new Map();
 
 function read() {
@@ -312,6 +314,8 @@ function draw(made, chart) {
 }
 
 function show() {
+  late = pressed;
+  if (pressed) return;
   problem(data.runs.filter((r) => r.problem).map((r) => `${r.name}: ${r.problem}`).join(". "));
   const wanted = new Set(data.charts.map((chart) => chart.metric));
   for (const [metric, made] of charts) {
@@ -348,6 +352,13 @@ form.elements.whole.addEventListener("click", () => zoom(null, null));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 document.addEventListener("visibilitychange", poll);
 addEventListener("resize", () => data && show());
+place.addEventListener("mousedown", () => (pressed = true));
+for (const end of ["mouseup", "blur"]) {
+  addEventListener(end, () => {
+    pressed = false;
+    if (late) show();
+  });
+}
 read();
 form.elements.whole.hidden = state.from === null && state.to === null;
 fetchCurves(true);
