@@ -4,9 +4,11 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from selfplay.cli.arguments import load, no_flags, note, nothing_more, tell
@@ -14,6 +16,7 @@ from selfplay.config import compose
 from selfplay.config.instantiate import TARGET, build
 from selfplay.config.trust import foreign
 from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
+from selfplay.run import signals
 from selfplay.run.formatting import change, duration, format_value
 from selfplay.run.metrics import describe_troubles
 
@@ -60,8 +63,13 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     folder = run_folder(run)
     Run.check_new(folder)
     settings = {**settings, "run": run}
-    experiment = Experiment(settings, note=note)
-    _go(experiment, lambda: Run.create(folder, settings))
+    with _Stage(lambda: Run.create(folder, settings), int(run["steps"])) as stage:
+        try:
+            experiment = Experiment(settings, note=note, loading=stage.open)
+        except Exception:
+            stage.discard()
+            raise
+        _go(experiment, stage)
 
 
 def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
@@ -115,16 +123,14 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
     if place is None:
         run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
-        experiment = Experiment(settings)
-    else:
-        experiment = Experiment.resume(settings, place)
-
-    def rewound() -> Run:
+    with _Stage(lambda: run, int(settings["run"]["steps"])) as stage:
+        if place is None:
+            experiment = Experiment(settings, loading=stage.open)
+        else:
+            experiment = Experiment.resume(settings, place, loading=stage.open)
         for line in run.rewind(-1 if place is None else experiment.step):
             print(line, file=sys.stderr)
-        return run
-
-    _go(experiment, rewound)
+        _go(experiment, stage)
 
 
 def _place(override: str) -> str:
@@ -137,32 +143,77 @@ def _tell_faults(faults: Sequence[str], place: Path | None) -> None:
         print(f"checkpoint {fault}; using {place}", file=sys.stderr)
 
 
-def _go(experiment: Any, make_run: Callable[[], Any]) -> None:
+class _Stage:
+    """The run folder of a training and what shows its progress, from before the models are loaded
+    until the last step."""
+
+    def __init__(self, make_run: Callable[[], Any], steps: int) -> None:
+        """Args:
+        make_run: Function that creates or returns the run folder.
+        steps: Number of steps of the whole run.
+        """
+        self._make_run, self._steps = make_run, steps
+        self._shown = ExitStack()
+        self.run: Any = None
+        """The run folder; None before `open`."""
+
+    def open(self) -> None:
+        """Make the run folder, and begin to show the progress."""
+        from selfplay.run.activity import ActivityFile
+        from selfplay.run.progress import Progress
+
+        self.run = self._make_run()
+        self.progress = self._shown.enter_context(Progress(self._steps, self.run.folder.name))
+        self._shown.enter_context(ActivityFile(self.run.folder, self.progress.state))
+
+    def discard(self) -> None:
+        """Remove a new run folder after an error, so that its name is free; an interrupt is none.
+
+        An interrupted run can be continued, and its warm start too.
+        """
+        if self.run is not None and not signals.raised():
+            self._shown.close()
+            self.run.discard()
+
+    def __enter__(self) -> "_Stage":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._shown.__exit__(kind, error, trace)
+
+    def close(self) -> None:
+        """End the display of the progress."""
+        self._shown.close()
+
+
+def _go(experiment: Any, stage: _Stage) -> None:
     """Train, and write the summary and the report."""
-    from selfplay.run.progress import Progress
     from selfplay.run.report.run_report import write_report
     from selfplay.run.trackers import Tracking
     from selfplay.train import Trainer
 
     try:
-        run = make_run()
+        run, progress = stage.run, stage.progress
         try:
             fresh = experiment.evaluations_before is None
-            with (
-                Progress(experiment.settings.steps, run.folder.name) as progress,
-                Tracking(
-                    build(experiment.config["trackers"], where="trackers"),
-                    run.folder,
-                    experiment.config,
-                    step=-1 if fresh else experiment.step,
-                    note=progress.note,
-                ) as tracking,
-            ):
+            with Tracking(
+                build(experiment.config["trackers"], where="trackers"),
+                run.folder,
+                experiment.config,
+                step=-1 if fresh else experiment.step,
+                note=progress.note,
+            ) as tracking:
                 run.listeners.append(tracking.record)
                 Trainer(experiment, run, progress).run()
         except (CollapsedError, DivergedError):
             write_report(run.folder)  # the report shows the cause
             raise
+        stage.close()
         summary = experiment.summary(run.folder)
         if lost := run.missing(experiment.step):
             summary["missing_steps"] = lost

@@ -29,6 +29,7 @@ from selfplay.rng import derive
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.run import metrics
+from selfplay.run.activity import ACTIVITY
 from selfplay.run.declarations import RunMetrics, measured_by, reported
 from selfplay.run.metrics import Outcomes
 from selfplay.run.record_reader import read_metrics
@@ -66,11 +67,14 @@ class Experiment:
         *,
         saved: Path | None = None,
         note: Callable[[str], object] = lambda line: None,
+        loading: Callable[[], object] = lambda: None,
     ) -> None:
         """Args:
         config: Plain data, as `selfplay.config.compose.load` returns it. It is validated here.
         saved: A checkpoint to load the policies from, instead of their initial models.
         note: Called with a line for each valid setting that does not do what its value suggests.
+        loading: Called once before the models are loaded or made, which may take minutes. The
+            rest of the config has been built then.
 
         Raises ConfigError for the first part that cannot be built.
         """
@@ -91,12 +95,12 @@ class Experiment:
         self.players = RolloutSetup(config)
         self.population = self.players.population
         try:
-            self._build_all(saved)
+            self._build_all(saved, loading)
         except BaseException:
             self.close()
             raise
 
-    def _build_all(self, saved: Path | None) -> None:
+    def _build_all(self, saved: Path | None, loading: Callable[[], object]) -> None:
         config, players = self.config, self.players
         self.objective: Objective = players.build("objective")
         self.curriculum: Curriculum = players.build("curriculum")
@@ -115,6 +119,8 @@ class Experiment:
             else None
         )
         # The policies come last, because a warm start or a large model takes minutes.
+        loading()
+        ACTIVITY.begin("loading models")
         self.engine = self.runtime.engine(config, players)
         players.load(
             self.engine,
@@ -162,10 +168,15 @@ class Experiment:
 
     @classmethod
     def resume(
-        cls, config: Mapping[str, Any], path: Path, *, learning: bool = True
+        cls,
+        config: Mapping[str, Any],
+        path: Path,
+        *,
+        learning: bool = True,
+        loading: Callable[[], object] = lambda: None,
     ) -> "Experiment":
         """Return an experiment in a checkpoint's state; without `learning` it can only play."""
-        experiment = cls(config, saved=path)
+        experiment = cls(config, saved=path, loading=loading)
         try:
             try:
                 experiment.restore(path, learning=learning)

@@ -7,11 +7,13 @@ a batch are one row with a weight.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from random import Random
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import torch
 from transformers import PreTrainedModel
 
 from selfplay.config.instantiate import call, check_arguments
@@ -23,14 +25,15 @@ from selfplay.learner.learner import Learner, check_learner_settings
 from selfplay.learner.objective import BatchCounts, PolicyLoss
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.lora import Lora, adapted, merge, require_peft
+from selfplay.models.partial_training import PartialTraining
 from selfplay.models.policy import load_with_renderer
 from selfplay.models.renderer import ChatRenderer
-from selfplay.models.warmstart import DemonstrationStream, TrainingProgress
+from selfplay.models.training_progress import Report, TrainingProgress
+from selfplay.models.warmstart import DemonstrationStream
 from selfplay.rng import check_seed, derive
 from selfplay.role import Role
 from selfplay.types import Demonstration, Sample, Turn
 
-Report = Callable[[str], None]
 WHERE = "warm start"
 """Name of the model in errors."""
 QUESTIONS = 32
@@ -125,9 +128,15 @@ class FineTune:
             prepare(report)
 
     def train(
-        self, report: Report = lambda text: None, base: str | None = None
+        self,
+        report: Report = lambda text: None,
+        base: str | None = None,
+        unfinished: PartialTraining | None = None,
     ) -> tuple[PreTrainedModel, Any]:
-        """Fine-tune the model `base`, a name or a folder. Returns (model, tokenizer)."""
+        """Fine-tune the model `base`, a name or a folder. Returns (model, tokenizer).
+
+        The training continues from the state that `unfinished` holds, and keeps its own there.
+        """
         if base is None:
             raise ConfigError(f"{WHERE}: fine-tuning needs a model; set policy.model")
         model, renderer = load_with_renderer(base, where=WHERE, dtype="float32", device=self.device)
@@ -144,16 +153,22 @@ class FineTune:
             f"{WHERE}: fine-tuning {weights:,} weights of {base} for {self.steps} steps of "
             f"{self.batch} examples; the result is made once and then kept"
         )
-        progress, batches = TrainingProgress(report, self.steps), self._batches()
-        for step, shown in enumerate(islice(batches, self.steps)):
-            samples, totals = self.samples(shown, renderer, learner)
-            warm = min(1.0, (step + 1) / max(self.warmup, 1))
-            learner.lr = self.lr * warm * max(self.final, 1 - step / self.steps)
-            loss = learner.optimize(samples, totals, step=step)["loss"]
-            done = self.until is not None and loss < self.until
-            progress.show(step, loss, last=done)
-            if done:
-                break
+        unfinished, first = unfinished or PartialTraining(), 0
+        if state := unfinished.load():
+            first = _restore(state, learner)
+            report(f"{WHERE}: continuing an interrupted one after step {first}/{self.steps}")
+        batches = islice(self._batches(), first, self.steps)  # makes the earlier examples again
+        with TrainingProgress(report, self.steps, first=first) as progress:
+            for step, shown in enumerate(batches, first):
+                samples, totals = self.samples(shown, renderer, learner)
+                warm = min(1.0, (step + 1) / max(self.warmup, 1))
+                learner.lr = self.lr * warm * max(self.final, 1 - step / self.steps)
+                loss = learner.optimize(samples, totals, step=step)["loss"]
+                done = self.until is not None and loss < self.until
+                progress.show(step, loss, last=done)
+                if done:
+                    break
+                unfinished.keep(partial(_state, step + 1, learner))
         if self.lora is not None:
             merge(trained)
         model.eval()
@@ -256,3 +271,18 @@ class FineTune:
             for each in self._shown(rng, progress, 64):
                 shown.append([list(each.messages), each.completion])
         return json.dumps(shown)
+
+
+def _state(step: int, learner: Learner) -> dict[str, Any]:
+    """Return the state after `step` completed steps, as `PartialTraining` keeps it."""
+    weights = [parameter.detach() for parameter in learner.parameters]
+    return {"step": step, "weights": weights, "learner": learner.state_dict()}
+
+
+def _restore(state: Mapping[str, Any], learner: Learner) -> int:
+    """Restore what `_state` returned; return the number of completed steps."""
+    with torch.no_grad():
+        for parameter, saved in zip(learner.parameters, state["weights"], strict=True):
+            parameter.copy_(saved)
+    learner.load_state_dict(state["learner"])
+    return int(state["step"])

@@ -19,6 +19,7 @@ from selfplay.learner.packing import Packing, packer
 from selfplay.learner.precision import Precision, check_masters, in_bfloat16
 from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
 from selfplay.models.tree_attention import Kernel, attending, evaluating, kernel_model_problem
+from selfplay.run.activity import ACTIVITY
 from selfplay.types import Sample
 
 FUSED_FROM = 2**24
@@ -192,17 +193,19 @@ class Learner(BaseLearner):
             self.reference.eval()
         self.optimizer.zero_grad(set_to_none=True)
         sums, fault = {"loss": 0.0, "computed_tokens": 0.0, "read": 0.0}, ""
-        for batch in self._micro_batches(samples):
-            with self._attend():
-                loss, diagnostics = self.objective.loss(self._scores(batch), totals)
-                value = float(loss.detach())
-                if not math.isfinite(value):
-                    fault = fault or _complaint(f"the loss is {value}", step, batch.samples)
-                loss.backward()
-            counted = {"loss": value, "computed_tokens": batch.ids.numel()}
-            counted["read"] = float(batch.mask.sum())
-            for name, number in {**counted, **diagnostics}.items():
-                sums[name] = sums.get(name, 0.0) + number
+        with ACTIVITY.counting("samples", len(samples)) as tally:
+            for batch in self._micro_batches(samples):
+                with self._attend():
+                    loss, diagnostics = self.objective.loss(self._scores(batch), totals)
+                    value = float(loss.detach())
+                    if not math.isfinite(value):
+                        fault = fault or _complaint(f"the loss is {value}", step, batch.samples)
+                    loss.backward()
+                counted = {"loss": value, "computed_tokens": batch.ids.numel()}
+                counted["read"] = float(batch.mask.sum())
+                for name, number in {**counted, **diagnostics}.items():
+                    sums[name] = sums.get(name, 0.0) + number
+                tally.add(len(batch.samples))
         # All processes continue from here, or none: the next optimizer step waits for all.
         sums, fault = self.peers.sum_metrics(sums, fault)
         if fault:

@@ -5,8 +5,8 @@ everything that it depends on, and the same seed gives the same weights on one m
 """
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from math import isfinite
@@ -22,17 +22,15 @@ from selfplay.config.instantiate import TARGET, build, call, import_target
 from selfplay.errors import ConfigError, DivergedError, nearest
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.model_cache import cached, identity, is_complete
+from selfplay.models.partial_training import PartialTraining
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.models.tool_use import ToolUse
+from selfplay.models.training_progress import Report, TrainingProgress
 from selfplay.rng import check_seed, derive
 from selfplay.role import Role
 from selfplay.run.directory import cache_folder
 from selfplay.types import Demonstration, Message, Observation, ToolCall
-
-Report = Callable[[str], None]
-SECONDS_BETWEEN_REPORTS = 5.0
-"""Seconds between two lines about the progress of a warm start."""
 
 
 @runtime_checkable
@@ -87,30 +85,14 @@ class ModelMaker(Protocol):
         """Return a text that identifies the examples."""
         ...
 
-    def train(self, report: Report, base: str | None) -> tuple[Any, Any]:
-        """Return (model, tokenizer); `base` is the model to begin with if one is needed."""
+    def train(
+        self, report: Report, base: str | None, unfinished: PartialTraining
+    ) -> tuple[Any, Any]:
+        """Return (model, tokenizer); `base` is the model to begin with if one is needed.
+
+        The training continues from the state that `unfinished` holds, and keeps its own there.
+        """
         ...
-
-
-class TrainingProgress:
-    """Lines about the progress of a warm start, one every few seconds and one at the end."""
-
-    def __init__(self, report: Report, steps: int) -> None:
-        """`steps` is the number of steps of the warm start."""
-        self.report, self.steps = report, steps
-        self.started = self.reported = time.perf_counter()
-
-    def show(self, step: int, loss: float, *, last: bool = False) -> None:
-        """Report a step, numbered from 0, if it is the last one or the latest line is old."""
-        now, done = time.perf_counter(), step + 1
-        if now - self.reported < SECONDS_BETWEEN_REPORTS and not last and done < self.steps:
-            return
-        self.reported, seconds = now, now - self.started
-        left = 0.0 if last else seconds / done * (self.steps - done)
-        self.report(
-            f"warm start: step {done}/{self.steps}, loss {loss:.3f}, {seconds:.0f} s, "
-            f"about {left:.0f} s left"
-        )
 
 
 class WarmStart:
@@ -171,8 +153,16 @@ class WarmStart:
         if prepare := getattr(self.demonstrations, "prepare", None):
             prepare(report)
 
-    def train(self, report: Report = lambda text: None, base: str | None = None) -> tuple[Any, Any]:
-        """Train the model. Returns (model, tokenizer). The model is new: `base` is not read."""
+    def train(
+        self,
+        report: Report = lambda text: None,
+        base: str | None = None,
+        unfinished: PartialTraining | None = None,
+    ) -> tuple[Any, Any]:
+        """Train the model. Returns (model, tokenizer). The model is new: `base` is not read.
+
+        The training continues from the state that `unfinished` holds, and keeps its own there.
+        """
         tokenizer = build_tokenizer(self.demonstrations.pieces())
         renderer = ChatRenderer(tokenizer, where="warm start")
         sizes = {"vocabulary": len(tokenizer), "seed": self.seed, **self.model_sizes}
@@ -187,29 +177,46 @@ class WarmStart:
             f"warm start: training a model of {model.num_parameters():,} parameters for "
             f"{self.steps} steps of {self.batch} demonstrations; it is made once and then kept"
         )
-        progress_lines = TrainingProgress(report, self.steps)
+        unfinished, first = unfinished or PartialTraining(), 0
+        if state := unfinished.load():
+            first = _restore(state, model, optimizers, rng)
+            report(f"warm start: continuing an interrupted one after step {first}/{self.steps}")
         model.train()
-        for step in range(self.steps):
-            progress = step / self.steps
-            shown = islice(self.demonstrations.stream(rng, progress), self.batch)
-            rows = sorted(
-                (self.encode(demonstration, renderer) for demonstration in shown),
-                key=lambda row: len(row[0]) + len(row[1]),
-            )
-            loss = self._backward(model, rows)
-            if loss != loss:
-                raise DivergedError(f"warm start: the loss is not finite at step {step}; lower lr")
-            scale = min(1.0, (step + 1) / max(self.warmup, 1)) * max(self.final, 1 - progress)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer, rate in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = rate * scale
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            progress_lines.show(step, loss)
+        with TrainingProgress(report, self.steps, first=first) as shown:
+            for step in range(first, self.steps):
+                loss = self._step(model, optimizers, renderer, rng, step)
+                shown.show(step, loss)
+                unfinished.keep(partial(_state, step + 1, model, optimizers, rng))
         if result := self.try_out(model.eval(), renderer):
             report(f"warm start: {result}")
         return model.eval(), tokenizer
+
+    def _step(
+        self,
+        model: Any,
+        optimizers: Sequence[tuple[torch.optim.Optimizer, float]],
+        renderer: ChatRenderer,
+        rng: Random,
+        step: int,
+    ) -> float:
+        """Make an optimizer step, numbered from 0; return the loss in nats per token."""
+        progress = step / self.steps
+        shown = islice(self.demonstrations.stream(rng, progress), self.batch)
+        rows = sorted(
+            (self.encode(demonstration, renderer) for demonstration in shown),
+            key=lambda row: len(row[0]) + len(row[1]),
+        )
+        loss = self._backward(model, rows)
+        if loss != loss:
+            raise DivergedError(f"warm start: the loss is not finite at step {step}; lower lr")
+        scale = min(1.0, (step + 1) / max(self.warmup, 1)) * max(self.final, 1 - progress)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, rate in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * scale
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return loss
 
     def positions(self, renderer: ChatRenderer) -> int:
         """Return the context length of the model in tokens.
@@ -322,6 +329,33 @@ class WarmStart:
         return json.dumps([list(self.demonstrations.pieces()), shown])
 
 
+def _state(
+    step: int, model: Any, optimizers: Sequence[tuple[torch.optim.Optimizer, float]], rng: Random
+) -> dict[str, Any]:
+    """Return the state after `step` completed steps, as `PartialTraining` keeps it."""
+    return {
+        "step": step,
+        "model": model.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer, _ in optimizers],
+        "random": rng.getstate(),
+    }
+
+
+def _restore(
+    state: Mapping[str, Any],
+    model: Any,
+    optimizers: Sequence[tuple[torch.optim.Optimizer, float]],
+    rng: Random,
+) -> int:
+    """Restore what `_state` returned; return the number of completed steps."""
+    model.load_state_dict(state["model"])
+    for (optimizer, _), saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    version, words, gauss = state["random"]
+    rng.setstate((version, tuple(words), gauss))
+    return int(state["step"])
+
+
 def place_of(config: Mapping[str, Any], *, base: str | None = None) -> Path:
     """Return the folder of the warm start that `config` describes, which may not exist yet.
 
@@ -356,14 +390,18 @@ def make(
     warm.prepare(report)
     place = _place(warm, config, base)
     if is_complete(place):
+        report(f"warm start: from the cache, {place}")
         return place
+    unfinished = PartialTraining(place.with_name(f".{place.name}.partial"))
 
     def write(folder: Path) -> None:
-        model, tokenizer = warm.train(report, base)
+        model, tokenizer = warm.train(report, base, unfinished)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    return cached(place, write)
+    cached(place, write)
+    unfinished.drop()
+    return place
 
 
 def tunes(config: Mapping[str, Any] | None) -> bool:

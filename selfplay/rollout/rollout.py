@@ -22,6 +22,7 @@ from selfplay.rollout.asked import Answered, Asked, Calling, InFlight, waiting_e
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
 from selfplay.rollout.shared_prompts import sharing_prompts
 from selfplay.rollout.tool_loop import CALL_LIMIT, ToolLoop, spent
+from selfplay.run.activity import ACTIVITY
 from selfplay.types import (
     Completion,
     Episode,
@@ -114,7 +115,10 @@ class Rollout:
         places: dict[EpisodeRunner, int] = {}
         idle = 0
         self._tools.clear()
-        with ArenaThreads(self.threads, overlap=self.overlap) as arenas:
+        with (
+            ArenaThreads(self.threads, overlap=self.overlap) as arenas,
+            ACTIVITY.counting("episodes", len(specs)) as tally,
+        ):
             ready: list[EpisodeRunner] = []
             answered: list[Answered] = []
             # Requests of failed episodes are completed too, so that no engine keeps any.
@@ -155,6 +159,7 @@ class Rollout:
                     status = game.status(max_turns=self.max_turns)
                     if status is not None:
                         episodes[places.pop(game)] = sharing_prompts(game.episode(status))
+                        tally.add()
                 ready = []
                 if not in_flight:
                     continue
@@ -168,6 +173,7 @@ class Rollout:
                 for engine in engines:
                     for completion in engine.step():
                         idle = 0
+                        tally.add(0, tokens=len(completion.completion_ids))
                         game = self._receive(completion, in_flight)
                         if game in places and game not in arenas and self._complete(game, ready):
                             ready.append(game)

@@ -71,6 +71,12 @@ class Run:
         run.lock()
         return run
 
+    def discard(self) -> None:
+        """Remove a new run folder in which nothing is recorded yet."""
+        if not (self.folder / "metrics.jsonl").exists():
+            with reporting_disk(self.folder):
+                shutil.rmtree(self.folder)
+
     @staticmethod
     def check_new(folder: Path) -> None:
         """Raise RunError if `folder` exists, or if it cannot be created."""

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+from selfplay.run.activity import ACTIVITY
 from selfplay.types import Episode, Sample, Status
 
 
 class StepTimer:
-    """Measures the wall-clock seconds of a step and of each of its phases."""
+    """Measures the wall-clock seconds of a step and of each of its phases, and shows the phase."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -25,7 +26,8 @@ class StepTimer:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Time a phase."""
+        """Time a phase, which becomes that of this process's activity."""
+        ACTIVITY.begin(phase)
         self._open[phase] = time.perf_counter()
         try:
             yield

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
@@ -15,6 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from selfplay.run.activity import ACTIVITY
 from selfplay.run.declarations import RunMetrics
 from selfplay.run.formatting import (
     ASCII_BARS,
@@ -81,10 +83,11 @@ class Progress:
         self._clock = clock
         self._started = clock()
         self._pace: deque[float] = deque(maxlen=20)
+        self._first_step = 0.0
         self._history: dict[str, deque[float]] = {}
         self._latest: dict[str, int] = {}
         self._evaluations: dict[str, tuple[Mapping[str, float], Mapping[str, float], str]] = {}
-        self._phase = "starting"
+        self._ended = ""
         self._spinner = Spinner("dots" if self._unicode else "line", style="cyan")
         self._lock = threading.Lock()
         self._view: Live | None = None
@@ -105,14 +108,14 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         with self._lock:
-            self._phase = "finished" if kind is None else f"stopped by {kind.__name__}"
+            self._ended = "finished" if kind is None else f"stopped by {kind.__name__}"
         if self._view is not None:
             view, self._view = self._view, None  # the final panel has no spinner
             view.stop()
             return
         took = duration(self._clock() - self._started)
         self._line(
-            f"{self.name}: {self._phase} at step {self.done}/{self.total_steps} after {took}"
+            f"{self.name}: {self._ended} at step {self.done}/{self.total_steps} after {took}"
         )
 
     # Events of a run -----------------------------------------------------------------------------
@@ -121,8 +124,9 @@ class Progress:
         """Show a completed step. `metrics`: its line of metrics.jsonl, with "step" if known."""
         with self._lock:
             self.done = int(metrics.get("step", self.done + 1))  # a rollback lowers it
+            if not self._pace:
+                self._first_step = metrics.get("seconds/total", self._clock() - self._started)
             self._pace.append(self._clock())
-            self._phase = "training"
             for key, value in metrics.items():
                 if isinstance(value, int | float):
                     history = self._history.setdefault(key, deque(maxlen=HISTORY))
@@ -133,12 +137,17 @@ class Progress:
             self._line(self._plain_step())
 
     def phase(self, text: str) -> None:
-        """Show the current phase, such as "warm start"."""
-        with self._lock:
-            changed, self._phase = text != self._phase, text
-        # Phases within a step are too many for a log; those before and between steps are few.
-        if not self.live and changed and text not in ("rollout", "credit", "learn"):
+        """Show a phase that is worth a line of a log, such as an evaluation."""
+        changed = text != ACTIVITY.phase
+        ACTIVITY.begin(text)
+        if not self.live and changed:
             self._line(f"{self.name}: {text}")
+
+    def state(self) -> dict[str, Any]:
+        """Return steps and time left, as `ActivityFile` writes them to progress.json."""
+        with self._lock:
+            left = self._remaining()
+        return {"step": self.done, "steps": self.total_steps, "seconds_left": left}
 
     def evaluation(self, name: str, when: str, metrics: Mapping[str, float]) -> None:
         """Show the metrics of an evaluation. Later values are compared to the first ones."""
@@ -170,7 +179,7 @@ class Progress:
         times = list(self._pace)
         if len(times) > 1:
             return (times[-1] - times[0]) / (len(times) - 1)
-        return times[0] - self._started if times else None
+        return self._first_step if times else None
 
     def _remaining(self) -> float | None:
         pace = self._seconds_per_step()
@@ -262,11 +271,22 @@ class Progress:
             bar,
             Text(", ".join(times if width >= 80 else times[-2:]), style="dim"),
         )
-        state: RenderableType = Text(self._phase, style="cyan")
+        state: RenderableType = Text(self._ended, style="cyan")
         if self._view is not None:
-            self._spinner.update(text=Text(self._phase, style="cyan"))
+            self._spinner.update(text=Text(self._doing(), style="cyan"))
             state = self._spinner
         return Group(grid, state)
+
+    def _doing(self) -> str:
+        """Return the phase of this process, and how much of its work is done."""
+        now, parts = time.time(), [ACTIVITY.phase]
+        for tally in ACTIVITY.tallies():
+            parts.append(f"{tally.done} of {tally.total} {tally.unit}")
+            if tally.tokens:
+                parts.append(f"{tally.rate(now):.0f} tokens/s")
+            if left := tally.seconds_left(now):
+                parts.append(f"{duration(left)} left")
+        return ", ".join(parts)
 
     def _table(self, prefix: str, title: str, width: int) -> Table | None:
         rows, metrics = self._rows(prefix)

@@ -34,7 +34,8 @@ from selfplay.viewer import failed_pages
 from selfplay.viewer.catalog import ListedRun, RunCatalogue, newest_state
 from selfplay.viewer.episode_filter import PAGE, links
 from selfplay.viewer.excerpts import Marked, found_in
-from selfplay.viewer.stored_studies import has_studies
+from selfplay.viewer.live_progress import render_progress
+from selfplay.viewer.run_tabs import tabs_of
 from selfplay.viewer.task_pages import TaskEntry, TaskQuery, tasks_of
 
 _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -220,7 +221,8 @@ class RunPages:
             window=smoothing(len(rows)),
             troubles=describe_troubles(of_troubles(rows.values())),
             live=run.state == "training",
-            studies=has_studies(run.folder),
+            progress=Markup(render_progress(run)),
+            tabs=tabs_of(run),
         )
 
     def compare(self, names: Sequence[str], section: str, page: int = 0) -> str:

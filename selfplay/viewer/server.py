@@ -7,13 +7,10 @@ most about 1/300 of one core, and pages of curves 1/125.
 
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import Any, TypeAlias
 
-from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -21,8 +18,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from selfplay.errors import RunError
-from selfplay.run.record_reader import DIGITS
-from selfplay.run.report.html import visible
 from selfplay.viewer import web
 from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.curve_pages import MOST_PINS, MOST_RUNS, CurvePages, CurveQuery
@@ -30,38 +25,19 @@ from selfplay.viewer.episode_filter import EpisodeFilter, SortOrder
 from selfplay.viewer.episode_pages import EpisodePages
 from selfplay.viewer.group_pages import GroupPages
 from selfplay.viewer.list_pages import Listing, ListPages
+from selfplay.viewer.live_progress import progress_routes
+from selfplay.viewer.requests import Handler, PollLimiter, as_data, as_json, number_of, place_of
 from selfplay.viewer.run_pages import RunPages
 from selfplay.viewer.run_table import TableQuery
 from selfplay.viewer.study_pages import StudyPages
+from selfplay.viewer.study_routes import study_routes
 from selfplay.viewer.table_pages import INERT, TablePages
 from selfplay.viewer.task_pages import TaskQuery
 from selfplay.viewer.usage_index import CellKey
 from selfplay.viewer.usage_pages import SHOWN, Page, UsagePages, page_of
 
-Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
-
-SHARE = 300
-"""Wall-clock seconds per second of work for all open pages together, without those of curves."""
 CURVES_SHARE = 125
 """Wall-clock seconds per second of work for all open pages of curves together."""
-SOONEST = 5.0
-"""Shortest interval between two polls of a page, in seconds."""
-
-
-class PollLimiter:
-    """Sets the interval at which open pages poll, so that their total cost stays limited."""
-
-    def __init__(self, share: float = SHARE) -> None:
-        """`share`: wall-clock seconds per second of work."""
-        self._share = share
-        self._free = 0.0
-        self._lock = Lock()
-
-    def wait(self, cost: float, now: float) -> float:
-        """Return the seconds until the next poll of a page whose answer took `cost` seconds."""
-        with self._lock:
-            self._free = max(self._free, now) + self._share * cost
-            return max(self._free - now, SOONEST)
 
 
 def application(
@@ -107,7 +83,7 @@ def application(
     def usage(name: Page, request: Request) -> str:
         asked = request.query_params
         fields = (request.path_params["run"], asked.get("agent", ""), asked.get("kind", ""))
-        return tables.render(name, *fields, _number(request, "step"), _number(request, "at"))
+        return tables.render(name, *fields, number_of(request, "step"), number_of(request, "at"))
 
     async def data(request: Request) -> Response:
         asked, run = request.query_params, request.path_params["run"]
@@ -131,7 +107,7 @@ def application(
                 lambda request: pages.compare(
                     request.query_params.getlist("run"),
                     request.query_params.get("section", ""),
-                    _number(request, "page") or 0,
+                    number_of(request, "page") or 0,
                 )
             ),
         ),
@@ -139,12 +115,12 @@ def application(
             "/run/{run}",
             live(
                 lambda request: (
-                    listed.games(request.path_params["run"], _number(request, "page") or 0)
+                    listed.games(request.path_params["run"], number_of(request, "page") or 0)
                     if catalogue.run(request.path_params["run"]).state == "games"
                     else pages.run(
                         request.path_params["run"],
                         request.query_params.get("section", ""),
-                        _number(request, "page") or 0,
+                        number_of(request, "page") or 0,
                     )
                 )
             ),
@@ -153,9 +129,11 @@ def application(
         *group_routes(GroupPages(listed), page),
         Route(
             "/run/{run}/episodes/{step}/{line}.json",
-            _json(
-                lambda r: _plain(
-                    listed.episode_data(r.path_params["run"], _place(r, "step"), _place(r, "line"))
+            as_json(
+                lambda r: as_data(
+                    listed.episode_data(
+                        r.path_params["run"], place_of(r, "step"), place_of(r, "line")
+                    )
                 )
             ),
         ),
@@ -164,8 +142,8 @@ def application(
             page(
                 lambda request: listed.episode(
                     request.path_params["run"],
-                    _place(request, "step"),
-                    _place(request, "line"),
+                    place_of(request, "step"),
+                    place_of(request, "line"),
                     request.query_params.get("colour", ""),
                 )
             ),
@@ -174,7 +152,7 @@ def application(
             "/run/{run}/games",
             page(
                 lambda request: listed.games(
-                    request.path_params["run"], _number(request, "page") or 0
+                    request.path_params["run"], number_of(request, "page") or 0
                 )
             ),
         ),
@@ -190,9 +168,10 @@ def application(
         ),
         Route(
             "/run/{run}/tasks.json",
-            _json(lambda r: _plain(pages.tasks_data(r.path_params["run"], _tasks(r)))),
+            as_json(lambda r: as_data(pages.tasks_data(r.path_params["run"], _tasks(r)))),
         ),
         *study_routes(StudyPages(catalogue), page),
+        *progress_routes(catalogue),
         Route("/run/{run}/{page:str}.json", data),
         *(Route(f"/run/{{run}}/{name}", page(partial(usage, name))) for name in SHOWN),
         Route(
@@ -228,7 +207,7 @@ def curve_routes(
         begun, known = time.process_time(), request.headers.get("if-none-match")
         asked = _curves(request)
         tag = web.tag_of(f"{curves.stamp(asked.runs)} {asked}")
-        response = Response(status_code=304) if known == tag else _plain(curves.data(asked))
+        response = Response(status_code=304) if known == tag else as_data(curves.data(asked))
         cost = 0.0 if known is None else time.process_time() - begun
         wait = pace.wait(cost, time.monotonic())
         response.headers.update({"ETag": tag, "X-Look-Again": f"{wait:.0f}"})
@@ -239,8 +218,8 @@ def curve_routes(
 
     return [
         Route("/curves", page(shown)),
-        Route("/curves.json", _json(answer)),
-        Route("/curves/names.json", _json(names)),
+        Route("/curves.json", as_json(answer)),
+        Route("/curves/names.json", as_json(names)),
     ]
 
 
@@ -255,14 +234,14 @@ def list_routes(
     """
 
     def asked(request: Request) -> tuple[str, EpisodeFilter, SortOrder, int]:
-        run, number = request.path_params["run"], _number(request, "page") or 0
+        run, number = request.path_params["run"], number_of(request, "page") or 0
         return run, _filter(request), _order(request), number
 
     def data(make: Callable[..., Listing]) -> Handler:
         def answer(request: Request) -> Response:
-            return _plain(make(*asked(request)).to_json())
+            return as_data(make(*asked(request)).to_json())
 
-        return _json(answer)
+        return as_json(answer)
 
     return [
         Route("/run/{run}/episodes", page(lambda r: lists.episodes_page(*asked(r)))),
@@ -284,32 +263,17 @@ def group_routes(
 
     def shown(request: Request) -> str:
         run, group = request.path_params["run"], request.path_params["group"]
-        return groups.page(run, _place(request, "step"), group, _number(request, "base"))
+        return groups.page(run, place_of(request, "step"), group, number_of(request, "base"))
 
     def data(request: Request) -> Response:
         asked, run = request.query_params, request.path_params["run"]
-        step = _number(request, "step") or 0
-        view = groups.view(run, step, asked.get("group", ""), _number(request, "base"))
-        return _plain(view.to_json())
+        step = number_of(request, "step") or 0
+        view = groups.view(run, step, asked.get("group", ""), number_of(request, "base"))
+        return as_data(view.to_json())
 
     return [
         Route("/run/{run}/groups/{step}/{group:path}", page(shown)),
-        Route("/run/{run}/group.json", _json(data)),
-    ]
-
-
-def study_routes(
-    studies: StudyPages, page: Callable[[Callable[[Request], str]], Handler]
-) -> list[Route]:
-    """Return the routes of the list of studies, of its data, and of one study."""
-
-    def shown(request: Request) -> str:
-        return studies.study(_run(request), request.path_params["study"])
-
-    return [
-        Route("/run/{run}/studies.json", _json(lambda r: _plain(studies.listing_data(_run(r))))),
-        Route("/run/{run}/studies", page(lambda r: studies.listing(_run(r)))),
-        Route("/run/{run}/studies/{study}", page(shown)),
+        Route("/run/{run}/group.json", as_json(data)),
     ]
 
 
@@ -327,35 +291,18 @@ def table_routes(
         return request.query_params.getlist("run")
 
     def listing(request: Request) -> Response:
-        return _plain(tables.table.listing(_table(request)).to_json())
+        return as_data(tables.table.listing(_table(request)).to_json())
 
     def static(request: Request) -> Response:
         data = tables.static(request.path_params["run"], request.path_params["page"])
         return HTMLResponse(data, headers={"Content-Security-Policy": INERT})
 
     return [
-        Route("/runs.json", _json(listing)),
+        Route("/runs.json", as_json(listing)),
         Route("/configs", page(lambda request: tables.configs(names(request)))),
-        Route("/configs.json", _json(lambda r: JSONResponse(tables.table.compared(names(r))))),
-        Route("/run/{run}/page/{page:path}", _json(static)),
+        Route("/configs.json", as_json(lambda r: JSONResponse(tables.table.compared(names(r))))),
+        Route("/run/{run}/page/{page:path}", as_json(static)),
     ]
-
-
-def _plain(data: Any) -> Response:
-    """Return data as JSON; a number that is not finite becomes null."""
-    return Response(to_json(data, inf_nan_mode="null"), media_type="application/json")
-
-
-def _json(make: Callable[[Request], Response]) -> Handler:
-    """Return the handler that answers with an error as JSON if there is no answer."""
-
-    async def handle(request: Request) -> Response:
-        try:
-            return await run_in_threadpool(make, request)
-        except (RunError, OSError, OverflowError, sqlite3.Error) as error:
-            return JSONResponse({"error": str(visible(str(error)))}, status_code=404)
-
-    return handle
 
 
 def serve(catalogue: RunCatalogue, *, cache: Path, host: str, port: int) -> None:
@@ -371,18 +318,6 @@ def serve(catalogue: RunCatalogue, *, cache: Path, host: str, port: int) -> None
     )
 
 
-def _run(request: Request) -> str:
-    return str(request.path_params["run"])
-
-
-def _place(request: Request, name: str) -> int:
-    """Return a number in the address; raise RunError if no run can have it."""
-    text = request.path_params[name]
-    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS):
-        raise RunError(f"no such {name} here: {text[:20]!r}")
-    return int(text)
-
-
 def _filter(request: Request) -> EpisodeFilter:
     asked = request.query_params
     return EpisodeFilter(
@@ -392,7 +327,7 @@ def _filter(request: Request) -> EpisodeFilter:
         invalid=bool(asked.get("invalid")),
         said=asked.get("said", "")[:200],
         text=asked.get("text", "")[:200],
-        step=_number(request, "step"),
+        step=number_of(request, "step"),
         cell=_cell(asked),
     )
 
@@ -410,7 +345,7 @@ def _tasks(request: Request) -> TaskQuery:
         task=asked.get("task", ""),
         words=asked.get("words", "")[:200],
         order=_order(request),
-        page=_number(request, "page") or 0,
+        page=number_of(request, "page") or 0,
     )
 
 
@@ -433,17 +368,12 @@ def _table(request: Request) -> TableQuery:
 
 def _curves(request: Request) -> CurveQuery:
     asked = request.query_params
-    window = _number(request, "smooth")
+    window = number_of(request, "smooth")
     return CurveQuery(
         runs=tuple(asked.getlist("run")[: MOST_RUNS + 1]),
         metrics=tuple(dict.fromkeys(asked.getlist("metric")))[:MOST_PINS],
-        first=_number(request, "from"),
-        last=_number(request, "to"),
+        first=number_of(request, "from"),
+        last=number_of(request, "to"),
         window=None if window is None else max(window, 1),
         seeds=asked.get("seeds") == "1",
     )
-
-
-def _number(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

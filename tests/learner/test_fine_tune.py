@@ -18,7 +18,8 @@ from selfplay.errors import ConfigError
 from selfplay.learner import fine_tune
 from selfplay.learner.chat_file import ChatFile
 from selfplay.learner.fine_tune import FineTune
-from selfplay.models import model_cache, warmstart
+from selfplay.learner.learner import Learner
+from selfplay.models import model_cache, partial_training, training_progress, warmstart
 from selfplay.models.lora import Lora, adapted, merge
 from selfplay.models.policy import load_policy
 from selfplay.models.population import Population
@@ -115,7 +116,7 @@ def loss_of(folder: Path, pairs: list[tuple[str, str]]) -> float:
 def test_the_loss_is_the_mean_over_all_completion_tokens(
     base: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warmstart, "SECONDS_BETWEEN_REPORTS", 0.0)
+    monkeypatch.setattr(training_progress, "SECONDS_BETWEEN_REPORTS", 0.0)
     said: list[str] = []
     three = echo(examples={"_target_": f"{__name__}.Echo", "words": ["yes", "no", "no"]}, batch=3)
     warmstart.make(three, said.append, base=str(base))
@@ -149,6 +150,32 @@ def test_demonstrations_are_learned(base: Path, cache: Path) -> None:
     assert said[-1] == "warm start: 100% of 2 sampled answers are legal moves"
     assert "fine-tuning" in said[0] and "step 120/120" in said[-2]
     load_policy("base", model=str(place))
+
+
+def test_an_interrupted_one_continues_and_ends_with_the_same_weights(
+    base: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial_training, "INTERVAL", 0.0)
+    monkeypatch.setattr(partial_training, "LARGEST_FRACTION", 1e9)
+    chat = chats(tmp_path / "chats.jsonl", *({"messages": CHAT[:2]}, {"messages": CHAT[2:]}))
+    config = echo(examples=chat, batch=1, steps=4, lora={"rank": 2})
+    optimize, steps = Learner.optimize, list[int]()
+
+    def interrupt(self: Learner, *values: Any, step: int) -> dict[str, float]:
+        steps.append(step)
+        if steps == [0, 1, 2]:
+            raise KeyboardInterrupt
+        return optimize(self, *values, step=step)
+
+    monkeypatch.setattr(Learner, "optimize", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        warmstart.make(config, base=str(base))
+    continued = warmstart.make(config, base=str(base))
+    assert steps == [0, 1, 2, 2, 3]
+    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "second"))
+    alone = warmstart.make(config, base=str(base))
+    name = "model.safetensors"
+    assert (continued / name).read_bytes() == (alone / name).read_bytes()
 
 
 def test_the_same_seed_makes_the_same_weights(
@@ -222,7 +249,8 @@ def test_it_is_made_once_for_each_base_and_each_content_of_the_examples(
     said: list[str] = []
     first = warmstart.make(config, said.append, base=str(base))
     lines = len(said)
-    assert warmstart.make(config, said.append, base=str(base)) == first and len(said) == lines
+    assert warmstart.make(config, said.append, base=str(base)) == first
+    assert said[lines:] == [f"warm start: from the cache, {first}"]
     copy = shutil.copytree(base, tmp_path / "copy")
     assert warmstart.place_of(config, base=str(copy)) == first
     chats(tmp_path / "chats.jsonl", {"messages": CHAT[:2]})

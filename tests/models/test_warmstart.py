@@ -13,7 +13,8 @@ import pytest
 
 from selfplay.config.compose import load
 from selfplay.errors import ConfigError
-from selfplay.models import warmstart
+from selfplay.models import partial_training, training_progress, warmstart
+from selfplay.models.training_progress import TrainingProgress
 from selfplay.role import Role
 from selfplay.run.files import held
 from selfplay.types import Demonstration, Observation
@@ -78,13 +79,50 @@ def test_it_is_made_once_and_found_by_all_that_it_depends_on(cache: Path) -> Non
     first = warmstart.make(long, said.append)
     assert len(said) == 2 and "step 20/20" in said[1]
     assert re.search(r"training a model of [\d,]+ parameters for 20 steps of 4 demonstr", said[0])
-    assert warmstart.make(long, said.append) == first and len(said) == 2
+    assert warmstart.make(long, said.append) == first
+    assert said[2:] == [f"warm start: from the cache, {first}"]
     changed = [parrot(words="no", steps=20), parrot(steps=21), parrot(steps=20, lr=0.1)]
     assert len({warmstart.make(config) for config in (long, *changed)}) == 4
 
 
+def test_an_interrupted_one_continues_and_ends_with_the_same_weights(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial_training, "INTERVAL", 0.0)
+    monkeypatch.setattr(partial_training, "LARGEST_FRACTION", 1e9)
+    shown, done = TrainingProgress.show, list[int]()
+
+    def interrupt(self: TrainingProgress, step: int, *values: Any, **settings: Any) -> None:
+        done.append(step)
+        if done == [0, 1, 2]:
+            raise KeyboardInterrupt
+        shown(self, step, *values, **settings)
+
+    monkeypatch.setattr(TrainingProgress, "show", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        warmstart.make(parrot(steps=5))
+    (left,) = (cache / "warmstart").iterdir()
+    assert left.name.startswith(".") and left.name.endswith(".partial")
+    said: list[str] = []
+    continued = warmstart.make(parrot(steps=5), said.append)
+    assert done == [0, 1, 2, 2, 3, 4]  # the step without a written state is made again
+    assert "continuing an interrupted one after step 2/5" in said[1]
+    assert list((cache / "warmstart").iterdir()) == [continued]
+    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "second"))
+    assert weights(warmstart.make(parrot(steps=5))) == weights(continued)
+
+
+def test_a_damaged_state_is_not_used(cache: Path) -> None:
+    place = warmstart.place_of(parrot())
+    place.parent.mkdir(parents=True)
+    place.with_name(f".{place.name}.partial").write_bytes(b"nonsense")
+    said: list[str] = []
+    assert warmstart.make(parrot(), said.append) == place
+    assert not any("continuing" in line for line in said)
+
+
 def test_a_slow_one_tells_how_far_it_has_come(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warmstart, "SECONDS_BETWEEN_REPORTS", 0.0)
+    monkeypatch.setattr(training_progress, "SECONDS_BETWEEN_REPORTS", 0.0)
     said: list[str] = []
     warmstart.make(parrot(steps=3), said.append)
     steps = [line for line in said if "loss" in line]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from selfplay.run.activity import ACTIVITY
 from selfplay.run.declarations import ArenaMetrics, RunMetrics
 from selfplay.run.progress import Progress
 from selfplay.types import Metric
@@ -62,7 +63,7 @@ def run(console: Console, steps: int = 40, **settings: Any) -> Progress:
         progress.phase("warm start")
         progress.evaluation("held_out", "before", {"accuracy": 0.12, "deduction/accuracy": 0.1})
         for step in range(1, steps + 1):
-            progress.phase("rollout")
+            ACTIVITY.begin("rollout")
             clock.now += 3.0
             progress.step(metrics(step))
         progress.evaluation("held_out", "after", {"accuracy": 0.66})

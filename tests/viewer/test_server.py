@@ -23,7 +23,8 @@ from selfplay.models.tiny import build_tokenizer
 from selfplay.types import Status, Task
 from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.episode_filter import PAGE
-from selfplay.viewer.server import SHARE, SOONEST, PollLimiter, application
+from selfplay.viewer.requests import SHARE, SOONEST, PollLimiter
+from selfplay.viewer.server import application
 from selfplay.viewer.task_pages import tasks_of
 from selfplay.viewer.web import listen
 from tests.helpers.recorded_run import HOSTILE, make_run
@@ -159,7 +160,7 @@ def test_failed_episodes_are_counted_and_listed_with_their_errors(
     with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         page = shown(client, "/run/made")
         assert "3 episodes failed" in page and "1 episode of evaluations failed" in page
-        assert 'href="/run/made/failed"' in page
+        assert 'href="/run/made/failed"' not in page  # it would lead nowhere
         assert "No failed episode is on record." in shown(client, "/run/made/failed")
 
         broken = [episode("x", 0.0, status=Status.FAILED, error=e) for e in ("Odd: <b>", "Odd: 2")]
@@ -169,6 +170,7 @@ def test_failed_episodes_are_counted_and_listed_with_their_errors(
         (made / "moved").rename(folder / "000002.jsonl")
         (folder / "000001.jsonl").write_text("no record\n")
         (folder / "000003.txt").write_text("not read\n")
+        assert 'href="/run/made/failed"' in shown(client, "/run/made")
         page = shown(client, "/run/made/failed")
         assert page.index("Odd: &lt;b&gt;") < page.index("Odd: 2") < page.index("unreadable: ")
         assert "failed/000002.jsonl, line 2" in page and "2.0.1" in page

@@ -333,6 +333,11 @@ def _style(axes: Axes, chart: Chart) -> None:
     axes.margins(x=0.02, y=0.08)
     axes.set_xlabel("step", color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    steps = {step for series in chart.series for step in series.steps}
+    if len(steps) == 1:
+        (only,) = steps
+        axes.set_xlim(only - 1, only + 1)
+        axes.xaxis.set_major_locator(FixedLocator([only]))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
     if chart.share:
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))

@@ -174,7 +174,13 @@ function options(chart, lines, width) {
     legend: { show: false },
     cursor: { sync: { key: "curves" }, drag: { x: true, y: false, setScale: false } },
     scales: {
-      x: { time: false, range: (u, low, high) => [state.from ?? low ?? 0, state.to ?? high ?? 1] },
+      x: {
+        time: false,
+        range: (u, low, high) => {
+          const ends = [state.from ?? low ?? 0, state.to ?? high ?? 1];
+          return ends[0] < ends[1] ? ends : [ends[0] - 1, ends[0] + 1];
+        },
+      },
       y: { distr: form.elements.log.checked ? 3 : 1 },
     },
     axes: [

@@ -118,5 +118,25 @@ document.addEventListener("input", async (event) => {
   }
 });
 
+// The present work of a training run is a small part of its page and changes more often.
+async function lookAtPresent() {
+  const parts = document.hidden ? [] : [...document.querySelectorAll("[data-present]")];
+  let again = 2;
+  try {
+    for (const part of parts.slice(0, 8)) {
+      const answer = await fetch(part.dataset.present);
+      if (!answer.ok) throw new Error("not a page of this server");
+      again = Number(answer.headers.get("X-Look-Again")) || again;
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      part.replaceChildren(...page.body.childNodes);
+    }
+    if (parts.length) document.body.classList.remove("lost");
+  } catch {
+    document.body.classList.add("lost");
+  }
+  setTimeout(lookAtPresent, 1000 * again);
+}
+
+setTimeout(lookAtPresent, 1000);
 wait = Number(document.querySelector("main[data-live]")?.dataset.live) || wait;
 setTimeout(look, 1000 * wait);

@@ -1,0 +1,153 @@
+"""The present work of this process: a phase, and how much of it is done.
+
+The parts of a run that take long report here. `Trainer` and warm starts set the phase; rollouts,
+updates and warm starts count their work. The panel on the terminal shows it, and `ActivityFile`
+writes it to `progress.json` in the run folder, which the pages read. A process has one activity, as
+it has one log.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+FILE = "progress.json"
+"""Name of the file in the run folder. It exists while the run is training."""
+INTERVAL = 1.0
+"""Seconds between two writes of the file."""
+
+
+class Tally:
+    """Pieces of work of one kind, such as the episodes of a rollout, and how many are done."""
+
+    def __init__(self, unit: str, total: int) -> None:
+        """Args:
+        unit: Name of the pieces, in the plural.
+        total: Number of pieces; 0 if it is unknown.
+        """
+        self.unit, self.total = unit, total
+        self.done = self.tokens = 0
+        self.since = time.time()
+
+    def add(self, count: int = 1, *, tokens: int = 0) -> None:
+        """Count completed pieces, and the tokens that were sampled for them."""
+        self.done += count
+        self.tokens += tokens
+
+    def rate(self, now: float) -> float:
+        """Return tokens per second since the beginning; `now` in seconds since the epoch."""
+        return self.tokens / max(now - self.since, 1e-9)
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return the seconds that the rest takes at the mean speed so far; None if unknown."""
+        if not self.done or self.total <= self.done:
+            return None
+        return (now - self.since) / self.done * (self.total - self.done)
+
+
+class Activity:
+    """A phase, such as "rollout", and the tallies of the work that is under way."""
+
+    def __init__(self) -> None:
+        self.phase, self.since = "starting", time.time()
+        self._tallies: list[Tally] = []
+        self._lock = threading.Lock()
+
+    def begin(self, phase: str) -> None:
+        """Set the phase, for people to read."""
+        if phase != self.phase:
+            self.phase, self.since = phase, time.time()
+
+    @contextmanager
+    def counting(self, unit: str, total: int) -> Iterator[Tally]:
+        """Yield a tally that counts as under way until the end of the context."""
+        tally = Tally(unit, total)
+        with self._lock:
+            self._tallies.append(tally)
+        try:
+            yield tally
+        finally:
+            with self._lock:
+                self._tallies.remove(tally)
+
+    def tallies(self) -> tuple[Tally, ...]:
+        """Return the tallies that are under way, the earliest first."""
+        with self._lock:
+            return tuple(self._tallies)
+
+
+ACTIVITY = Activity()
+"""The activity of this process."""
+
+
+class ActivityFile:
+    """A context in which a thread writes the activity of this process to a run folder.
+
+    The file describes the present only: it is no record, and a disk that refuses it stops nothing.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        state: Callable[[], dict[str, Any]] = dict,
+        *,
+        activity: Activity = ACTIVITY,
+        interval: float = INTERVAL,
+    ) -> None:
+        """Args:
+        folder: The run folder.
+        state: Function that returns more fields, such as the number of completed steps.
+        activity: The activity to write.
+        interval: Seconds between two writes.
+        """
+        self.path = folder / FILE
+        self.state, self.activity, self.interval = state, activity, interval
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._write_on, name="activity", daemon=True)
+
+    def __enter__(self) -> "ActivityFile":
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def content(self) -> dict[str, Any]:
+        """Return the fields of the file; times in seconds since the epoch."""
+        tallies = [
+            {
+                "unit": each.unit,
+                "done": each.done,
+                "total": each.total,
+                "tokens": each.tokens,
+                "since": each.since,
+            }
+            for each in self.activity.tallies()
+        ]
+        about = {"phase": self.activity.phase, "since": self.activity.since, "tallies": tallies}
+        return {"time": time.time(), **self.state(), **about}
+
+    def _write_on(self) -> None:
+        while not self._end.wait(self.interval):
+            self._write()
+
+    def _write(self) -> None:
+        partial = self.path.with_name(f".{FILE}.partial")
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+            with partial.open("x", encoding="utf-8") as file:
+                json.dump(self.content(), file)
+            partial.replace(self.path)

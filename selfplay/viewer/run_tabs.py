@@ -1,0 +1,62 @@
+"""The pages of a run that have something to show."""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from selfplay.errors import RunError
+from selfplay.run.directory import EPISODES, FAILED
+from selfplay.viewer.catalog import ListedRun, newest_state
+from selfplay.viewer.stored_studies import has_studies
+from selfplay.viewer.task_pages import tasks_of
+
+
+def tabs_of(run: ListedRun) -> list[str]:
+    """Return the names of the pages in the order of the page, such as "episodes" or "league"."""
+    recorded, state = _holds(run.folder / EPISODES), _in_state(run.folder)
+    shown = {
+        "episodes": recorded,
+        "groups": recorded,
+        "language": recorded,
+        "behaviour": recorded,
+        "games": _holds(run.games),
+        "tasks": "tasks" in state,
+        "league": "league" in state,
+        "studies": has_studies(run.folder),
+        "failed": _holds(run.folder / FAILED),
+    }
+    return [name for name, has in shown.items() if has]
+
+
+def _holds(folder: Path) -> bool:
+    """Return True if a folder has a file of records."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(each.name.endswith(".jsonl") for each in entries)
+    except OSError:
+        return False
+
+
+def _in_state(run: Path) -> frozenset[str]:
+    """Return which of "tasks" and "league" the newest checkpoint stores."""
+    try:
+        places = sorted(p for p in (run / "checkpoints").glob("*") if p.name.isdigit())
+        found = (places[-1] / "state.json").stat() if places else None
+    except OSError:
+        return frozenset()
+    return frozenset() if found is None else _stored(run, str(places[-1]), found.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _stored(run: Path, checkpoint: str, changed: int) -> frozenset[str]:
+    """Read a state, which may be large; the name and the time of the checkpoint identify it."""
+    shown = set()
+    try:
+        league = newest_state(run).get("league")
+        if isinstance(league, dict) and league.get("ratings"):
+            shown.add("league")
+        tasks_of(run)
+        shown.add("tasks")
+    except RunError:
+        pass
+    return frozenset(shown)

@@ -1,0 +1,68 @@
+"""The present work of a process: what is counted, and the file that shows it."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from selfplay.run.activity import ACTIVITY, FILE, Activity, ActivityFile, Tally
+from selfplay.run.metrics import StepTimer
+
+
+def read(folder: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads((folder / FILE).read_text())
+    return content
+
+
+def test_a_tally_knows_its_speed_and_the_time_left() -> None:
+    tally = Tally("episodes", 10)
+    assert tally.seconds_left(tally.since + 5) is None
+    tally.add(4, tokens=100)
+    assert tally.rate(tally.since + 2) == pytest.approx(50)
+    assert tally.seconds_left(tally.since + 2) == pytest.approx(3)
+    tally.add(6)
+    assert tally.seconds_left(tally.since + 2) is None
+
+
+def test_tallies_count_as_long_as_their_work_is_under_way() -> None:
+    activity = Activity()
+    with activity.counting("episodes", 3) as first, activity.counting("samples", 2):
+        first.add(2, tokens=7)
+        assert [(t.unit, t.done, t.tokens) for t in activity.tallies()] == [
+            ("episodes", 2, 7),
+            ("samples", 0, 0),
+        ]
+    with pytest.raises(ValueError), activity.counting("steps", 1):
+        raise ValueError
+    assert activity.tallies() == ()
+
+
+def test_the_file_has_the_present_work_and_goes_at_the_end(tmp_path: Path) -> None:
+    activity = Activity()
+    with ActivityFile(tmp_path, lambda: {"step": 3}, activity=activity, interval=0.01):
+        assert read(tmp_path)["phase"] == "starting"
+        activity.begin("rollout")
+        with activity.counting("episodes", 8) as tally:
+            tally.add(tokens=5)
+            end = time.monotonic() + 20
+            while not read(tmp_path)["tallies"] and time.monotonic() < end:
+                time.sleep(0.01)
+            content = read(tmp_path)
+    assert content["step"] == 3 and content["phase"] == "rollout"
+    (found,) = content["tallies"]  # type: ignore[misc]
+    assert (found["unit"], found["done"], found["total"], found["tokens"]) == ("episodes", 1, 8, 5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path) -> None:
+    with ActivityFile(tmp_path / "missing", interval=0.01):
+        time.sleep(0.05)
+
+
+def test_the_phases_of_a_step_are_those_of_its_clock() -> None:
+    clock = StepTimer()
+    with clock("rollout"):
+        assert ACTIVITY.phase == "rollout"
+    with clock("learn"):
+        assert ACTIVITY.phase == "learn"
