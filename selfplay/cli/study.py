@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Compute the measure, write the page, and print the result."""
+    from selfplay.run.activity import ACTIVITY, ActivityFile, study_file
     from selfplay.run.report.html import visible
     from selfplay.study import page
 
@@ -63,8 +64,11 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError(f"--episodes {episodes}: at least 1 is needed")
     if measure.target == "run":
         _refuse_step(options.measure, options.run)
-    result = measure.run(options)
-    written = page.write(result, options.out or _folder(options), command=command(options))
+    folder = options.out or _folder(options)
+    ACTIVITY.begin("loading models")
+    with ActivityFile(folder, name=study_file(options.measure)):
+        result = measure.run(options)
+    written = page.write(result, folder, command=command(options))
     if options.json:
         print(json.dumps(result.to_json(), indent=2))
     else:

@@ -5,6 +5,7 @@ everything that it depends on, and the same seed gives the same weights on one m
 """
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -411,13 +412,18 @@ def tunes(config: Mapping[str, Any] | None) -> bool:
     return bool(getattr(import_target(config[TARGET], "warmstart"), "needs_base", False))
 
 
+def to_stderr(line: str) -> None:
+    """Print a line of progress; standard output is for results."""
+    print(line, file=sys.stderr)
+
+
 def resolve_model(
     model: str | None,
     config: Mapping[str, Any] | None,
     *,
     where: str,
     learn: bool = True,
-    report: Report = print,
+    report: Report = to_stderr,
 ) -> str:
     """Return the model that a policy begins with: a name, or the folder of a warm start.
 

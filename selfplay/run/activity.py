@@ -21,6 +21,11 @@ INTERVAL = 1.0
 """Seconds between two writes of the file."""
 
 
+def study_file(measure: str) -> str:
+    """Return the name of the file that shows the present work of a study, in its folder."""
+    return f".{measure}.progress"
+
+
 class Tally:
     """Pieces of work of one kind, such as the episodes of a rollout, and how many are done."""
 
@@ -95,16 +100,18 @@ class ActivityFile:
         folder: Path,
         state: Callable[[], dict[str, Any]] = dict,
         *,
+        name: str = FILE,
         activity: Activity = ACTIVITY,
         interval: float = INTERVAL,
     ) -> None:
         """Args:
-        folder: The run folder.
+        folder: The run folder, or its folder of studies.
         state: Function that returns more fields, such as the number of completed steps.
+        name: Name of the file.
         activity: The activity to write.
         interval: Seconds between two writes.
         """
-        self.path = folder / FILE
+        self.path = folder / name
         self.state, self.activity, self.interval = state, activity, interval
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._write_on, name="activity", daemon=True)
@@ -145,7 +152,7 @@ class ActivityFile:
             self._write()
 
     def _write(self) -> None:
-        partial = self.path.with_name(f".{FILE}.partial")
+        partial = self.path.with_name(f".{self.path.name}.partial")
         with suppress(OSError):
             partial.unlink(missing_ok=True)
             with partial.open("x", encoding="utf-8") as file:

@@ -23,6 +23,7 @@ from selfplay.models.renderer import ByteRenderer, Renderer
 from selfplay.rng import derive
 from selfplay.rollout.policy_pool import check_known
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.run.activity import ACTIVITY
 from selfplay.run.directory import Run
 from selfplay.study.players import Reference, StudyPlayer, places, settings_that_differ
 from selfplay.study.stats.bootstrap import Draws
@@ -127,6 +128,8 @@ class StudyMatches:
     """Settings of the measurement, for the record."""
     notes: list[str] = field(default_factory=list)
     """Notes that readers of the results need."""
+    cells: int = 0
+    """Number of calls of `run` so far."""
     _config: Mapping[str, Any] = field(default_factory=dict)
     _counts: MatchCounts = field(default_factory=MatchCounts)
 
@@ -180,6 +183,8 @@ class StudyMatches:
         self, seating: Mapping[str, str], *, arena: Callable[[], Arena] | None = None
     ) -> list[Episode]:
         """Play all episodes with these policies (agent to policy) and return them."""
+        self.cells += 1
+        ACTIVITY.begin(f"playing, cell {self.cells}")
         return self.count(self.rollout(arena).run(self.jobs(seating)))
 
     def count(self, episodes: list[Episode]) -> list[Episode]:

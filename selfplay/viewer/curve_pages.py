@@ -1,6 +1,6 @@
 """The page of curves that a browser draws, and its data: thinned columns of the metrics as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -17,6 +17,7 @@ from selfplay.run.report.html import render, visible
 from selfplay.viewer.catalog import ListedRun, RunCatalogue
 from selfplay.viewer.metric_columns import Curve, MetricColumns, stamp_of
 from selfplay.viewer.run_configs import RunConfigs
+from selfplay.viewer.study_curves import PREFIX, StudyCurves
 
 MOST_RUNS = 32
 """Largest number of runs whose curves a page shows."""
@@ -32,6 +33,8 @@ MOST_STORED = 60_000_000
 """Largest number of values of all runs in memory, at 12 bytes each."""
 SMOOTHING = (5, 10, 25, 50, 100, 250)
 """Windows that the page offers."""
+UNEVEN = ("evaluation/", PREFIX)
+"""Beginnings of the names of curves that have no value at most steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +62,13 @@ class CurvePages:
         self.catalogue = catalogue
         self.configs = RunConfigs()
         self._columns: dict[str, MetricColumns] = {}
+        self._studies = StudyCurves()
         self._found: dict[str, ListedRun] = {}
 
     def stamp(self, names: Sequence[str]) -> str:
-        """Return a text that changes with the curves of runs; it costs three stats per run."""
+        """Return a text that changes with the curves of runs; it costs four stats per run."""
         runs = self.runs(names)
-        files = ("metrics.jsonl", "config.yaml", "measures.json")
+        files = ("metrics.jsonl", "config.yaml", "measures.json", "studies")
         return "+".join(f"{run.name}.{stamp_of(run.folder / f)}" for run in runs for f in files)
 
     def runs(self, names: Sequence[str]) -> list[ListedRun]:
@@ -101,19 +105,20 @@ class CurvePages:
 
     def names(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the names of all metrics of runs, as they are and as they are shown."""
-        found = {name for run in self.runs(names) for name in self._read(run).names}
+        found = {name for run in self.runs(names) for name in self._known(run, self._read(run))}
         return {"metrics": [[name, visible(name)] for name in sorted(found)]}
 
     def data(self, asked: CurveQuery) -> dict[str, Any]:
         """Return the curves of a request as JSON data.
 
         "runs" has a line for each run, "known" is the number of metrics, "evaluated" the steps with
-        an evaluation, and "charts" has an entry per metric.
+        an evaluation, "studied" those whose checkpoints a study measured, and "charts" has an entry
+        per metric.
         """
         runs = self.runs(asked.runs)
         columns = {run.name: self._read(run) for run in runs}
         declared = {run.name: read_declared(run.folder) for run in runs}
-        known = sorted({name for each in columns.values() for name in each.names})
+        known = sorted({name for run in runs for name in self._known(run, columns[run.name])})
         metrics = asked.metrics or _first(known, declared[runs[0].name])
         groups = self._groups(runs) if asked.seeds else [[run] for run in runs]
         charts = [
@@ -123,6 +128,7 @@ class CurvePages:
             "runs": [_line(run, columns[run.name]) for run in runs],
             "known": len(known),
             "evaluated": _evaluated(columns.values(), known),
+            "studied": _thinned(step for run in runs for step in self._studies.steps(run.folder)),
             "charts": charts,
         }
 
@@ -135,6 +141,15 @@ class CurvePages:
         while sum(each.size for each in self._columns.values()) > MOST_STORED:
             self._columns.pop(next(iter(self._columns)))
         return columns
+
+    def _known(self, run: ListedRun, columns: MetricColumns) -> list[str]:
+        """Return the names of all curves of a run."""
+        return [*columns.names, *self._studies.of(run.folder)]
+
+    def _curve(self, run: ListedRun, columns: MetricColumns, metric: str) -> Curve:
+        """Return the curve of a metric, or of a study."""
+        studied = self._studies.of(run.folder).get(metric)
+        return columns.curve(metric) if studied is None else studied
 
     def _groups(self, runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
         """Group the runs that differ only in their seed."""
@@ -153,7 +168,7 @@ class CurvePages:
     ) -> dict[str, Any]:
         series, units = [], set()
         for group in groups:
-            curves = [columns[run.name].curve(metric) for run in group]
+            curves = [self._curve(run, columns[run.name], metric) for run in group]
             present = [curve for curve in curves if len(curve.steps)]
             if not present:
                 continue
@@ -168,7 +183,7 @@ class CurvePages:
             "metric": metric,
             "title": visible(metric),
             "unit": unit,
-            "points": metric.startswith("evaluation/"),
+            "points": metric.startswith(UNEVEN),
             "series": series,
         }
 
@@ -198,6 +213,7 @@ def _first(known: Sequence[str], declared: RunMetrics) -> list[str]:
             section == "evaluation" and rest.count("/") == 1,
             section == "policy" and rest.endswith("/loss"),
             section in ("role", "policy", "arena"),
+            f"{section}/" != PREFIX,
         )
         return next((n for n, test in enumerate(tests, 1) if test), len(tests) + 1), name
 
@@ -213,7 +229,12 @@ def _evaluated(columns: Any, known: Sequence[str]) -> list[int]:
         if evaluation not in seen:  # one metric of each evaluation has all of its steps
             seen.add(evaluation)
             steps.update(step for each in columns for step in each.curve(name).steps.tolist())
-    marks = sorted(steps)
+    return _thinned(steps)
+
+
+def _thinned(steps: Iterable[int]) -> list[int]:
+    """Return the different steps in order, evenly thinned to `MOST_MARKS`."""
+    marks = sorted(set(steps))
     return marks[:: -(-len(marks) // MOST_MARKS) or 1]
 
 
@@ -234,7 +255,7 @@ def _single(curve: Curve, metric: str, asked: CurveQuery) -> dict[str, Any]:
     """Return the points of one run's curve: steps, values and, if smoothed, means."""
     steps, values = curve.steps, curve.values
     chosen = _shown(steps, values, asked)
-    window = 1 if metric.startswith("evaluation/") else _window(asked, len(values))
+    window = 1 if metric.startswith(UNEVEN) else _window(asked, len(values))
     made: dict[str, Any] = {"steps": steps[chosen].tolist(), "values": values[chosen].tolist()}
     if window > 1:
         made |= {"means": running_mean(values, window, chosen), "window": window}

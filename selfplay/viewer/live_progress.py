@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from selfplay.errors import RunError
-from selfplay.run.activity import FILE
+from selfplay.run.activity import FILE, study_file
 from selfplay.run.formatting import duration
 from selfplay.run.report.html import render
 from selfplay.run.untrusted import open_regular
@@ -20,6 +20,8 @@ from selfplay.viewer.requests import PollLimiter, as_data, as_json, run_of
 
 SOONEST = 2.0
 """Shortest interval between two polls of the present work, in seconds."""
+SILENCE = 10.0
+"""Seconds after which the process of a study that writes nothing counts as ended."""
 LARGEST = 2**16
 """Size in bytes up to which the file is read."""
 MOST_TALLIES = 8
@@ -96,10 +98,15 @@ class LiveProgress:
 _CONTENT: TypeAdapter[LiveProgress] = TypeAdapter(LiveProgress)
 
 
-def read_progress(folder: Path) -> LiveProgress | None:
-    """Return the present work of a run; None if the file is missing or damaged."""
+def read_progress(folder: Path, file_name: str = FILE) -> LiveProgress | None:
+    """Return the present work of a run; None if the file is missing or damaged.
+
+    Args:
+        folder: The run folder.
+        file_name: Name of the file in it, such as that of a study.
+    """
     try:
-        with open_regular(folder / FILE, root=folder) as file:
+        with open_regular(folder / file_name, root=folder) as file:
             return _CONTENT.validate_json(file.read(LARGEST))
     except (OSError, RunError, ValidationError):
         return None
@@ -114,6 +121,14 @@ def render_progress(run: ListedRun, *, short: bool = False) -> str:
     if progress is None:
         return ""
     return render("viewer_progress.html.jinja", progress=progress, short=short)
+
+
+def render_study_progress(run: ListedRun, measure: str) -> str:
+    """Render the present work of a study; empty if its process writes none, or has ended."""
+    progress = read_progress(run.folder, f"studies/{study_file(measure)}")
+    if progress is None or time.time() - progress.time > SILENCE:
+        return ""
+    return render("viewer_progress.html.jinja", progress=progress, short=False)
 
 
 def progress_data(run: ListedRun) -> dict[str, Any]:

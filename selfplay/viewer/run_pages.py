@@ -202,7 +202,7 @@ class RunPages:
         run = self.catalogue.run(name)
         rows = read_metrics(run.folder / "metrics.jsonl")
         sections = _sections(key for row in rows.values() for key in row)
-        chosen = section if section in sections else next(iter(sections), "")
+        chosen = section if section in sections else _first(sections, rows)
         names = sections.get(chosen, ())
         wanted = {step: {k: row[k] for k in names if k in row} for step, row in rows.items()}
         declared = read_declared(run.folder)
@@ -336,6 +336,14 @@ def _sections(names: Iterable[str]) -> dict[str, list[str]]:
     for section in section_order(found):
         titled.setdefault(section_title(section), []).extend(found[section])
     return titled
+
+
+def _first(sections: Mapping[str, Sequence[str]], rows: Mapping[int, Mapping[str, float]]) -> str:
+    """Return the first section with a curve of two steps or more; without any, the first one."""
+    for title, names in sections.items():
+        if any(sum(name in row for row in rows.values()) > 1 for name in names):
+            return title
+    return next(iter(sections), "")
 
 
 def _compared(

@@ -6,9 +6,13 @@ from pathlib import Path
 
 from selfplay.errors import RunError
 from selfplay.run.directory import EPISODES, FAILED
+from selfplay.run.untrusted import open_regular
 from selfplay.viewer.catalog import ListedRun, newest_state
 from selfplay.viewer.stored_studies import has_studies
 from selfplay.viewer.task_pages import tasks_of
+
+LONGEST_LINE = 2**20
+"""Number of bytes of an episode's record that are read."""
 
 
 def tabs_of(run: ListedRun) -> list[str]:
@@ -18,7 +22,7 @@ def tabs_of(run: ListedRun) -> list[str]:
         "episodes": recorded,
         "groups": recorded,
         "language": recorded,
-        "behaviour": recorded,
+        "behaviour": recorded and _lists_moves(run.folder),
         "games": _holds(run.games),
         "tasks": "tasks" in state,
         "league": "league" in state,
@@ -34,6 +38,16 @@ def _holds(folder: Path) -> bool:
         with os.scandir(folder) as entries:
             return any(each.name.endswith(".jsonl") for each in entries)
     except OSError:
+        return False
+
+
+def _lists_moves(run: Path) -> bool:
+    """Return True if the first recorded episode of the newest step lists legal moves."""
+    try:
+        newest = max(path for path in (run / EPISODES).glob("*.jsonl"))
+        with open_regular(newest, root=run) as file:
+            return b'"legal":["' in file.readline(LONGEST_LINE)
+    except (OSError, RunError, ValueError):
         return False
 
 

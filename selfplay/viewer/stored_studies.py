@@ -105,6 +105,8 @@ class StoredStudy:
     tables: list[StoredTable] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    command: str = ""
+    """Command line that made the study, as its file names it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -339,6 +339,9 @@ def _style(axes: Axes, chart: Chart) -> None:
         axes.set_xlim(only - 1, only + 1)
         axes.xaxis.set_major_locator(FixedLocator([only]))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+    found = {v for series in chart.series for v in series.values if abs(v) <= LARGEST}
+    if found == {0.0}:
+        axes.set_ylim(-0.05, 1.05)
     if chart.share:
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
         values = [v for series in chart.series for v in series.values if abs(v) <= LARGEST]

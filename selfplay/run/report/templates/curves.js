@@ -220,7 +220,7 @@ function options(chart, lines, width) {
   };
 }
 
-// Draws a triangle on the step axis for each evaluation.
+// Draws a triangle on the step axis for each evaluation, and a diamond above for each study.
 function marks(u) {
   const { ctx, bbox } = u;
   const size = 4 * devicePixelRatio;
@@ -235,6 +235,20 @@ function marks(u) {
     ctx.lineTo(x + size, y);
     ctx.lineTo(x, y - 1.6 * size);
     ctx.fill();
+  }
+  ctx.strokeStyle = colour("--ink");
+  ctx.lineWidth = devicePixelRatio;
+  for (const step of data.studied) {
+    const x = u.valToPos(step, "x", true);
+    if (x < bbox.left - 1 || x > bbox.left + bbox.width + 1) continue;
+    const y = bbox.top + size;
+    ctx.beginPath();
+    ctx.moveTo(x, y - size);
+    ctx.lineTo(x + size, y);
+    ctx.lineTo(x, y + size);
+    ctx.lineTo(x - size, y);
+    ctx.closePath();
+    ctx.stroke();
   }
   ctx.restore();
 }
