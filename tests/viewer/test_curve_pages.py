@@ -140,6 +140,25 @@ def test_hostile_records_give_valid_json(client: TestClient, runs: Path) -> None
     assert "\u202e" not in answer.json()["charts"][0]["title"]
 
 
+def test_a_study_is_a_curve_and_marks_its_checkpoints(client: TestClient, runs: Path) -> None:
+    rows = [{"step": 0, "gap": 1.0, "word": "a"}, {"step": 4, "gap": 0.25, "word": "b"}]
+    study = {"measure": "m", "title": "T", "tables": [{"title": "", "rows": rows}]}
+    before = client.get("/curves.json?run=zero")
+    (runs / "zero/studies").mkdir()
+    (runs / "zero/studies/m.json").write_text(json.dumps(study))
+    (runs / "zero/studies/damaged.json").write_text("{")
+    tag = {"If-None-Match": before.headers["ETag"]}
+    assert client.get("/curves.json?run=zero", headers=tag).status_code == 200
+    names = client.get("/curves/names.json?run=zero").json()["metrics"]
+    assert [name for name, _ in names if name.startswith("study/")] == ["study/m/gap"]
+    found = data(client, f"run=zero&run=two&metric=study/m/gap&metric={REWARD}")
+    assert found["studied"] == [0, 4] and found["known"] == 4
+    (series,) = found["charts"][0]["series"]
+    assert (series["steps"], series["values"]) == ([0, 4], [1.0, 0.25])
+    (runs / "zero/studies/m.json").unlink()
+    assert data(client, "run=zero")["studied"] == []
+
+
 def test_the_page_loads_two_scripts_of_the_package(client: TestClient) -> None:
     page = client.get("/curves?run=zero").text
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)
