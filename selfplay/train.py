@@ -9,6 +9,7 @@ from selfplay.errors import CollapsedError, LearnersLost, nearest
 from selfplay.experiment.experiment import Experiment
 from selfplay.learner import checkpoint
 from selfplay.run import metrics, signals
+from selfplay.run.activity import ACTIVITY
 from selfplay.run.declarations import write_declared
 from selfplay.run.directory import Run, reporting_disk
 from selfplay.run.metrics import StepTimer
@@ -277,7 +278,7 @@ class Trainer:
         with reporting_disk(self.run_folder.folder):
             write_declared(self.run_folder.folder, experiment.declared)
         progress.declared = experiment.declared
-        for note in experiment.runtime.notes:
+        for note in (*ACTIVITY.notes, *experiment.runtime.notes):
             progress.note(note)
         renderers = [policy.renderer for policy in experiment.policies.values()]
         for note in dict.fromkeys(line for each in renderers for line in each.notes):

@@ -5,7 +5,6 @@ everything that it depends on, and the same seed gives the same weights on one m
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -30,6 +29,7 @@ from selfplay.models.tool_use import ToolUse
 from selfplay.models.training_progress import Report, TrainingProgress
 from selfplay.rng import check_seed, derive
 from selfplay.role import Role
+from selfplay.run.activity import ACTIVITY
 from selfplay.run.directory import cache_folder
 from selfplay.types import Demonstration, Message, Observation, ToolCall
 
@@ -391,7 +391,7 @@ def make(
     warm.prepare(report)
     place = _place(warm, config, base)
     if is_complete(place):
-        report(f"warm start: from the cache, {place}")
+        ACTIVITY.note(f"warm start: from the cache, {place}")
         return place
     unfinished = PartialTraining(place.with_name(f".{place.name}.partial"))
 
@@ -412,18 +412,13 @@ def tunes(config: Mapping[str, Any] | None) -> bool:
     return bool(getattr(import_target(config[TARGET], "warmstart"), "needs_base", False))
 
 
-def to_stderr(line: str) -> None:
-    """Print a line of progress; standard output is for results."""
-    print(line, file=sys.stderr)
-
-
 def resolve_model(
     model: str | None,
     config: Mapping[str, Any] | None,
     *,
     where: str,
     learn: bool = True,
-    report: Report = to_stderr,
+    report: Report = print,
 ) -> str:
     """Return the model that a policy begins with: a name, or the folder of a warm start.
 

@@ -59,6 +59,8 @@ class Activity:
 
     def __init__(self) -> None:
         self.phase, self.since = "starting", time.time()
+        self.notes: list[str] = []
+        """Lines about the work that was not necessary, such as a warm start from the cache."""
         self._tallies: list[Tally] = []
         self._lock = threading.Lock()
 
@@ -66,6 +68,11 @@ class Activity:
         """Set the phase, for people to read."""
         if phase != self.phase:
             self.phase, self.since = phase, time.time()
+
+    def note(self, line: str) -> None:
+        """Add a line, once."""
+        if line not in self.notes:
+            self.notes.append(line)
 
     @contextmanager
     def counting(self, unit: str, total: int) -> Iterator[Tally]:
@@ -144,7 +151,12 @@ class ActivityFile:
             }
             for each in self.activity.tallies()
         ]
-        about = {"phase": self.activity.phase, "since": self.activity.since, "tallies": tallies}
+        about = {
+            "phase": self.activity.phase,
+            "since": self.activity.since,
+            "tallies": tallies,
+            "notes": list(self.activity.notes),
+        }
         return {"time": time.time(), **self.state(), **about}
 
     def _write_on(self) -> None:

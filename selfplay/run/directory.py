@@ -44,6 +44,7 @@ class Run:
         self.folder = folder
         self.listeners: list[Callable[[int, Mapping[str, float]], None]] = []
         """Functions called with (step, metrics) after each step is written, such as trackers."""
+        self._new_parents: list[Path] = []
 
     @classmethod
     def create(cls, folder: Path, config: Mapping[str, Any]) -> "Run":
@@ -53,6 +54,7 @@ class Run:
         """
         cls.check_new(folder)
         run, partial = cls(folder), folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+        run._new_parents = [path for path in folder.absolute().parents if not path.exists()]
         with reporting_disk(folder):
             shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same id
             files.sweep(folder.parent, ".*.[0-9]*.partial")
@@ -72,10 +74,13 @@ class Run:
         return run
 
     def discard(self) -> None:
-        """Remove a new run folder in which nothing is recorded yet."""
+        """Remove a new run folder in which nothing is recorded yet, and the parents made for it."""
         if not (self.folder / "metrics.jsonl").exists():
             with reporting_disk(self.folder):
                 shutil.rmtree(self.folder)
+            with suppress(OSError):  # another run may be in them
+                for parent in self._new_parents:
+                    parent.rmdir()
 
     @staticmethod
     def check_new(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The present work of a run that is training, from the `progress.json` in its folder."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,6 +65,8 @@ class LiveProgress:
     """Beginning of the phase."""
     tallies: list[Tally]
     """Work that is under way."""
+    notes: list[_Text] = field(default_factory=list)
+    """Lines that stay, such as that a warm start came from the cache."""
     step: _Count = 0
     """Number of completed steps."""
     steps: _Count = 0

@@ -18,6 +18,7 @@ from tempfile import TemporaryFile
 from threading import Lock
 from typing import IO
 
+import selfplay
 from selfplay.errors import RunError
 from selfplay.run.untrusted import is_confined
 from selfplay.viewer.catalog import ListedRun
@@ -56,6 +57,12 @@ def repeated(run: ListedRun, measure: str, command: str) -> list[str]:
             raise RunError(f"this study has the option {word[:20]}; measure it on the terminal")
     step = re.search(r"@(\d+|start)$", words[3])
     return ["study", measure, f"{_path(run.folder)}{step[0] if step else ''}", *words[4:]]
+
+
+def _search_path() -> list[str]:
+    """Return the folders of modules: that of this package, and those of the environment."""
+    given = os.environ.get("PYTHONPATH", "")
+    return [str(Path(selfplay.__file__).parent.parent), *([given] if given else [])]
 
 
 def _path(folder: Path) -> str:
@@ -107,6 +114,7 @@ class StudyRunner:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(_search_path())},
                 start_new_session=True,
                 preexec_fn=lambda: os.nice(5),
             )

@@ -77,6 +77,24 @@ class Tab:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1}
         self._call("Emulation.setDeviceMetricsOverride", mobile=width < 600, **metrics)
 
+    def dark(self, on: bool) -> None:
+        """Prefer dark colours, as a user's system does."""
+        wanted = {"name": "prefers-color-scheme", "value": "dark" if on else "light"}
+        self._call("Emulation.setEmulatedMedia", features=[wanted])
+
+    def before(self, script: str) -> None:
+        """Run a script in every later page, before its own."""
+        self._call("Page.enable")
+        self._call("Page.addScriptToEvaluateOnNewDocument", source=script)
+
+    def press(self, key: str) -> None:
+        """Press and release a key, such as "Tab", "Enter", "ArrowLeft" or "j"."""
+        codes = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowRight": 39}
+        text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+        about = {"key": key, "code": key, "windowsVirtualKeyCode": codes.get(key, 0)}
+        self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **about)
+
     def go(self, address: str) -> None:
         """Open an address, and wait for its page."""
         self.run("window.left = true")

@@ -249,8 +249,7 @@ def test_it_is_made_once_for_each_base_and_each_content_of_the_examples(
     said: list[str] = []
     first = warmstart.make(config, said.append, base=str(base))
     lines = len(said)
-    assert warmstart.make(config, said.append, base=str(base)) == first
-    assert said[lines:] == [f"warm start: from the cache, {first}"]
+    assert warmstart.make(config, said.append, base=str(base)) == first and len(said) == lines
     copy = shutil.copytree(base, tmp_path / "copy")
     assert warmstart.place_of(config, base=str(copy)) == first
     chats(tmp_path / "chats.jsonl", {"messages": CHAT[:2]})
