@@ -30,7 +30,7 @@ CREATE INDEX by_status ON episodes (status);
 CREATE TABLE roles (
   episode INTEGER, role TEXT, reward REAL, invalid INTEGER, shown TEXT, said TEXT, valid INTEGER
 );
-CREATE INDEX by_role ON roles (role, episode);
+CREATE INDEX by_role ON roles (role, episode, reward, invalid);
 CREATE INDEX of_episode ON roles (episode);
 CREATE TABLE measures (id INTEGER PRIMARY KEY, name TEXT UNIQUE);
 CREATE TABLE measured (

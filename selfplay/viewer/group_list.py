@@ -82,13 +82,16 @@ class GroupList:
         by = "step DESC, name"
         if order.by:
             by = f"{order.by} {'DESC' if order.descending else 'ASC'}, {by}"
-        total = self._base.execute(f"SELECT count(*) FROM groups {where}", values).fetchone()[0]
+        # One pass gives the rows and their number: a filter of words may find every episode.
         rows = self._base.execute(
-            f"SELECT step, name, type, task, members, mean, spread FROM groups {where} "
-            f"ORDER BY {by} LIMIT {PAGE} OFFSET ?",
+            "SELECT count(*) OVER (), step, name, type, task, members, mean, spread FROM groups "
+            f"{where} ORDER BY {by} LIMIT {PAGE} OFFSET ?",
             (*values, page * PAGE),
-        )
-        return [self._row(row) for row in rows.fetchall()], total
+        ).fetchall()
+        if rows or not page:
+            return [self._row(row) for _, *row in rows], rows[0][0] if rows else 0
+        total = self._base.execute(f"SELECT count(*) FROM groups {where}", values).fetchone()[0]
+        return [], total
 
     def around(self, step: int, name: str) -> tuple[tuple[int, str] | None, ...]:
         """Return (step, name) of the previous and of the next group in the list by step."""

@@ -25,8 +25,12 @@ from selfplay.viewer.episode_list import EpisodeList
 from selfplay.viewer.group_list import GroupList
 from selfplay.viewer.usage_index import UsageIndex
 
-VERSION = 3
+VERSION = 4
 """Version of the tables; an index of another version is rebuilt."""
+NEWEST = 200
+"""Number of newest steps whose files are looked at for each page, even if no file came or went."""
+SETTLED = 1.0
+"""Seconds after which a change of the folder of episodes cannot be followed by one at its time."""
 LONGEST_SEARCHED = 100_000
 """Largest number of an episode's characters, said or shown, in the search index."""
 PATIENCE = 60.0
@@ -46,6 +50,8 @@ class EpisodeIndex:
         self.run = run
         self.lock = threading.RLock()  # requests run on several threads
         self._reader: threading.Thread | None = None
+        self._complete = ""
+        """Stamp of the folder of episodes when all of its steps were indexed; empty before."""
         _private_folder(folder)
         name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:24]
         # Another viewer may have the same file open, so every write is one transaction.
@@ -91,6 +97,9 @@ class EpisodeIndex:
 
         The step `first` is indexed first, then the newest steps.
         """
+        stamp = self._folder_stamp()
+        if stamp and stamp == self._complete and not self._changed(first):
+            return 0
         present = recorded_steps(self.run)
         with self.lock:
             known = dict(self.base.execute("SELECT step, stamp FROM steps").fetchall())
@@ -107,7 +116,36 @@ class EpisodeIndex:
             with self.lock:  # for one step only, so that pages are rendered in between
                 self._read(step)
             left -= 1
+        self._complete = "" if left else stamp
         return left
+
+    def _folder_stamp(self) -> str:
+        """Return a text that changes when a file of episodes comes, goes or is replaced.
+
+        Empty if the folder is missing, or changed so recently that another change may look alike.
+        """
+        try:
+            found = (self.run / "episodes").stat()
+        except OSError:
+            return ""
+        recent = abs(time.time() - found.st_mtime) < SETTLED
+        return "" if recent else f"{found.st_ino}-{found.st_mtime_ns}"
+
+    def _changed(self, first: int | None) -> bool:
+        """Return True if the file of `first`, or of one of the newest steps, was written in place.
+
+        All files of 20,000 steps cost half a second, so that no page looks at all of them.
+        """
+        with self.lock:
+            known = self.base.execute(
+                "SELECT step, stamp FROM (SELECT * FROM steps ORDER BY step DESC LIMIT ?) "
+                "UNION SELECT step, stamp FROM steps WHERE step = ?",
+                (NEWEST, first),
+            ).fetchall()
+        try:
+            return any(stamp != self._stamp(step) for step, stamp in known)
+        except OSError:
+            return True
 
     def _read_behind(self) -> bool:
         """Return True if the background thread is indexing; a page does not wait for it."""

@@ -24,6 +24,7 @@ from selfplay.viewer.curve_pages import MOST_PINS, MOST_RUNS, CurvePages, CurveQ
 from selfplay.viewer.episode_filter import EpisodeFilter, SortOrder
 from selfplay.viewer.episode_pages import EpisodePages
 from selfplay.viewer.group_pages import GroupPages
+from selfplay.viewer.league_pages import LeaguePages, league_routes
 from selfplay.viewer.list_pages import Listing, ListPages
 from selfplay.viewer.live_progress import progress_routes
 from selfplay.viewer.requests import Handler, PollLimiter, as_data, as_json, number_of, place_of
@@ -172,15 +173,12 @@ def application(
         ),
         *study_routes(StudyPages(catalogue), page),
         *progress_routes(catalogue),
+        *league_routes(LeaguePages(catalogue), page),
         Route("/run/{run}/{page:str}.json", data),
         *(Route(f"/run/{{run}}/{name}", page(partial(usage, name))) for name in SHOWN),
         Route(
             "/run/{run}/failed",
             page(lambda request: pages.failed(request.path_params["run"])),
-        ),
-        Route(
-            "/run/{run}/league",
-            page(lambda request: pages.league(request.path_params["run"])),
         ),
         Route("/run/{run}/tasks", page(lambda r: pages.tasks(r.path_params["run"], _tasks(r)))),
     ]

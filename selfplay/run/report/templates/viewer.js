@@ -99,6 +99,16 @@ function paint(table, at) {
   });
 }
 
+// A slider without data of its own shows its step while it is dragged, and then asks for the page.
+document.addEventListener("input", (event) => {
+  const labels = event.target.dataset.labels?.split(" ");
+  if (labels) event.target.form.querySelector("output").textContent = labels[event.target.value];
+});
+
+document.addEventListener("change", (event) => {
+  if (event.target.form?.matches("[data-sends]")) event.target.form.requestSubmit();
+});
+
 document.addEventListener("input", async (event) => {
   const form = event.target.closest(".slider");
   const table = document.querySelector("table[data-frames]");
