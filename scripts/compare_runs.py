@@ -1,4 +1,4 @@
-"""Draws runs over one another: held-out accuracy, new proposals and worked answers by step.
+"""Draws runs over one another: held-out accuracy, valid proposals and worked answers by step.
 
 Usage: python scripts/compare_runs.py RUN [RUN ...] --out docs/figures/collapse.svg
 """
@@ -17,17 +17,9 @@ from selfplay.run.record_reader import read_metrics
 Row = dict[str, float]
 
 
-def new_share(row: Row) -> float | None:
-    """Valid proposals that had not been made before, as a share of all valid ones."""
-    added = row.get("curriculum/added")
-    if added is None:
-        return None
-    return added / max(added + row["curriculum/same_step_duplicates"], 1)
-
-
 PANELS: dict[str, Callable[[Row], float | None]] = {
     "held-out accuracy, sampled": lambda row: row.get("evaluation/held_out_sampled/accuracy"),
-    "new among valid proposals": new_share,
+    "valid proposals": lambda row: row.get("role/proposer/valid"),
     "answers worked step by step": lambda row: row.get("role/solver/worked"),
 }
 

@@ -12,7 +12,7 @@ from selfplay.study.result import Result, estimate_rows
 
 
 def write(result: Result, folder: Path, *, command: str) -> Path:
-    """Write `<measure>.html`, `.json`, `.svg` and `.png` into a folder; return the page's path.
+    """Write `<measure>.html`, `.json` and the pictures into a folder; return the page's path.
 
     Raises RunError if the folder cannot be written to.
     """

@@ -6,7 +6,7 @@ sheet, and as SVG and PNG files for a paper.
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
@@ -64,7 +64,10 @@ class Drawing(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixPlot:
-    """A matrix with a number in each cell, shaded by its value."""
+    """A matrix with a number in each cell, shaded by its value.
+
+    Values of both signs have two colours, and the same strength at the same distance from 0.
+    """
 
     title: str
     rows: Sequence[str]
@@ -80,22 +83,30 @@ class MatrixPlot:
         return 2.2 + 0.75 * len(self.columns), 1.1 + 0.42 * len(self.rows)
 
     def paint(self, axes: Axes) -> None:
-        """Draw squares whose opacity grows with the value."""
-        known = [v for row in self.values for v in row if math.isfinite(v)]
-        low, high = min(known, default=0.0), max(known, default=1.0)
+        """Draw squares whose opacity grows with the value, or with its distance from 0."""
+        shades = self.shades()
         for i, row in enumerate(self.values):
             for j, value in enumerate(row):
                 if math.isfinite(value):
-                    depth = (value - low) / (high - low) if high > low else 0.5
-                    square = Rectangle(
-                        (j - 0.5, i - 0.5), 1, 1, color=SERIES[0], alpha=0.06 + 0.5 * depth
+                    color, alpha = shades(value)
+                    axes.add_patch(
+                        Rectangle((j - 0.5, i - 0.5), 1, 1, color=color, alpha=alpha, linewidth=0)
                     )
-                    axes.add_patch(square)
                 axes.text(j, i, number(value), ha="center", va="center", color=TEXT)
         axes.set_xlim(-0.5, len(self.columns) - 0.5)
         axes.set_ylim(len(self.rows) - 0.5, -0.5)
         _bare(axes)
         labels(axes, x=self.columns, y=self.rows)
+
+    def shades(self) -> Callable[[float], tuple[str, float]]:
+        """Return the function from a value to the colour and opacity of its cell."""
+        known = [v for row in self.values for v in row if math.isfinite(v)]
+        low, high = min(known, default=0.0), max(known, default=1.0)
+        if low < 0 < high:
+            most = max(-low, high)
+            return lambda value: (SERIES[value < 0], 0.56 * abs(value) / most)
+        width = high - low
+        return lambda value: (SERIES[0], 0.06 + 0.5 * ((value - low) / width if width else 0.5))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +116,15 @@ class IntervalPlot:
     title: str
     estimates: Sequence[Estimate]
     """Estimates, the first on top."""
+    label: str
+    """Label of the axis of values, with the unit."""
     null: float | None = None
     """Position of the null line; None: no line."""
     legend: Sequence[str] = ()
 
     def size(self) -> tuple[float, float]:
         """Return the size in inches, with one row for each estimate."""
-        return ROWS_WIDTH, 0.8 + row([each.name for each in self.estimates]) * len(self.estimates)
+        return ROWS_WIDTH, 1.0 + row([each.name for each in self.estimates]) * len(self.estimates)
 
     def paint(self, axes: Axes) -> None:
         """Draw points, intervals and the null line."""
@@ -126,6 +139,7 @@ class IntervalPlot:
             axes.plot([each.value], [place], "o", color=SERIES[0], ms=5)
         bare(axes, grid="x")
         axes.set_ylim(len(self.estimates) - 0.4, -0.6)
+        axes.set_xlabel(_short(self.label), color=INK, parse_math=False)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
         labels(axes, y=[each.name for each in self.estimates])
 
@@ -141,6 +155,8 @@ class CurvePlot:
     """Name to [N] values, NaN for a missing value; at most eight series are drawn."""
     bands: Mapping[str, tuple[Sequence[float], Sequence[float]]]
     """Name to the [N] lower and upper ends of its band."""
+    label: str
+    """Label of the axis of values, with the unit."""
     xlabel: str = "step"
     """Label of the axis."""
     logarithmic: bool = False
@@ -171,7 +187,8 @@ class CurvePlot:
             )
         bare(axes, grid="y")
         axes.margins(x=0.02, y=0.08)
-        axes.set_xlabel(self.xlabel, color=INK, parse_math=False)
+        axes.set_xlabel(_short(self.xlabel), color=INK, parse_math=False)
+        axes.set_ylabel(_short(self.label), color=INK, parse_math=False)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         if self.logarithmic:
             axes.set_xscale("log", base=2)
@@ -186,37 +203,53 @@ def inline(drawing: Drawing) -> str:
     return charts.svg(width, height, drawing.paint)
 
 
+FORMATS = ("svg", "png", "pdf")
+"""File formats of a picture for print."""
+
+
 def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
-    """Write all pictures as `<name>.svg` and `<name>.png` for print; return the paths."""
-    sizes = [drawing.size() for drawing in drawings]
-    if not sizes:
-        return []
-    width, heights = max(size[0] for size in sizes), [size[1] + 0.5 for size in sizes]
+    """Write each picture for print, in every format; return the paths.
+
+    The files of a single picture are called `<name>`, those of several `<name>-1`, `<name>-2` and
+    so on. The same pictures give the same bytes.
+    """
     paths = []
+    for place, drawing in enumerate(drawings, 1):
+        own = name if len(drawings) == 1 else f"{name}-{place}"
+        paths += [_written(folder / f"{own}.{kind}", data) for kind, data in printed(drawing)]
+    return paths
+
+
+def printed(drawing: Drawing) -> Iterator[tuple[str, bytes]]:
+    """Yield (format, content) of a picture for print."""
+    width, height = drawing.size()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"svg.hashsalt": "selfplay", "font.size": 9.0})
-        canvas = Figure(figsize=(width, sum(heights)), layout="constrained")
-        panels = canvas.subplots(len(drawings), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for drawing, axes in zip(drawings, panels, strict=True):
-            drawing.paint(axes)
-            axes.set_title(str(visible(drawing.title)), fontsize=9.5, loc="left", parse_math=False)
-            if len(drawing.legend) > 1:
-                names = [str(visible(name)) for name in drawing.legend]
-                lines = [Line2D([], [], color=c) for c in SERIES[: len(names)]]
-                shown = axes.legend(lines, names, frameon=False, fontsize=8)
-                for text in shown.get_texts():
-                    text.set_parse_math(False)
+        matplotlib.rcParams.update(
+            {"svg.hashsalt": "selfplay", "font.size": 9.0, "pdf.fonttype": 42}
+        )
+        canvas = Figure(figsize=(width, height + 0.5), layout="constrained")
+        axes = canvas.add_subplot()
+        drawing.paint(axes)
+        axes.set_title(str(visible(drawing.title)), fontsize=9.5, loc="left", parse_math=False)
+        if len(drawing.legend) > 1:
+            names = [str(visible(name)) for name in drawing.legend]
+            lines = [Line2D([], [], color=c) for c in SERIES[: len(names)]]
+            shown = axes.legend(lines, names, frameon=False, fontsize=8)
+            for text in shown.get_texts():
+                text.set_parse_math(False)
         _print_colours(canvas)
-        for kind in ("svg", "png"):
+        unset = {"svg": "Date", "png": "Software", "pdf": "CreationDate"}  # they differ each time
+        for kind in FORMATS:
             stream = io.BytesIO()
-            metadata = {"Date": None} if kind == "svg" else {"Software": None}
-            canvas.savefig(stream, format=kind, dpi=200, metadata=metadata)
-            path = folder / f"{name}.{kind}"
-            with reporting_disk(folder):
-                path.write_bytes(stream.getvalue())
-            paths.append(path)
-    return paths
+            canvas.savefig(stream, format=kind, dpi=200, metadata={unset[kind]: None})
+            yield kind, stream.getvalue()
+
+
+def _written(path: Path, data: bytes) -> Path:
+    with reporting_disk(path.parent):
+        path.write_bytes(data)
+    return path
 
 
 def _print_colours(canvas: Figure) -> None:
@@ -279,6 +312,8 @@ class DotPlot:
     """Names of the metrics."""
     sets: Mapping[str, Sequence[Sequence[float]]]
     """Set to [metrics][runs] values, NaN for a missing value; at most eight sets are drawn."""
+    label: str
+    """Label of the axis of values, with the unit."""
     null: float | None = None
     """Position of the null line; None: no line."""
 
@@ -290,7 +325,7 @@ class DotPlot:
     def size(self) -> tuple[float, float]:
         """Return the size in inches; a row is higher if there are more sets."""
         height = row(self.rows) + BETWEEN * 0.6 * (len(self.legend) - 1)
-        return ROWS_WIDTH, 0.8 + height * len(self.rows)
+        return ROWS_WIDTH, 1.0 + height * len(self.rows)
 
     def paint(self, axes: Axes) -> None:
         """Draw points, means and the null line."""
@@ -307,6 +342,7 @@ class DotPlot:
                 axes.plot([mean], [at], "|", color=SERIES[index], ms=9, markeredgewidth=2)
         bare(axes, grid="x")
         axes.set_ylim(len(self.rows) - 0.4, -0.6)
+        axes.set_xlabel(_short(self.label), color=INK, parse_math=False)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
         labels(axes, y=self.rows)
 

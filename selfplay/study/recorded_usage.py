@@ -308,6 +308,7 @@ def curves_of(usage: AgentUsage) -> list[CurvePlot]:
                 for view in views
             },
             bands={},
+            label="probability",
         )
         for action in (actions[:1] if len(by_action) == 2 else actions)
     ]

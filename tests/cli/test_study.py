@@ -91,8 +91,8 @@ def test_a_study_leaves_a_page_pictures_and_the_command(folder: Path) -> None:
     assert f"<pre>{command}</pre>" in page and page.count("<svg") == 2
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
     assert "<script" not in page and "http://" not in page.replace("http://www.w3.org", "")
-    assert (folder / "found/crossplay.png").read_bytes().startswith(b"\x89PNG")
-    assert "#2a5db0" in (folder / "found/crossplay.svg").read_text()
+    assert (folder / "found/crossplay-1.png").read_bytes().startswith(b"\x89PNG")
+    assert "#2a5db0" in (folder / "found/crossplay-1.svg").read_text()
     assert json.loads((folder / "found/crossplay.json").read_text())["command"] == command
 
 

@@ -235,6 +235,7 @@ def _curve(usage: AgentUsage) -> CurvePlot:
             "by chance": by_chance,
         },
         bands={},
+        label="nats",
     )
 
 

@@ -281,6 +281,7 @@ def _dots(metrics: Sequence[str], values: Mapping[str, Sequence[Values]]) -> lis
                 name: [[run.get(metric, np.nan) for run in runs] for metric in group]
                 for name, runs in values.items()
             },
+            label="value",
             null=0.0,
         )
         for _, group in sorted(groups.items())
@@ -326,6 +327,7 @@ def _merged(sets: Mapping[str, Sequence[CurvePlot]]) -> CurvePlot:
         series=series,
         bands=bands,
         xlabel=first.xlabel,
+        label=first.label,
         logarithmic=first.logarithmic,
     )
 

@@ -131,6 +131,7 @@ def study(
             IntervalPlot(
                 title="Agreement, with 95 % intervals",
                 estimates=estimates,
+                label="fraction of pairs",
                 null=0.5,
             )
         ],

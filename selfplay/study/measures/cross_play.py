@@ -93,6 +93,7 @@ def study(
             IntervalPlot(
                 title="With 95 % intervals",
                 estimates=estimates,
+                label=games.metrics[0],
             ),
         ],
         params=games.record(),

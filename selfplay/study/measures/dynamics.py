@@ -112,7 +112,7 @@ def study(
         ],
         tables=[_ends(role, found) for role, found in rows.items()],
         drawings=[
-            CurvePlot(title=name, x=steps, series={name: values}, bands={}),
+            CurvePlot(title=name, x=steps, series={name: values}, bands={}, label=name),
             *_curves(rows),
         ],
         params={
@@ -234,7 +234,7 @@ def _curves(rows: Rows) -> list[CurvePlot]:
             if any(math.isfinite(row[kind]) for row in found.values())
         }
         if series:
-            drawings.append(CurvePlot(title=title, x=steps, series=series, bands={}))
+            drawings.append(CurvePlot(title=title, x=steps, series=series, bands={}, label=title))
     return drawings
 
 

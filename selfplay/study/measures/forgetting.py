@@ -214,6 +214,7 @@ def result(run: Path, scores: Scores, params: Mapping[str, Any]) -> Result:
                     name: ([each.low for each in found], [each.high for each in found])
                     for name, found in curves.items()
                 },
+                label="log-likelihood, nats per token",
             )
         ],
         params=params,

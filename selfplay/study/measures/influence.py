@@ -140,6 +140,7 @@ def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None =
             IntervalPlot(
                 title="With 95 % intervals; 0 is no influence",
                 estimates=estimates,
+                label="effect: nats, or difference of probabilities",
                 null=0.0,
             )
         ],

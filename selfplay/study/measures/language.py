@@ -155,12 +155,19 @@ def _curves(measured: Sequence[AgentUsage]) -> list[CurvePlot]:
     information = {f"{agent}, corrected": row for agent, row in series("information").items()}
     chance_ = {f"{agent}, by chance": row for agent, row in series("chance").items()}
     return [
-        CurvePlot(title="Entropy of messages, nats", x=steps, series=series("entropy"), bands={}),
+        CurvePlot(
+            title="Entropy of messages, nats",
+            x=steps,
+            series=series("entropy"),
+            bands={},
+            label="entropy, nats",
+        ),
         CurvePlot(
             title="Information of message and view, nats",
             x=steps,
             series={**information, **chance_},
             bands={},
+            label="mutual information, nats",
         ),
     ]
 

@@ -103,6 +103,7 @@ def study(games: StudyMatches, player: StudyPlayer) -> Result:
             IntervalPlot(
                 title=f"Loss of {games.metrics[0]}, with 95 % intervals",
                 estimates=estimates,
+                label=f"loss of {games.metrics[0]}",
                 null=0.0,
             )
         ],

@@ -259,6 +259,7 @@ def study(
                     for label, each in lines.items()
                 },
                 xlabel="k",
+                label="probability",
                 logarithmic=True,
             )
             for title, lines in shown.items()

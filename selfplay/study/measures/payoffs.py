@@ -96,6 +96,7 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
         series={found.labels[n]: shares[:, n].tolist() for n in order},
         bands={},
         xlabel=ALPHA,
+        label="weight",
         logarithmic=True,
     )
     return Result(
@@ -296,11 +297,13 @@ def _drawings(
         IntervalPlot(
             title="Gain against the others, with 95 % intervals",
             estimates=[gains[n] for n in order],
+            label="gain, pay per game",
             null=0.0,
         ),
         IntervalPlot(
             title="Nash mixture, and alpha-rank with 95 % intervals",
             estimates=shown,
+            label="weight",
         ),
     ]
 

@@ -155,6 +155,7 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
             IntervalPlot(
                 title="With 95 % intervals",
                 estimates=effects,
+                label="difference of probabilities",
                 null=0.0,
             ),
             CurvePlot(
@@ -163,6 +164,7 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
                 series={"cooperation": by_round},
                 bands={},
                 xlabel="round",
+                label="fraction of cooperation",
             ),
         ],
         params={**games.record(), "cooperation_is": cooperate, "rounds": length},

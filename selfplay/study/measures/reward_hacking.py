@@ -188,6 +188,7 @@ def study(
         IntervalPlot(
             title="With 95 % intervals",
             estimates=estimates,
+            label="fraction, or difference of scores",
         )
     )
     return Result(

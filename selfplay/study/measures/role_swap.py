@@ -246,6 +246,7 @@ def _drawings(
         IntervalPlot(
             title=f"Gains in {metric}, with 95 % intervals",
             estimates=gains,
+            label=f"gain in {metric}",
             null=0.0,
         )
     )

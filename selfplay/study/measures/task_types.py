@@ -110,7 +110,12 @@ def result(
     ]
     tables = [_table(who, found, metric) for who, found in scores.items()]
     drawings: list[Drawing] = [
-        IntervalPlot(title=f"Gain, {who}", estimates=list(found.values()), null=0.0)
+        IntervalPlot(
+            title=f"Gain, {who}",
+            estimates=list(found.values()),
+            label=f"gain in {metric}",
+            null=0.0,
+        )
         for who, found in gains.items()
     ]
     if len(gains) > 1:

@@ -81,6 +81,7 @@ def study(
             IntervalPlot(
                 title="With 95 % intervals",
                 estimates=estimates,
+                label="gain in the metric of each game",
                 null=0.0,
             ),
         ],

@@ -79,10 +79,11 @@ def test_running_mean_by_hand() -> None:
 def test_a_picture_of_any_names_is_drawn(name: str, tmp_path: Path) -> None:
     matrix = MatrixPlot(title=name, rows=[name], columns=[name, "b"], values=[[1.0, nan]])
     gain = Estimate(name=name, value=1.0, low=0.5, high=2.0)
-    for drawing in (matrix, IntervalPlot(title=name, estimates=[gain], null=0.0)):
+    for drawing in (matrix, IntervalPlot(title=name, estimates=[gain], label=name, null=0.0)):
         drawn = inline(drawing)
         assert "<script" not in drawn and "\u202e" not in drawn
-        assert [path.suffix for path in save([drawing], tmp_path, "m")] == [".svg", ".png"]
+        written = save([drawing], tmp_path, "m")
+        assert [path.suffix for path in written] == [".svg", ".png", ".pdf"]
 
 
 def test_a_long_curve_is_drawn_from_its_extremes() -> None:

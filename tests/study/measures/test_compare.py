@@ -20,7 +20,8 @@ def measured(
     run: str, seed: int, curve: dict[int, float] | None = None, **figures: float
 ) -> MeasuredRun:
     at = curve or {}
-    drawing = CurvePlot(title="by round", x=list(at), series={"c": list(at.values())}, bands={})
+    series = {"c": list(at.values())}
+    drawing = CurvePlot(title="by round", x=list(at), series=series, bands={}, label="fraction")
     result = Result(
         measure="m",
         title=f"Kindness of {run}@9 in game",
@@ -163,7 +164,7 @@ def test_figures_of_one_size_share_a_picture() -> None:
 
 def test_dots_stand_where_the_values_are() -> None:
     values = {"one": [[0.0, 0.5], [nan, inf]], "two": [[1.0], [0.2]]}
-    picture = inline(DotPlot(title="t", rows=["a", "b"], sets=values, null=0.0))
+    picture = inline(DotPlot(title="t", rows=["a", "b"], sets=values, label="value", null=0.0))
     assert "<svg" in picture and "nan" not in picture.lower()
 
 

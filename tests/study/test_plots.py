@@ -1,0 +1,82 @@
+"""Pictures for print: one file a panel in three formats, labels with units, signed colours."""
+
+import math
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from selfplay.run.report.charts import SERIES
+from selfplay.study.plots import (
+    CurvePlot,
+    DotPlot,
+    Drawing,
+    IntervalPlot,
+    MatrixPlot,
+    inline,
+    save,
+)
+from selfplay.study.stats.bootstrap import Estimate
+
+GAIN = Estimate(name="gain", value=0.5, low=0.25, high=0.75)
+CURVE = CurvePlot(
+    title="Curve",
+    x=[0, 10],
+    series={"a": [0.0, 1.0], "b": [1.0, math.nan]},
+    bands={"a": ([0.0, 0.5], [0.5, 1.5])},
+    label="entropy, nats",
+)
+INTERVALS = IntervalPlot(title="Intervals", estimates=[GAIN], label="gain in accuracy", null=0.0)
+DOTS = DotPlot(title="Dots", rows=["m"], sets={"s": [[1.0, 2.0]]}, label="value")
+MATRIX = MatrixPlot(title="Matrix", rows=["a", "b"], columns=["x"], values=[[-1.0], [0.5]])
+
+
+def test_each_picture_has_its_own_files_which_are_always_the_same(tmp_path: Path) -> None:
+    first = save([CURVE, MATRIX], tmp_path, "m")
+    assert [path.name for path in first] == [
+        *("m-1.svg", "m-1.png", "m-1.pdf", "m-2.svg", "m-2.png", "m-2.pdf"),
+    ]
+    contents = [path.read_bytes() for path in first]
+    assert [data[:4] for data in contents[1:3]] == [b"\x89PNG", b"%PDF"]
+    assert [path.read_bytes() for path in save([CURVE, MATRIX], tmp_path, "m")] == contents
+    assert [path.name for path in save([CURVE], tmp_path, "n")] == ["n.svg", "n.png", "n.pdf"]
+    assert save([], tmp_path, "none") == []
+
+
+@pytest.mark.parametrize(
+    ("drawing", "horizontal", "vertical"),
+    [
+        (CURVE, "step", "entropy, nats"),
+        (INTERVALS, "gain in accuracy", ""),
+        (DOTS, "value", ""),
+    ],
+)
+def test_axes_have_labels_with_units(drawing: Drawing, horizontal: str, vertical: str) -> None:
+    canvas = Figure(figsize=drawing.size(), layout="constrained")
+    axes = canvas.add_subplot()
+    drawing.paint(axes)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (horizontal, vertical)
+    canvas.draw_without_rendering()
+    box, whole = axes.get_tightbbox(), canvas.bbox
+    assert box is not None and box.x0 >= 0 and box.y0 >= 0  # no label is cut off
+    assert box.x1 <= whole.x1 and box.y1 <= whole.y1
+    assert horizontal.partition(",")[0] in inline(drawing)
+
+
+def test_signed_values_have_two_colours_and_0_has_none() -> None:
+    shades = MATRIX.shades()
+    assert shades(-1.0) == (SERIES[1], 0.56) and shades(0.5) == (SERIES[0], 0.28)
+    assert shades(0.0)[1] == 0 and shades(-0.5)[1] == shades(0.5)[1]
+
+
+def test_values_of_one_sign_have_one_colour() -> None:
+    rates = MatrixPlot(title="", rows=["a"], columns=["x", "y"], values=[[0.25, 0.75]])
+    assert rates.shades()(0.25) == (SERIES[0], 0.06)
+    assert rates.shades()(0.75) == (SERIES[0], pytest.approx(0.56))
+    same = MatrixPlot(title="", rows=["a"], columns=["x"], values=[[0.5]])
+    assert same.shades()(0.5) == (SERIES[0], pytest.approx(0.31))
+
+
+def test_a_band_and_a_missing_value_are_drawn(tmp_path: Path) -> None:
+    (svg, *_) = save([CURVE], tmp_path, "c")
+    assert "nan" not in svg.read_text().lower()
