@@ -19,16 +19,16 @@ from tests.helpers.viewer_run import served
 pytestmark = [pytest.mark.slow]
 
 PHONE = 360
-SHORT = ("run.steps=2", "run.threads=1", "run.episodes_every=1", "warmstart.steps=3")
+SHORT = ("run.steps=2", "run.threads=1", "run.episodes_every=1")
 RUNS = {
-    "quickstart": ("sampler.group_size=2",),
-    "signal": (),
-    "dilemma": (),
-    "tic_tac_toe_league": (),
-    "memory": (),
-    "debate": (),
+    "quickstart": 400,  # with fewer steps it proposes too few valid tasks to begin
+    "signal": 3,
+    "dilemma": 3,
+    "tic_tac_toe_league": 3,
+    "memory": 3,
+    "debate": 3,
 }
-"""Experiment of `tiny` to further overrides."""
+"""Experiment of `tiny` to the steps of its warm start."""
 WATCH = (
     "window.problems = [];"
     "addEventListener('error', (e) => problems.push(e.message));"
@@ -51,13 +51,13 @@ def train(folder: Path, name: str) -> Path:
     """Train an experiment for two steps, and measure a study of its records."""
     wanted = [f"+experiment=tiny/{name}", f"run.folder={folder}", f"run.name={name}", *SHORT]
     made = call(
-        [sys.executable, "-m", "selfplay", "train", *wanted, *RUNS[name]],
+        [sys.executable, "-m", "selfplay", "train", *wanted, f"warmstart.steps={RUNS[name]}"],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert made.returncode == 0, made.stderr[-2000:]
-    study = [sys.executable, "-m", "selfplay", "study", "language", str(folder / name)]
+    study = [sys.executable, "-m", "selfplay", "study", "dynamics", str(folder / name)]
     assert call(study, capture_output=True).returncode == 0
     return folder / name
 
