@@ -296,7 +296,7 @@ class LeaguePages:
         Raises RunError, in one line, if the run has no league or its record is damaged.
         """
         run = self.catalogue.run(name)
-        lines, past = standings(run.folder), history(run.folder)
+        lines, past = _read(run.folder)
         last = len(past.matrices) - 1
         place = last if at is None else min(at, last)
         chart = past.chart()
@@ -318,13 +318,27 @@ class LeaguePages:
     def data(self, name: str) -> dict[str, Any]:
         """Return the same as plain data, with all matrices."""
         run = self.catalogue.run(name)
-        lines, past = standings(run.folder), history(run.folder)
+        lines, past = _read(run.folder)
         return {
             "standings": [{"name": line.name, "rating": line.rating} for line in lines],
             "pairs": [asdict(each) for each in pairs(lines, sort="", descending=False)],
             "ratings": past.ratings,
             "matrices": [asdict(each) for each in past.matrices],
         }
+
+
+def _read(run: Path) -> tuple[list[StandingsRow], LeagueHistory]:
+    """Return standings and history; without a checkpoint, a run with a league has only the latter.
+
+    Raises RunError if the run has no league, or if its record is damaged.
+    """
+    past = history(run)
+    try:
+        return standings(run), past
+    except RunError:
+        if not past.ratings or any((run / "checkpoints").glob("[0-9]*")):
+            raise
+        return [], past
 
 
 def league_routes(

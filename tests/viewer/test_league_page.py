@@ -162,6 +162,15 @@ def test_the_page_shows_any_step_and_gives_its_data(tmp_path: Path) -> None:
     assert data["pairs"][0]["opponent"] in ("base", "base@8") and data["ratings"]["base"][1][0] == 2
 
 
+def test_a_run_without_a_checkpoint_shows_its_curves(tmp_path: Path) -> None:
+    run = over_steps(tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    text = page(run, tmp_path / "cache")
+    assert "<svg" in text and "Newest checkpoint" not in text
+    (run / "metrics.jsonl").unlink()
+    assert "no checkpoint yet" in page(run, tmp_path / "cache")
+
+
 def test_pairs_are_sorted_by_a_column(tmp_path: Path) -> None:
     played = [["base", "base@8", "player_1", 8, 9], ["base", "base@8", "player_0", 8, 50]]
     lines = standings(league(tmp_path / "run", state(seats=SEATS, played=played)))
