@@ -26,6 +26,7 @@ from selfplay.types import Turn, to_json
 from selfplay.viewer.catalog import ListedRun, RunCatalogue
 from selfplay.viewer.drawing_svg import svg_of
 from selfplay.viewer.episode_filter import PAGE, links
+from selfplay.viewer.heard import heard, heard_by
 from selfplay.viewer.index import EpisodeIndex
 from selfplay.viewer.memory_bank import time_line
 from selfplay.viewer.saved_games import SavedGames
@@ -204,10 +205,14 @@ class EpisodePages:
         advantages, declared = advantages_of(record), read_declared(run.folder)
         drawn = None if game else read_drawings(run.folder, record)
         few = len(record.episode.turns) <= FEW_TURNS
+        hears = heard(record.episode.turns)
+        readers = heard_by(hears)
         turns = [
             {
                 "shown": show(turn, advantage, few, declared),
                 "drawing": _picture(drawn.before(place) if drawn else None),
+                "hears": [(n, record.episode.turns[n].agent) for n in hears[place]],
+                "heard_by": [(n, record.episode.turns[n].agent) for n in readers[place]],
                 "tokens": tokens(turn, advantage, run=run.folder, colour=colour) if colour else (),
             }
             for place, (turn, advantage) in enumerate(
