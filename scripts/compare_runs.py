@@ -1,4 +1,4 @@
-"""Draws runs over one another: held-out accuracy, valid proposals and worked answers by step.
+"""Draws runs over one another: held-out accuracy and valid proposals by step.
 
 Usage: python scripts/compare_runs.py RUN [RUN ...] --out docs/figures/collapse.svg
 """
@@ -19,8 +19,7 @@ Row = dict[str, float]
 
 PANELS: dict[str, Callable[[Row], float | None]] = {
     "held-out accuracy, sampled": lambda row: row.get("evaluation/held_out_sampled/accuracy"),
-    "valid proposals": lambda row: row.get("role/proposer/valid"),
-    "answers worked step by step": lambda row: row.get("role/solver/worked"),
+    "valid proposals, in training": lambda row: row.get("role/proposer/valid"),
 }
 
 
@@ -30,7 +29,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     matplotlib.rcParams.update({"svg.hashsalt": "selfplay", "svg.fonttype": "none", "font.size": 9})
-    figure = Figure(figsize=(9, 2.8), layout="constrained")
+    figure = Figure(figsize=(6.7, 2.8), layout="constrained")
     for axes, (title, value) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         for run in options.runs:
             recorded = read_metrics(run / "metrics.jsonl")

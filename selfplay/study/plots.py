@@ -8,6 +8,7 @@ import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from textwrap import wrap
 from typing import Protocol
@@ -23,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from selfplay.run.directory import reporting_disk
 from selfplay.run.formatting import number
 from selfplay.run.report import charts
-from selfplay.run.report.charts import GRID, INK, MOST_SERIES, SERIES, TEXT, bare
+from selfplay.run.report.charts import DASHES, GRID, INK, MOST_SERIES, SERIES, TEXT, bare
 from selfplay.run.report.html import visible
 from selfplay.study.stats.bootstrap import Estimate
 
@@ -66,7 +67,7 @@ class Drawing(Protocol):
 class MatrixPlot:
     """A matrix with a number in each cell, shaded by its value.
 
-    Values of both signs have two colours, and the same strength at the same distance from 0.
+    With negative values, each sign has a colour, and the same strength at the same distance from 0.
     """
 
     title: str
@@ -102,7 +103,7 @@ class MatrixPlot:
         """Return the function from a value to the colour and opacity of its cell."""
         known = [v for row in self.values for v in row if math.isfinite(v)]
         low, high = min(known, default=0.0), max(known, default=1.0)
-        if low < 0 < high:
+        if low < 0:
             most = max(-low, high)
             return lambda value: (SERIES[value < 0], 0.56 * abs(value) / most)
         width = high - low
@@ -139,7 +140,7 @@ class IntervalPlot:
             axes.plot([each.value], [place], "o", color=SERIES[0], ms=5)
         bare(axes, grid="x")
         axes.set_ylim(len(self.estimates) - 0.4, -0.6)
-        axes.set_xlabel(_short(self.label), color=INK, parse_math=False)
+        axes.set_xlabel(_lines(self.label), color=INK, parse_math=False)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
         labels(axes, y=[each.name for each in self.estimates])
 
@@ -182,13 +183,14 @@ class CurvePlot:
                 self.series[name],
                 color=SERIES[place],
                 linewidth=1.7,
+                linestyle=DASHES[place],
                 marker="o" if len(self.x) <= 25 else "",
                 markersize=3.2,
             )
         bare(axes, grid="y")
         axes.margins(x=0.02, y=0.08)
-        axes.set_xlabel(_short(self.xlabel), color=INK, parse_math=False)
-        axes.set_ylabel(_short(self.label), color=INK, parse_math=False)
+        axes.set_xlabel(_lines(self.xlabel), color=INK, parse_math=False)
+        axes.set_ylabel(_lines(self.label), color=INK, parse_math=False)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         if self.logarithmic:
             axes.set_xscale("log", base=2)
@@ -211,9 +213,14 @@ def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
     """Write each picture for print, in every format; return the paths.
 
     The files of a single picture are called `<name>`, those of several `<name>-1`, `<name>-2` and
-    so on. The same pictures give the same bytes.
+    so on. The same pictures give the same bytes. Files of earlier pictures are
+    removed.
     """
     paths = []
+    for kind in FORMATS:
+        for old in (folder / f"{name}.{kind}", *folder.glob(f"{escape(name)}-[0-9].{kind}")):
+            with reporting_disk(folder):
+                old.unlink(missing_ok=True)
     for place, drawing in enumerate(drawings, 1):
         own = name if len(drawings) == 1 else f"{name}-{place}"
         paths += [_written(folder / f"{own}.{kind}", data) for kind, data in printed(drawing)]
@@ -226,16 +233,26 @@ def printed(drawing: Drawing) -> Iterator[tuple[str, bytes]]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
-            {"svg.hashsalt": "selfplay", "font.size": 9.0, "pdf.fonttype": 42}
+            {
+                "svg.hashsalt": "selfplay",
+                "svg.fonttype": "none",
+                "font.size": 9.0,
+                "pdf.fonttype": 42,
+            }
         )
-        canvas = Figure(figsize=(width, height + 0.5), layout="constrained")
+        legend = 0.18 * -(-len(drawing.legend) // 2) if len(drawing.legend) > 1 else 0.0
+        canvas = Figure(figsize=(width, height + 0.5 + legend), layout="constrained")
         axes = canvas.add_subplot()
         drawing.paint(axes)
         axes.set_title(str(visible(drawing.title)), fontsize=9.5, loc="left", parse_math=False)
         if len(drawing.legend) > 1:
             names = [str(visible(name)) for name in drawing.legend]
-            lines = [Line2D([], [], color=c) for c in SERIES[: len(names)]]
-            shown = axes.legend(lines, names, frameon=False, fontsize=8)
+            lines = [
+                Line2D([], [], color=SERIES[n], linestyle=DASHES[n]) for n in range(len(names))
+            ]
+            shown = canvas.legend(
+                lines, names, frameon=False, fontsize=8, loc="outside lower left", ncols=2
+            )
             for text in shown.get_texts():
                 text.set_parse_math(False)
         _print_colours(canvas)
@@ -342,7 +359,7 @@ class DotPlot:
                 axes.plot([mean], [at], "|", color=SERIES[index], ms=9, markeredgewidth=2)
         bare(axes, grid="x")
         axes.set_ylim(len(self.rows) - 0.4, -0.6)
-        axes.set_xlabel(_short(self.label), color=INK, parse_math=False)
+        axes.set_xlabel(_lines(self.label), color=INK, parse_math=False)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
         labels(axes, y=self.rows)
 

@@ -1,4 +1,4 @@
-"""Who heard whom in an episode: turns whose message stands in what another agent was shown."""
+"""Listeners of an episode: turns whose agent was shown the message of an earlier turn."""
 
 import re
 from collections.abc import Sequence

@@ -33,7 +33,7 @@ _Text = Annotated[str, Field(max_length=200)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
+class LiveTally:
     """Pieces of work of one kind, see `selfplay.run.activity.Tally`."""
 
     unit: _Text
@@ -63,7 +63,7 @@ class LiveProgress:
     """Phase of the run, such as "warm start" or "rollout"."""
     since: _Seconds
     """Beginning of the phase."""
-    tallies: list[Tally]
+    tallies: list[LiveTally]
     """Work that is under way."""
     notes: list[_Text] = field(default_factory=list)
     """Lines that stay, such as that a warm start came from the cache."""

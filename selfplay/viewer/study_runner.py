@@ -18,7 +18,6 @@ from tempfile import TemporaryFile
 from threading import Lock
 from typing import IO
 
-import selfplay
 from selfplay.errors import RunError
 from selfplay.run.untrusted import is_confined
 from selfplay.viewer.catalog import ListedRun
@@ -62,7 +61,7 @@ def repeated(run: ListedRun, measure: str, command: str) -> list[str]:
 def _search_path() -> list[str]:
     """Return the folders of modules: that of this package, and those of the environment."""
     given = os.environ.get("PYTHONPATH", "")
-    return [str(Path(selfplay.__file__).parent.parent), *([given] if given else [])]
+    return [str(Path(__file__).parents[2]), *([given] if given else [])]
 
 
 def _path(folder: Path) -> str:
@@ -79,7 +78,7 @@ class _Running:
     measure: str
     process: "subprocess.Popen[bytes]"
     errors: IO[bytes]
-    """What the process writes to standard error."""
+    """Standard error of the process."""
 
 
 class StudyRunner:

@@ -69,6 +69,28 @@ def test_signed_values_have_two_colours_and_0_has_none() -> None:
     assert shades(0.0)[1] == 0 and shades(-0.5)[1] == shades(0.5)[1]
 
 
+def test_losses_alone_are_darkest_where_they_are_largest() -> None:
+    losses = MatrixPlot(title="", rows=["a"], columns=["x", "y"], values=[[-0.1, -0.4]])
+    assert losses.shades()(-0.4) == (SERIES[1], 0.56)
+    assert losses.shades()(-0.1) == (SERIES[1], pytest.approx(0.14))
+
+
+def test_a_long_label_is_not_cut_and_a_legend_covers_nothing(tmp_path: Path) -> None:
+    label = "effect: nats, or difference of probabilities"
+    names = {f"series {n}": [0.0, 1.0] for n in range(8)}
+    curves = CurvePlot(title="t", x=[0, 1], series=names, bands={}, label=label)
+    (svg, *_) = save([curves], tmp_path, "c")
+    text = svg.read_text()
+    assert all(word in text for word in ("probabilities", "series 0", "series 7", "<text"))
+
+
+def test_files_of_earlier_pictures_are_removed(tmp_path: Path) -> None:
+    save([CURVE, MATRIX], tmp_path, "m")
+    (tmp_path / "m-notes.svg").write_text("kept")
+    save([CURVE], tmp_path, "m")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m-notes.svg", "m.pdf", "m.png", "m.svg"]
+
+
 def test_values_of_one_sign_have_one_colour() -> None:
     rates = MatrixPlot(title="", rows=["a"], columns=["x", "y"], values=[[0.25, 0.75]])
     assert rates.shades()(0.25) == (SERIES[0], 0.06)

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import matplotlib
@@ -107,7 +107,17 @@ _TITLES = {
 _FIRST = ("accuracy", "reward", "valid", "valid_proposal", "solve_rate", "loss", "total")
 INK, GRID, TEXT = "#00ff01", "#00ff02", "#00ff03"
 SERIES = tuple(f"#0000{number:02x}" for number in range(1, MOST_SERIES + 1))
-_DASHES = ("-", "-", "-", "-", (0, (4, 2)), (0, (4, 2)), (0, (1, 1.5)), (0, (1, 1.5)))
+DASHES: tuple[Any, ...] = (
+    "-",
+    "-",
+    "-",
+    "-",
+    (0, (4, 2)),
+    (0, (4, 2)),
+    (0, (1, 1.5)),
+    (0, (1, 1.5)),
+)
+"""Line styles of the series: the second four, whose colours are less different, are dashed."""
 _CLASSES = {INK: "ink", GRID: "grid", TEXT: "text"} | {
     colour: str(number) for number, colour in enumerate(SERIES, 1)
 }
@@ -310,7 +320,7 @@ def _plot(axes: Axes, series: Series, number: int) -> None:
         steps,
         shown,
         linewidth=1.7,
-        linestyle=_DASHES[number],
+        linestyle=DASHES[number],
         marker=marker,
         markersize=3.2,
         **look,  # type: ignore[arg-type]
