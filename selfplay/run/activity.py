@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from selfplay.run.formatting import duration
+
 FILE = "progress.json"
 """Name of the file in the run folder. It exists while the run is training."""
 INTERVAL = 1.0
@@ -43,15 +45,25 @@ class Tally:
         self.done += count
         self.tokens += tokens
 
-    def rate(self, now: float) -> float:
-        """Return tokens per second since the beginning; `now` in seconds since the epoch."""
-        return self.tokens / max(now - self.since, 1e-9)
+    def words(self, now: float) -> str:
+        """Return what is done, tokens per second and the time left, for people to read.
 
-    def seconds_left(self, now: float) -> float | None:
-        """Return the seconds that the rest takes at the mean speed so far; None if unknown."""
-        if not self.done or self.total <= self.done:
-            return None
-        return (now - self.since) / self.done * (self.total - self.done)
+        `now` is in seconds since the epoch.
+        """
+        return tally_words(self.unit, self.done, self.total, self.tokens, now - self.since)
+
+
+def tally_words(unit: str, done: int, total: int, tokens: int, seconds: float) -> str:
+    """Return the text of a tally: "12 of 64 episodes, 500 tokens/s, 17 s left".
+
+    Speed and time left are means over the `seconds` so far; they are left out in the first second.
+    """
+    parts = [f"{done} of {total} {unit}"]
+    if tokens and seconds >= 1:
+        parts.append(f"{tokens / seconds:.0f} tokens/s")
+    if 0 < done < total and seconds >= 1:
+        parts.append(f"{duration(seconds / done * (total - done))} left")
+    return ", ".join(parts)
 
 
 class Activity:

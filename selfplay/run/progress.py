@@ -279,14 +279,8 @@ class Progress:
 
     def _doing(self) -> str:
         """Return the phase of this process, and how much of its work is done."""
-        now, parts = time.time(), [ACTIVITY.phase]
-        for tally in ACTIVITY.tallies():
-            parts.append(f"{tally.done} of {tally.total} {tally.unit}")
-            if tally.tokens:
-                parts.append(f"{tally.rate(now):.0f} tokens/s")
-            if left := tally.seconds_left(now):
-                parts.append(f"{duration(left)} left")
-        return ", ".join(parts)
+        now = time.time()
+        return ", ".join([ACTIVITY.phase, *(tally.words(now) for tally in ACTIVITY.tallies())])
 
     def _table(self, prefix: str, title: str, width: int) -> Table | None:
         rows, metrics = self._rows(prefix)

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from selfplay.engines import Engine
 from selfplay.errors import LearnersLost, RunError, one_line
 from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.run.activity import ACTIVITY, Tally
 from selfplay.runtime.cluster import TICK, RayCluster, ours
 from selfplay.runtime.rollout_worker import (
     EngineDied,
@@ -236,7 +237,9 @@ class RolloutWorkers:
                 self.cluster.check(now=True)
                 first()
                 self._fill()
-                return self._play(list(cut(jobs, len(self._members) * self.chunks)), evaluation)
+                chunks = list(cut(jobs, len(self._members) * self.chunks))
+                with ACTIVITY.counting("episodes", len(jobs)) as tally:
+                    return self._play(chunks, evaluation, tally)
             finally:
                 # After an error other workers may still be playing; their results are ignored.
                 for member in self._members:
@@ -294,7 +297,7 @@ class RolloutWorkers:
         return getattr(member.actor, method).options(concurrency_group=group).remote(*arguments)
 
     def _play(
-        self, chunks: Sequence[Sequence[EpisodeSpec]], evaluation: str | None
+        self, chunks: Sequence[Sequence[EpisodeSpec]], evaluation: str | None, tally: Tally
     ) -> list[Episode]:
         waiting, done = deque(range(len(chunks))), dict[int, Sequence[Episode]]()
         deaths = Counter[int]()
@@ -305,7 +308,7 @@ class RolloutWorkers:
                     self._submit(member, waiting.popleft(), chunks, evaluation, number)
             for member in self._finished():
                 assert member.chunk is not None
-                why = self._take(member, done, evaluation)
+                why = self._take(member, done, evaluation, tally)
                 if why is None:
                     continue
                 self.cluster.check(now=True)  # the calls below need Ray's head
@@ -370,7 +373,11 @@ class RolloutWorkers:
             return None  # the worker died; its result shows it
 
     def _take(
-        self, member: _Member, done: dict[int, Sequence[Episode]], evaluation: str | None
+        self,
+        member: _Member,
+        done: dict[int, Sequence[Episode]],
+        evaluation: str | None,
+        tally: Tally,
     ) -> str | None:
         """Take a worker's result; return the reason if the worker failed, else None."""
         exceptions = self.cluster.ray.exceptions
@@ -390,6 +397,8 @@ class RolloutWorkers:
         except exceptions.RayError as error:
             return one_line(error)
         done[member.chunk] = played.episodes
+        turns = (turn for episode in played.episodes for turn in episode.turns)
+        tally.add(len(played.episodes), tokens=sum(len(turn.completion_ids) for turn in turns))
         if evaluation is None:  # metrics of training only
             self._book.add(played.counts)
         member.chunk = member.result = None

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from selfplay.errors import RunError
-from selfplay.run.activity import FILE, study_file
+from selfplay.run.activity import FILE, study_file, tally_words
 from selfplay.run.formatting import duration
 from selfplay.run.report.html import render
 from selfplay.run.untrusted import open_regular
@@ -43,14 +43,8 @@ class LiveTally:
     since: _Seconds
 
     def words(self, now: float) -> str:
-        """Return counts, tokens per second and the time left, as a person reads them."""
-        seconds = max(now - self.since, 1e-9)
-        parts = [f"{self.done} of {self.total} {self.unit}"]
-        if self.tokens and seconds >= 1:
-            parts.append(f"{self.tokens / seconds:.0f} tokens/s")
-        if 0 < self.done < self.total:
-            parts.append(f"{duration(seconds / self.done * (self.total - self.done))} left")
-        return ", ".join(parts)
+        """Return what is done, tokens per second and the time left."""
+        return tally_words(self.unit, self.done, self.total, self.tokens, now - self.since)
 
 
 @dataclass(frozen=True, kw_only=True)

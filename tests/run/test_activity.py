@@ -17,12 +17,12 @@ def read(folder: Path) -> dict[str, object]:
 
 def test_a_tally_knows_its_speed_and_the_time_left() -> None:
     tally = Tally("episodes", 10)
-    assert tally.seconds_left(tally.since + 5) is None
+    assert tally.words(tally.since + 5) == "0 of 10 episodes"
     tally.add(4, tokens=100)
-    assert tally.rate(tally.since + 2) == pytest.approx(50)
-    assert tally.seconds_left(tally.since + 2) == pytest.approx(3)
+    assert tally.words(tally.since + 2) == "4 of 10 episodes, 50 tokens/s, 3 s left"
+    assert tally.words(tally.since + 0.5) == "4 of 10 episodes"
     tally.add(6)
-    assert tally.seconds_left(tally.since + 2) is None
+    assert tally.words(tally.since + 2) == "10 of 10 episodes, 50 tokens/s"
 
 
 def test_tallies_count_as_long_as_their_work_is_under_way() -> None:
