@@ -63,7 +63,7 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     folder = run_folder(run)
     Run.check_new(folder)
     settings = {**settings, "run": run}
-    with _Stage(lambda: Run.create(folder, settings), int(run["steps"])) as stage:
+    with _Stage(lambda: Run.create(folder, settings), settings) as stage:
         try:
             experiment = Experiment(settings, note=note, loading=stage.open)
         except Exception:
@@ -123,7 +123,7 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
     if place is None:
         run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
-    with _Stage(lambda: run, int(settings["run"]["steps"])) as stage:
+    with _Stage(lambda: run, settings) as stage:
         if place is None:
             experiment = Experiment(settings, loading=stage.open)
         else:
@@ -147,12 +147,12 @@ class _Stage:
     """The run folder of a training and what shows its progress, from before the models are loaded
     until the last step."""
 
-    def __init__(self, make_run: Callable[[], Any], steps: int) -> None:
+    def __init__(self, make_run: Callable[[], Any], settings: Mapping[str, Any]) -> None:
         """Args:
         make_run: Function that creates or returns the run folder.
-        steps: Number of steps of the whole run.
+        settings: Config of the run; it is read in `open`, when the experiment has validated it.
         """
-        self._make_run, self._steps = make_run, steps
+        self._make_run, self._settings = make_run, settings
         self._shown = ExitStack()
         self.run: Any = None
         """The run folder; None before `open`."""
@@ -163,7 +163,8 @@ class _Stage:
         from selfplay.run.progress import Progress
 
         self.run = self._make_run()
-        self.progress = self._shown.enter_context(Progress(self._steps, self.run.folder.name))
+        steps = int(self._settings["run"]["steps"])
+        self.progress = self._shown.enter_context(Progress(steps, self.run.folder.name))
         self._shown.enter_context(ActivityFile(self.run.folder, self.progress.state))
 
     def discard(self) -> None:
