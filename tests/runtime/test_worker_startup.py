@@ -9,6 +9,7 @@ import pytest
 from selfplay.config.compose import load
 from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError, LearnersLost
+from selfplay.run.activity import Tally
 from selfplay.runtime.rollout_worker import (
     LostWorker,
     RolloutWorker,
@@ -75,7 +76,8 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Pat
     workers = RolloutWorkers(cluster, count=1, chunks=1, timeout=1, max_restarts=1)
     (member,) = workers._members
     member.chunk = 0
-    assert workers._take(member, {}, None) == f"checkpoint {saved} was removed while it was read"
+    said = workers._take(member, {}, None, Tally("episodes", 1))
+    assert said == f"checkpoint {saved} was removed while it was read"
 
 
 @pytest.mark.parametrize(
