@@ -1,4 +1,4 @@
-"""Who heard whom: messages that stand in what others were shown, and their links on the page."""
+"""Listeners of an episode: messages in what others were shown, and their links on the page."""
 
 from dataclasses import replace
 from pathlib import Path
