@@ -128,9 +128,7 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
             experiment = Experiment(settings, loading=stage.open)
         else:
             experiment = Experiment.resume(settings, place, loading=stage.open)
-        for line in run.rewind(-1 if place is None else experiment.step):
-            print(line, file=sys.stderr)
-        _go(experiment, stage)
+        _go(experiment, stage, rewind=-1 if place is None else experiment.step)
 
 
 def _place(override: str) -> str:
@@ -192,14 +190,19 @@ class _Stage:
         self._shown.close()
 
 
-def _go(experiment: Any, stage: _Stage) -> None:
-    """Train, and write the summary and the report."""
+def _go(experiment: Any, stage: _Stage, *, rewind: int | None = None) -> None:
+    """Train, and write the summary and the report.
+
+    `rewind` is the step after which the record of a resumed run is removed; None for a new run.
+    """
     from selfplay.run.report.run_report import write_report
     from selfplay.run.trackers import Tracking
     from selfplay.train import Trainer
 
     try:
         run, progress = stage.run, stage.progress
+        for line in () if rewind is None else run.rewind(rewind):
+            print(line, file=sys.stderr)
         try:
             fresh = experiment.evaluations_before is None
             with Tracking(

@@ -1,5 +1,6 @@
 """The state of an unfinished warm start, so that an interrupted one continues where it was."""
 
+import os
 import pickle
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +31,8 @@ class PartialTraining:
         clock: A monotonic clock, in seconds.
         """
         self.path, self._clock = path, clock
+        # Two processes may make the same model at once.
+        self._new = path and path.with_name(f"{path.name}.{os.getpid()}.new")
         self._next = clock() + INTERVAL
 
     def load(self) -> dict[str, Any] | None:
@@ -47,19 +50,19 @@ class PartialTraining:
 
         Call it between two steps. A disk that refuses the file does not stop the warm start.
         """
-        if self.path is None or self._clock() < self._next:
+        if self.path is None or self._new is None or self._clock() < self._next:
             return
-        begun, partial = self._clock(), self.path.with_name(f"{self.path.name}.new")
+        begun = self._clock()
         with suppress(OSError, RuntimeError):  # torch reports a full disk as RuntimeError
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(dict(state()), partial)
-            partial.replace(self.path)
+            torch.save(dict(state()), self._new)
+            self._new.replace(self.path)
         now = self._clock()
         self._next = now + max(INTERVAL, (now - begun) / LARGEST_FRACTION)
 
     def drop(self) -> None:
         """Remove the file."""
-        if self.path is not None:
-            for path in (self.path, self.path.with_name(f"{self.path.name}.new")):
+        for path in (self.path, self._new):
+            if path is not None:
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
