@@ -2,7 +2,7 @@
 
 from selfplay.cli.check import check
 from selfplay.cli.completion import completion
-from selfplay.cli.inspect import list_choices, play, replay, report, study, watch
+from selfplay.cli.inspect import list_choices, play, replay, report, study, tag, watch
 from selfplay.cli.train import evaluate, train, warmstart
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "replay",
     "report",
     "study",
+    "tag",
     "train",
     "warmstart",
     "watch",

@@ -42,6 +42,17 @@ def watch(options: argparse.Namespace, rest: list[str]) -> None:
     serve(catalogue, cache=cache_folder() / "viewer", host=options.host, port=options.port)
 
 
+def tag(options: argparse.Namespace, rest: list[str]) -> None:
+    """Add tags to runs, remove tags, and print the tags of each run."""
+    nothing_more(rest)
+    from selfplay.run.report.html import visible
+    from selfplay.run.tags import change_tags
+
+    for folder in options.runs:
+        tags = change_tags(folder, add=options.add, remove=options.remove)
+        print(f"{visible(str(folder))}  {' '.join(tags)}".rstrip())
+
+
 def _need_server(command: str) -> None:
     for package in ("starlette", "uvicorn"):
         if find_spec(package) is None:

@@ -218,6 +218,18 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         "written. The command reads data and imports no code that the run names.",
     )
     export.add_arguments(exported)
+    tagged = add(
+        "tag",
+        commands.tag,
+        help="tags of runs: selfplay tag RUN [RUN ...] --add baseline --remove old",
+        description="Print the tags of runs, after adding some and removing others. The table of "
+        "runs of selfplay watch shows them and finds them: tag:baseline.",
+    )
+    tagged.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    for flag in ("--add", "--remove"):
+        tagged.add_argument(
+            flag, action="append", default=[], metavar="TAG", help="a tag; may be repeated"
+        )
     measuring = add("study", commands.study, help="measure a run: study exploitability RUN")
     if "study" in words:  # importing the measures takes a second
         study.add_arguments(measuring)

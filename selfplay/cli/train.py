@@ -159,8 +159,10 @@ class _Stage:
         """Make the run folder, and begin to show the progress."""
         from selfplay.run.activity import ActivityFile
         from selfplay.run.progress import Progress
+        from selfplay.run.sessions import begin_session
 
         self.run = self._make_run()
+        begin_session(self.run.folder)
         steps = int(self._settings["run"]["steps"])
         self.progress = self._shown.enter_context(Progress(steps, self.run.folder.name))
         self._shown.enter_context(ActivityFile(self.run.folder, self.progress.state))

@@ -1,10 +1,8 @@
 """An experiment: all objects of a run, built from its config and connected."""
 
-import platform
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from selfplay.run.activity import ACTIVITY
 from selfplay.run.declarations import RunMetrics, measured_by, reported
 from selfplay.run.metrics import Outcomes
 from selfplay.run.record_reader import read_metrics
+from selfplay.run.sessions import versions
 from selfplay.runtime import Runtime
 from selfplay.sampler import Sampler
 from selfplay.sampler.prefetch import Batches, OnDemandBatches, PrefetchedBatches
@@ -269,7 +268,6 @@ class Experiment:
     def summary(self, folder: Path) -> dict[str, Any]:
         """Return the content of summary.json."""
         before, after = self.evaluations_before or {}, self.evaluations_after or {}
-        packages = ("selfplay", "torch", "transformers", "pettingzoo", "hydra-core", "numpy")
         return {
             "name": folder.name,
             "experiment": self.settings.experiment,
@@ -293,10 +291,7 @@ class Experiment:
                     *trust.flags(trust.foreign(self.config)),
                 ]
             ),
-            "versions": {
-                "python": platform.python_version(),
-                **{name: version(name) for name in packages},
-            },
+            "versions": versions(),
         }
 
     def close(self) -> None:

@@ -181,6 +181,21 @@ class RunMetrics:
         chief = self.evaluations.get(evaluation, ArenaMetrics()).chief
         return chief.index(path) if path in chief else len(chief)
 
+    def order(self, key: str) -> int:
+        """Return the place of a metric where few are shown, from 1; 0 if it is not shown.
+
+        The order: chief metrics of evaluations, rewards of roles, other metrics of whole
+        evaluations.
+        """
+        section, *rest = key.split("/")
+        if section == "role":
+            return 2 if len(rest) == 2 and rest[1] == "reward" else 0
+        if section != "evaluation" or len(rest) < 2:
+            return 0
+        if self.is_chief(rest[0], "/".join(rest[1:])):
+            return 1
+        return 3 if len(rest) == 2 and rest[1] not in ("failed_episodes", "distinct_created") else 0
+
     def is_chief(self, evaluation: str, path: str) -> bool:
         """Return True if the metric is one of the chief metrics of an evaluation."""
         return path in self.evaluations.get(evaluation, ArenaMetrics()).chief

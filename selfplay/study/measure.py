@@ -109,6 +109,13 @@ BUDGET = Option(
     name="budget", type=int, default=2000, metavar="N", help="games of training per seat"
 )
 SAMPLES = Option(name="samples", type=int, default=16, metavar="N", help="samples per task")
+ALL = Option(name="all", default=False, help="all checkpoints that the run kept")
+ONLY = Option(
+    name="only",
+    metavar="WORDS",
+    repeated=True,
+    help="only metrics and pictures whose names contain these words; may be repeated",
+)
 
 
 def references_of(options: argparse.Namespace) -> list[Reference]:

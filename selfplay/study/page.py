@@ -7,7 +7,8 @@ from markupsafe import Markup
 
 from selfplay.run.directory import reporting_disk, write_atomic
 from selfplay.run.report.html import render, write_page
-from selfplay.study.plots import ROWS_WIDTH, inline, save
+from selfplay.study.figure_files import save
+from selfplay.study.plots import ROWS_WIDTH, inline
 from selfplay.study.result import Result, estimate_rows
 
 

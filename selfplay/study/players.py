@@ -118,13 +118,22 @@ class Reference:
         return StudyPlayer(label=label, policies=policies), named, others
 
 
+def config_of(run: Path) -> dict[str, Any]:
+    """Return the config of a run; raise RunError if it lacks a key that studies need."""
+    config = Run.open(run).config()
+    for key in ("population", "roles", "seed", "warmstart"):
+        if key not in config:
+            raise RunError(f"{run / 'config.yaml'}: has no {key!r}; it is no config of a run")
+    return config
+
+
 def untrained(run: Path) -> "dict[str, PreTrainedModel]":
     """Return the models of a run's policies before training, by their names in its records."""
     from transformers.utils import logging as transformers_logging  # loads torch
 
     from selfplay.rollout.policies import load_policies
 
-    config = Run.open(run).config()
+    config = config_of(run)
     transformers_logging.disable_progress_bar()
     population: Population = build(config["population"], where="population")
     found = load_policies(
@@ -142,7 +151,7 @@ def policies_of(run: Path, place: Path, *, untrained: bool = False) -> "dict[str
 
     from selfplay.rollout.policies import load_policies
 
-    config = Run.open(run).config()
+    config = config_of(run)
     transformers_logging.disable_progress_bar()
     found = load_policies(
         build(config["population"], where="population"),

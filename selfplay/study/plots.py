@@ -1,44 +1,36 @@
 """Pictures of a study: matrices, intervals, curves and dots, for the page and for print.
 
-Each picture is painted twice: as SVG without its own colours, which take those of the page's style
-sheet, and as SVG and PNG files for a paper.
+A picture for the page is SVG without its own colours, which are those of the page's style sheet;
+`figure_files` writes the same pictures for a paper.
 """
 
-import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from glob import escape
-from pathlib import Path
 from textwrap import wrap
 from typing import Protocol
 
-import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgba_array
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from selfplay.run.directory import reporting_disk
 from selfplay.run.formatting import number
 from selfplay.run.report import charts
-from selfplay.run.report.charts import DASHES, GRID, INK, MOST_SERIES, SERIES, TEXT, bare
+from selfplay.run.report.charts import DASHES, INK, MOST_SERIES, SERIES, TEXT, bare
 from selfplay.run.report.html import visible
 from selfplay.study.stats.bootstrap import Estimate
 
-_INKS = ["#2a5db0", "#c8571b", "#2b8a57", "#8a4fa8", "#b08a00", "#1893a5", "#b3345f", "#6c6f75"]
-PRINT = {INK: "#1b1c1e", TEXT: "#1b1c1e", GRID: "#deded8", **dict(zip(SERIES, _INKS, strict=True))}
-"""Colours of the page's light style sheet, for print."""
 LONGEST_LABEL = 36
 """Largest number of characters in a line of a label."""
 LINES = 3
 """Largest number of lines of a row's label; the rest is cut."""
 
 
-ROWS_WIDTH = 6.4
+ROWS_WIDTH = 6.7
 """Width in inches of a picture whose rows have long names; the page gives it more room."""
+NARROW = 4.6
+"""Largest width in inches on the page of a picture that is printed in one column."""
 
 
 class Drawing(Protocol):
@@ -162,6 +154,8 @@ class CurvePlot:
     """Label of the axis."""
     logarithmic: bool = False
     """True for a logarithmic axis of base 2."""
+    percent: bool = False
+    """True labels the axis of values as per cent; the values are fractions."""
 
     @property
     def legend(self) -> Sequence[str]:
@@ -169,22 +163,30 @@ class CurvePlot:
         return list(self.series)[:MOST_SERIES]
 
     def size(self) -> tuple[float, float]:
-        """Return the size in inches of one column of a paper."""
-        return 4.6, 2.8
+        """Return the size in inches on the page."""
+        return NARROW, 2.8
 
     def paint(self, axes: Axes) -> None:
-        """Draw bands, and lines above them."""
+        """Draw bands, and lines above them.
+
+        A series of at most `FEW` values has a dot at each, and its line passes over missing values;
+        the line of a longer series is interrupted there.
+        """
         for place, name in enumerate(self.legend):
+            line = np.array(self.series[name], dtype=float)
+            few = np.isfinite(line).sum() <= FEW
+            kept = np.isfinite(line) if few else np.full(len(line), True)
+            x = np.array(self.x, dtype=float)[kept]
             if name in self.bands:
-                low, high = self.bands[name]
-                axes.fill_between(self.x, low, high, color=SERIES[place], alpha=0.15, linewidth=0)
+                low, high = (np.array(end, dtype=float)[kept] for end in self.bands[name])
+                axes.fill_between(x, low, high, color=SERIES[place], alpha=0.15, linewidth=0)
             axes.plot(
-                self.x,
-                self.series[name],
+                x,
+                line[kept],
                 color=SERIES[place],
                 linewidth=1.7,
                 linestyle=DASHES[place],
-                marker="o" if len(self.x) <= 25 else "",
+                marker="o" if few else "",
                 markersize=3.2,
             )
         bare(axes, grid="y")
@@ -192,6 +194,8 @@ class CurvePlot:
         axes.set_xlabel(_lines(self.xlabel), color=INK, parse_math=False)
         axes.set_ylabel(_lines(self.label), color=INK, parse_math=False)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+        if self.percent:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         if self.logarithmic:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, place: number(value))
@@ -199,86 +203,14 @@ class CurvePlot:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
 
 
+FEW = 25
+"""Largest number of values of a series that has a dot at each value."""
+
+
 def inline(drawing: Drawing) -> str:
     """Return the picture as an `<svg>` element for the page."""
     width, height = drawing.size()
     return charts.svg(width, height, drawing.paint)
-
-
-FORMATS = ("svg", "png", "pdf")
-"""File formats of a picture for print."""
-
-
-def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
-    """Write each picture for print, in every format; return the paths.
-
-    The files of a single picture are called `<name>`, those of several `<name>-1`, `<name>-2` and
-    so on. The same pictures give the same bytes. Files of earlier pictures are
-    removed.
-    """
-    paths = []
-    for kind in FORMATS:
-        for old in (folder / f"{name}.{kind}", *folder.glob(f"{escape(name)}-[0-9].{kind}")):
-            with reporting_disk(folder):
-                old.unlink(missing_ok=True)
-    for place, drawing in enumerate(drawings, 1):
-        own = name if len(drawings) == 1 else f"{name}-{place}"
-        paths += [_written(folder / f"{own}.{kind}", data) for kind, data in printed(drawing)]
-    return paths
-
-
-def printed(drawing: Drawing) -> Iterator[tuple[str, bytes]]:
-    """Yield (format, content) of a picture for print."""
-    width, height = drawing.size()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(
-            {
-                "svg.hashsalt": "selfplay",
-                "svg.fonttype": "none",
-                "font.size": 9.0,
-                "pdf.fonttype": 42,
-            }
-        )
-        legend = 0.18 * -(-len(drawing.legend) // 2) if len(drawing.legend) > 1 else 0.0
-        canvas = Figure(figsize=(width, height + 0.5 + legend), layout="constrained")
-        axes = canvas.add_subplot()
-        drawing.paint(axes)
-        axes.set_title(str(visible(drawing.title)), fontsize=9.5, loc="left", parse_math=False)
-        if len(drawing.legend) > 1:
-            names = [str(visible(name)) for name in drawing.legend]
-            lines = [
-                Line2D([], [], color=SERIES[n], linestyle=DASHES[n]) for n in range(len(names))
-            ]
-            shown = canvas.legend(
-                lines, names, frameon=False, fontsize=8, loc="outside lower left", ncols=2
-            )
-            for text in shown.get_texts():
-                text.set_parse_math(False)
-        _print_colours(canvas)
-        unset = {"svg": "Date", "png": "Software", "pdf": "CreationDate"}  # they differ each time
-        for kind in FORMATS:
-            stream = io.BytesIO()
-            canvas.savefig(stream, format=kind, dpi=200, metadata={unset[kind]: None})
-            yield kind, stream.getvalue()
-
-
-def _written(path: Path, data: bytes) -> Path:
-    with reporting_disk(path.parent):
-        path.write_bytes(data)
-    return path
-
-
-def _print_colours(canvas: Figure) -> None:
-    """Replace the placeholder colours of the page's style sheet by those of print."""
-    canvas.draw_without_rendering()  # ticks are made when they are first drawn
-    for artist in canvas.findobj():
-        for name in ("color", "facecolor", "edgecolor"):
-            get = getattr(artist, f"get_{name}", None)
-            found = [] if get is None else list(to_rgba_array(get()))
-            colour = PRINT.get(to_hex(found[0])) if len(found) == 1 else None
-            if colour is not None:
-                getattr(artist, f"set_{name}")(colour)
 
 
 def _bare(axes: Axes) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from selfplay.errors import RunError
+from selfplay.run import sessions, sweep, tags
 from selfplay.run.record_reader import decode
 from selfplay.run.untrusted import open_regular
 
@@ -61,9 +62,10 @@ class ListedRun:
 
     @property
     def stamp(self) -> str:
-        """Text that changes whenever the state or the metrics of the run change."""
+        """Text that changes whenever the state, the metrics or the tags of the run change."""
         parts: list[str] = [self.state]
-        for name in ("metrics.jsonl", "summary.json") if parts != ["games"] else (".",):
+        files = ("metrics.jsonl", "summary.json", tags.FILE, sessions.FILE)
+        for name in files if parts != ["games"] else (".",):
             try:
                 found = (self.folder / name).stat()
                 parts.append(f"{found.st_size}-{found.st_mtime_ns}")
@@ -115,6 +117,14 @@ class RunCatalogue:
             shown.append(ListedRun(name=name, folder=folder))
         return shown[::-1]
 
+    def sweep_of(self, run: ListedRun) -> Path | None:
+        """Return the folder of the sweep of a run, if this viewer shows that folder."""
+        folder = run.folder.parent
+        if not isfile(folder / sweep.FILE):
+            return None
+        shown = (place.resolve() for place in self.places)
+        return folder if any(folder.is_relative_to(place) for place in shown) else None
+
     def run(self, name: str) -> ListedRun:
         """Return the run with a name; raise RunError if there is none."""
         for shown in self.runs():
@@ -141,7 +151,7 @@ def _runs_in(folder: Path) -> list[Path]:
     for place in _folders_in(folder):
         if _is_run(place):
             runs.append(place)
-        elif isfile(place / "sweep.json"):
+        elif isfile(place / sweep.FILE):
             runs += [run for run in _folders_in(place) if _is_run(run)]
     return runs
 

@@ -77,20 +77,22 @@ class GroupList:
             hint = nearest(order.by, ORDERS)
             raise RunError(f"groups are not sorted by {order.by[:80]!r}; {hint}")
         where, values = condition(asked)
+        source = "groups"
         if where:
-            where = f"WHERE (step, name) IN (SELECT e.step, e.grouped FROM episodes e {where})"
+            # A filter of words may find every episode: the groups are collected first, each once.
+            found = f"(SELECT DISTINCT e.step AS s, e.grouped AS n FROM episodes e {where})"
+            source = f"{found} CROSS JOIN groups ON step = s AND name = n"
         by = "step DESC, name"
         if order.by:
             by = f"{order.by} {'DESC' if order.descending else 'ASC'}, {by}"
-        # One pass gives the rows and their number: a filter of words may find every episode.
-        rows = self._base.execute(
-            "SELECT count(*) OVER (), step, name, type, task, members, mean, spread FROM groups "
-            f"{where} ORDER BY {by} LIMIT {PAGE} OFFSET ?",
+        rows = self._base.execute(  # one pass gives the rows and their number
+            "SELECT count(*) OVER (), step, name, type, task, members, mean, spread "
+            f"FROM {source} ORDER BY {by} LIMIT {PAGE} OFFSET ?",
             (*values, page * PAGE),
         ).fetchall()
         if rows or not page:
             return [self._row(row) for _, *row in rows], rows[0][0] if rows else 0
-        total = self._base.execute(f"SELECT count(*) FROM groups {where}", values).fetchone()[0]
+        total = self._base.execute(f"SELECT count(*) FROM {source}", values).fetchone()[0]
         return [], total
 
     def around(self, step: int, name: str) -> tuple[tuple[int, str] | None, ...]:

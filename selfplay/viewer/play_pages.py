@@ -262,7 +262,7 @@ class PlayPages:
 
     def problem(self, words: str, text: str = "") -> str:
         """Render the page of a refused request, with the text that would be lost."""
-        return render("viewer_refused.html.jinja", title="Not done", problem=words, text=text)
+        return web.refused(words, back="/", text=text)
 
 
 def _shown(exchanges: Sequence[Exchange]) -> Iterator[dict[str, Any]]:

@@ -26,6 +26,7 @@ from selfplay.run.report.charts import (
     smoothing,
 )
 from selfplay.run.report.html import render, visible
+from selfplay.run.sessions import Session, read_sessions
 from selfplay.viewer import failed_pages
 from selfplay.viewer.catalog import ListedRun, RunCatalogue
 from selfplay.viewer.episode_filter import PAGE, links
@@ -34,6 +35,8 @@ from selfplay.viewer.live_progress import render_progress
 from selfplay.viewer.run_tabs import tabs_of
 from selfplay.viewer.task_pages import TaskEntry, TaskQuery, tasks_of
 
+MOST_SESSIONS = 20
+"""Largest number of shown sessions."""
 MOST_CHARTS = 40
 """Largest number of charts of a page; each takes about 0.1 s of one core."""
 
@@ -81,6 +84,7 @@ class RunPages:
             live=run.state == "training",
             progress=Markup(render_progress(run)),
             tabs=tabs_of(run),
+            sessions=_sessions_of(run),
         )
 
     def compare(self, names: Sequence[str], section: str, page: int = 0) -> str:
@@ -173,6 +177,17 @@ class RunPages:
 def _found(entries: Sequence[TaskEntry], words: str) -> list[tuple[TaskEntry, Marked]]:
     """Return tasks with their excerpts around the searched words."""
     return [(entry, found_in(visible(entry.content), words)) for entry in entries]
+
+
+def _sessions_of(run: ListedRun) -> Sequence[Session]:
+    """Return the newest sessions of a run.
+
+    There are none if their file is damaged; the list of runs says so.
+    """
+    try:
+        return read_sessions(run.folder)[-MOST_SESSIONS:]
+    except RunError:
+        return []
 
 
 def _sections(names: Iterable[str]) -> dict[str, list[str]]:

@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.errors import RunError
-from selfplay.run.declarations import RunMetrics, read_declared
+from selfplay.run.declarations import FRACTION, RunMetrics, read_declared
 from selfplay.run.formatting import as_of, format_value
 from selfplay.run.metrics import of_troubles
 from selfplay.run.record_reader import read_metrics
+from selfplay.run.report.html import visible
+from selfplay.run.sessions import read_sessions
+from selfplay.run.tags import read_tags
+from selfplay.study.stats.bootstrap import Estimate, over_runs
+from selfplay.types import Metric
 from selfplay.viewer.catalog import ListedRun, RunCatalogue
 from selfplay.viewer.metric_columns import stamp_of
 from selfplay.viewer.run_configs import FlatConfig, RunConfigs, differing
@@ -24,7 +29,9 @@ MOST_KEYS = 12
 """Largest number of differing keys in the table."""
 PACE = 20
 """Number of latest steps whose time predicts the time that is left."""
-COLUMNS = ("run", "state", "seed", "date", "steps", "left", "timeouts", "failed", "malformed")
+COLUMNS = (
+    *("run", "state", "seed", "date", "steps", "left", "timeouts", "failed", "malformed", "code"),
+)
 """Columns by which the table is sorted, besides keys of the configs."""
 
 
@@ -69,6 +76,14 @@ class TableRow:
     """Text that is equal for runs which differ only in the seed."""
     pages: tuple[str, ...] = ()
     """Names of the static pages in the run folder; see `static_pages`."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run, sorted."""
+    code: str = ""
+    """Version of the code of the latest session; see `Session.code`."""
+    sweep: str = ""
+    """Name of the folder of the run's sweep; empty without one."""
+    units: Mapping[str, Metric] = field(default_factory=dict, repr=False)
+    """Chief metrics to their unit and direction."""
     problem: str = ""
     """One line about a file that cannot be read; empty if all can."""
 
@@ -95,7 +110,7 @@ class TableQuery:
     descending: bool = False
     """True for the largest value first."""
     words: str = ""
-    """Words that a run must have in name, state, `key=value` or `alarm`."""
+    """Words that a run must have in name, state, `key=value`, `tag:NAME` or `alarm`."""
     seeds: bool = False
     """True to list runs that differ only in the seed under one line."""
 
@@ -114,12 +129,40 @@ class RunListing:
     def to_json(self) -> dict[str, Any]:
         """Return the table as JSON data."""
         runs = [
-            {**asdict(row), "group": number, "config": {k: row.config.get(k) for k in self.keys}}
+            {**_plain(row), "group": number, "config": {k: row.config.get(k) for k in self.keys}}
             | {"seed": row.seed}
             for number, rows in enumerate(self.groups)
             for row in rows
         ]
-        return {"keys": self.keys, "omitted_keys": self.omitted, "runs": runs}
+        means = [[each.to_json() for each in means_of(rows)] for rows in self.groups]
+        return {"keys": self.keys, "omitted_keys": self.omitted, "runs": runs, "means": means}
+
+
+def _plain(row: TableRow) -> dict[str, Any]:
+    return {name: value for name, value in asdict(row).items() if name != "units"}
+
+
+def means_of(rows: Sequence[TableRow]) -> list[Estimate]:
+    """Return the means of the chief metrics that all runs of a group have.
+
+    They have Student's interval over the runs, for fractions within [0, 1]. A group of one run has
+    no means.
+    """
+    if len(rows) < 2:
+        return []
+    ends = {True: (0.0, 1.0), False: (-math.inf, math.inf)}
+    return [
+        over_runs(key, [row.values[key] for row in rows], bounds=ends[unit.unit == FRACTION.unit])
+        for key, unit in rows[0].units.items()
+        if all(key in row.values for row in rows)
+    ]
+
+
+def mean_text(rows: Sequence[TableRow], mean: Estimate) -> str:
+    """Return a mean of a group and its interval as text, with the metric's unit."""
+    unit = rows[0].units[mean.name]
+    ends = [format_value(unit, end) for end in (mean.low, mean.high)]
+    return f"{format_value(unit, mean.value)} ({ends[0]} to {ends[1]})"
 
 
 class RunTable:
@@ -181,15 +224,18 @@ class RunTable:
             return TableRow(
                 name=run.name, state="games", date=made, metrics=metrics, group=run.name
             )
-        problem, config = "", {}
+        problem, config, tags, code = "", {}, tuple[str, ...](), ""
         rows: dict[int, dict[str, float]] = {}
         declared = RunMetrics()
         try:
             declared = read_declared(run.folder)
             rows = read_metrics(run.folder / "metrics.jsonl")
             config = dict(self.configs.read(run.folder))
+            tags = read_tags(run.folder)
+            code = next((each.code for each in reversed(read_sessions(run.folder))), "")
         except RunError as error:
             problem = str(error)
+        sweep = self.catalogue.sweep_of(run)
         newest, total = max(rows, default=0), _whole(config.get("run.steps", ""))
         texts, values = _chief(rows, declared)
         return TableRow(
@@ -202,6 +248,10 @@ class RunTable:
             health=_health(rows),
             metrics=texts,
             values=values,
+            units={key: declared.of(key) for key in values},
+            tags=tags,
+            code=code,
+            sweep="" if sweep is None else str(visible(sweep.name)),
             config=config,
             group=self.configs.group(run.folder),
             pages=static_pages(run.folder),
@@ -266,9 +316,9 @@ def _chief(
     """Return the latest values of the chief metrics, as texts and as numbers."""
     latest: dict[str, tuple[int, float]] = {}
     for step, row in rows.items():
-        latest |= {key: (step, value) for key, value in row.items() if rank(key, declared)}
+        latest |= {key: (step, value) for key, value in row.items() if declared.order(key)}
     newest = max(rows, default=0)
-    chosen = sorted(latest, key=lambda key: rank(key, declared))[:MOST_METRICS]
+    chosen = sorted(latest, key=declared.order)[:MOST_METRICS]
     texts = {
         key: as_of(format_value(declared.of(key), latest[key][1]), latest[key][0], newest)
         for key in chosen
@@ -276,27 +326,14 @@ def _chief(
     return texts, {key: latest[key][1] for key in chosen}
 
 
-def rank(key: str, declared: RunMetrics) -> int:
-    """Return the rank of a metric in the table of runs, from 1; 0 if it is not shown.
-
-    The order: chief metrics of evaluations, rewards of roles, other metrics of whole evaluations.
-    """
-    section, *rest = key.split("/")
-    if section == "role":
-        return 2 if len(rest) == 2 and rest[1] == "reward" else 0
-    if section != "evaluation" or len(rest) < 2:
-        return 0
-    if declared.is_chief(rest[0], "/".join(rest[1:])):
-        return 1
-    return 3 if len(rest) == 2 and rest[1] not in ("failed_episodes", "distinct_created") else 0
-
-
 def _matches(row: TableRow, keys: Sequence[str], words: str) -> bool:
-    """Return True if a run has every word in its name, state, settings or alarms."""
+    """Return True if a run has every word in its name, state, settings, tags or alarms."""
     settings = [f"{key}={row.config.get(key, '')}" for key in ("seed", *keys)]
     alarms = ["alarm", *row.health.alarms] if row.health.alarms else []
+    tags = {f"tag:{tag.lower()}" for tag in row.tags}
     text = " ".join([row.name, row.state, *settings, *alarms]).lower()
-    return all(word in text for word in words.lower().split())
+    # A tag is named whole: a filter for "good" does not find "goodbye".
+    return all(word in tags or word in text for word in words.lower().split())
 
 
 def _order(value: Any) -> tuple[int, float, str]:

@@ -12,7 +12,9 @@ from selfplay.viewer.stored_studies import has_studies
 from selfplay.viewer.task_pages import tasks_of
 
 LONGEST_LINE = 2**20
-"""Number of bytes of an episode's record that are read."""
+"""Number of bytes of a record that are read."""
+RATING = b'"league/rating/'
+"""Beginning of the name of a rating in `metrics.jsonl`."""
 
 
 def tabs_of(run: ListedRun) -> list[str]:
@@ -25,7 +27,7 @@ def tabs_of(run: ListedRun) -> list[str]:
         "behaviour": recorded and _lists_moves(run.folder),
         "games": _holds(run.games),
         "tasks": "tasks" in state,
-        "league": "league" in state,
+        "league": "league" in state or _rates_players(run.folder),
         "studies": has_studies(run.folder),
         "failed": _holds(run.folder / FAILED),
     }
@@ -48,6 +50,16 @@ def _lists_moves(run: Path) -> bool:
         with open_regular(newest, root=run) as file:
             return b'"legal":["' in file.readline(LONGEST_LINE)
     except (OSError, RunError, ValueError):
+        return False
+
+
+def _rates_players(run: Path) -> bool:
+    """Return True if the newest steps on record have ratings of a league."""
+    try:
+        with open_regular(run / "metrics.jsonl", root=run) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_LINE))
+            return RATING in file.read(LONGEST_LINE)
+    except (OSError, RunError):
         return False
 
 

@@ -33,6 +33,7 @@ from selfplay.viewer.run_table import TableQuery
 from selfplay.viewer.study_pages import StudyPages
 from selfplay.viewer.study_routes import study_routes
 from selfplay.viewer.table_pages import INERT, TablePages
+from selfplay.viewer.tag_pages import TagPages, tag_routes
 from selfplay.viewer.task_pages import TaskQuery
 from selfplay.viewer.usage_index import CellKey
 from selfplay.viewer.usage_pages import SHOWN, Page, UsagePages, page_of
@@ -174,6 +175,7 @@ def application(
         *study_routes(StudyPages(catalogue), page),
         *progress_routes(catalogue),
         *league_routes(LeaguePages(catalogue), page),
+        *tag_routes(TagPages(catalogue), page),
         Route("/run/{run}/{page:str}.json", data),
         *(Route(f"/run/{{run}}/{name}", page(partial(usage, name))) for name in SHOWN),
         Route(
@@ -295,8 +297,13 @@ def table_routes(
         data = tables.static(request.path_params["run"], request.path_params["page"])
         return HTMLResponse(data, headers={"Content-Security-Policy": INERT})
 
+    def sweep(request: Request) -> Response:
+        page = tables.sweep(request.path_params["run"])
+        return HTMLResponse(page, headers={"Content-Security-Policy": INERT})
+
     return [
         Route("/runs.json", as_json(listing)),
+        Route("/run/{run}/sweep", as_json(sweep)),
         Route("/configs", page(lambda request: tables.configs(names(request)))),
         Route("/configs.json", as_json(lambda r: JSONResponse(tables.table.compared(names(r))))),
         Route("/run/{run}/page/{page:path}", as_json(static)),

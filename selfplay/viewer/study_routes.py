@@ -10,7 +10,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from selfplay.errors import RunError
-from selfplay.run.report.html import render
 from selfplay.viewer import web
 from selfplay.viewer.requests import Handler, as_data, as_json, run_of
 from selfplay.viewer.study_pages import StudyPages
@@ -40,15 +39,12 @@ def study_routes(
 
         async def answer(request: Request) -> Response:
             run, study = run_of(request), str(request.path_params["study"])
+            back = f"/run/{quote(run, safe='')}/studies/{quote(study, safe='')}"
             try:
                 await web.form_of(request, studies.secret)
                 await run_in_threadpool(act, run, study)
             except (RunError, OSError, sqlite3.Error) as error:
-                refused = render(
-                    "viewer_refused.html.jinja", title="Not done", problem=str(error), text=""
-                )
-                return HTMLResponse(refused, status_code=403)
-            back = f"/run/{quote(run, safe='')}/studies/{quote(study, safe='')}"
+                return HTMLResponse(web.refused(str(error), back=back), status_code=403)
             return RedirectResponse(back, status_code=303)  # a reload does not begin it again
 
         return answer

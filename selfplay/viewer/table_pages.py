@@ -5,9 +5,17 @@ from urllib.parse import urlencode
 
 from selfplay.errors import RunError
 from selfplay.run.report.html import render
+from selfplay.run.report.sweep_report import render_ablation
 from selfplay.run.untrusted import open_regular
 from selfplay.viewer.catalog import RunCatalogue
-from selfplay.viewer.run_table import COLUMNS, RunTable, TableQuery, static_pages
+from selfplay.viewer.run_table import (
+    COLUMNS,
+    RunTable,
+    TableQuery,
+    mean_text,
+    means_of,
+    static_pages,
+)
 
 LARGEST_PAGE = 100_000_000
 """Largest number of bytes of a static page."""
@@ -45,12 +53,24 @@ class TablePages:
             asked=asked,
             columns=columns,
             link=link,
+            means_of=means_of,
+            mean_text=mean_text,
         )
 
     def configs(self, names: Sequence[str]) -> str:
         """Render the differences between the configs of runs."""
         found = self.table.compared(names)
         return render("viewer_configs.html.jinja", title="Configs", **found)
+
+    def sweep(self, name: str) -> bytes:
+        """Return the page of the sweep that a run belongs to, as it is now.
+
+        Raises RunError if the run belongs to none, or if none of its runs has ended.
+        """
+        folder = self.catalogue.sweep_of(self.catalogue.run(name))
+        if folder is None:
+            raise RunError(f"{name} belongs to no sweep here")
+        return render_ablation(folder).encode()
 
     def static(self, name: str, page: str) -> bytes:
         """Return a static page of a run; raise RunError if the run has none of this name."""

@@ -24,7 +24,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp
 
 from selfplay.errors import ConfigError, RunError
-from selfplay.run.report.html import template_text
+from selfplay.run.report.html import render, template_text
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -82,10 +82,15 @@ class _Guard(BaseHTTPMiddleware):
 
 
 async def form_of(request: Request, secret: str) -> Mapping[str, str]:
-    """Return the fields of a form that a page of this server sent.
+    """Return the fields of a form that a page of this server sent; see `fields_of`."""
+    return dict(await fields_of(request, secret))
+
+
+async def fields_of(request: Request, secret: str, *, most: int = 9) -> list[tuple[str, str]]:
+    """Return the (name, text) pairs of a form that a page of this server sent.
 
     Every form of this server has the field `secret`, which pages of other sites cannot read. Raises
-    RunError for any other form, and for a form of more than `LONGEST_FORM` bytes.
+    RunError for any other form, and for a form of more than `LONGEST_FORM` bytes or `most` fields.
     """
     data = bytearray()
     async for chunk in request.stream():
@@ -93,14 +98,27 @@ async def form_of(request: Request, secret: str) -> Mapping[str, str]:
         if len(data) > LONGEST_FORM:
             raise RunError(f"the form has more than {LONGEST_FORM:,} bytes; send a shorter move")
     try:
-        fields = dict(parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=9))
+        fields = parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=most)
     except ValueError as error:
         raise RunError("not a form of this page") from error
     origin = request.headers.get("origin")
     ours = origin is None or origin == f"{request.url.scheme}://{request.headers.get('host')}"
-    if not ours or not hmac.compare_digest(fields.get("form", "").encode(), secret.encode()):
+    given = dict(fields).get("form", "")
+    if not ours or not hmac.compare_digest(given.encode(), secret.encode()):
         raise RunError("this form is from an older page; open the page again and continue there")
     return fields
+
+
+def refused(problem: str, *, back: str, text: str = "") -> str:
+    """Render the page of a refused form.
+
+    Args:
+        problem: Reason, in one line.
+        back: Address of the page that the form is on.
+        text: Text of the person that would be lost otherwise.
+    """
+    title = "Not done"
+    return render("viewer_refused.html.jinja", title=title, problem=problem, back=back, text=text)
 
 
 def tag_of(stamp: str) -> str:

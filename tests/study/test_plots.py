@@ -1,12 +1,16 @@
 """Pictures for print: one file a panel in three formats, labels with units, signed colours."""
 
 import math
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from selfplay.run.report.charts import SERIES
+from selfplay.study import figure_files
+from selfplay.study.figure_files import COLUMN_WIDTH, SMALLEST_FONT, TEXT_WIDTH, save
 from selfplay.study.plots import (
     CurvePlot,
     DotPlot,
@@ -14,7 +18,6 @@ from selfplay.study.plots import (
     IntervalPlot,
     MatrixPlot,
     inline,
-    save,
 )
 from selfplay.study.stats.bootstrap import Estimate
 
@@ -102,3 +105,81 @@ def test_values_of_one_sign_have_one_colour() -> None:
 def test_a_band_and_a_missing_value_are_drawn(tmp_path: Path) -> None:
     (svg, *_) = save([CURVE], tmp_path, "c")
     assert "nan" not in svg.read_text().lower()
+
+
+WIDE = MatrixPlot(
+    title="A title of many words that does not fit into one line of a picture of this width " * 2,
+    rows=["a", "b"],
+    columns=[f"player {number}" for number in range(14)],
+    values=[[0.5] * 14, [-0.5] * 14],
+)
+LONG = CurvePlot(
+    title="A curve whose title is longer than one column of a paper is wide, so it has two lines",
+    x=[0, 1],
+    series={f"a series with a long name, number {n}": [0.0, 1.0] for n in range(3)},
+    bands={},
+    label="pay per game",
+)
+
+
+@pytest.mark.parametrize(
+    ("drawing", "width"),
+    [
+        (CURVE, COLUMN_WIDTH),
+        (LONG, COLUMN_WIDTH),
+        (MATRIX, COLUMN_WIDTH),
+        (INTERVALS, TEXT_WIDTH),
+        (DOTS, TEXT_WIDTH),
+        (WIDE, TEXT_WIDTH),
+    ],
+)
+def test_pictures_for_print_are_as_wide_as_one_or_both_columns(
+    tmp_path: Path, drawing: Drawing, width: float
+) -> None:
+    svg, *_ = save([drawing], tmp_path, "p")
+    found = re.search(r'width="([\d.]+)pt"', svg.read_text())
+    assert found is not None and float(found[1]) / 72 == pytest.approx(width)
+    sizes = {float(size) for size in re.findall(r"font(?:-size)?: ([\d.]+)px", svg.read_text())}
+    assert sizes and min(sizes) >= SMALLEST_FONT - 0.1
+
+
+def test_nothing_is_cut_off_in_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    canvases: list[Figure] = []
+    colour = figure_files._print_colours
+
+    def keep(canvas: Figure) -> None:
+        colour(canvas)
+        canvases.append(canvas)
+
+    monkeypatch.setattr(figure_files, "_print_colours", keep)
+    for drawing in (CURVE, LONG, INTERVALS, DOTS, WIDE):
+        assert len(list(figure_files.printed(drawing))) == 3
+    for canvas in canvases:
+        canvas.draw_without_rendering()
+        box, whole = canvas.get_tightbbox(), canvas.get_size_inches()
+        assert box.x0 >= -0.02 and box.y0 >= -0.02
+        assert box.x1 <= whole[0] + 0.02 and box.y1 <= whole[1] + 0.02
+
+
+def _lines(drawing: CurvePlot) -> list[list[float]]:
+    axes = Figure().add_subplot()
+    drawing.paint(axes)
+    return [np.asarray(line.get_ydata(), dtype=float).tolist() for line in axes.lines]
+
+
+def test_a_short_line_passes_over_missing_values_and_a_long_one_does_not() -> None:
+    short = CurvePlot(
+        title="t", x=[0, 1, 2], series={"a": [0.0, math.nan, 1.0]}, bands={}, label="l"
+    )
+    assert _lines(short) == [[0.0, 1.0]]
+    values = [math.nan if n == 5 else 1.0 for n in range(40)]
+    long = CurvePlot(title="t", x=list(range(40)), series={"a": values}, bands={}, label="l")
+    assert math.isnan(_lines(long)[0][5])
+
+
+def test_fractions_are_labelled_in_per_cent(tmp_path: Path) -> None:
+    curve = CurvePlot(
+        title="t", x=[0, 1], series={"a": [0.25, 0.75]}, bands={}, label="l", percent=True
+    )
+    (svg, *_) = save([curve], tmp_path, "c")
+    assert re.search(r">[1-9]\d%<", svg.read_text())

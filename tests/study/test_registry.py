@@ -10,8 +10,8 @@ from selfplay.study.registry import comparable, measures
 
 NAMES = (
     *("ablate", "behaviour", "compare", "counterfactual", "crossplay", "dynamics", "exploit"),
-    *("exploitability", "forgetting", "hacking", "influence", "language", "passk", "payoffs"),
-    *("reciprocity", "roleswap", "tasktypes", "transfer"),
+    *("exploitability", "forgetting", "hacking", "influence", "language", "metrics", "passk"),
+    *("payoffs", "reciprocity", "roleswap", "tasktypes", "transfer"),
 )
 
 

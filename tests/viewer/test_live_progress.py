@@ -133,6 +133,18 @@ def test_tabs_lead_somewhere(made: Path, client: TestClient) -> None:
     assert "episodes" not in tabs() and "language" not in tabs()
 
 
+def test_the_tab_of_a_league_is_there_before_its_first_checkpoint(
+    made: Path, client: TestClient
+) -> None:
+    with (made / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 9, "league/rating/base": 25.0}) + "\n")
+    assert "/run/made/league" in client.get("/run/made").text
+    assert "base" in client.get("/run/made/league").text
+    (made / "metrics.jsonl").unlink()
+    (made / "metrics.jsonl").symlink_to("/dev/zero")
+    assert "/run/made/league" not in client.get("/run/made").text
+
+
 def test_an_open_page_follows_the_work_on_a_phone(made: Path, tmp_path: Path) -> None:
     if not shutil.which("chromium"):
         pytest.skip("needs the browser chromium")

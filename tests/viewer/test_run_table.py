@@ -158,3 +158,110 @@ def test_the_table_fits_a_phone(runs: Path, tmp_path: Path) -> None:
             tab = shown.open(f"{address}{page}", width=360)
             assert tab.run("document.documentElement.scrollWidth") <= 360, page
             assert "0.02" in tab.text()
+
+
+def test_tags_are_shown_found_and_changed_by_the_form_of_the_page_alone(
+    client: TestClient, runs: Path
+) -> None:
+    (runs / "a/tags.json").write_text('["good", "paper"]')
+    (runs / "b/tags.json").write_text('["goodbye"]')
+    (runs / "c/tags.json").write_text('["<script>"]')
+    assert listed(client, "words=tag:good") == ["a"]  # a tag is named whole
+    assert listed(client, "words=tag:PAPER+lr=0.1") == ["a"]
+    rows = {row["name"]: row for row in client.get("/runs.json").json()["runs"]}
+    assert rows["a"]["tags"] == ["good", "paper"] and rows["c"]["tags"] == []
+    assert "tags.json" in rows["c"]["problem"]
+    page = client.get("/").text
+    assert 'href="/?words=tag%3Agood">good</a>' in page and '<script>"]' not in page
+
+    page = client.get("/tags?run=a&run=b&run=c").text
+    assert "goodbye" in page and "tags.json" in page and "<script>&" not in page
+    secret = re.search(r'name="form" value="([^"]+)"', page)
+    assert secret is not None
+    form = {"form": secret[1], "run": ["a", "b"], "tags": "new good", "change": "add"}
+    foreign = {"Origin": "http://evil.example"}
+    assert client.post("/tags", data=form | {"form": "guess"}).status_code == 403
+    assert client.post("/tags", data=form, headers=foreign).status_code == 403
+    assert "goodbye" not in (runs / "a/tags.json").read_text()
+    answer = client.post("/tags", data=form, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/tags?run=a&run=b")
+    assert json.loads((runs / "a/tags.json").read_text()) == ["good", "new", "paper"]
+    assert json.loads((runs / "b/tags.json").read_text()) == ["good", "goodbye", "new"]
+    client.post("/tags", data=form | {"tags": "good", "change": "remove"})
+    assert json.loads((runs / "b/tags.json").read_text()) == ["goodbye", "new"]
+    for wrong, reason in (
+        ({"tags": "a<b"}, "is no tag"),
+        ({"tags": " "}, "no tag is written"),
+        ({"run": "nothing"}, "no run"),
+        ({"run": "c"}, "damaged"),
+    ):
+        answer = client.post("/tags", data=form | wrong)
+        assert answer.status_code == 403 and reason in answer.text and 'href="/"' in answer.text
+    assert client.get("/tags").status_code == 404
+
+
+def test_an_open_table_notices_a_new_tag(client: TestClient, runs: Path) -> None:
+    before = client.get("/")
+    tagged = client.get("/", headers={"If-None-Match": before.headers["ETag"]})
+    assert tagged.status_code == 304
+    (runs / "a/tags.json").write_text('["new"]')
+    tagged = client.get("/", headers={"If-None-Match": before.headers["ETag"]})
+    assert tagged.status_code == 200 and "tag%3Anew" in tagged.text
+
+
+def test_grouped_seeds_have_the_mean_and_its_interval(client: TestClient, runs: Path) -> None:
+    (runs / "b/metrics.jsonl").write_text(
+        json.dumps({"step": 1, "role/solver/reward": 0.9, "role/solver/valid": 0.5}) + "\n"
+    )
+    found = client.get("/runs.json?seeds=1&sort=run").json()["means"]
+    assert [[each["name"] for each in means] for means in found] == [["role/solver/reward"], []]
+    (mean,) = found[0]
+    # Student's quantile for two runs is 12.706; the standard error is 0.4 / 2.
+    assert mean["value"] == pytest.approx(0.7)
+    assert (mean["ci_low"], mean["ci_high"]) == pytest.approx(
+        (0.7 - 2.5412, 0.7 + 2.5412), rel=1e-3
+    )
+    page = client.get("/?seeds=1&sort=run").text
+    assert "mean of the seeds" in page and "0.700 (-1.84 to 3.24)" in page
+    assert client.get("/runs.json?sort=run").json()["means"] == [[], [], []]
+
+
+def test_the_code_of_a_run_is_shown(client: TestClient, runs: Path) -> None:
+    one = {"begun": "2026-01-02 03:04:05", "versions": {"torch": "2.13.0"}, "commit": "c40e9a6" * 4}
+    (runs / "a/sessions.json").write_text(json.dumps([one, one | {"changed": True}]))
+    (runs / "b/sessions.json").write_text('[{"begun": "x", "commit": "<script>"}]')
+    (runs / "c/sessions.json").write_text("{")
+    rows = {row["name"]: row for row in client.get("/runs.json").json()["runs"]}
+    assert (rows["a"]["code"], rows["b"]["code"], rows["c"]["code"]) == ("c40e9a6+", "<script", "")
+    assert "sessions.json" in rows["c"]["problem"]
+    assert "<script<" not in client.get("/").text
+    page = client.get("/run/a").text
+    assert "torch 2.13.0" in page and ", with changes" in page
+    assert client.get("/run/c").status_code == 200
+    assert "<script>" not in client.get("/run/b").text
+
+
+def test_a_run_of_a_sweep_leads_to_the_page_of_the_sweep(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "ablation"
+    for seed in (0, 1):
+        make(folder / f"00{seed}-seed", seed=seed, lr=0.1, rows=[{"role/solver/reward": 0.5}])
+        summary = {
+            "steps": 1,
+            "evaluations": {"held_out": {"after": {"accuracy": 0.25 + seed / 2}}},
+        }
+        (folder / f"00{seed}-seed/summary.json").write_text(json.dumps(summary))
+    points = [
+        {"name": f"00{seed}-seed", "choices": {"seed": str(seed)}, "overrides": [f"seed={seed}"]}
+        for seed in (0, 1)
+    ]
+    (folder / "sweep.json").write_text(json.dumps({"command": ["seed=0,1"], "points": points}))
+    for places, shown in (([tmp_path / "runs"], True), ([folder / "000-seed"], False)):
+        app = application(RunCatalogue(places), cache=tmp_path / "cache")
+        with TestClient(app, base_url=LOCAL) as client:
+            answer = client.get("/run/000-seed/sweep")
+            assert ("/run/000-seed/sweep" in client.get("/").text) == shown
+            if shown:
+                assert "0.500" in answer.text and "accuracy" in answer.text
+                assert answer.headers["Content-Security-Policy"].startswith("sandbox")
+            else:  # the folder of the sweep is not among those that the viewer shows
+                assert answer.status_code == 404

@@ -117,9 +117,14 @@ def text(table: Sequence[AblationRow]) -> str:
 
 def write_ablation(folder: Path) -> Path:
     """Write the sweep's `report.html` and return its path."""
+    return write_page(folder / "report.html", render_ablation(folder), root=folder)
+
+
+def render_ablation(folder: Path) -> str:
+    """Return the sweep's page; raise RunError as `lines` does."""
     table = lines(folder)
     columns, read = metrics(table), readings(table)
-    page = render(
+    return render(
         "ablation.html.jinja",
         name=folder.resolve().name,
         keys=list(table[0].choices),
@@ -134,7 +139,6 @@ def write_ablation(folder: Path) -> Path:
         seeds=max(line.runs + line.missing for line in table),
         command=shlex.join(["selfplay", "train", "-m", *sweep.read(folder).command]),
     )
-    return write_page(folder / "report.html", page, root=folder)
 
 
 def _read(metric: str, declared: RunMetrics) -> Metric:

@@ -27,18 +27,18 @@ from typing import Any
 import numpy as np
 
 from selfplay.errors import ConfigError
-from selfplay.run.directory import Run
 from selfplay.study.measure import (
+    ALL,
     BUDGET,
     COOPERATE,
     DEFAULT,
+    ONLY,
     PLAYING,
     ROLE,
     SAMPLES,
     Measure,
-    Option,
 )
-from selfplay.study.players import Reference
+from selfplay.study.players import Reference, config_of
 from selfplay.study.plots import CurvePlot, DotPlot, undrawn
 from selfplay.study.registry import measures
 from selfplay.study.result import Cell, Result, Table
@@ -117,7 +117,7 @@ def measure_all(
 ) -> dict[str, list[MeasuredRun]]:
     """Apply a measure to every run of every set."""
     seeds = {
-        reference.run: int(Run.open(reference.run).config()["seed"])
+        reference.run: int(config_of(reference.run)["seed"])
         for references in sets.values()
         for reference in references
     }
@@ -329,6 +329,7 @@ def _merged(sets: Mapping[str, Sequence[CurvePlot]]) -> CurvePlot:
         xlabel=first.xlabel,
         label=first.label,
         logarithmic=first.logarithmic,
+        percent=first.percent,
     )
 
 
@@ -358,20 +359,12 @@ def from_options(options: argparse.Namespace) -> Result:
     )
 
 
-ONLY = Option(
-    name="only",
-    metavar="WORDS",
-    repeated=True,
-    help="only metrics and pictures whose names contain these words; may be repeated",
-)
-
-
 MEASURE = Measure(
     name="compare",
     help="a measure of one run, over sets of runs: means, and differences paired by seed",
     target="sets",
     run=from_options,
-    options=(*PLAYING, COOPERATE, DEFAULT, ROLE, SAMPLES, BUDGET, ONLY),
+    options=(*PLAYING, COOPERATE, DEFAULT, ROLE, SAMPLES, BUDGET, ALL, ONLY),
     comparable=False,
 )
 """The measure `compare` of the command line."""

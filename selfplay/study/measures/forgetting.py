@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from selfplay.errors import ConfigError
-from selfplay.study.measure import Measure, Option
+from selfplay.study.measure import ALL, Measure, Option
 from selfplay.study.players import places, policies_of
 from selfplay.study.plots import CurvePlot
 from selfplay.study.result import Cell, Result, Table
@@ -253,7 +253,7 @@ MEASURE = Measure(
     run=from_options,
     options=(
         Option(name="step", type=int, metavar="N", help="checkpoint of step N (default: newest)"),
-        Option(name="all", default=False, help="all checkpoints that the run kept"),
+        ALL,
         Option(
             name="text",
             type=Path,

@@ -116,7 +116,7 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
     estimates += [each for found in seats for each in found]
     after = [retaliation([probe[1 - who]], draws, of=f" by {agents[who]}") for who in (0, 1)]
     estimates += [each for found in after for each in found[:1]]
-    by_round = [_share([each[t] for each in moves if len(each) > t]) for t in range(length)]
+    by_round = rates_by_round(moves, draws, length)
     effects = [each for each in estimates if each.null is not None]
     return Result(
         measure="reciprocity",
@@ -161,8 +161,13 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
             CurvePlot(
                 title="Cooperation by round",
                 x=list(range(1, length + 1)),
-                series={"cooperation": by_round},
-                bands={},
+                series={"cooperation": [each.value for each in by_round]},
+                bands={
+                    "cooperation": (
+                        [each.low for each in by_round],
+                        [each.high for each in by_round],
+                    )
+                },
                 xlabel="round",
                 label="fraction of cooperation",
             ),
@@ -237,6 +242,14 @@ def _legal(games: StudyMatches) -> list[str]:
     while arena.messengers():
         arena.play_stage(dict.fromkeys(arena.stage, ""))
     return [move for agent in arena.stage for move in arena.view(agent).fields.get("legal") or ()]
+
+
+def rates_by_round(moves: Sequence[np.ndarray], draws: Draws, length: int) -> list[Estimate]:
+    """Return the rate of cooperation in each of `length` rounds, from [rounds, 2] moves."""
+    return [
+        draws.ratio(f"cooperation in round {t + 1}", *_cooperation([m[t : t + 1] for m in moves]))
+        for t in range(length)
+    ]
 
 
 def by_seat(moves: Sequence[np.ndarray], draws: Draws, who: int, agent: str) -> list[Estimate]:
@@ -382,11 +395,6 @@ def _cooperation(moves: Sequence[np.ndarray]) -> tuple[list[float], list[float]]
         [float(np.nansum(each)) for each in moves],
         [float(np.isfinite(each).sum()) for each in moves],
     )
-
-
-def _share(rows: Sequence[np.ndarray]) -> float:
-    known = np.array(rows)[np.isfinite(rows)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 def from_options(options: argparse.Namespace) -> Result:

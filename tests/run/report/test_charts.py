@@ -17,7 +17,8 @@ from selfplay.run.report.charts import (
     draw,
     running_mean,
 )
-from selfplay.study.plots import IntervalPlot, MatrixPlot, inline, save
+from selfplay.study.figure_files import save
+from selfplay.study.plots import IntervalPlot, MatrixPlot, inline
 from selfplay.study.stats.bootstrap import Estimate
 from selfplay.types import Metric
 

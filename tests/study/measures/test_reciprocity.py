@@ -12,8 +12,14 @@ from arenas.games.matrix import Matrix, raw_env
 from selfplay.engines.scripted import Script, constant
 from selfplay.errors import ConfigError
 from selfplay.role import Role
-from selfplay.study.measures.reciprocity import conditionals, memory_one, study
+from selfplay.study.measures.reciprocity import (
+    conditionals,
+    memory_one,
+    rates_by_round,
+    study,
+)
 from selfplay.study.players import StudyPlayer
+from selfplay.study.plots import CurvePlot
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Draws, Estimate
 from selfplay.types import Observation
@@ -200,3 +206,22 @@ def test_a_failed_probe_is_counted() -> None:
     result = study(made, player("a", frail))
     # 12 games, and 12 pairs of probes of each player, of which one of each pair breaks.
     assert result.params["failed_episodes"] == pytest.approx(24 / 60)
+
+
+def test_the_rate_of_each_round_has_the_interval_of_a_proportion() -> None:
+    moves = [np.array([[1.0, 1.0], [0.0, np.nan]]), np.array([[1.0, 0.0]])]
+    draws = Draws(tasks=["game", "game"])
+    first, second = rates_by_round(moves, draws, 2)
+    assert (first.value, second.value) == (0.75, 0.0)
+    assert 0 < first.low < 0.75 < first.high < 1
+    assert second.low == 0 < second.high <= 1  # one move alone says little
+
+
+def test_cooperation_by_round_has_a_band() -> None:
+    result = played(strategy(lambda own, other: other, noise=0.2))
+    (curve,) = [each for each in result.drawings if isinstance(each, CurvePlot)]
+    low, high = curve.bands["cooperation"]
+    values = curve.series["cooperation"]
+    assert len(low) == len(values) == ROUNDS
+    assert all(a <= b <= c for a, b, c in zip(low, values, high, strict=True))
+    assert any(a < c for a, c in zip(low, high, strict=True))

@@ -1,0 +1,141 @@
+"""Sessions of a run: when each process that trained it began, and which code it ran.
+
+A session is one process: the first one, or a resume. `sessions.json` lists all of them.
+"""
+
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from selfplay.errors import RunError
+from selfplay.run.directory import reporting_disk
+from selfplay.run.untrusted import open_regular, write_text_confined
+from selfplay.types import to_json
+
+FILE = "sessions.json"
+"""File of the run folder."""
+LONGEST_FILE = 1_000_000
+"""Largest number of bytes of the file."""
+MOST_SESSIONS = 500
+"""Largest number of sessions in the file; of more, the oldest are left out."""
+PACKAGES = ("selfplay", "torch", "transformers", "pettingzoo", "hydra-core", "numpy", "vllm", "ray")
+"""Packages whose versions are recorded, if they are installed."""
+PATIENCE = 10.0
+"""Largest number of seconds that git may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """A process that trained a run. `begin_session` makes it; pages read it."""
+
+    begun: Annotated[str, Field(max_length=40)]
+    """Local date and time."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Python and packages to their versions."""
+    commit: Annotated[str, Field(max_length=80)] = ""
+    """Git commit of this library's source; empty for an installed package."""
+    changed: bool = False
+    """True if tracked files of this source differ from the commit."""
+    project: Annotated[str, Field(max_length=80)] = ""
+    """Git commit of the current folder, if it is another repository."""
+
+    @property
+    def code(self) -> str:
+        """The commit in seven characters, with "+" if files were changed; else the version."""
+        if not self.commit:
+            return self.versions.get("selfplay", "")
+        return self.commit[:7] + "+" * self.changed
+
+
+_SESSIONS: TypeAdapter[list[Session]] = TypeAdapter(list[Session])
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a run uses."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def begin_session(run: Path) -> Session:
+    """Add this process to the sessions of a run, and return it.
+
+    A damaged file is replaced: it is a note, and training does not stop for it. Raises RunError if
+    the file cannot be written.
+    """
+    try:
+        earlier = read_sessions(run)
+    except RunError:
+        earlier = []
+    commit, changed = _commit(Path(__file__).parent, look_for_changes=True)
+    project, _ = _commit(Path.cwd(), look_for_changes=False)
+    session = Session(
+        begun=time.strftime("%Y-%m-%d %H:%M:%S"),
+        versions=versions(),
+        commit=commit,
+        changed=changed,
+        project="" if project == commit else project,
+    )
+    listed = [*earlier, session][-MOST_SESSIONS:]
+    with reporting_disk(run):
+        write_text_confined(run, run / FILE, json.dumps(to_json(listed), indent=1) + "\n")
+    return session
+
+
+def read_sessions(run: Path) -> Sequence[Session]:
+    """Return the sessions of a run, the first one first; none without the file.
+
+    Raises RunError, in one line, for a file that is no list of sessions.
+    """
+    path = run / FILE
+    try:
+        with open_regular(path, root=run) as file:
+            data = file.read(LONGEST_FILE + 1)
+        if len(data) > LONGEST_FILE:
+            raise RunError(f"{path}: longer than {LONGEST_FILE:,} bytes; no run writes as much")
+        return _SESSIONS.validate_json(data)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        raise RunError(f"{path}: {error.errors()[0]['msg'][:200]}") from error
+
+
+def _commit(folder: Path, *, look_for_changes: bool) -> tuple[str, bool]:
+    """Return the git commit of a folder, and whether its tracked files are changed.
+
+    The search for changes may run programs that the repository's settings name, so it is made only
+    for this library's own source. Without git, or outside a repository, the commit is empty.
+    """
+    found = _git(folder, "rev-parse", "HEAD")
+    if not found:
+        return "", False
+    seen = ("status", "--porcelain", "--untracked-files=no", "--", ".")
+    return found, bool(look_for_changes and _git(folder, *seen))
+
+
+def _git(folder: Path, *words: str) -> str:
+    try:
+        made = subprocess.run(
+            ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return made.stdout.strip() if made.returncode == 0 else ""

@@ -1,0 +1,143 @@
+"""Metrics of the record: curves of `metrics.jsonl` by step, for a paper, and their latest values.
+
+**Definition.** The value of each chosen metric at every step of the record that has it. A curve of
+50 points or more is the running mean over 1/25 of its points.
+
+**Source.** The record of training; nothing is played or computed again.
+
+**Estimator.** The recorded values. One run has no interval; `compare` gives the mean over the runs
+of a set with Student's interval, and curves with a band from the lowest to the highest run.
+
+**Limits.** A metric of training is about the episodes of one step, so its latest value is noisy; an
+evaluation is not. Long curves are thinned to every k-th point.
+"""
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from selfplay.errors import ConfigError, nearest
+from selfplay.run.declarations import RunMetrics, read_declared
+from selfplay.run.directory import Run
+from selfplay.run.formatting import words
+from selfplay.run.record_reader import read_metrics
+from selfplay.run.report.charts import running_mean, smoothing
+from selfplay.study.measure import ONLY, Measure
+from selfplay.study.plots import CurvePlot
+from selfplay.study.result import Result
+from selfplay.study.stats.bootstrap import Estimate
+
+MOST_METRICS = 12
+"""Largest number of metrics of a study that names none."""
+MOST_POINTS = 500
+"""Approximate largest number of points of a curve."""
+
+
+def study(run: Path, *, only: Sequence[str] = ()) -> Result:
+    """Return the curves of metrics of a run.
+
+    Args:
+        run: The run folder.
+        only: Names of metrics, or words in them; empty: the chief metrics, see `RunMetrics.order`.
+    Raises:
+        ConfigError: If the record has no such metric.
+        RunError: If the record is damaged or empty.
+    """
+    declared = read_declared(run)
+    rows = read_metrics(run / "metrics.jsonl")
+    names = choose(rows, declared, only)
+    columns = {name: _column(rows, name) for name in names}
+    known = {name: column for name, column in columns.items() if column}
+    return Result(
+        measure="metrics",
+        title=f"Metrics of {run.name} by step",
+        definition="The recorded values, by step. Curves of 50 points or more are running means "
+        "over 1/25 of their points. The estimates are the latest values.",
+        estimates=[
+            Estimate(
+                name=name,
+                value=column[max(column)],
+                direction="exact",
+                notes=f"step {max(column)}",
+            )
+            for name, column in known.items()
+        ],
+        drawings=[curve(name, column, declared) for name, column in known.items()],
+        params={"run": str(run), "steps": max(rows, default=0)},
+        notes=[f"no finite value: {', '.join(n for n in names if n not in known)}"]
+        if len(known) < len(names)
+        else [],
+    )
+
+
+def choose(
+    rows: Mapping[int, Mapping[str, float]], declared: RunMetrics, only: Sequence[str]
+) -> list[str]:
+    """Return the names of the chosen metrics; raise ConfigError for words in no name."""
+    every = list(dict.fromkeys(name for row in rows.values() for name in row))
+    if not only:
+        chief = sorted(filter(declared.order, every), key=declared.order)
+        if not chief:
+            raise ConfigError("the record has no chief metric; name some with --only")
+        return chief[:MOST_METRICS]
+    found: dict[str, None] = {}
+    for text in only:
+        having = [text] if text in every else [name for name in every if text in name]
+        if not having:
+            raise ConfigError(f"--only {text}: no such metric; {nearest(text, every)}")
+        found |= dict.fromkeys(having)
+    return list(found)
+
+
+def curve(name: str, column: Mapping[int, float], declared: RunMetrics) -> CurvePlot:
+    """Return the picture of a metric.
+
+    Args:
+        name: The metric.
+        column: Step to value, all finite.
+        declared: Declarations of the run's metrics.
+    """
+    unit = declared.of(name).unit
+    steps = list(column)
+    means = dict(
+        zip(steps, running_mean(list(column.values()), smoothing(len(steps))), strict=True)
+    )
+    shown = _thinned(steps)
+    percent = unit == "fraction"
+    label = words(name.partition("/")[2] or name)
+    named = percent or not unit or label.endswith(unit)
+    return CurvePlot(
+        title=name,
+        x=[float(step) for step in shown],
+        series={name: [means[step] for step in shown]},
+        bands={},
+        label=label if named else f"{label}, {unit}",
+        percent=percent,
+    )
+
+
+def _column(rows: Mapping[int, Mapping[str, float]], name: str) -> dict[int, float]:
+    """Return the finite values of a metric by step, in their order."""
+    return {step: row[name] for step, row in rows.items() if math.isfinite(row.get(name, math.nan))}
+
+
+def _thinned(steps: Sequence[int]) -> list[int]:
+    """Return every k-th step, counted from the last one, so that runs of a length agree."""
+    return list(steps[:: -max(1, len(steps) // MOST_POINTS)])[::-1]
+
+
+def from_options(options: argparse.Namespace) -> Result:
+    """Compute the measure from the options of the command line."""
+    Run.open(options.run)
+    return study(options.run, only=options.only or ())
+
+
+MEASURE = Measure(
+    name="metrics",
+    help="recorded metrics by step: curves for a paper, and the latest values",
+    target="run",
+    run=from_options,
+    options=(ONLY,),
+)
+"""The measure `metrics` of the command line."""

@@ -1,0 +1,109 @@
+"""Metrics of the record: which are chosen, their curves, and sets of runs."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfplay.cli.main import main
+from selfplay.errors import ConfigError, RunError
+from selfplay.study.measures.metrics import MOST_METRICS, study
+from selfplay.study.plots import CurvePlot
+from selfplay.study.result import Result
+
+REWARD, LOSS = "role/solver/reward", "policy/base/loss"
+ACCURACY = "evaluation/held_out/accuracy"
+
+
+def recorded(run: Path, rows: list[dict[str, Any]], *, seed: int = 0) -> Path:
+    run.mkdir(parents=True)
+    keys = "population: {}\nroles: {}\nwarmstart: null\n"
+    (run / "config.yaml").write_text(f"seed: {seed}\n{keys}")
+    text = "".join(json.dumps({"step": step, **row}) + "\n" for step, row in enumerate(rows))
+    (run / "metrics.jsonl").write_text(text)
+    return run
+
+
+def curves(result: Result) -> list[CurvePlot]:
+    return [each for each in result.drawings if isinstance(each, CurvePlot)]
+
+
+def test_the_chief_metrics_are_chosen_and_the_estimates_are_their_latest_values(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {ACCURACY: 0.25, REWARD: 0.5, LOSS: 9.0},
+        {REWARD: 0.75, LOSS: 8.0},
+        {ACCURACY: 0.5, REWARD: math.nan, LOSS: 7.0},
+    ]
+    result = study(recorded(tmp_path / "a", rows))
+    assert [(each.name, each.value, each.notes) for each in result.estimates] == [
+        (REWARD, 0.75, "step 1"),
+        (ACCURACY, 0.5, "step 2"),
+    ]
+    reward, accuracy = curves(result)
+    assert (reward.x, reward.series, reward.percent) == ([0, 1], {REWARD: [0.5, 0.75]}, False)
+    assert (accuracy.x, accuracy.series) == ([0, 2], {ACCURACY: [0.25, 0.5]})
+    assert (reward.label, accuracy.label) == ("solver, reward", "held out, accuracy")
+
+
+def test_metrics_are_named_whole_or_by_words(tmp_path: Path) -> None:
+    names = {f"policy/base/loss{more}": 1.0 for more in ("", "_of_value", "/other")}
+    run = recorded(tmp_path / "a", [{**names, "seconds/total": 2.0}])
+    whole = study(run, only=[LOSS])
+    assert [each.name for each in whole.estimates] == [LOSS]
+    found = study(run, only=["loss_", "seconds"])
+    assert [each.name for each in found.estimates] == [f"{LOSS}_of_value", "seconds/total"]
+    assert curves(found)[1].label == "total, seconds"
+    with pytest.raises(ConfigError, match="--only lss: no such metric"):
+        study(run, only=["lss"])
+    with pytest.raises(ConfigError, match="no chief metric"):
+        study(run)
+
+
+def test_long_curves_are_running_means_and_thinned_from_the_last_step(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", [{REWARD: float(step % 2)} for step in range(1500)])
+    (curve,) = curves(study(run))
+    assert len(curve.x) == 500 and curve.x[-1] == 1499 and curve.x[1] - curve.x[0] == 3
+    # The window has 60 points, half of them 1; the first points have shorter windows.
+    assert curve.series[REWARD][-1] == pytest.approx(0.5)
+
+
+def test_no_more_than_a_few_metrics_are_shown_unasked(tmp_path: Path) -> None:
+    rows = [{f"role/r{number}/reward": 1.0 for number in range(40)}]
+    assert len(study(recorded(tmp_path / "a", rows)).drawings) == MOST_METRICS
+
+
+def test_a_damaged_record_is_one_line(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", [{REWARD: 1.0}])
+    (run / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(RunError, match=r"metrics\.jsonl, line 1"):
+        study(run)
+
+
+def test_sets_of_runs_have_means_differences_and_bands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, offset in (("slow", 0.0), ("fast", 0.3)):
+        for seed in (0, 1):
+            value = 0.1 * seed + offset
+            rows = [{REWARD: value / 2}, {REWARD: value}]
+            recorded(tmp_path / f"{name}-{seed}", rows, seed=seed)
+    words = ["study", "compare", "metrics", f"slow={tmp_path}/slow-*", f"fast={tmp_path}/fast-*"]
+    assert main([*words, "--json"]) == 0
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["estimates"]}
+    assert found[f"{REWARD}: slow"]["value"] == pytest.approx(0.05)
+    assert found[f"{REWARD}: fast less slow"]["value"] == pytest.approx(0.3)
+    names = {path.name for path in (tmp_path / "slow-0/studies").iterdir()}
+    assert {"compare-metrics.html", "compare-metrics-2.svg", "compare-metrics-2.pdf"} <= names
+
+
+def test_a_config_that_is_none_of_a_run_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = recorded(tmp_path / "a", [{REWARD: 1.0}])
+    (run / "config.yaml").write_text("seed: 0\n")
+    assert main(["study", "compare", "metrics", f"one={run}"]) == 2
+    assert "has no 'population'" in capsys.readouterr().err
