@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from selfplay.config.instantiate import call, check_arguments
 from selfplay.curriculum import Curriculum
 from selfplay.errors import ConfigError, nearest
 from selfplay.types import Group, Task, from_json, to_json
@@ -25,42 +26,103 @@ def unrouted(task: Task) -> tuple[str, Task]:
         raise ValueError(f"task {task.id} names no arena of a mixture: no {error}") from error
 
 
+@dataclass(frozen=True, kw_only=True)
+class MixturePhase:
+    """A stretch of steps with its own fractions. Configs make it; `MixtureCurriculum` reads it."""
+
+    steps: int
+    """Number of steps; the last phase goes on until the end of the run."""
+    shares: Mapping[str, float]
+    """Weight of each part among all tasks; a part that is not named is not played."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps is at least 1, not {self.steps}")
+        if not self.shares:
+            raise ValueError("shares names no part")
+
+
+def _phases(nodes: Sequence[Mapping[str, Any]]) -> list[MixturePhase]:
+    """Convert phases of a config; raise ConfigError for an impossible one."""
+    keys = [f"curriculum.phases.{number}" for number in range(len(nodes))]
+    return [
+        call(MixturePhase, check_arguments(MixturePhase, node, where=where), where=where)
+        for where, node in zip(keys, nodes, strict=True)
+    ]
+
+
 class MixtureCurriculum:
     """Asks each part for tasks in turn, so that in the long run it gets its fraction of the tasks.
 
     A part is asked when the tasks of its last answer are used up, and none of its tasks is lost:
     the fraction counts tasks, however many a part gives at once. While some parts still gather
-    tasks, only those are asked. Every part observes its own episodes, as if it were alone.
+    tasks, only those are asked. Every part observes its own episodes, as if it were alone. With
+    `phases`, the parts are played in order, or their fractions change, as for a study of what a
+    policy forgets.
     """
 
     def __init__(
-        self, *, parts: Mapping[str, Curriculum], shares: Mapping[str, float], batch: int
+        self,
+        *,
+        parts: Mapping[str, Curriculum],
+        batch: int,
+        shares: Mapping[str, float] | None = None,
+        phases: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Args:
         parts: Names of the mixture's arenas to their curricula.
-        shares: Weight of each part among all tasks; only the proportions count.
         batch: Tasks per step, of all parts together.
+        shares: Weight of each part among all tasks; only the proportions count.
+        phases: Fields of `MixturePhase`, in order, in place of `shares`.
         """
         if not parts or batch < 1:
             raise ConfigError("curriculum: a mixture has a part, and a batch of at least 1")
-        for name, share in shares.items():
-            if name not in parts:
-                raise ConfigError(f"curriculum.shares: no part {name!r}; {nearest(name, parts)}")
-            if not 0 < share < float("inf"):
-                raise ConfigError(f"curriculum.shares.{name}: {share} is no share above 0")
-        for name in parts:
-            if name not in shares:
-                raise ConfigError(f"curriculum.shares.{name}: missing; every part has a share")
+        if (shares is None) == (not phases):
+            raise ConfigError("curriculum: a mixture has either shares or phases; drop one")
         self.parts, self.batch = dict(parts), batch
-        total = sum(shares.values())
-        self.shares = {name: shares[name] / total for name in self.parts}
+        if shares is not None:
+            for name in parts:
+                if name not in shares:
+                    raise ConfigError(f"curriculum.shares.{name}: missing; every part has a share")
+            self.phases = [(1, self._fractions(shares, "curriculum.shares"))]
+        else:
+            self.phases = [
+                (phase.steps, self._fractions(phase.shares, f"curriculum.phases.{number}.shares"))
+                for number, phase in enumerate(_phases(phases))
+            ]
+        self._phase = 0
         self._drawn = dict.fromkeys(self.parts, 0)
         self._waiting: dict[str, list[Task]] = {name: [] for name in self.parts}
+
+    def _fractions(self, shares: Mapping[str, float], where: str) -> dict[str, float]:
+        """Return the fraction of all tasks of each named part."""
+        for name, share in shares.items():
+            if name not in self.parts:
+                raise ConfigError(f"{where}: no part {name!r}; {nearest(name, self.parts)}")
+            if not 0 < share < float("inf"):
+                raise ConfigError(f"{where}.{name}: {share} is no share above 0")
+        total = sum(shares.values())
+        return {name: shares[name] / total for name in self.parts if name in shares}
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Fraction of all tasks of each part that is played now."""
+        return self.phases[self._phase][1]
+
+    def _enter(self, step: int) -> None:
+        """Enter the phase of a step, counted from 1. Each phase counts its own tasks."""
+        left, phase = step, 0
+        while phase < len(self.phases) - 1 and left > self.phases[phase][0]:
+            left -= self.phases[phase][0]
+            phase += 1
+        if phase != self._phase:
+            self._phase, self._drawn = phase, dict.fromkeys(self.parts, 0)
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
         """Return the next tasks, each from the part that has fallen short of its fraction the
         most."""
-        gathering = [name for name, part in self.parts.items() if not part.ready()]
+        self._enter(step)
+        gathering = [name for name in self.shares if not self.parts[name].ready()]
         if gathering:
             return [
                 routed(name, task)
@@ -70,8 +132,8 @@ class MixtureCurriculum:
         tasks: list[Task] = []
         asked = Counter[str]()
         dry: set[str] = set()
-        while len(tasks) < self.batch and dry < set(self.parts):
-            name = max(set(self.parts) - dry, key=self._shortfall)
+        while len(tasks) < self.batch and dry < set(self.shares):
+            name = max(set(self.shares) - dry, key=self._shortfall)
             if not self._waiting[name]:
                 # Each refill of a step has its own attempt number, so that no answer comes twice.
                 again = attempt * self.batch + asked[name]
@@ -101,12 +163,12 @@ class MixtureCurriculum:
             self.parts[name].observe(part_groups, step)
 
     def ready(self) -> bool:
-        """Return True if all parts are ready."""
-        return all(part.ready() for part in self.parts.values())
+        """Return True if all parts that are played now are ready."""
+        return all(self.parts[name].ready() for name in self.shares)
 
     def metrics(self) -> dict[str, float]:
-        """Return the parts' metrics under their names, and the fraction of tasks drawn from
-        each."""
+        """Return the parts' metrics under their names, and the fraction of this phase's tasks drawn
+        from each."""
         total = sum(self._drawn.values())
         metrics = {f"{name}/drawn": drawn / max(total, 1) for name, drawn in self._drawn.items()}
         for name, part in self.parts.items():
@@ -114,8 +176,10 @@ class MixtureCurriculum:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the parts' states, the numbers of drawn tasks and the tasks that wait."""
+        """Return the parts' states, the phase, the numbers of drawn tasks and the tasks that
+        wait."""
         return {
+            "phase": self._phase,
             "parts": {name: part.state_dict() for name, part in self.parts.items()},
             "drawn": dict(self._drawn),
             "waiting": {name: [to_json(t) for t in own] for name, own in self._waiting.items()},
@@ -123,6 +187,7 @@ class MixtureCurriculum:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+        self._phase = min(int(state.get("phase", 0)), len(self.phases) - 1)
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
             self._drawn[name] = int(state["drawn"][name])
