@@ -81,10 +81,10 @@ class MixtureCurriculum:
             raise ConfigError("curriculum: a mixture has either shares or phases; drop one")
         self.parts, self.batch = dict(parts), batch
         if shares is not None:
+            self.phases = [(1, self._fractions(shares, "curriculum.shares"))]
             for name in parts:
                 if name not in shares:
                     raise ConfigError(f"curriculum.shares.{name}: missing; every part has a share")
-            self.phases = [(1, self._fractions(shares, "curriculum.shares"))]
         else:
             self.phases = [
                 (phase.steps, self._fractions(phase.shares, f"curriculum.phases.{number}.shares"))

@@ -190,6 +190,65 @@ def test_the_state_survives_json_and_goes_on_identically() -> None:
         assert twin.tasks(step) == made.tasks(step)
 
 
+def phased(**changes: Any) -> MixtureCurriculum:
+    phases = [
+        {"steps": 2, "shares": {"a": 1}},
+        {"steps": 3, "shares": {"a": 1, "b": 2}},
+        {"steps": 1, "shares": {"b": 5}},
+    ]
+    return curriculum(**{"shares": None, "phases": phases, **changes})
+
+
+def parts_of(tasks: list[Task]) -> str:
+    return "".join(sorted(unrouted(task)[0] for task in tasks))
+
+
+def test_phases_follow_one_another_and_the_last_one_stays() -> None:
+    made = phased()
+    found = [parts_of(made.tasks(step)) for step in range(1, 9)]
+    assert found == ["aaaaaa"] * 2 + ["aabbbb"] * 3 + ["bbbbbb"] * 3
+    assert made.metrics()["a/drawn"] == 0.0 and made.metrics()["b/drawn"] == 1.0
+
+
+def test_a_part_that_is_not_played_is_not_asked_even_if_it_gathers() -> None:
+    class Gathering(FixedTasks):
+        def ready(self) -> bool:
+            return self._drawn >= 1
+
+    parts = {"a": FixedTasks(tasks=[GAME], batch=1), "b": Gathering(tasks=[GAME], batch=1)}
+    made = phased(parts=parts)
+    assert parts_of(made.tasks(1)) == "aaaaaa" and made.ready()
+    assert parts_of(made.tasks(3)) == "b"
+
+
+def test_a_resumed_run_is_in_the_same_phase() -> None:
+    made = phased()
+    for step in (1, 2, 3):
+        made.tasks(step)
+    twin = phased()
+    twin.load_state_dict(json.loads(json.dumps(made.state_dict())))
+    assert twin.metrics() == made.metrics()
+    for step in (4, 5, 6, 7):
+        assert twin.tasks(step) == made.tasks(step)
+
+
+def test_wrong_phases_are_one_line() -> None:
+    for phases, said in (
+        ([{"steps": 0, "shares": {"a": 1}}], "steps is at least 1"),
+        ([{"steps": 1, "shares": {}}], "names no part"),
+        ([{"steps": 1, "shares": {"c": 1}}], "curriculum.phases.0.shares: no part 'c'"),
+        ([{"steps": 1, "shares": {"a": -1}}], "no share above 0"),
+        ([{"steps": 1}], "shares"),
+        ([{"step": 1, "shares": {"a": 1}}], "step"),
+        ([], "either shares or phases"),
+    ):
+        with pytest.raises(ConfigError, match=said) as error:
+            phased(phases=phases)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="either shares or phases"):
+        phased(shares={"a": 1, "b": 1})
+
+
 def test_wrong_shares_are_one_line() -> None:
     for shares, said in (({"a": 1, "c": 1}, "no part 'c'"), ({"a": 1}, "b: missing")):
         with pytest.raises(ConfigError, match=said):
