@@ -1,7 +1,8 @@
 """Metrics of the record: curves of `metrics.jsonl` by step, for a paper, and their latest values.
 
-**Definition.** The value of each chosen metric at every step of the record that has it. A curve of
-50 points or more is the running mean over 1/25 of its points.
+**Definition.** The value of each chosen metric at every step of the record that has it; for an
+evaluation also the gain, the latest value less the first. A curve of 50 points or more is the
+running mean over 1/25 of its points.
 
 **Source.** The record of training; nothing is played or computed again.
 
@@ -53,22 +54,35 @@ def study(run: Path, *, only: Sequence[str] = ()) -> Result:
         measure="metrics",
         title=f"Metrics of {run.name} by step",
         definition="The recorded values, by step. Curves of 50 points or more are running means "
-        "over 1/25 of their points. The estimates are the latest values.",
-        estimates=[
-            Estimate(
-                name=name,
-                value=column[max(column)],
-                direction="exact",
-                notes=f"step {max(column)}",
-            )
-            for name, column in known.items()
-        ],
+        "over 1/25 of their points. The estimates are the latest values, and for evaluations the "
+        "gains since the first.",
+        estimates=[each for name, column in known.items() for each in estimates(name, column)],
         drawings=[curve(name, column, declared) for name, column in known.items()],
         params={"run": str(run), "steps": max(rows, default=0)},
         notes=[f"no finite value: {', '.join(n for n in names if n not in known)}"]
         if len(known) < len(names)
         else [],
     )
+
+
+def estimates(name: str, column: Mapping[int, float]) -> list[Estimate]:
+    """Return the latest value of a metric; for an evaluation also the first value and the gain.
+
+    `column` is step to value, all finite. An evaluation that ran once has no gain.
+    """
+    first, last = min(column), max(column)
+
+    def exact(title: str, value: float, at: str) -> Estimate:
+        return Estimate(name=title, value=value, direction="exact", notes=at)
+
+    latest = exact(name, column[last], f"step {last}")
+    if not name.startswith("evaluation/") or first == last:
+        return [latest]
+    return [
+        exact(f"{name}, first", column[first], f"step {first}"),
+        latest,
+        exact(f"{name}, gain", column[last] - column[first], f"steps {first} to {last}"),
+    ]
 
 
 def choose(

@@ -41,7 +41,9 @@ def test_the_chief_metrics_are_chosen_and_the_estimates_are_their_latest_values(
     result = study(recorded(tmp_path / "a", rows))
     assert [(each.name, each.value, each.notes) for each in result.estimates] == [
         (REWARD, 0.75, "step 1"),
+        (f"{ACCURACY}, first", 0.25, "step 0"),
         (ACCURACY, 0.5, "step 2"),
+        (f"{ACCURACY}, gain", 0.25, "steps 0 to 2"),
     ]
     reward, accuracy = curves(result)
     assert (reward.x, reward.series, reward.percent) == ([0, 1], {REWARD: [0.5, 0.75]}, False)
@@ -98,6 +100,28 @@ def test_sets_of_runs_have_means_differences_and_bands(
     assert found[f"{REWARD}: fast less slow"]["value"] == pytest.approx(0.3)
     names = {path.name for path in (tmp_path / "slow-0/studies").iterdir()}
     assert {"compare-metrics.html", "compare-metrics-2.svg", "compare-metrics-2.pdf"} <= names
+
+
+def test_gains_of_evaluations_are_compared_by_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, (method, control) in enumerate([(0.5, 0.3), (0.6, 0.5), (0.7, 0.4)]):
+        for name, after in (("method", method), ("control", control)):
+            rows = [{ACCURACY: 0.1}, {REWARD: 1.0}, {ACCURACY: after}]
+            recorded(tmp_path / f"{name}-{seed}", rows, seed=seed)
+    sets = [f"{name}={tmp_path}/{name}-*" for name in ("method", "control")]
+    assert main(["study", "compare", "metrics", *sets, "--only", "held_out", "--json"]) == 0
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["estimates"]}
+    gain = found[f"{ACCURACY}, gain: method"]
+    # The standard deviation is 0.1, and 4.303 * 0.1 / sqrt(3) is 0.248.
+    assert (gain["value"], gain["ci_low"], gain["ci_high"]) == pytest.approx(
+        (0.5, 0.252, 0.748), abs=1e-3
+    )
+    less = found[f"{ACCURACY}: control less method"]
+    assert (less["value"], less["ci_low"], less["ci_high"]) == pytest.approx(
+        (-0.2, -0.448, 0.048), abs=1e-3
+    )
+    assert found[f"{ACCURACY}, first: control"]["value"] == pytest.approx(0.1)
 
 
 def test_a_config_that_is_none_of_a_run_is_one_line(
