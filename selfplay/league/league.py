@@ -254,6 +254,7 @@ class League:
         self.learners[player].fetch_weights()
         self.snapshots.add(snapshot)
         self.table.snapshots.append(snapshot)
+        self.table.payoff.remember(snapshot.name, player)
         self.ratings.add(snapshot.name, player)
 
     def _begins_again(self, player: str) -> bool:

@@ -9,8 +9,11 @@ the league as a snapshot. Updates are counted instead of AlphaStar's environment
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal, TypeAlias, get_args
 
+import numpy as np
+
 from selfplay.errors import nearest
 from selfplay.league import Chances, LeagueState, Matchmaking
+from selfplay.league.empirical_game import NoEquilibriumError, nash
 
 Weighting = Literal["variance", "linear", "linear_capped", "squared"]
 Weigh: TypeAlias = Callable[[float], float]
@@ -108,6 +111,51 @@ class PFSP(BaseMatchmaking):
     def chances(self, player: str, table: LeagueState) -> Chances:
         """Return probabilities by the win rates; the player itself if there is no snapshot."""
         return prioritised(player, table.past(), table, self.weighting) or {player: 1.0}
+
+
+class Nash(BaseMatchmaking):
+    """PSRO with the Nash equilibrium as meta-strategy (1711.00832).
+
+    The snapshots are the moves of a symmetric zero-sum game, whose payoff is twice the win rate
+    less 1. The player meets them with the probabilities of its equilibrium; of several, that with
+    the largest entropy. So it learns a best response to the strongest mixture of earlier policies,
+    and not to those that it beats anyway.
+
+    A win rate between two snapshots is that of the younger one when it was made. Rates from few
+    games are drawn towards one half by `prior` virtual draws. Failure mode: the equilibrium jumps
+    when the sign of an estimated payoff changes, and policies learn less from one opponent than
+    from many.
+    """
+
+    def __init__(self, *, prior: float = 4.0) -> None:
+        """`prior`: number of virtual draws of each pair of snapshots."""
+        if not prior >= 0:
+            raise ValueError(f"prior is a number of games of at least 0, not {prior}")
+        self.prior = prior
+
+    def chances(self, player: str, table: LeagueState) -> Chances:
+        """Return the equilibrium; the player itself if there is no snapshot.
+
+        If no solver finds an equilibrium, all snapshots are equally likely.
+        """
+        past = table.past()
+        if not past:
+            return {player: 1.0}
+        try:
+            mixture = nash(self.payoffs(past, table)).tolist()
+        except NoEquilibriumError:
+            mixture = [1 / len(past)] * len(past)
+        return {name: chance for name, chance in zip(past, mixture, strict=True) if chance > 0}
+
+    def payoffs(self, names: Sequence[str], table: LeagueState) -> np.ndarray:
+        """Return [N, N], the estimated payoff of each player (row) against each other one."""
+        found = np.zeros((len(names), len(names)))
+        for row, home in enumerate(names):
+            for column, away in enumerate(names[:row]):
+                rate, games = table.payoff.between(home, away)
+                gain = (2 * rate - 1) * games / (games + self.prior) if games else 0.0
+                found[row, column], found[column, row] = gain, -gain
+        return found
 
 
 class Anchors(BaseMatchmaking):

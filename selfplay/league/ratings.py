@@ -26,6 +26,7 @@ class Payoff:
             raise ValueError(f"decay must be in (0, 1], not {decay}")
         self.decay = decay
         self._counts: dict[tuple[str, str], list[float]] = {}
+        self._remembered: dict[tuple[str, str], tuple[float, float]] = {}
 
     def book(self, home: str, away: str, result: Result) -> None:
         """Add a game of two players; `result` is the result of `home`."""
@@ -44,17 +45,48 @@ class Payoff:
         games = wins + draws + losses
         return (wins + 0.5 * draws) / games if games else 0.5
 
+    def remember(self, copy: str, player: str) -> None:
+        """Keep the win rates of a player as those of a frozen copy of it, which was just made.
+
+        Copies do not meet one another: these rates are all that is known of them. They are no games
+        of the copy, and `games` and `rate` do not contain them.
+        """
+        for home, away in list(self._counts):
+            if home == player:
+                self._remembered[copy, away] = (self.rate(home, away), self.games(home, away))
+
+    def between(self, home: str, away: str) -> tuple[float, float]:
+        """Return the win rate of `home` and the number of games that it is from.
+
+        These are games of the pair, or else those that the younger of two copies played, as its
+        player, against the older one. Without any, the rate is 0.5.
+        """
+        if games := self.games(home, away):
+            return self.rate(home, away), games
+        if (home, away) in self._remembered:
+            return self._remembered[home, away]
+        rate, games = self._remembered.get((away, home), (0.5, 0.0))
+        return 1 - rate, games
+
     def forget(self, name: str) -> None:
         """Remove all games of a player."""
         self._counts = {pair: each for pair, each in self._counts.items() if name not in pair}
+        self._remembered = {p: each for p, each in self._remembered.items() if name not in p}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return home, away, wins, draws and losses of every pair."""
-        return {"counts": [[*pair, *counts] for pair, counts in self._counts.items()]}
+        """Return home, away, wins, draws and losses of every pair, and the remembered rates."""
+        return {
+            "counts": [[*pair, *counts] for pair, counts in self._counts.items()],
+            "remembered": [[*pair, *each] for pair, each in self._remembered.items()],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of `state_dict`."""
         self._counts = {(home, away): counts for home, away, *counts in state["counts"]}
+        self._remembered = {
+            (copy, away): (rate, games)
+            for copy, away, rate, games in state.get("remembered", ())  # older runs have none
+        }
 
 
 SCORES: Mapping[Result, float] = {"won": 1.0, "drawn": 0.5, "lost": 0.0}

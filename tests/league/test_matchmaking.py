@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from selfplay.league import Chances, LeagueState, Matchmaking, Snapshot
+from selfplay.league import Chances, LeagueState, Matchmaking, Snapshot, matchmaking
+from selfplay.league.empirical_game import NoEquilibriumError
 from selfplay.league.matchmaking import (
     PFSP,
     Anchors,
@@ -15,6 +16,7 @@ from selfplay.league.matchmaking import (
     MainExploiter,
     MainPlayer,
     MixedMatchmaking,
+    Nash,
     Uniform,
     before_decline,
     pfsp,
@@ -229,3 +231,59 @@ def test_only_exploiters_begin_again() -> None:
             kind(reset=1.5)
     with pytest.raises(ValueError, match="must be fractions"):
         MainPlayer(pfsp=0.9, verify=0.2)
+
+
+def circle() -> LeagueState:
+    """Rock, paper, scissors and a player that loses to all three, each frozen with its games."""
+    made = table(snapshots=("base@1", "base@2", "base@3", "base@4"))
+    beats = {("base@2", "base@1"): 1.0, ("base@3", "base@2"): 1.0, ("base@3", "base@1"): 0.0}
+    beats |= {("base@4", f"base@{number}"): 0.0 for number in (1, 2, 3)}
+    for newest in (2, 3, 4):
+        for older in range(1, newest):
+            rate = beats[f"base@{newest}", f"base@{older}"]
+            made.payoff.forget("base")
+            for _ in range(10):
+                made.payoff.book("base", f"base@{older}", "won" if rate else "lost")
+            made.payoff.remember(f"base@{newest}", "base")
+    return made
+
+
+def test_nash_meets_the_equilibrium_of_the_snapshots() -> None:
+    found = Nash().chances("base", circle())
+    # Each of three that beat one another in a circle alike; the fourth loses to all of them.
+    assert found == pytest.approx({f"base@{number}": 1 / 3 for number in (1, 2, 3)}, abs=1e-4)
+    assert Nash().chances("base", table()) == {"base": 1.0}
+    alone = table(snapshots=("base@1",))
+    assert Nash().chances("base", alone) == {"base@1": 1.0}
+    nothing_known = table(snapshots=("base@1", "base@2"))
+    assert Nash().chances("base", nothing_known) == pytest.approx({"base@1": 0.5, "base@2": 0.5})
+
+
+def test_nash_meets_only_the_best_of_an_order() -> None:
+    made = table(snapshots=("base@1", "base@2", "base@3"))
+    for newest in (2, 3):
+        made.payoff.forget("base")
+        for older in range(1, newest):
+            made.payoff.book("base", f"base@{older}", "won")
+        made.payoff.remember(f"base@{newest}", "base")
+    assert Nash().chances("base", made) == {"base@3": 1.0}
+
+
+def test_few_games_count_less_by_virtual_draws() -> None:
+    made = table({("a@1", "b@1"): 0.9}, snapshots=("a@1", "b@1"))
+    (_, gain), (loss, _) = Nash(prior=10.0).payoffs(["a@1", "b@1"], made)
+    assert (gain, loss) == pytest.approx((0.4, -0.4))  # 0.8 from ten games and ten draws
+    assert Nash(prior=0.0).payoffs(["a@1", "b@1"], made)[0, 1] == pytest.approx(0.8)
+    with pytest.raises(ValueError, match="prior"):
+        Nash(prior=-1.0)
+
+
+def test_without_a_solution_all_snapshots_are_equally_likely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(payoffs: Any) -> Any:
+        raise NoEquilibriumError("none")
+
+    monkeypatch.setattr(matchmaking, "nash", fail)
+    found = Nash().chances("base", circle())
+    assert found == {f"base@{number}": 0.25 for number in (1, 2, 3, 4)}

@@ -1,5 +1,6 @@
 """What a league remembers: results with decay, ratings, and its rules about snapshots."""
 
+import json
 import math
 
 import pytest
@@ -165,3 +166,23 @@ def test_the_most_beaten_go() -> None:
     for kind in (EvictOldest, EvictWeakest):
         with pytest.raises(ValueError, match="most must be at least 1"):
             kind(most=0)
+
+
+def test_a_copy_keeps_the_rates_of_its_player_and_no_games() -> None:
+    payoff = Payoff(decay=1.0)
+    for came in ("won", "won", "drawn", "lost"):
+        payoff.book("base", "base@1", came)
+    payoff.remember("base@2", "base")
+    payoff.book("base", "base@1", "lost")  # the player goes on, and the copy does not
+    assert payoff.between("base@2", "base@1") == (0.625, 4.0)
+    assert payoff.between("base@1", "base@2") == (0.375, 4.0)
+    assert payoff.between("base", "base@1") == (0.5, 5.0)
+    assert payoff.between("base@2", "unknown") == (0.5, 0.0)
+    assert payoff.games("base@2", "base@1") == 0 and payoff.rate("base@2", "base@1") == 0.5
+    twin = Payoff()
+    twin.load_state_dict(json.loads(json.dumps(payoff.state_dict())))
+    assert twin.between("base@2", "base@1") == (0.625, 4.0)
+    twin.load_state_dict({"counts": []})  # a checkpoint of an older version
+    assert twin.between("base@2", "base@1") == (0.5, 0.0)
+    payoff.forget("base@1")
+    assert payoff.between("base@2", "base@1") == (0.5, 0.0)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from selfplay.errors import RunError
+from selfplay.league.empirical_game import alpha_rank, cycles, effective_diversity, sizes
 from selfplay.run.formatting import number
 from selfplay.study.stats.bootstrap import Draws, Estimate, divide, percentiles, weighted
-from selfplay.study.stats.empirical_game import alpha_rank, cycles, effective_diversity, sizes
 
 CLEAR = 2.0
 """Number of standard deviations from which on the gain of a pair counts as beyond noise."""

@@ -27,6 +27,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from selfplay.errors import ConfigError
+from selfplay.league.empirical_game import (
+    NoEquilibriumError,
+    alpha_rank,
+    cycles,
+    nash,
+    solvers,
+)
 from selfplay.run.formatting import number
 from selfplay.study.matches import RETURN, StudyMatches
 from selfplay.study.measure import (
@@ -44,13 +51,6 @@ from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import CurvePlot, Drawing, IntervalPlot, MatrixPlot, undrawn
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate
-from selfplay.study.stats.empirical_game import (
-    NoEquilibriumError,
-    alpha_rank,
-    cycles,
-    nash,
-    solvers,
-)
 
 NASH_RESAMPLES = 500
 """Number of resamples with a Nash mixture, because each takes milliseconds."""

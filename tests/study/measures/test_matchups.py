@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from selfplay.errors import RunError
+from selfplay.league.empirical_game import nash
 from selfplay.study.measures.matchups import Matchups, shape
 from selfplay.study.stats.bootstrap import Draws
-from selfplay.study.stats.empirical_game import nash
 
 pytest.importorskip("scipy")
 

@@ -12,12 +12,7 @@ from arenas.games.matrix import Matrix, raw_env
 from selfplay.arena import Arena
 from selfplay.engines.scripted import choice, constant
 from selfplay.errors import ConfigError, RunError
-from selfplay.study.measures import payoffs
-from selfplay.study.measures.matchups import Matchups
-from selfplay.study.measures.payoffs import settled, study
-from selfplay.study.result import Result, Table
-from selfplay.study.stats.bootstrap import Draws, Estimate
-from selfplay.study.stats.empirical_game import (
+from selfplay.league.empirical_game import (
     NoEquilibriumError,
     alpha_rank,
     cycles,
@@ -25,6 +20,11 @@ from selfplay.study.stats.empirical_game import (
     nash,
     sizes,
 )
+from selfplay.study.measures import payoffs
+from selfplay.study.measures.matchups import Matchups
+from selfplay.study.measures.payoffs import settled, study
+from selfplay.study.result import Result, Table
+from selfplay.study.stats.bootstrap import Draws, Estimate
 from selfplay.types import Action, Observation, Task
 from tests.helpers.scripted_games import games, levers, player
 

@@ -112,9 +112,9 @@ def solvers() -> Any:
     try:
         from scipy import optimize
     except ModuleNotFoundError as error:
-        raise ConfigError("payoffs needs the package scipy: pip install 'selfplay[studies]'") from (
-            error
-        )
+        raise ConfigError(
+            "equilibria of players need the package scipy: pip install 'selfplay[studies]'"
+        ) from error
     return optimize
 
 
