@@ -47,6 +47,7 @@ def test_the_console_command_leaves_the_run_folder_of_the_contract(tmp_path: Pat
         "measures.json",
         "metrics.jsonl",
         "report.html",
+        "sessions.json",
         "summary.json",
     ]
     assert sorted(path.name for path in (place / "episodes").iterdir()) == [

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from selfplay.config.instantiate import call, check_arguments
 from selfplay.curriculum import Curriculum
 from selfplay.errors import ConfigError, nearest
 from selfplay.types import Group, Task, from_json, to_json
@@ -44,11 +43,14 @@ class MixturePhase:
 
 def _phases(nodes: Sequence[Mapping[str, Any]]) -> list[MixturePhase]:
     """Convert phases of a config; raise ConfigError for an impossible one."""
-    keys = [f"curriculum.phases.{number}" for number in range(len(nodes))]
-    return [
-        call(MixturePhase, check_arguments(MixturePhase, node, where=where), where=where)
-        for where, node in zip(keys, nodes, strict=True)
-    ]
+    phases = []
+    for number, node in enumerate(nodes):
+        try:
+            phases.append(MixturePhase(**node))
+        except (TypeError, ValueError) as error:
+            reason = str(error).replace("MixturePhase.__init__() ", "")
+            raise ConfigError(f"curriculum.phases.{number}: {reason}") from error
+    return phases
 
 
 class MixtureCurriculum:
