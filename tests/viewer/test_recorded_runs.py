@@ -67,7 +67,7 @@ def pages(tab: Tab, address: str, run: str) -> list[str]:
     """Return the addresses of all pages that the run's page leads to, and of one of each kind."""
     tab.go(f"{address}run/{run}")
     hrefs = tab.run("[...document.querySelectorAll('main nav a')].map((a) => a.href)")
-    found = [address, f"{address}run/{run}", *hrefs]
+    found = [address, f"{address}tags?run={run}", f"{address}run/{run}", *hrefs]
     for listing in ("episodes", "groups", "studies"):
         tab.go(f"{address}run/{run}/{listing}")
         links = tab.run("[...document.querySelectorAll('main a')].map((a) => a.href)")
@@ -126,3 +126,12 @@ def test_pages_are_used_by_the_keyboard(shown: Browser, tmp_path: Path) -> None:
         tab.wait("document.readyState === 'complete' && !!document.querySelector('main')")
         tab.press("k")
         tab.wait("location.pathname === '/run/signal/episodes/1/1'")
+        tab.go(f"{address}tags?run=signal")
+        tab.run("document.querySelector('input[name=tags]').focus()")
+        tab.run("document.querySelector('input[name=tags]').value = 'good paper'")
+        tab.press("Tab")
+        tab.press("Enter")  # the button that adds
+        tab.wait("document.querySelectorAll('a.tag').length === 2")
+        assert (run / "tags.json").read_text() == '["good", "paper"]\n'
+        tab.run("document.querySelector('a.tag').click()")
+        tab.wait("location.search === '?words=tag%3Agood' && !!document.querySelector('a.tag')")
