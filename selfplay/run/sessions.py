@@ -79,8 +79,8 @@ def begin_session(run: Path) -> Session:
         earlier = read_sessions(run)
     except RunError:
         earlier = []
-    commit, changed = _commit(Path(__file__).parent, look_for_changes=True)
-    project, _ = _commit(Path.cwd(), look_for_changes=False)
+    commit, changed = _own_commit(Path(__file__))
+    project = _git(Path.cwd(), "rev-parse", "HEAD")
     session = Session(
         begun=time.strftime("%Y-%m-%d %H:%M:%S"),
         versions=versions(),
@@ -114,17 +114,17 @@ def read_sessions(run: Path) -> Sequence[Session]:
         raise RunError(f"{path}: {error.errors()[0]['msg'][:200]}") from error
 
 
-def _commit(folder: Path, *, look_for_changes: bool) -> tuple[str, bool]:
-    """Return the git commit of a folder, and whether its tracked files are changed.
+def _own_commit(module: Path) -> tuple[str, bool]:
+    """Return the git commit of this library's source, and whether its tracked files are changed.
 
-    The search for changes may run programs that the repository's settings name, so it is made only
-    for this library's own source. Without git, or outside a repository, the commit is empty.
+    The commit is empty without git, and for an installed package, which may lie in an environment
+    inside another repository: git does not track `module` there. The search for changes may run
+    programs that the repository's settings name, so it is made only for the library's own source.
     """
-    found = _git(folder, "rev-parse", "HEAD")
-    if not found:
+    if not _git(module.parent, "ls-files", "--", module.name):
         return "", False
-    seen = ("status", "--porcelain", "--untracked-files=no", "--", ".")
-    return found, bool(look_for_changes and _git(folder, *seen))
+    changes = _git(module.parent, "status", "--porcelain", "--untracked-files=no", "--", ":/")
+    return _git(module.parent, "rev-parse", "HEAD"), bool(changes)
 
 
 def _git(folder: Path, *words: str) -> str:

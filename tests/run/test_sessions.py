@@ -25,7 +25,8 @@ def repository(tmp_path: Path) -> Path:
     folder.mkdir()
     git(folder, "init", "-q")
     (folder / "a.py").write_text("1\n")
-    git(folder, "add", "a.py")
+    (folder / "sessions.py").write_text("2\n")
+    git(folder, "add", "a.py", "sessions.py")
     git(folder, "commit", "-q", "-m", "one")
     return folder
 
@@ -59,6 +60,18 @@ def test_the_project_of_the_user_is_named_and_runs_no_program(
     session = begin_session(tmp_path)
     assert session.project == git(repository, "rev-parse", "HEAD")
     assert not (tmp_path / "owned").exists()
+
+
+def test_an_environment_inside_another_repository_is_not_its_commit(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = repository / ".venv/lib/selfplay/sessions.py"
+    installed.parent.mkdir(parents=True)
+    installed.write_text("3\n")
+    monkeypatch.setattr(sessions, "__file__", str(installed))
+    monkeypatch.chdir(tmp_path)
+    session = begin_session(tmp_path)
+    assert (session.commit, session.code) == ("", versions()["selfplay"])
 
 
 def test_without_git_the_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
