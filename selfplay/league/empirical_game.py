@@ -113,7 +113,7 @@ def solvers() -> Any:
         from scipy import optimize
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "equilibria of players need the package scipy: pip install 'selfplay[studies]'"
+            "the equilibrium of players needs the package scipy: pip install 'selfplay[studies]'"
         ) from error
     return optimize
 
