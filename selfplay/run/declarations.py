@@ -16,7 +16,7 @@ from typing import Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from selfplay.errors import RunError
-from selfplay.run.untrusted import open_regular, write_text_confined
+from selfplay.run.untrusted import read_limited, write_text_confined
 from selfplay.types import Metric, to_json
 
 FILE = "measures.json"
@@ -262,15 +262,9 @@ def read_declared(run: Path) -> RunMetrics:
     """
     path = run / FILE
     try:
-        with open_regular(path, root=run) as file:
-            data = file.read(LONGEST + 1)
-        if len(data) > LONGEST:
-            raise RunError(f"{path}: longer than {LONGEST:,} bytes; no run writes as much")
-        return _DECLARED.validate_json(data)
+        return _DECLARED.validate_json(read_limited(path, root=run, most=LONGEST))
     except FileNotFoundError:
         return RunMetrics()
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"

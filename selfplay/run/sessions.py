@@ -17,11 +17,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from selfplay.errors import RunError
 from selfplay.run.directory import reporting_disk
-from selfplay.run.untrusted import open_regular, write_text_confined
+from selfplay.run.untrusted import check_inside, read_limited, write_text_confined
 from selfplay.types import to_json
 
 FILE = "sessions.json"
 """File of the run folder."""
+DAMAGED = "sessions.damaged.json"
+"""Name that a damaged file gets."""
 LONGEST_FILE = 1_000_000
 """Largest number of bytes of the file."""
 MOST_SESSIONS = 500
@@ -72,13 +74,16 @@ def versions() -> dict[str, str]:
 def begin_session(run: Path) -> Session:
     """Add this process to the sessions of a run, and return it.
 
-    A damaged file is replaced: it is a note, and training does not stop for it. Raises RunError if
-    the file cannot be written.
+    A damaged file is kept as `DAMAGED`, and training does not stop for it. Raises RunError if the
+    file is a link or cannot be written.
     """
-    try:
-        earlier = read_sessions(run)
-    except RunError:
-        earlier = []
+    earlier: Sequence[Session] = []
+    with reporting_disk(run):
+        try:
+            earlier = read_sessions(run)
+        except RunError:
+            check_inside(run, run / FILE)
+            (run / FILE).replace(run / DAMAGED)
     commit, changed = _own_commit(Path(__file__))
     project = _git(Path.cwd(), "rev-parse", "HEAD")
     session = Session(
@@ -101,15 +106,9 @@ def read_sessions(run: Path) -> Sequence[Session]:
     """
     path = run / FILE
     try:
-        with open_regular(path, root=run) as file:
-            data = file.read(LONGEST_FILE + 1)
-        if len(data) > LONGEST_FILE:
-            raise RunError(f"{path}: longer than {LONGEST_FILE:,} bytes; no run writes as much")
-        return _SESSIONS.validate_json(data)
+        return _SESSIONS.validate_json(read_limited(path, root=run, most=LONGEST_FILE))
     except FileNotFoundError:
         return []
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
         raise RunError(f"{path}: {error.errors()[0]['msg'][:200]}") from error
 

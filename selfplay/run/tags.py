@@ -7,7 +7,7 @@ from pathlib import Path
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.run.directory import Run, reporting_disk
-from selfplay.run.untrusted import open_regular, write_text_confined
+from selfplay.run.untrusted import read_limited, write_text_confined
 
 FILE = "tags.json"
 """File of the run folder with the tags, a sorted JSON list of texts."""
@@ -26,11 +26,10 @@ def read_tags(run: Path) -> tuple[str, ...]:
     """
     path = run / FILE
     try:
-        with open_regular(path, root=run) as file:
-            found = json.loads(file.read(LONGEST_FILE + 1)[:LONGEST_FILE])
+        found = json.loads(read_limited(path, root=run, most=LONGEST_FILE))
     except FileNotFoundError:
         return ()
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read as a list of tags ({str(error)[:100]})") from error
     if not isinstance(found, list) or len(found) > MOST_TAGS:
         raise RunError(f"{path}: is damaged (expected a list of at most {MOST_TAGS} tags)")

@@ -57,6 +57,24 @@ def open_regular(path: Path, *, root: Path | None = None) -> BinaryIO:
         raise
 
 
+def read_limited(path: Path, *, root: Path, most: int) -> bytes:
+    """Return the content of a regular file inside `root`.
+
+    Raises RunError, in one line, like `open_regular`, for a file of more than `most` bytes, and for
+    one that cannot be read. Raises FileNotFoundError if there is no such file.
+    """
+    try:
+        with open_regular(path, root=root) as file:
+            data = file.read(most + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(data) > most:
+        raise RunError(f"{path}: longer than {most:,} bytes; no run writes as much")
+    return data
+
+
 def check_inside(root: Path, path: Path) -> None:
     """Raise RunError, in one line, if writing to `path` could change anything outside `root`.
 

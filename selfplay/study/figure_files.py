@@ -28,14 +28,15 @@ FONT, SMALLEST_FONT = 9.0, 5.0
 """Size of the letters on the page, and the smallest size in print, in points."""
 FORMATS = ("svg", "png", "pdf")
 """File formats of a picture for print."""
+NUMBERS = ("[0-9]", "[0-9][0-9]")
+"""Patterns of the numbers of pictures in the names of their files."""
 
 
 def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
     """Write each picture for print, in every format; return the paths.
 
     The files of a single picture are called `<name>`, those of several `<name>-1`, `<name>-2` and
-    so on. The same pictures give the same bytes. Files of earlier pictures are
-    removed.
+    so on. The same pictures give the same bytes. Files of earlier pictures are removed.
     """
     paths = []
     for kind in FORMATS:
@@ -47,10 +48,6 @@ def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
         own = name if len(drawings) == 1 else f"{name}-{place}"
         paths += [_written(folder / f"{own}.{kind}", data) for kind, data in printed(drawing)]
     return paths
-
-
-NUMBERS = ("[0-9]", "[0-9][0-9]")
-"""Patterns of the numbers of pictures in the names of their files."""
 
 
 def print_size(drawing: Drawing) -> tuple[float, float, float]:

@@ -52,7 +52,7 @@ class TagPages:
         if not words:
             raise ConfigError("no tag is written; write one or more words")
         for folder in folders:
-            change_tags(folder, **{"remove" if remove else "add": words})
+            change_tags(folder, add=() if remove else words, remove=words if remove else ())
 
     @staticmethod
     def _chosen(names: Sequence[str]) -> list[str]:

@@ -90,6 +90,7 @@ def test_a_damaged_file_is_one_line_and_does_not_stop_training(tmp_path: Path, t
     assert "\n" not in str(error.value)
     begin_session(tmp_path)
     assert len(read_sessions(tmp_path)) == 1
+    assert (tmp_path / "sessions.damaged.json").read_text() == text
 
 
 def test_the_oldest_sessions_are_left_out(tmp_path: Path) -> None:
