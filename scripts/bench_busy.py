@@ -16,14 +16,14 @@ import subprocess
 import sys
 import time
 from argparse import SUPPRESS
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from bench_timing import Line, arguments, compared, show
 
 from selfplay.config.threads import SPIN_VARIABLES, limit_spinning
 
-SIDES = ("ours", "before")
+SIDES = ("ours", "before", "one thread")
 PROMPTS = 8
 """Number of prompts of a step; each has the completions of bench_batch.py."""
 COST = 1.05
@@ -40,10 +40,11 @@ def main() -> None:
     if options.side:
         serve(options.side)
         return
-    with stepper("ours") as ours, stepper("before") as before:
+    with ExitStack() as stack:
+        sides = {side: stack.enter_context(stepper(side)) for side in SIDES}
         lines: list[Line] = []
         for busy in (0, options.busy):
-            lines += measured([ours, before], busy, options.rounds, options.steps)
+            lines += measured(sides, busy, options.rounds, options.steps)
     show(lines, options.json)
 
 
@@ -84,24 +85,24 @@ def stepper(side: str) -> Iterator[Stepper]:
         process.wait()
 
 
-def measured(sides: Sequence[Stepper], busy: int, rounds: int, steps: int) -> list[Line]:
+def measured(sides: Mapping[str, Stepper], busy: int, rounds: int, steps: int) -> list[Line]:
     """Return the lines of wall-clock and CPU time beside some busy processes."""
     loads: list[float] = []
-    seconds: dict[Stepper, list[dict[str, float]]] = {side: [] for side in sides}
+    seconds: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     with busy_processes(busy):
         for number in range(rounds):
             loads.append(os.getloadavg()[0])
-            for side in sides if number % 2 else sides[::-1]:
-                seconds[side].append(side.round(steps))
+            for side in list(sides)[:: 1 if number % 2 else -1]:
+                seconds[side].append(sides[side].round(steps))
     load = f"load {min(loads):.1f} to {max(loads):.1f}"
-    targets = {"wall clock": None if busy else 1 / COST, "CPU": None}
     return [
         compared(
-            f"a step beside {busy} busy processes, {load}: {clock}",
-            *([each[clock] for each in seconds[side]] for side in sides),
-            target=target,
+            f"a step beside {busy} busy processes, {load}: {clock}, ours beside {other}",
+            *([each[clock] for each in seconds[side]] for side in (SIDES[0], other)),
+            target=1 / COST if other == "before" and clock == "wall clock" and not busy else None,
         )
-        for clock, target in targets.items()
+        for other in SIDES[1:]
+        for clock in ("wall clock", "CPU")
     ]
 
 
@@ -120,11 +121,14 @@ def busy_processes(count: int) -> Iterator[None]:
 
 def serve(side: str) -> None:
     """Make as many steps as each line of the input says, and print the seconds of one."""
-    if side == "ours":
+    if side != "before":
         limit_spinning()
     # These imports load torch, whose OpenMP library reads the environment.
+    import torch
     from bench_batch import new_step
 
+    if side == "one thread":
+        torch.set_num_threads(1)
     step, _ = new_step(PROMPTS)
     for line in sys.stdin:
         wall, cpu, count = time.perf_counter(), time.process_time(), int(line)

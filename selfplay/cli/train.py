@@ -14,6 +14,7 @@ from typing import Any
 from selfplay.cli.arguments import load, no_flags, note, nothing_more, tell
 from selfplay.config import compose
 from selfplay.config.instantiate import TARGET, build
+from selfplay.config.threads import ProcessorTime, count_beside_others
 from selfplay.config.trust import foreign
 from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
 from selfplay.run import signals
@@ -23,6 +24,7 @@ from selfplay.run.metrics import describe_troubles
 
 def train(options: argparse.Namespace, overrides: list[str]) -> None:
     """Train, continue a run, or run a sweep."""
+    since = ProcessorTime.now()
     resume = [o.partition("=")[2] for o in overrides if o.startswith("resume=")]
     overrides = [o for o in overrides if not o.startswith("resume=")]
     no_flags(overrides)
@@ -62,6 +64,9 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     run["name"] = _new_name(run, settings["seed"]) if run.get("name") is None else str(run["name"])
     folder = run_folder(run)
     Run.check_new(folder)
+    if run.get("threads", 0) == 0 and (threads := count_beside_others(since)):
+        run["threads"] = threads  # a resumed run keeps it, and so its results
+        note(f"run.threads={threads}, because other processes keep cores of this machine busy")
     settings = {**settings, "run": run}
     with _Stage(lambda: Run.create(folder, settings), settings) as stage:
         try:

@@ -37,7 +37,8 @@ class RunSettings:
     episodes_every: int = 1
     """Steps between records of all episodes; 0 records only failed ones."""
     threads: int = 0
-    """Number of torch threads; 0: one per core that this process may use, or OMP_NUM_THREADS."""
+    """Number of torch threads; 0: OMP_NUM_THREADS, or one for each core that this process may use.
+    With 0, `selfplay train` begins a run with one for each core that other processes leave free."""
     deterministic: bool | Literal["auto"] = "auto"
     """True to use only kernels with reproducible results, which are slower on a GPU; auto: if torch
     sees no GPU."""

@@ -4,6 +4,8 @@ This module loads no torch: its OpenMP library reads the environment when it is 
 """
 
 import os
+import time
+from dataclasses import dataclass
 from math import ceil, inf
 from pathlib import Path
 
@@ -16,6 +18,15 @@ COUNT_VARIABLE = "OMP_NUM_THREADS"
 """Environment variable of the user's own number of threads."""
 CGROUPS = Path("/sys/fs/cgroup")
 """Mount point of control groups, which limit the processor time of containers."""
+STATISTICS = Path("/proc/stat")
+"""Processor time of each core since the start of the system, in ticks of the clock."""
+IDLE_COLUMNS = (3, 4, 8, 9)
+"""Columns of `STATISTICS` to leave out: idle time, waits for disks, and the time of virtual
+machines, which other columns contain too."""
+NICE_COLUMN = 1
+"""Column of `STATISTICS` with the time of processes that give way to others."""
+SHORTEST = 0.2
+"""Seconds in which the clock's ticks are too coarse to measure how busy cores are."""
 
 
 def limit_spinning() -> None:
@@ -42,9 +53,79 @@ def default_count(own: int) -> int:
 
 def cores() -> int:
     """Return the number of cores that this process may use, by its affinity and control groups."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = cgroup_quota(Path("/proc/self/cgroup"), CGROUPS)
-    return max(1, ceil(min(allowed or 1, quota)))
+    return max(1, ceil(min(len(_allowed()), quota)))
+
+
+def _allowed() -> set[int]:
+    """Return the numbers of the cores that this process may use, by its affinity."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class ProcessorTime:
+    """Processor time until one moment, on the cores that this process may use."""
+
+    moment: float
+    """Seconds on a clock that only goes forward."""
+    everyone: float
+    """Seconds of all processes, without those that give way to others."""
+    own: float
+    """Seconds of this process, and of its child processes that ended."""
+
+    @classmethod
+    def now(cls) -> "ProcessorTime | None":
+        """Return the time until now, or None on a system that does not tell it."""
+        try:
+            ticks = used_ticks(STATISTICS.read_text(encoding="utf-8"), _allowed())
+        except OSError:
+            return None
+        times = os.times()
+        return cls(
+            moment=time.monotonic(),
+            everyone=ticks / os.sysconf("SC_CLK_TCK"),
+            own=times.user + times.system + times.children_user + times.children_system,
+        )
+
+
+def used_ticks(statistics: str, allowed: set[int]) -> int:
+    """Return the processor time that some cores gave to processes that do not give way.
+
+    Args:
+        statistics: Text of /proc/stat.
+        allowed: Numbers of the cores.
+    """
+    used = 0
+    for line in statistics.splitlines():
+        name, *columns = line.split()
+        if name.removeprefix("cpu").isdecimal() and int(name.removeprefix("cpu")) in allowed:
+            spent = [int(ticks) for ticks in columns]
+            left_out = {NICE_COLUMN, *IDLE_COLUMNS}
+            used += sum(ticks for column, ticks in enumerate(spent) if column not in left_out)
+    return used
+
+
+def count_beside_others(since: ProcessorTime | None) -> int:
+    """Return the number of threads for a machine on which other processes are busy; 0 if all cores
+    are free, or if the user has set OMP_NUM_THREADS.
+
+    Threads wait for each other, and a thread without a core keeps all others waiting. So there is
+    one thread for each core that other processes have left free since `since`, and at least one.
+
+    Args:
+        since: Processor time at the start of the command.
+    """
+    now = ProcessorTime.now()
+    if COUNT_VARIABLE in os.environ or since is None or now is None:
+        return 0
+    seconds = now.moment - since.moment
+    if seconds < SHORTEST:
+        return 0
+    others = max(0.0, (now.everyone - since.everyone) - (now.own - since.own)) / seconds
+    free = max(1, round(len(_allowed()) - others))
+    return free if free < cores() else 0
 
 
 def cgroup_quota(membership: Path, mount: Path) -> float:

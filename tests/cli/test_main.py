@@ -14,6 +14,7 @@ import pytest
 import selfplay
 from selfplay.cli.main import _parser, main
 from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.run.directory import Run
 
 
 @pytest.fixture(autouse=True)
@@ -238,3 +239,16 @@ def test_a_run_that_exists_is_not_overwritten(
     assert main(["train", "+experiment=tiny/smoke", "run.name=mine"]) == 2
     assert "exists" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "runs/mine").iterdir()] == ["notes.txt"]
+
+
+def test_a_new_run_has_the_threads_that_other_processes_leave(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("selfplay.cli.train.count_beside_others", lambda since: 1)
+    where = [f"run.folder={tmp_path}", "run.steps=1"]
+    main(["train", SMOKE, *where, "run.name=busy", "run.threads=0"])
+    assert "note: run.threads=1, because other processes" in capsys.readouterr().err
+    assert Run.open(tmp_path / "busy").config()["run"]["threads"] == 1
+    main(["train", SMOKE, *where, "run.name=chosen", "run.threads=2"])
+    assert "run.threads=1" not in capsys.readouterr().err
+    assert Run.open(tmp_path / "chosen").config()["run"]["threads"] == 2

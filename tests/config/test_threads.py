@@ -3,13 +3,22 @@
 import os
 import subprocess
 import sys
+import time
 from math import inf
 from pathlib import Path
 
 import pytest
 
 from selfplay.config import threads
-from selfplay.config.threads import SPIN_COUNT, SPIN_VARIABLES, cgroup_quota, default_count
+from selfplay.config.threads import (
+    SPIN_COUNT,
+    SPIN_VARIABLES,
+    ProcessorTime,
+    cgroup_quota,
+    count_beside_others,
+    default_count,
+    used_ticks,
+)
 from selfplay.runtime.cluster import environment
 from tests.helpers.repository import ROOT
 
@@ -134,3 +143,69 @@ def test_there_are_as_many_threads_as_torch_chose_and_cores_allow(
     assert default_count(own) == count
     monkeypatch.setenv("OMP_NUM_THREADS", str(own))
     assert default_count(own) == own
+
+
+def test_ticks_of_allowed_cores_without_idle_time_and_processes_that_give_way() -> None:
+    statistics = """cpu  999 999 999 999 999 9 9 9 9 9
+cpu0 100 50 20 5000 300 4 3 2 70 60
+cpu1 1000 0 0 0 0 0 0 0 0 0
+cpu11 1 0 0 7 0 0 0 0 0 0
+intr 12 34
+cpufreq 5
+"""
+    assert used_ticks(statistics, {0}) == 100 + 20 + 4 + 3 + 2
+    assert used_ticks(statistics, {0, 11}) == 129 + 1
+    assert used_ticks("", {0}) == 0
+
+
+def at(moment: float, everyone: float, own: float) -> ProcessorTime:
+    """A moment at which so much processor time has been used."""
+    return ProcessorTime(moment=moment, everyone=everyone, own=own)
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "now", "count"),
+    [
+        (8, inf, at(2.0, 2.0, 2.0), 0),  # alone
+        (8, inf, at(2.0, 2.8, 2.0), 0),  # 0.4 cores: noise
+        (8, inf, at(2.0, 8.0, 2.0), 5),
+        (2, inf, at(2.0, 3.0, 1.0), 1),
+        (2, inf, at(2.0, 4.0, 0.4), 1),  # nothing is left
+        (2, inf, at(2.0, 1.0, 1.5), 0),  # clocks of different resolution
+        (1, inf, at(2.0, 2.0, 1.0), 0),  # never less than one
+        (64, 4.0, at(2.0, 20.0, 2.0), 0),  # 55 cores are free, of which 4 may be used
+        (8, 6.0, at(2.0, 8.0, 2.0), 5),
+        (8, inf, at(0.1, 0.4, 0.0), 0),  # too short to tell
+    ],
+)
+def test_one_thread_for_each_core_that_others_leave_free(
+    affinity: int, quota: float, now: ProcessorTime, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(affinity)))
+    monkeypatch.setattr(threads, "cgroup_quota", lambda membership, mount: quota)
+    monkeypatch.setattr(ProcessorTime, "now", lambda: now)
+    assert count_beside_others(at(0.0, 0.0, 0.0)) == count
+    assert count_beside_others(None) == 0
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert count_beside_others(at(0.0, 0.0, 0.0)) == 0
+
+
+def test_a_system_that_tells_no_processor_time_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "STATISTICS", tmp_path / "nothing")
+    assert ProcessorTime.now() is None
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert count_beside_others(at(0.0, 0.0, 0.0)) == 0
+
+
+def test_the_time_of_this_process_is_part_of_everyones() -> None:
+    before = ProcessorTime.now()
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    after = ProcessorTime.now()
+    assert before and after
+    assert after.own - before.own >= 0.28
+    assert after.everyone - before.everyone >= 0.2 or os.nice(0) > 0
