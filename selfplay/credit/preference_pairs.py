@@ -15,21 +15,28 @@ class PreferencePairs(StatelessCredit):
     of the agent's rewards in the whole episode. In a tree a turn counts once, with the mean over
     its branches, as MALT (2412.01928) judges a generation by its critiques and these by their
     refinements. `best_worst` makes one pair of every set of turns; `all` makes every pair whose
-    returns differ by more than `margin` (MALT pairs all correct turns with all wrong turns).
+    returns differ by more than `margin`. With a `threshold`, a pair has one turn above it and one
+    that is not: MALT calls a turn right if its value is above 0.5, and pairs all right turns with
+    all others.
     Failure mode: a set of equal returns makes no pair, and an agent whose earlier moves differ from
     its siblings' shares no later prompt with them.
     """
 
     def __init__(
-        self, *, pairs: Literal["best_worst", "all"] = "best_worst", margin: float = 0.0
+        self,
+        *,
+        pairs: Literal["best_worst", "all"] = "best_worst",
+        margin: float = 0.0,
+        threshold: float | None = None,
     ) -> None:
         """Args:
         pairs: best_worst makes one pair per prompt, all every pair.
         margin: Difference of returns that a pair must exceed; rounding errors never count.
+        threshold: Return that the better turn of a pair exceeds and the worse does not; None: any.
         """
         if margin < 0:
             raise ValueError(f"margin is at least 0, not {margin}")
-        self.pairs, self.margin = pairs, margin
+        self.pairs, self.margin, self.threshold = pairs, margin, threshold
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Return two samples for every pair; a turn that is in several pairs is in several
@@ -46,14 +53,18 @@ class PreferencePairs(StatelessCredit):
             else:
                 chosen = [(b, w) for i, b in enumerate(ranked) for w in ranked[i + 1 :]]
             for better, worse in chosen:
-                if better.value - worse.value > self._least(better, worse):
+                if self._differ(better, worse):
                     pair = f"{better.group.id}/{better.turn.agent}/{len(samples) // 2}"
                     samples += [_sample(better, pair, 1.0), _sample(worse, pair, -1.0)]
         return samples
 
-    def _least(self, better: CreditedTurn, worse: CreditedTurn) -> float:
-        """Return the margin plus the rounding error that a difference may have."""
-        return self.margin + 1e-12 * max(1.0, abs(better.value), abs(worse.value))
+    def _differ(self, better: CreditedTurn, worse: CreditedTurn) -> bool:
+        """Return True if the returns of two turns make a pair. A difference may have a rounding
+        error, which must not make one."""
+        if self.threshold is not None and not better.value > self.threshold >= worse.value:
+            return False
+        rounding = 1e-12 * max(1.0, abs(better.value), abs(worse.value))
+        return better.value - worse.value > self.margin + rounding
 
 
 def _sample(credited: CreditedTurn, pair: str, advantage: float) -> Sample:

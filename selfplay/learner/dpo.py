@@ -1,6 +1,5 @@
-"""Direct preference optimisation: learns from pairs of completions of one prompt."""
+"""Direct preference optimisation: learns from pairs of completions or of whole traces."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, log1p
@@ -23,9 +22,10 @@ class DPO:
     need not share a micro-batch. The learner's metric `loss` is therefore the weighted
     log-probability; `preference_loss` is the loss of DPO.
 
-    Samples come in pairs (`Sample.pair`), as `credit=preference` makes them: advantage above 0 for
-    the better one, below 0 for the worse. A pair of which only one completion has trainable tokens
-    is left out and counted in the metric `preference_left_out`, because it has no margin.
+    Samples come in pairs (`Sample.pair`), as `credit=preference` and `credit=majority` make them:
+    advantage above 0 for the better side, below 0 for the worse. A side is one completion, or all
+    completions of a trace, whose log-ratios add up. A pair of which only one side has trainable
+    tokens is left out and counted in the metric `preference_left_out`, because it has no margin.
     """
 
     beta: float = 0.1
@@ -53,30 +53,31 @@ class DPO:
         """Return the samples of whole pairs with their weights as advantages, and metrics of the
         pairs.
 
-        `samples` are those with trainable tokens. Raises ConfigError for a sample without a pair,
-        and ValueError for a pair that is not one better and one worse sample.
+        `samples` are those with trainable tokens. Raises ConfigError for a sample without a pair.
         """
-        sizes = Counter(sample.pair for sample in samples)
-        if "" in sizes:
+        if any(not sample.pair for sample in samples):
             raise ConfigError("objective=dpo learns from pairs; set credit=preference")
-        left_out = sum(size == 1 for size in sizes.values())
-        samples = [sample for sample in samples if sizes[sample.pair] > 1]
+        sides: dict[str, set[int]] = {}
+        for sample in samples:
+            sides.setdefault(sample.pair, set()).add(_sign(sample))
+        left_out = sum(len(signs) == 1 for signs in sides.values())
+        samples = [sample for sample in samples if len(sides[sample.pair]) == 2]
         pairs: dict[str, list[int]] = {}
         for index, sample in enumerate(samples):
             pairs.setdefault(sample.pair, []).append(index)
         present, before = score(samples), score(samples, reference=True)
         weights, losses, margins = [0.0] * len(samples), 0.0, []
-        for pair, members in pairs.items():
-            ratios = {
-                _sign(samples[i]): _total(samples[i], present[i]) - _total(samples[i], before[i])
-                for i in members
-            }
-            if len(members) != 2 or set(ratios) != {1, -1}:
-                raise ValueError(f"pair {pair!r} has {len(members)} samples, not one of each kind")
+        # `loss` divides by half of the samples: the number of pairs, if both sides have one.
+        scale = len(samples) / max(2 * len(pairs), 1)
+        for members in pairs.values():
+            ratios = {1: 0.0, -1: 0.0}
+            for i in members:
+                ratio = _total(samples[i], present[i]) - _total(samples[i], before[i])
+                ratios[_sign(samples[i])] += ratio
             margin = self.beta * (ratios[1] - ratios[-1])
             pull = (1 - self.smoothing) * _sigmoid(-margin) - self.smoothing * _sigmoid(margin)
             for i in members:
-                weights[i] = _sign(samples[i]) * self.beta * pull
+                weights[i] = _sign(samples[i]) * self.beta * pull * scale
             right, wrong = _softplus(-margin), _softplus(margin)
             losses += (1 - self.smoothing) * right + self.smoothing * wrong
             margins.append(margin)

@@ -30,6 +30,7 @@ METHODS: dict[str, tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]]]] 
     "grpo": ("grpo", "grpo", GRPO, EIGHT),
     "grpo_roc": ("grpo", "dapo", DAPO, ("resample", {"group_size": 16, "oversample": 2})),
     "gspo": ("grpo", "gspo", {"ratio": "sequence", "low": 3e-4, "high": 4e-4}, EIGHT),
+    "maca": ("majority", "dpo", {"beta": 0.1}, EIGHT),
     "magrpo": ("magrpo", "magrpo", SUM, ("independent", {"group_size": 4})),
     "mt_grpo": ("turn", "grpo", GRPO, EIGHT),
     "pass_at_k": ("pass_at_k", "grpo", GRPO, EIGHT),

@@ -24,6 +24,18 @@ def test_all_pairs_that_differ_by_more_than_the_margin() -> None:
     assert len({sample.pair for sample in samples}) == 2
 
 
+def test_a_pair_has_one_turn_above_the_threshold_and_one_that_is_not() -> None:
+    groups = solos(0.2, 1.0, 0.5, 0.7)
+    samples = PreferencePairs(pairs="all", threshold=0.5).assign(groups)
+    rewards = [sample.turn.reward for sample in samples]
+    pairs = list(zip(rewards[::2], rewards[1::2], strict=True))
+    assert pairs == [(1.0, 0.5), (1.0, 0.2), (0.7, 0.5), (0.7, 0.2)]
+    best = PreferencePairs(threshold=0.5).assign(groups)
+    assert [sample.turn.reward for sample in best] == [1.0, 0.2]
+    assert not PreferencePairs(threshold=0.5).assign(solos(0.6, 0.9))
+    assert not PreferencePairs(threshold=0.5).assign(solos(0.5, 0.1))
+
+
 def test_only_the_same_agent_at_the_same_prompt_is_compared() -> None:
     first = episode(turn("solver_0", 0.0), turn("solver_0", 1.0, prompt_ids=(1, 2, 3)))
     second = episode(turn("solver_0", 0.0), turn("solver_0", 0.0, prompt_ids=(1, 2, 4)))

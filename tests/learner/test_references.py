@@ -84,6 +84,35 @@ def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
         learner.update(samples(), step=2)
 
 
+def test_the_completions_of_a_trace_count_together() -> None:
+    traces = [
+        replace(sample([1, 2, 3], [5, 6, 7], 1.0, loss_mask=(1, 0, 1)), pair="a"),
+        replace(sample([1, 2, 4, 4], [3], 1.0), pair="a"),
+        replace(sample([1, 2, 3], [4], -1.0), pair="a"),
+        replace(sample([7], [8, 9], 1.0), pair="b"),
+        replace(sample([7], [2, 2], -1.0), pair="b"),
+        replace(sample([7, 2, 1], [1, 3], -1.0), pair="b"),
+        replace(sample([7, 2, 5], [6], -1.0), pair="b"),
+    ]
+    model, reference = llama(), llama(seed=1)
+
+    def ratio(one: Sample) -> torch.Tensor:
+        own = torch.tensor(one.turn.loss_mask)
+        return ((logprobs(model, one) - logprobs(reference, one).detach()) * own).sum()
+
+    r = [ratio(one) for one in traces]
+    margins = [0.5 * (r[0] + r[1] - r[2]), 0.5 * (r[3] - r[4] - r[5] - r[6])]
+    loss = -torch.stack(margins).sigmoid().log().mean()
+    loss.backward()
+    wanted = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    for size in (10_000, 1):
+        found = gradient(DPO(beta=0.5), traces, reference=llama(seed=1), max_tokens=size)
+        assert close(found, wanted)
+    learner = Learner(llama(), objective=DPO(beta=0.5), reference=llama(seed=1))
+    figures = learner.update(traces, step=1)
+    assert figures["preference_loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+
+
 def test_a_pair_with_a_completion_that_nobody_learns_from_is_left_out_and_counted() -> None:
     def pair(name: str, loss_mask: tuple[int, ...] = (1, 1)) -> list[Sample]:
         better = sample([1, 2, 3], [5, 6], 1.0)
@@ -104,5 +133,6 @@ def test_a_pair_with_a_completion_that_nobody_learns_from_is_left_out_and_counte
     nothing, figures = learned(pair("b", loss_mask=(0, 0)))
     assert not len(nothing) and figures["preference_left_out"] == 1
     assert figures["preference_loss"] == 0
-    with pytest.raises(ValueError, match="pair 'a' has 3 samples"):
-        learned([*pair("a"), pair("a")[0]])
+    found, figures = learned([*pair("a"), pair("b")[0], pair("b")[0]])
+    assert torch.equal(found, whole)
+    assert figures["preference_left_out"] == 1

@@ -73,6 +73,7 @@ CREDIT_MACHINERY = {
     "replay",
     "shaping",
     "team_return",
+    "trace",
     "tree",
 }
 LONG_FILES: dict[str, str] = {}

@@ -1,0 +1,133 @@
+"""Majority pairs: who votes, when there is a majority, and whose traces make a pair."""
+
+from typing import Any
+
+import pytest
+
+from selfplay.credit.majority_pairs import MajorityPairs
+from selfplay.types import Action, Episode, Group, Sample, Status, Task
+from tests.helpers.builders import episode, group, turn
+
+
+class Answers:
+    """An arena whose actions are answers, and "?" none."""
+
+    def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
+        return {None: None, "?": ""}.get(action, str(action).lower())
+
+
+def said(*answers: str, **fields: Any) -> Episode:
+    """One round of a debate: debater_0 gives the first answer, and so on."""
+    turns = [turn(f"debater_{i}", action=answer) for i, answer in enumerate(answers)]
+    return episode(*turns, **fields)
+
+
+def found(samples: list[Sample]) -> list[tuple[int, str, str, float]]:
+    """(episode, agent, action, advantage) of the samples."""
+    return [(s.episode, s.turn.agent, str(s.turn.action), float(str(s.advantage))) for s in samples]
+
+
+def assigned(*episodes: Episode, **settings: Any) -> list[Sample]:
+    return MajorityPairs(arena=Answers, **settings).assign([group(*episodes)])
+
+
+def test_a_trace_of_the_majority_and_one_of_the_minority_make_a_pair() -> None:
+    samples = assigned(said("7", "8", "7"))
+    assert found(samples) == [(0, "debater_0", "7", 1.0), (0, "debater_1", "8", -1.0)]
+    assert samples[0].pair == samples[1].pair != ""
+
+
+def test_a_trace_is_all_turns_of_its_agent_and_votes_for_the_last() -> None:
+    first = [turn(f"debater_{i}", action=a) for i, a in enumerate("899")]
+    last = [turn(f"debater_{i}", action=a) for i, a in enumerate("98?")]
+    third = turn("debater_3", action="9")
+    samples = assigned(episode(*first, *last, third))
+    # Votes: 9, 8, none, 9. debater_0 changed its mind, and its first answer is part of the trace.
+    assert found(samples) == [
+        (0, "debater_0", "8", 1.0),
+        (0, "debater_0", "9", 1.0),
+        (0, "debater_1", "9", -1.0),
+        (0, "debater_1", "8", -1.0),
+    ]
+    assert len({sample.pair for sample in samples}) == 1
+
+
+def test_answers_that_mean_the_same_vote_together() -> None:
+    assert [agent for _, agent, _, _ in found(assigned(said("a", "b", "A")))] == [
+        "debater_0",
+        "debater_1",
+    ]
+
+
+@pytest.mark.parametrize("answers", ["78", "777", "7", "", "7788", "?8?", "789"])
+def test_a_tie_and_a_consensus_make_no_pair(answers: str) -> None:
+    assert not assigned(said(*answers))
+
+
+def test_a_majority_exceeds_the_fraction() -> None:
+    assert assigned(said(*"7889"), above=0.4)
+    assert not assigned(said(*"7889"), above=0.5), "2 of 4 do not exceed a half"
+    assert assigned(said(*"788"), above=0.6) and not assigned(said(*"788"), above=0.7)
+
+
+def test_votes_of_an_episode_or_of_the_whole_group() -> None:
+    episodes = [said("7", "8", "8"), said("7", "7", "7")]
+    alone = assigned(*episodes)
+    assert {(e, a): v for e, a, _, v in found(alone)} == {
+        (0, "debater_1"): 1.0,
+        (0, "debater_0"): -1.0,
+    }
+    together = assigned(*episodes, votes="group")
+    assert {(e, a): v for e, a, _, v in found(together)} == {
+        (0, "debater_0"): 1.0,
+        (1, "debater_0"): 1.0,
+        (0, "debater_1"): -1.0,
+        (0, "debater_2"): -1.0,
+    }
+    assert len({sample.pair for sample in together}) == 2
+
+
+def test_groups_episodes_and_pairs_have_different_names() -> None:
+    groups = [
+        group(said(*"77889997"), said(*"788"), name="1.0.0"),
+        group(said(*"788"), name="1.0.1"),
+    ]
+    samples = MajorityPairs(arena=Answers, above=0.3).assign(groups)
+    names = [sample.pair for sample in samples]
+    assert len(names) == 2 * len(set(names))
+
+
+def test_frozen_agents_vote_and_do_not_learn() -> None:
+    seen = episode(
+        turn("debater_0", action="7", trainable=False),
+        turn("debater_1", action="7"),
+        turn("debater_2", action="8"),
+        turn("judge_0", action="8"),
+        turn("judge_1", action="8"),
+    )
+    by_role = assigned(seen, roles=["debater"])
+    assert [agent for _, agent, _, _ in found(by_role)] == ["debater_1", "debater_2"]
+    everyone = assigned(seen)
+    assert found(everyone)[0] == (0, "debater_2", "8", 1.0), "three votes of five"
+
+
+def test_failed_episodes_do_not_vote_and_the_metrics_tell_the_agreement() -> None:
+    credit = MajorityPairs(arena=Answers)
+    assert credit.metrics() == {"pairs": 0, "agreement": 0.0}
+    failed = said("8", "7", "7", status=Status.FAILED, error="broken")
+    assert not credit.assign([group(failed)])
+    assert credit.assign([group(said("7", "8", "7"), said("7", "7", "7"))])
+    assert credit.metrics() == {"pairs": 1, "agreement": pytest.approx((2 / 3 + 1) / 2)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"votes": "all"}, "episode, group, not 'all'"), ({"above": 1.0}, "not 1.0")],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MajorityPairs(arena=Answers, **settings)
+
+
+def test_a_group_without_episodes_has_no_pair() -> None:
+    assert not MajorityPairs(arena=Answers).assign([Group(id="1.0.0", episodes=())])
