@@ -3,7 +3,8 @@
 One answer is right, the other wrong; the sides are drawn at random. Both sides argue at once, round
 by round, and see the earlier rounds. Then the judge, who does not know the answer, names a side.
 The sides' rewards are zero-sum. The judge is paid for naming the side that is right, so that the
-judge can learn, and the debaters learn against it.
+judge can learn, and the debaters learn against it. With `exchange`, a second judge decides on the
+same debate with the sides exchanged, and a side wins only if both name it.
 
 Version history: v0, first version.
 """
@@ -16,6 +17,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.questions.arithmetic import questions
 from selfplay.arena import Arena
+from selfplay.rewards import mean
 from selfplay.types import Action, Metric, Observation, Task
 
 JUDGE = "judge_0"
@@ -24,7 +26,7 @@ NoVerdict = Literal["draw", "coin"]
 
 
 class JudgedDebate(Arena):
-    """Two debaters and a judge."""
+    """Two debaters and one or two judges."""
 
     name = "judged_debate_v0"
     roles = {"debater": 2, "judge": 1}
@@ -32,6 +34,7 @@ class JudgedDebate(Arena):
         "accuracy": Metric(unit="fraction", better="higher"),
         "verdict": Metric(unit="fraction", better="higher"),
         "side_a_won": Metric(unit="fraction"),
+        "agreement": Metric(unit="fraction", better="higher"),
         "silent": Metric(unit="fraction", better="lower"),
         "verdict/silent": Metric(unit="fraction", better="lower"),
         "verdict/none": Metric(unit="fraction", better="lower"),
@@ -47,27 +50,38 @@ class JudgedDebate(Arena):
         no_verdict: NoVerdict = "draw",
         malformed: float = -1.0,
         argument_length: int = 400,
+        exchange: bool = False,
+        agreement: float = 0.0,
     ) -> None:
         """Args:
         rounds: Arguments per side.
         stake: Reward that the losing side transfers to the winning side.
         silence: Reward that a side without an argument transfers to the other side, per round.
-        no_verdict: Result of a judge's move that names no side. draw: no side wins. coin: the
-            winner is drawn at random.
-        malformed: Judge's reward for such a move; 1 for naming the right side, otherwise 0.
+        no_verdict: Result of a judge's move that names no side, and of two judges that disagree.
+            draw: no side wins. coin: the winner is drawn at random.
+        malformed: Judge's reward for a move that names no side; 1 for naming the right side,
+            otherwise 0.
         argument_length: Characters of an argument that the others see.
+        exchange: If true, judge_1 sees the same debate with the sides exchanged, so that a verdict
+            that depends on the place alone makes the judges disagree. Their prompts must be of one
+            policy to have this effect.
+        agreement: Added to the reward of both judges if they name the same side, and subtracted
+            if they name different ones; needs `exchange`.
         """
-        super().__init__()
+        super().__init__({"debater": 2, "judge": 2 if exchange else 1})
         if no_verdict not in get_args(NoVerdict):
             raise ValueError(
                 f"no_verdict is one of {', '.join(get_args(NoVerdict))}, not {no_verdict!r}"
             )
         if rounds < 1 or argument_length < 1:
             raise ValueError("rounds and argument_length are at least 1")
+        if agreement and not exchange:
+            raise ValueError(f"agreement={agreement} needs two judges; set exchange=true")
         self.rounds, self.stake, self.silence = rounds, stake, silence
         self.no_verdict, self.malformed = no_verdict, malformed
         self.argument_length = argument_length
-        self.sides = self.possible_agents[:2]
+        self.agreement = agreement
+        self.sides, self.judges = self.possible_agents[:2], self.possible_agents[2:]
 
     def default_task(self, rng: Random) -> Task:
         """Return a small sum."""
@@ -83,8 +97,8 @@ class JudgedDebate(Arena):
         self.silent = 0
 
     def acting(self) -> Sequence[str]:
-        """Return both sides, then the judge."""
-        return self.sides if len(self.said) < self.rounds else [JUDGE]
+        """Return both sides, then the judge or both judges."""
+        return self.sides if len(self.said) < self.rounds else self.judges
 
     def messengers(self) -> Sequence[str]:
         """Return both sides; the verdict is no message."""
@@ -92,14 +106,23 @@ class JudgedDebate(Arena):
 
     def judged(self, judge: str) -> Mapping[str, bool]:
         """Return per side True if it defends the right answer."""
-        if judge != JUDGE:
+        if judge not in self.judges:
             return {}
         return {agent: place == self.right for place, agent in enumerate(self.sides)}
 
     def accepts(self, judge: str, verdict: Action | None) -> Sequence[str]:
         """Return the side that the verdict names, or []."""
-        named = _named(verdict)
+        named = self._named(judge, verdict)
         return [] if named is None else [self.sides[named]]
+
+    def _named(self, judge: str, verdict: Action | None) -> int | None:
+        """Return the index of the side that a verdict names, or None."""
+        named = (verdict or "").strip().rstrip(".").upper()
+        return self._order(judge)[SIDES.index(named)] if named in SIDES else None
+
+    def _order(self, agent: str) -> Sequence[int]:
+        """Return the indices of the sides that an agent sees as A and B."""
+        return (1, 0) if self.judges[1:] == [agent] else (0, 1)
 
     def saying(self, agent: str, words: str) -> Action:
         """Return the words unchanged: any text is an argument."""
@@ -118,19 +141,20 @@ class JudgedDebate(Arena):
 
         The view does not show which answer is right.
         """
-        side = "" if agent == JUDGE else SIDES[self.sides.index(agent)]
+        side = "" if agent in self.judges else SIDES[self.sides.index(agent)]
+        order = self._order(agent)
         return judged_view(
             self.question,
-            dict(zip(SIDES, self.answers, strict=True)),
-            self.said,
+            dict(zip(SIDES, [self.answers[place] for place in order], strict=True)),
+            [[row[place] for place in order] for row in self.said],
             side=side,
             rounds=self.rounds,
         )
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Store both arguments, or apply the verdict."""
-        if JUDGE in actions:
-            self._decide(actions[JUDGE])
+        """Store both arguments, or apply the verdicts."""
+        if self.judges[0] in actions:
+            self._decide(actions)
             return
         row = [(actions[agent] or "").strip()[: self.argument_length] for agent in self.sides]
         self.said.append(row)
@@ -144,33 +168,37 @@ class JudgedDebate(Arena):
         self.pay(self.sides[winner], amount)
         self.pay(self.sides[1 - winner], -amount)
 
-    def _decide(self, action: Action | None) -> None:
-        winner = _named(action)
-        verdict = winner is not None
-        if verdict:
-            right = winner == self.right
-            self.pay(JUDGE, float(right))
-            self.note(JUDGE, verdict="correct" if right else "wrong")
-        else:
-            self.pay(JUDGE, self.malformed)
-            self.note(JUDGE, verdict="none")
-            if self.no_verdict == "coin":
-                winner = self.rng.randrange(2)
+    def _decide(self, verdicts: Mapping[str, Action | None]) -> None:
+        named = {judge: self._named(judge, verdicts[judge]) for judge in self.judges}
+        counted = []
+        for judge, place in named.items():
+            if place is not None:
+                self.pay(judge, float(place == self.right))
+                self.note(judge, verdict="correct" if place == self.right else "wrong")
+            else:
+                self.pay(judge, self.malformed)
+                self.note(judge, verdict="none")
+            missing = place is None and self.no_verdict == "coin"
+            counted.append(self.rng.randrange(2) if missing else place)
+        agree = len(set(named.values())) == 1 and None not in named.values()
+        winner = counted[0] if len(set(counted)) == 1 else None
+        if self.agreement and None not in named.values():
+            for judge in self.judges:
+                self.pay(judge, self.agreement if agree else -self.agreement)
+        if winner is None and self.no_verdict == "coin":
+            winner = self.rng.randrange(2)
         if winner is not None:
             self._transfer(winner, self.stake)
+        first = [self._order(judge)[0] for judge in self.judges]
         self.measure(
-            verdict=verdict,
-            accuracy=winner == self.right,
-            side_a_won=winner == 0,
+            verdict=mean([place is not None for place in named.values()]),
+            accuracy=mean([place == self.right for place in counted]),
+            side_a_won=mean([a == place for a, place in zip(first, counted, strict=True)]),
             silent=self.silent / (2 * self.rounds),
         )
+        if len(self.judges) > 1:
+            self.measure(agreement=agree)
         self.finish()
-
-
-def _named(verdict: Action | None) -> int | None:
-    """Return the index of the side that a verdict names, or None."""
-    named = (verdict or "").strip().rstrip(".").upper()
-    return SIDES.index(named) if named in SIDES else None
 
 
 def judged_view(

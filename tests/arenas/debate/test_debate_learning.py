@@ -65,3 +65,12 @@ def test_training_makes_the_last_round_better_than_the_first_majority() -> None:
     assert all(gain >= 0.05 for row in after for gain in row)
     for lines in runs:
         assert lines[-1][HELD_OUT + "corrections"] > lines[0][HELD_OUT + "corrections"]
+
+
+@pytest.mark.slow
+def test_a_judge_that_decides_twice_learns_to_be_right_and_not_a_place() -> None:
+    lines = ran("tiny/judged_debate")
+    before, after = lines[0], lines[-1]
+    # 400 questions with two verdicts each.
+    assert after[HELD_OUT + "judge_accuracy"] >= before[HELD_OUT + "judge_accuracy"] + 0.1
+    assert abs(after[HELD_OUT + "side_a_won"] - 0.5) <= 0.05

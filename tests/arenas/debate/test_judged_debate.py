@@ -127,3 +127,60 @@ def test_wrong_settings_are_one_line() -> None:
         raw_env(no_verdict="majority")
     with pytest.raises(ValueError, match="at least 1"):
         raw_env(rounds=0)
+
+
+def test_a_second_judge_sees_the_sides_exchanged() -> None:
+    arena = begun(exchange=True)
+    argue(arena, ("one", "two"), ("three", "four"))
+    assert list(arena.stage) == ["judge_0", "judge_1"]
+    first, second = (arena.view(agent).fields for agent in ("judge_0", "judge_1"))
+    assert first["answers"] == dict(zip(SIDES, arena.answers, strict=True))
+    assert second["answers"] == dict(zip(SIDES, arena.answers[::-1], strict=True))
+    assert second["transcript"] == [{"A": "two", "B": "one"}, {"A": "four", "B": "three"}]
+    assert first["side"] == second["side"] == ""
+    twin = arena.swapped()
+    assert twin.view("judge_0") == arena.view("judge_1")
+    assert arena.accepts("judge_1", "A") == ["debater_1"] == arena.accepts("judge_0", "B")
+    assert arena.judged("judge_1") == arena.judged("judge_0") and not arena.judged("debater_0")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "won", "paid", "measured"),
+    [
+        # debater_1 is right. Both judges name it: judge_1 sees it as A.
+        ("BA", -1.0, (1.5, 1.5), {"accuracy": 1.0, "side_a_won": 0.5, "agreement": 1.0}),
+        ("AB", 1.0, (0.5, 0.5), {"accuracy": 0.0, "side_a_won": 0.5, "agreement": 1.0}),
+        # A judge that looks at the place alone disagrees with itself, and no side wins.
+        ("AA", 0.0, (-0.5, 0.5), {"accuracy": 0.5, "side_a_won": 1.0, "agreement": 0.0}),
+        ("BB", 0.0, (0.5, -0.5), {"accuracy": 0.5, "side_a_won": 0.0, "agreement": 0.0}),
+        ("B?", 0.0, (1.0, -1.0), {"accuracy": 0.5, "verdict": 0.5, "agreement": 0.0}),
+        ("??", 0.0, (-1.0, -1.0), {"accuracy": 0.0, "verdict": 0.0, "agreement": 0.0}),
+    ],
+)
+def test_a_side_wins_if_both_judges_name_it(
+    verdicts: str, won: float, paid: tuple[float, float], measured: dict[str, float]
+) -> None:
+    arena = begun(next(s for s in range(99) if begun(s).right == 1), exchange=True, agreement=0.5)
+    argue(arena, ("x", "y"), ("x", "y"))
+    arena.play_stage(dict(zip(arena.judges, verdicts, strict=True)))
+    assert sides(arena) == [won, -won]
+    assert tuple(arena.paid[judge] for judge in arena.judges) == paid
+    assert measured.items() <= arena.metrics.items()
+
+
+def test_a_coin_decides_where_judges_disagree() -> None:
+    winners = set()
+    for seed in range(20):
+        arena = begun(seed, exchange=True, no_verdict="coin")
+        argue(arena, ("x", "y"), ("x", "y"))
+        arena.play_stage({"judge_0": "A", "judge_1": "A"})
+        assert sum(sides(arena)) == 0.0 and arena.metrics["agreement"] == 0.0
+        winners.add(sides(arena)[0])
+    assert winners == {1.0, -1.0}
+
+
+def test_agreement_needs_two_judges() -> None:
+    assert begun().judges == [JUDGE] and "agreement" not in begun().metrics
+    with pytest.raises(ValueError, match="exchange=true"):
+        raw_env(agreement=0.5)
+    api_test(raw_env(exchange=True), num_cycles=40)
