@@ -1,7 +1,7 @@
 """Players of a study: the policies of a run at one of its checkpoints, or before training."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,10 +85,7 @@ class Reference:
 
         config = Run.open(self.run).config()
         population: Population = build(config["population"], where="population")
-        mine = {role: population.policy_of(role) for role in config["roles"]}
-        learned = {name for name in mine.values() if name not in population.opponents}
-        if anyhow and len(learned) == 1:
-            mine = {**dict.fromkeys(roles, next(iter(learned))), **mine}
+        mine = self._policy_names(population, config["roles"], roles if anyhow else ())
         for role in roles:
             if role not in mine:
                 raise ConfigError(
@@ -116,6 +113,24 @@ class Reference:
         named = {f"{at}:{name}": policy for name, policy in found.items()}
         others = {f"{at}:{name}": population.opponents[name] for name in held - set(saved)}
         return StudyPlayer(label=label, policies=policies), named, others
+
+    def missing(self, roles: Sequence[str]) -> list[str]:
+        """Return the roles that no policy of the run can play, even if a shared one takes more."""
+        config = Run.open(self.run).config()
+        population: Population = build(config["population"], where="population")
+        mine = self._policy_names(population, config["roles"], roles)
+        return [role for role in roles if role not in mine]
+
+    @staticmethod
+    def _policy_names(
+        population: Population, own: Iterable[str], more: Iterable[str]
+    ) -> dict[str, str]:
+        """Return policies by role: the run's own roles, and `more` if it has one policy."""
+        mine = {role: population.policy_of(role) for role in own}
+        learned = {name for name in mine.values() if name not in population.opponents}
+        if len(learned) == 1:
+            return {**dict.fromkeys(more, next(iter(learned))), **mine}
+        return mine
 
 
 def config_of(run: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 The log-odds compare one completion with another one after the same prompt.
 """
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ from selfplay.study.players import StudyPlayer
 from selfplay.types import InformationSet, InvalidAction, Turn, role_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 ROWS = 128
 """Largest number of completions in one forward pass."""
+LOGITS = 2**26
+"""Largest number of logits of one forward pass; 256 MiB in float32."""
 
 
 def log_odds(
@@ -140,41 +144,129 @@ def read(
     Raises:
         ConfigError: If the role does not take its move from the text alone.
     """
+    prompts = [_prompt(each, seats[role_of(each.agent)]) for each in where]
+    rows: dict[str, dict[tuple[int, ...], int]] = {}
+    for each, prompt in zip(where, prompts, strict=True):
+        seat = seats[role_of(each.agent)]
+        for action in each.actions:
+            row = (*prompt, *_inputs(action, seat))
+            known = rows.setdefault(seat.policy, {})
+            known[row] = min(known.get(row, len(row)), len(prompt) - 1)
+    logits = {
+        policy: dict(zip(known, _logits(models[policy], known), strict=True))
+        for policy, known in rows.items()
+    }
     return [
         ActionDistribution(
             where=each,
             mass={
-                action: _chance(action, each, seat, models[seat.policy]) for action in each.actions
+                action: _chance(action, prompt, seat, logits[seat.policy])
+                for action in each.actions
             },
         )
-        for each in where
+        for each, prompt in zip(where, prompts, strict=True)
         for seat in [seats[role_of(each.agent)]]
     ]
 
 
-def _chance(action: str, where: InformationSet, seat: AgentSpec, model: "PreTrainedModel") -> float:
+def _prompt(where: InformationSet, seat: AgentSpec) -> tuple[int, ...]:
+    """Return the tokens of the prompt; raises ConfigError if the role cannot be read."""
+    for action in where.actions:
+        _refuse_unread(action, seat.renderer.text(_ids(action, seat)), seat, where.agent)
+    return tuple(seat.renderer.start(seat.role.prompt(where.observation)))
+
+
+def _inputs(action: str, seat: AgentSpec) -> list[int]:
+    """Return the tokens after the prompt that the model has to read for an action's probability."""
+    tokens = _ids(action, seat)
+    return tokens[: seat.max_tokens - 1] if len(tokens) >= seat.max_tokens else tokens
+
+
+def _chance(
+    action: str,
+    prompt: tuple[int, ...],
+    seat: AgentSpec,
+    known: "Mapping[tuple[int, ...], Tensor]",
+) -> float:
+    """Return the probability of an action's text.
+
+    Args:
+        action: The action.
+        prompt: Tokens of the prompt.
+        seat: The seat that is asked.
+        known: Row of tokens to the logits of the tokens after the prompt, [N, vocabulary].
+    """
     import torch
 
     from selfplay.engines.truncation import truncate
 
-    renderer = seat.renderer
     tokens = _ids(action, seat)
-    _refuse_unread(action, renderer.text(tokens), seat, where.agent)
-    prompt = renderer.start(seat.role.prompt(where.observation))
     if len(tokens) > seat.max_tokens:
         return 0.0
-    with torch.inference_mode():
-        ids = torch.tensor([[*prompt, *tokens]], device=model.device)
-        logits = model.eval()(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 :]
-        if seat.temperature == 0:
-            logits = torch.where(logits == logits.max(-1, keepdim=True).values, 0.0, -torch.inf)
-        logprobs = (logits.double() / (seat.temperature or 1.0)).log_softmax(-1)
-        logprobs = truncate(logprobs, logits, [seat] * len(logits))
+    inputs = _inputs(action, seat)
+    logits = known[(*prompt, *inputs)][-1 - len(inputs) :]
+    if seat.temperature == 0:
+        logits = torch.where(logits == logits.max(-1, keepdim=True).values, 0.0, -torch.inf)
+    logprobs = (logits.double() / (seat.temperature or 1.0)).log_softmax(-1)
+    logprobs = truncate(logprobs, logits, [seat] * len(logits))
     said = sum(float(logprobs[place, token]) for place, token in enumerate(tokens))
     ended = 0.0
     if len(tokens) < seat.max_tokens:
-        ended = float(logprobs[len(tokens), list(renderer.end_ids)].logsumexp(-1))
+        ended = float(logprobs[len(tokens), list(seat.renderer.end_ids)].logsumexp(-1))
     return float(torch.tensor(said + ended, dtype=torch.float64).exp())
+
+
+def _logits(model: "PreTrainedModel", rows: Mapping[tuple[int, ...], int]) -> "list[Tensor]":
+    """Return for each row the logits after its tokens from one index on, each [N, vocabulary].
+
+    The tokens that all rows begin with are computed once.
+
+    Args:
+        model: A causal language model.
+        rows: Row of tokens to that index.
+    """
+    import torch
+
+    from selfplay.models import position_limits
+    from selfplay.models.tree_attention import unordinary
+
+    given = list(rows.items())
+    stem, together = 0, position_limits.turn(model.config) is None and not unordinary(model)
+    if together and len(given) > 1:
+        read = [row[:first] for row, first in given]
+        ends = zip(min(read), max(read), strict=False)
+        stem = next((n for n, (a, b) in enumerate(ends) if a != b), min(map(len, read)))
+    vocabulary = model.config.get_text_config().vocab_size
+    order = sorted(range(len(given)), key=lambda number: len(given[number][0]))
+    found: dict[int, Tensor] = {}
+    with torch.inference_mode():
+        model.eval()
+        beginning = None
+        if stem:
+            ids = torch.tensor([given[0][0][:stem]], device=model.device)
+            beginning = model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
+        while order:
+            width = len(given[order[0]][0]) - stem
+            part = [order.pop(0)]
+            while order and together:
+                width = len(given[order[0]][0]) - stem
+                if (len(part) + 1) * width * vocabulary > LOGITS:
+                    break
+                part.append(order.pop(0))
+            tokens = [given[number][0][stem:] for number in part]
+            width = max(map(len, tokens))
+            # Padding is on the right: causal attention never reads it.
+            ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in tokens])
+            kept = None
+            if beginning is not None:
+                kept = copy.deepcopy(beginning)
+                kept.batch_repeat_interleave(len(part))
+            out = model(
+                input_ids=ids.to(model.device), past_key_values=kept, use_cache=kept is not None
+            )
+            for number, logits, row in zip(part, out.logits, tokens, strict=True):
+                found[number] = logits[given[number][1] - stem : len(row)].clone()
+    return [found[number] for number in range(len(given))]
 
 
 def _ids(action: str, seat: AgentSpec) -> list[int]:

@@ -49,6 +49,37 @@ def test_every_kept_checkpoint_is_measured(folder: Path) -> None:
     assert json.loads(newest.out)["results"] == told["results"][2:]
 
 
+def test_mixtures_of_a_leagues_snapshots(folder: Path) -> None:
+    pytest.importorskip("scipy")
+    small = ("sampler.group_size=4", "run.threads=1", "run.steps=3", "warmstart.steps=20")
+    fast = ("run.checkpoint_every=3", "league.players.default.add.updates=1", "run.name=past")
+    outcome = run("train", "+experiment=tiny/kuhn", "league=uniform", *small, *fast, cwd=folder)
+    assert outcome.code == 0, outcome.err
+    found = {}
+    for mixture in ("uniform", "nash"):
+        told = json_of(folder, "exploitability", "runs/past", f"--league={mixture}")
+        assert told["title"] == f"Exploitability of past, {mixture} mixture of snapshots"
+        (found[mixture],) = told["results"]
+    last = json_of(folder, "exploitability", "runs/past")["results"][0]
+    assert len({each["nash_conv"] for each in (*found.values(), last)}) > 1
+    assert set(found["uniform"]["strategy"]) == set(last["strategy"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--league=uniform",), "--league: the run has no league"),
+        (("--league=unifrm",), "did you mean 'uniform'?"),
+        (("--league=nash", "--all"), "drop --all and --policy"),
+    ],
+)
+def test_a_mixture_that_cannot_be_measured_is_one_line(
+    folder: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    outcome = run("study", "exploitability", "runs/hand", *arguments, cwd=folder)
+    assert outcome.code == 2 and message in one_line(outcome.err)
+
+
 def test_a_damaged_checkpoint_is_left_out_and_told(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder / "runs/hand", tmp_path / "hand")
     (copy / "checkpoints/000002/state.json").write_text("{}")
@@ -129,6 +160,21 @@ def test_exploit_and_transfer_of_a_run(folder: Path) -> None:
     start, trained = told["tables"][0]["rows"]
     assert [value for name, value in start.items() if name] == [0, 0]  # it is its own start
     assert len(trained) == 3
+
+
+def test_a_policy_for_each_role_does_not_transfer_to_other_roles(folder: Path) -> None:
+    small = ("sampler.group_size=4", "evaluations.game.samples=1", "run.threads=1", "run.steps=1")
+    few = ("warmstart.steps=20", "run.checkpoint_every=1", "run.name=words")
+    outcome = run("train", "+experiment=tiny/signal", *small, *few, cwd=folder)
+    assert outcome.code == 0, outcome.err
+    told = json_of(folder, "transfer", "runs/words", "runs/hand", "--episodes=4")
+    apart, shared = told["tables"][0]["rows"]
+    cells = {row[""]: [value for name, value in row.items() if name] for row in (apart, shared)}
+    assert set(cells) == {"words@1", "hand@2"}
+    assert cells["words@1"][1] is None and cells["words@1"][0] is not None
+    assert None not in cells["hand@2"]
+    assert len(told["estimates"]) == 3
+    assert "words has no policy for player, so it does not play the games of hand" in told["notes"]
 
 
 def test_sets_of_runs_are_compared(folder: Path) -> None:

@@ -11,7 +11,7 @@ paired differences over tasks, or over episodes within tasks. Unbiased for these
 
 **Limits.** Metrics of different games have different units: compare only along columns. The prompts
 are those of the other game. A run with a separate policy for each role transfers only to roles of
-the same name; a single shared policy takes every role.
+the same name, and its other cells are empty; a single shared policy takes every role.
 """
 
 import argparse
@@ -39,25 +39,37 @@ def study(
             "transfer: a single run has no other game; name runs of two games or more"
         )
     estimates: list[Estimate] = []
-    labels: list[str] = []
+    labels: dict[Reference, str] = {}
     names: list[str] = []
     values = [[float("nan")] * len(references) for _ in references]
     notes: list[str] = []
     for column, home in enumerate(references):
         with games_of(home.run, evaluation=evaluation, episodes=episodes, seed=seed) as games:
-            starts = [Reference(run=each.run, start=True) for each in references]
-            players = games.admit(references, anyhow=True)
+            roles = list(games.arena().roles)
+            able = [each for each in references if not each.missing(roles)]
+            players = games.admit(able, anyhow=True)
+            starts = [Reference(run=each.run, start=True) for each in able]
             before = games.admit(starts, anyhow=True)
-            labels = [player.label for player in players]
-            names.append(f"{labels[column]}: {games.metrics[0]}")
+            for each, player in zip(able, players, strict=True):
+                # Players of the same name have a longer label where they meet.
+                labels[each] = max(labels.get(each, ""), player.label, key=len)
+            names.append(f"{labels[home]}: {games.metrics[0]}")
             notes += [note for note in games.notes if note not in notes]
-            for row, (player, start) in enumerate(zip(players, before, strict=True)):
+            notes += [
+                f"{each.run.name} has no policy for {', '.join(each.missing(roles))}, so it does "
+                f"not play the games of {home.run.name}"
+                for each in references
+                if each not in able
+            ]
+            for reference, player, start in zip(able, players, before, strict=True):
                 after = games.run(player.seats(games.agents))
                 gain = games.scores(after) - games.scores(games.run(start.seats(games.agents)))
-                found = games.draws(after).mean(f"{labels[row]} in {names[-1]}", gain, null=0.0)
+                label = f"{player.label} in {names[-1]}"
+                found = games.draws(after).mean(label, gain, null=0.0)
                 estimates.append(found)
-                values[row][column] = found.value
+                values[references.index(reference)][column] = found.value
             record = games.record()
+    rows = [labels[each] for each in references]
     return Result(
         measure="transfer",
         title=f"Transfer between {len(references)} games",
@@ -68,13 +80,13 @@ def study(
             Table(
                 title="Gain over the untrained policies",
                 columns=["", *names],
-                rows=[[label, *row] for label, row in zip(labels, values, strict=True)],
+                rows=[[label, *row] for label, row in zip(rows, values, strict=True)],
             )
         ],
         drawings=[
             MatrixPlot(
                 title="Gain: rows are the trained runs, columns the games",
-                rows=labels,
+                rows=rows,
                 columns=names,
                 values=values,
             ),
