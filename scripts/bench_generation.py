@@ -3,14 +3,16 @@
 Kuhn poker, tic-tac-toe and the quickstart are played once by their tiny policy; the recorded
 requests are then answered again and again. The fourth case are conversations of four turns. Both
 ways sample the same tokens. `--model` adds a larger model, which plays fewer games.
+`--beside padding` compares with prefill passes that take as many parts as fit, whatever their
+lengths are.
 
-Usage: python scripts/bench_generation.py [--cases kuhn ...] [--model FOLDER] [--rounds 5]
-           [--json FILE] [key=value ...]
+Usage: python scripts/bench_generation.py [--cases kuhn ...] [--beside requests|padding]
+           [--model FOLDER] [--rounds 5] [--json FILE] [key=value ...]
 """
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -32,13 +34,19 @@ from selfplay.experiment.experiment import Experiment
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.types import Completion, Request
 
-PLAYED = {"kuhn": "tiny/kuhn", "tic-tac-toe": "tiny/tic_tac_toe", "quickstart": "tiny/quickstart"}
+PLAYED = {
+    "kuhn": "tiny/kuhn",
+    "tic-tac-toe": "tiny/tic_tac_toe",
+    "quickstart": "tiny/quickstart",
+    "leduc": "tiny/leduc",
+}
 CASES = (*PLAYED, "conversation")
 TURNS, NEW, MESSAGE, SYSTEM = 4, 32, 32, 96
 """Turns of a conversation; tokens of an answer, a message and the common rules."""
 LARGER = {
     "kuhn": ["sampler.group_size=16"],
     "tic-tac-toe": ["curriculum.batch=1", "sampler.group_size=8"],
+    "leduc": ["roles.player.style=full", "sampler.group_size=2"],
 }
 """Games of `--model`, with settings that make a step smaller."""
 
@@ -56,6 +64,22 @@ def undivided(prompts: Sequence[tuple[int, ...]], known: Sequence[int]) -> list[
     return [[PromptPart(prompt=number, start=start) for number, start in enumerate(known)]]
 
 
+def few_passes(lengths: Sequence[int], limit: int) -> list[list[int]]:
+    """Return passes that take as many parts as fit, the shortest first."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    found: list[list[int]] = [[]]
+    for index in order:
+        if found[-1] and (len(found[-1]) + 1) * lengths[index] > limit:
+            found.append([])
+        found[-1].append(index)
+    return found
+
+
+def padding(engine: TransformersEngine) -> AbstractContextManager[object]:
+    """Let the engine pad short parts to long ones."""
+    return mock.patch.object(policy_batch, "passes", few_passes)
+
+
 @contextmanager
 def request_by_request(engine: TransformersEngine) -> Iterator[None]:
     """Let the engine share nothing but the prefill of equal prompts of one batch."""
@@ -71,6 +95,13 @@ def request_by_request(engine: TransformersEngine) -> Iterator[None]:
             yield
     finally:
         policy.prefixes, batch.rows = kept, shared
+
+
+BESIDE: dict[str, Callable[[TransformersEngine], AbstractContextManager[object]]] = {
+    "requests": request_by_request,
+    "padding": padding,
+}
+"""The other ways."""
 
 
 @dataclass
@@ -98,6 +129,7 @@ class GenerationCase:
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--beside", choices=BESIDE, default="requests", help="the other way")
     parser.add_argument("--model", type=Path, help="folder of another model, such as one of 135 M")
     parser.add_argument("--rounds", type=int, default=5)
     options, overrides = parser.parse_known_args()
@@ -106,10 +138,10 @@ def main() -> None:
     lines = []
     for name in options.cases:
         case = conversation() if name == "conversation" else recorded(name, overrides)
-        lines += measured(case, options.rounds)
+        lines += measured(case, options.rounds, options.beside)
         if options.model is not None:
             if larger := of_model(name, options.model):
-                lines += measured(larger, max(1, options.rounds // 2))
+                lines += measured(larger, max(1, options.rounds // 2), options.beside)
             else:
                 print(f"{name}: an untrained model has no valid step of it", file=sys.stderr)
     show(lines, options.json)
@@ -180,7 +212,7 @@ def conversation(
     return GenerationCase("conversation", model, [], waves)
 
 
-def measured(case: GenerationCase, rounds: int) -> list[Line]:
+def measured(case: GenerationCase, rounds: int, beside: str) -> list[Line]:
     """Seconds and computed tokens of both ways."""
     engine = TransformersEngine()
     engine.serve("base", case.model, case.end_ids)
@@ -193,7 +225,7 @@ def measured(case: GenerationCase, rounds: int) -> list[Line]:
         computed["ours"] = engine.drain_metrics()["computed_tokens"]
 
     def other() -> None:
-        with request_by_request(engine):
+        with BESIDE[beside](engine):
             engine.drain_metrics()
             answers["other"] = case.answer(engine)
             computed["other"] = engine.drain_metrics()["computed_tokens"]

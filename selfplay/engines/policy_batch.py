@@ -1,7 +1,7 @@
 """The requests of policies over one base: their prompts, decoding steps, and what they share."""
 
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from itertools import groupby, zip_longest
 
 import torch
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from selfplay.engines.batched_policy import BatchedPolicy
 from selfplay.engines.decoding import DecodingRows
 from selfplay.engines.kv_cache import SlotCache
-from selfplay.engines.prompt_parts import PromptPart, prompt_parts
+from selfplay.engines.prompt_parts import PromptPart, passes, prompt_parts
 from selfplay.models.mixed_adapters import MixedAdapters
 from selfplay.models.tree_attention import additive
 from selfplay.types import Completion, Request
@@ -165,8 +165,9 @@ class PolicyBatch:
         self.owners = torch.cat([self.owners, numbers])
         for wave in self._waves(asked, rows.tolist()):
             self._copy_stems(wave, rows)
-            for chunk in self._chunks(wave, asked):
-                self._prefill(chunk, asked, siblings, rows)
+            lengths = [len(asked[part.prompt][1]) - part.start for part in wave]
+            for indices in passes(lengths, self.prefill_tokens):
+                self._prefill([wave[index] for index in indices], asked, siblings, rows)
 
     def _waves(self, asked: Sequence[Prompt], rows: Sequence[int]) -> list[list[PromptPart]]:
         """Return the parts of all prompts in waves; a prompt shares tokens within its policy.
@@ -198,20 +199,6 @@ class PolicyBatch:
         if copies:
             source, target, length = torch.tensor(copies, device=self.device).T
             self.cache.copy(rows[source], rows[target], length)
-
-    def _chunks(
-        self, wave: Sequence[PromptPart], asked: Sequence[Prompt]
-    ) -> Iterator[list[PromptPart]]:
-        """Yield the parts of one pass each; parts of one length share a pass."""
-        parts = deque(sorted(wave, key=lambda part: len(asked[part.prompt][1]) - part.start))
-        while parts:
-            chunk = [parts.popleft()]
-            while parts:
-                width = len(asked[parts[0].prompt][1]) - parts[0].start
-                if (len(chunk) + 1) * width > self.prefill_tokens:
-                    break
-                chunk.append(parts.popleft())
-            yield chunk
 
     def _prefill(
         self,

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
+
 from selfplay.engines.prefix_cache import common
 
 PASS = 64
-"""Cost of one more pass, in tokens: the prompts share less where sharing would save fewer."""
+"""Cost of one more pass, in tokens: no pass is made that saves fewer."""
 DEEPEST = 8
 """Maximum number of passes that wait for each other."""
 
@@ -88,3 +90,43 @@ def _divided(
             wave = parts[source].wave + 1
             parts.append(PromptPart(prompt=prompt, start=start, source=source, wave=wave))
     return parts
+
+
+def passes(lengths: Sequence[int], limit: int) -> list[list[int]]:
+    """Divide parts among forward passes, so that tokens, padding and passes cost the least.
+
+    All parts of a pass are padded to the longest. Parts of similar length share a pass, and a pass
+    costs as much as `PASS` tokens.
+
+    Args:
+        lengths: Number of tokens of each part, at least 1.
+        limit: Maximum number of tokens of a pass with padding; a longer part has its own pass.
+
+    Returns:
+        Indices of the parts of each pass, the shortest parts first.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    ascending = np.array([lengths[index] for index in order], dtype=np.int64)
+    # A pass may begin where the length changes: no better division cuts a run of equal lengths.
+    begins = np.flatnonzero(np.diff(ascending, prepend=0))
+    ends = [*begins[1:].tolist(), len(order)]
+    least, origins = np.zeros(len(ends) + 1), []
+    for number, end in enumerate(ends, start=1):
+        width = int(ascending[end - 1])
+        counts = end - begins[:number]
+        tries = least[:number] + counts * width + PASS * np.ceil(counts / _fit(width, limit))
+        origins.append(int(tries.argmin()))
+        least[number] = tries[origins[-1]]
+    found: list[list[int]] = []
+    number = len(ends)
+    while number:
+        first, end = int(begins[origins[number - 1]]), ends[number - 1]
+        size = _fit(int(ascending[end - 1]), limit)
+        found += [order[max(first, at - size) : at] for at in range(end, first, -size)]
+        number = origins[number - 1]
+    return found[::-1]
+
+
+def _fit(width: int, limit: int) -> int:
+    """Return the number of parts of one width in a pass."""
+    return max(1, limit // width)

@@ -1,11 +1,13 @@
 """New prompts are divided so that a common beginning is computed once, where that pays."""
 
+from itertools import combinations
+from math import ceil
 from random import Random
 
 import pytest
 
 from selfplay.engines import prompt_parts as module
-from selfplay.engines.prompt_parts import PromptPart, prompt_parts
+from selfplay.engines.prompt_parts import PromptPart, passes, prompt_parts
 from tests.helpers.engine_requests import distinct
 
 
@@ -78,3 +80,34 @@ def test_the_number_of_passes_that_wait_is_limited(
     for wave in waves:
         assert all(part.source is None or part.source in done for part in wave)
         done |= {part.prompt for part in wave}
+
+
+def test_a_long_part_does_not_pad_short_ones() -> None:
+    assert passes([1] * 80 + [20], limit=16_384) == [[*range(80)], [80]]
+    assert passes([18, 20, 19], limit=16_384) == [[0, 2, 1]], "a second pass costs more"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_division_among_passes_costs_less(seed: int) -> None:
+    rng = Random(seed)
+    lengths = [rng.choice([1, 5, 40, 90, rng.randint(1, 200)]) for _ in range(rng.randint(1, 9))]
+    limit = rng.choice([64, 300, 16_384])
+
+    def cost(ascending: list[int]) -> int:
+        """Tokens with padding, and the passes, of parts that are padded to the last."""
+        count, width = len(ascending), ascending[-1]
+        return count * width + module.PASS * ceil(count / max(1, limit // width))
+
+    ascending = sorted(lengths)
+    least = min(
+        sum(cost(ascending[a:b]) for a, b in zip((0, *cuts), (*cuts, len(lengths)), strict=True))
+        for size in range(len(lengths))
+        for cuts in combinations(range(1, len(lengths)), size)
+    )
+    found = passes(lengths, limit)
+    assert sorted(index for each in found for index in each) == list(range(len(lengths)))
+    widths = [max(lengths[index] for index in each) for each in found]
+    assert all(len(e) == 1 or len(e) * w <= limit for e, w in zip(found, widths, strict=True))
+    assert widths == sorted(widths)
+    spent = sum(len(e) * w + module.PASS for e, w in zip(found, widths, strict=True))
+    assert spent <= least
