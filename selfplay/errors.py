@@ -47,15 +47,20 @@ class StalledError(SelfplayError):
     """Raised if an expected event did not happen within its time limit."""
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return a hint to append to an error: the nearest valid choice, or a list of choices."""
+def nearest(name: str, choices: Iterable[str], prefix: str = "") -> str:
+    """Return a hint to append to an error: the nearest valid choice, or a list of choices.
+
+    `prefix` is shown before each choice, and is no part of the comparison.
+    """
     known = sorted({str(choice) for choice in choices})
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {prefix + close[0]!r}?"
     if not known:
         return "nothing of that kind exists"
-    shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    shown = ", ".join(prefix + choice for choice in known[:12]) + (
+        ", ..." if len(known) > 12 else ""
+    )
     return f"choose from: {shown}"
 
 

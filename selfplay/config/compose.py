@@ -412,14 +412,14 @@ def _unknown_key(
         known = list(_paths(compose(home, name, [])))
     if key in known:
         return f"{key}: to add new keys to it, write +{key}=..."
-    parent = key
-    while parent:
-        parent = parent.rpartition(".")[0]
-        beside = [path for path in known if path.rpartition(".")[0] == parent]
+    parent, beside = key, list[str]()
+    while parent and not beside:
+        parent, _, own = parent.rpartition(".")
+        prefix = f"{parent}." if parent else ""
+        inside = [path.removeprefix(prefix) for path in known if path.startswith(prefix)]
+        beside = [name for name in inside if "." not in name and name != TARGET]
         beside += [] if parent else [ALGORITHM]
-        if beside:
-            return f"unknown key {key!r}; {nearest(key, beside)}"
-    return f"unknown key {key!r}; {nearest(key, known)}"
+    return f"unknown key {key!r}; {nearest(own, beside, prefix)}"
 
 
 def _paths(node: Any, prefix: str = "") -> Iterator[str]:
