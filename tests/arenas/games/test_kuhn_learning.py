@@ -45,6 +45,12 @@ def test_without_the_ema_it_does_not() -> None:
     assert mean(last(trained("tiny/kuhn", seed, "objective.kl=0")) for seed in SEEDS) >= 0.1
 
 
+def test_the_ema_prevents_that_leduc_poker_becomes_deterministic() -> None:
+    with_ema = last(trained("tiny/leduc", 0, "run.steps=100"))
+    assert with_ema <= 1.2
+    assert last(trained("tiny/leduc", 0, "run.steps=100", "objective.kl=0")) >= with_ema + 0.5
+
+
 def test_joint_credit_finds_the_code_where_each_for_itself_stays_at_home() -> None:
     def team(*overrides: str) -> list[float]:
         runs = [trained("tiny/signal", seed, *overrides) for seed in SEEDS]

@@ -209,8 +209,8 @@ def test_the_prompts() -> None:
     assert terse == "J raise call Q call"
     assert full.splitlines()[-5:] == [
         "",
-        "First round, both players in turn: raise, call.",
-        "The open card is a queen. Second round: call.",
         "Answer with one word: call or raise.",
+        "First round: raise, call.",
+        "The open card is a queen. Second round: call.",
         "You hold a jack.",
     ]
