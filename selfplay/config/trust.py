@@ -88,6 +88,13 @@ GUARDS = (
         why="it scores recorded answers without isolation",
     ),
     TrustGuard(
+        name="MCPTool",
+        key=None,
+        safe=(),
+        module="selfplay.tools.mcp",
+        why="it starts a program, or calls an address, of the config's choice",
+    ),
+    TrustGuard(
         name="OpenAIEngine",
         key=None,
         safe=(),

@@ -258,7 +258,8 @@ def test_the_printed_tool_works() -> None:
 
 def test_the_printed_roles_name_what_there_is() -> None:
     page = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    tools = yaml.safe_load(block)["roles"]["solver"]["tools"]
+    roles, server = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    tools = yaml.safe_load(roles)["roles"]["solver"]["tools"]
     own = {name: node for name, node in tools["tools"].items() if name != "weather"}
     check({**tools, "tools": own}, provided=("executor", "retriever"))
+    check(yaml.safe_load(server)["tools"])
