@@ -201,6 +201,16 @@ class Arena(AECEnv):
                 raise ValueError(f"{self.name}: {agent} has made {made} moves; none is {move}")
             self.delayed_rewards.append((agent, move, float(reward)))
 
+    def leave_out(self, agent: str) -> None:
+        """Say that the value of `agent`'s latest move is unknown, so that no policy learns from it.
+
+        An example is an answer whose judge gave no score: a reward of 0 would teach that the answer
+        was wrong. The move stays in the record. Raises KeyError if `agent` is unknown.
+        """
+        if agent not in self.paid:
+            raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
+        self.left_out.add(agent)
+
     def note(self, agent: str, **facts: Any) -> None:
         """Record facts about the agent's latest move, for transcripts and metrics."""
         self.notes.setdefault(agent, {}).update(facts)
@@ -258,6 +268,7 @@ class Arena(AECEnv):
         self.metrics: MutableMapping[str, float] = {}
         self.created: list[Task] = []
         self.delayed_rewards: list[tuple[str, int, float]] = []
+        self.left_out: set[str] = set()
         self.finished = False
         self.history: list[dict[str, Action | None]] = []
         self._moves: dict[str, Action | None] = {}

@@ -178,6 +178,16 @@ def test_a_reward_may_be_for_an_earlier_move() -> None:
         arena.pay("guesser_0", 1.0, move=1)
 
 
+def test_a_move_may_be_left_out() -> None:
+    arena = started()
+    with pytest.raises(KeyError, match="did you mean 'guesser_1'"):
+        arena.leave_out("guesser1")
+    arena.leave_out("guesser_1")
+    assert arena.left_out == {"guesser_1"}
+    arena.begin(arena.task, arena.seed)
+    assert not arena.left_out
+
+
 def test_wrong_stage_and_unknown_agents_are_refused() -> None:
     arena = started()
     with pytest.raises(ValueError, match="stage of"):

@@ -116,6 +116,9 @@ class Mixture(Arena):
             self.pay(self._outer(agent), reward, move=move)
             left[agent] -= reward
         self.inner.delayed_rewards.clear()
+        for agent in self.inner.left_out:
+            self.leave_out(self._outer(agent))
+        self.inner.left_out.clear()
         for agent, reward in left.items():
             self.pay(self._outer(agent), reward)
         for agent, facts in self.inner.notes.items():

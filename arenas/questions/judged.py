@@ -2,16 +2,21 @@
 
 This is Multi-Agent Evolve (2510.23595): one policy in three roles, and rewards only from the
 judges' scores. The reward of a question combines its quality and low grades of its answers; that of
-an answer comes from its grade; that of a verdict is 1 if it contains a score.
+an answer comes from its grade; that of a verdict is 1 if it contains a score. A judge without a
+score is asked again; what stays without a score is left out of learning.
+
+With a rule, a verifier grades answers too: alone where it accepts them (rule, then judge), or with
+a weight beside the judge's score (hybrid reward).
 
 Version history: v0, first version.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
@@ -23,13 +28,14 @@ from selfplay.rewards import mean
 from selfplay.types import Action, Metric, Observation, Task
 
 QUESTION_JUDGE = "judge_0"
+RuleUse = Literal["first", "weighted"]
 
 
 class JudgedQuestions(Arena):
     """A proposer, n solvers, and n + 1 judges: one for the question, one for each answer."""
 
     name = "judged_questions_v0"
-    services: ClassVar[tuple[str, ...]] = ("oracle",)
+    services: ClassVar[tuple[str, ...]] = ("oracle", "rule")
     measures = {
         "true_accuracy": Metric(unit="fraction", better="higher"),
         "grade": Metric(unit="fraction"),
@@ -40,6 +46,8 @@ class JudgedQuestions(Arena):
         "verdict": Metric(unit="fraction", better="higher"),
         "attempts": Metric(unit="count"),
         "solved": Metric(unit="count"),
+        "ungraded": Metric(unit="fraction", better="lower"),
+        "judged_by_rule": Metric(unit="fraction"),
         "verdict/score": Metric(unit="fraction"),
         "verdict/none": Metric(unit="fraction", better="lower"),
     }
@@ -52,7 +60,11 @@ class JudgedQuestions(Arena):
         solvers: int = 4,
         best_score: int = 10,
         least_quality: float = 0.5,
-        no_score: float = 0.0,
+        retries: int = 1,
+        no_score: float | None = None,
+        rule: Verifier | None = None,
+        rule_use: RuleUse = "first",
+        rule_weight: float = 0.5,
         oracle: Verifier | None = None,
         forbidden: frozenset[str] = frozenset(),
         question_length: int = 1000,
@@ -64,7 +76,13 @@ class JudgedQuestions(Arena):
         solvers: Number of answers per question.
         best_score: Maximum score; scores start at 1 and are divided by this number.
         least_quality: Minimum quality of a question; below it, no solver answers.
-        no_score: Score in place of a verdict without a score, in [0, 1].
+        retries: Number of times that a judge without a score is asked again.
+        no_score: Score in place of one that the judge still does not give, in [0, 1]. None: no
+            policy learns from what was to be graded, and an episode ends with such a question.
+        rule: Verifier that grades answers beside the judges; None: judges alone.
+        rule_use: first: an answer with the rule's score above 1/2 has that score and no judge, and
+            all others have the judge's. weighted: all answers have a weighted mean of both.
+        rule_weight: Weight of the rule's score in that mean, in [0, 1].
         oracle: Checks answers for the metrics only, without effect on rewards.
         forbidden: Ids of questions (see `arena.names_of`) that may not be proposed.
         question_length, answer_length: Maximum characters; longer texts are invalid.
@@ -73,9 +91,15 @@ class JudgedQuestions(Arena):
         super().__init__({**seats(proposers, solver=solvers), "judge": solvers + 1})
         if min(best_score, question_length, answer_length) < 1 or argument_length < 0:
             raise ValueError("best_score, question_length and answer_length are at least 1")
-        if not 0 <= least_quality <= 1 or not 0 <= no_score <= 1:
-            raise ValueError("least_quality and no_score lie in [0, 1]")
+        if not all(0 <= each <= 1 for each in (least_quality, no_score or 0.0, rule_weight)):
+            raise ValueError("least_quality, no_score and rule_weight lie in [0, 1]")
+        if retries < 0:
+            raise ValueError(f"retries is at least 0, not {retries}")
+        if rule_use not in get_args(RuleUse):
+            raise ValueError(f"rule_use is one of {', '.join(get_args(RuleUse))}, not {rule_use!r}")
         self.best_score, self.least_quality, self.no_score = best_score, least_quality, no_score
+        self.retries = retries
+        self.rule, self.rule_use, self.rule_weight = rule, rule_use, rule_weight
         self.oracle, self.forbidden = oracle, forbidden
         self.question_length, self.answer_length = question_length, answer_length
         self.argument_length = argument_length
@@ -96,15 +120,17 @@ class JudgedQuestions(Arena):
         self.quality: float | None = None
         self.graded = not proposing
         self.answers: dict[str, dict[str, str]] = {}
+        self.grades: dict[str, float | None] = {}
+        self.missed = Counter[str]()
         self.verdicts: list[bool] = []
 
     def acting(self) -> Sequence[str]:
-        """Return the proposer, its judge, all solvers, or the judges of the valid answers."""
+        """Return the proposer, its judge, all solvers, or the judges of answers without a grade."""
         if not self.question:
             return [PROPOSER]
         if not self.graded:
             return [QUESTION_JUDGE]
-        return [_judge_of(agent) for agent in self.answers] or self.solvers
+        return [_judge_of(a) for a in self.answers if a not in self.grades] or self.solvers
 
     def judged(self, judge: str) -> Mapping[str, bool]:
         """Return the solver that this judge grades; {} for the question's judge."""
@@ -133,6 +159,7 @@ class JudgedQuestions(Arena):
                 "answer": said,
                 "argument": argument,
                 "best_score": self.best_score,
+                "asked_again": self.missed[agent] > 0,
             },
         )
 
@@ -160,8 +187,16 @@ class JudgedQuestions(Arena):
             self.finish()
 
     def _grade_question(self, action: Action | None) -> None:
+        quality = self._score(QUESTION_JUDGE, action)
+        if quality is None and self.missed[QUESTION_JUDGE] <= self.retries:
+            return
         self.graded = True
-        self.quality = self._score(QUESTION_JUDGE, action)
+        if quality is None:
+            self.leave_out(PROPOSER)
+            self.measure(played=0.0, ungraded=1.0)
+            self._end()
+            return
+        self.quality = quality
         self.measure(quality=self.quality, played=self.quality >= self.least_quality)
         if self.quality < self.least_quality:
             self.pay(PROPOSER, (self.quality + 1.0) / 3)
@@ -176,17 +211,46 @@ class JudgedQuestions(Arena):
                 self.note(agent, verdict="malformed")
             else:
                 self.answers[agent] = said
-        if not self.answers:
-            self._settle({})
+        if self.rule and self.rule_use == "first":
+            scores = {agent: self._by_rule(agent) for agent in self.answers}
+            self.grades = {agent: score for agent, score in scores.items() if score > 0.5}
+            self.measure(judged_by_rule=len(self.grades) / len(self.solvers))
+        if len(self.grades) == len(self.answers):
+            self._settle()
+
+    def _by_rule(self, agent: str) -> float:
+        """Return the rule's score of an answer."""
+        assert self.rule
+        payload = {**self.task.payload, "question": self.question}
+        return self.rule(self.answers[agent]["answer"], payload)
 
     def _grade_answers(self, actions: Mapping[str, Action | None]) -> None:
-        self._settle({a: self._score(_judge_of(a), actions[_judge_of(a)]) for a in self.answers})
+        for agent in [each for each in self.answers if each not in self.grades]:
+            judge = _judge_of(agent)
+            grade = self._score(judge, actions[judge])
+            if grade is None and self.missed[judge] <= self.retries:
+                continue
+            if grade is not None and self.rule and self.rule_use == "weighted":
+                grade += self.rule_weight * (self._by_rule(agent) - grade)
+            self.grades[agent] = grade
+        if len(self.grades) == len(self.answers):
+            self._settle()
 
-    def _settle(self, grades: Mapping[str, float]) -> None:
-        """Pay the solvers and the proposer; a missing answer has grade 0."""
+    def _settle(self) -> None:
+        """Pay the solvers and the proposer; a malformed answer has grade 0."""
+        grades = {agent: grade for agent, grade in self.grades.items() if grade is not None}
+        for agent in self.grades.keys() - grades.keys():
+            self.leave_out(agent)
         for agent, grade in grades.items():
             self.pay(agent, 0.5 * grade + 0.5)
-        all_grades = [grades.get(agent, 0.0) for agent in self.solvers]
+        self.measure(ungraded=1 - len(grades) / len(self.grades) if self.grades else 0.0)
+        missing = [agent for agent in self.solvers if agent not in self.answers]
+        all_grades = [*grades.values(), *(0.0 for _ in missing)]
+        if not all_grades:
+            if self.quality is not None:
+                self.leave_out(PROPOSER)
+            self._end()
+            return
         if self.quality is not None:
             self.pay(PROPOSER, (self.quality + 1.0 - mean(all_grades) + 1.0) / 3)
         solved = sum(grade > 0.5 for grade in all_grades)
@@ -194,19 +258,25 @@ class JudgedQuestions(Arena):
         if self.oracle:
             known = {**self.task.payload, "question": self.question}
             right = {a: self.oracle(s["answer"], known) > 0.5 for a, s in self.answers.items()}
-            self.measure(true_accuracy=sum(right.values()) / len(all_grades))
-            if right:
-                agree = [right[agent] == (grades[agent] > 0.5) for agent in right]
+            self.measure(true_accuracy=sum(right.values()) / len(self.solvers))
+            if grades:
+                agree = [right[agent] == (grade > 0.5) for agent, grade in grades.items()]
                 self.measure(judge_accuracy=sum(agree) / len(agree))
         self._end()
 
-    def _score(self, judge: str, action: Action | None) -> float:
-        """Return a verdict's fraction of the best score, and pay the judge 1 for a valid one."""
+    def _score(self, judge: str, action: Action | None) -> float | None:
+        """Return a verdict's fraction of the best score, and pay the judge 1 for a valid one.
+
+        Returns None while the judge is asked again, and then `no_score`.
+        """
         share = read_score(action, self.best_score)
         self.verdicts.append(share is not None)
         self.pay(judge, float(share is not None))
         self.note(judge, verdict="none" if share is None else "score")
-        return self.no_score if share is None else share
+        if share is None:
+            self.missed[judge] += 1
+            return self.no_score if self.missed[judge] > self.retries else None
+        return share
 
     def _end(self) -> None:
         if self.verdicts:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from difflib import SequenceMatcher
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
@@ -42,6 +43,36 @@ class Matches:
                 "or choose a verifier that needs none"
             )
         return float(meaning(answer) == meaning(str(payload["answer"])))
+
+
+class Similarity:
+    """Verifier whose score is the similarity of the answer to the payload's `answer`.
+
+    It is the reward of SWE-RL (2502.18449): twice the number of matching characters by the number
+    of all characters, as `difflib.SequenceMatcher` finds them. It pays nearly right texts, and
+    wrong numbers too: numbers need `Matches`.
+    """
+
+    def __init__(self, *, longest: int = 2000) -> None:
+        """Args:
+        longest: Maximum characters of a text, because the time grows with the product of the
+            lengths. A longer answer has score 0.
+        """
+        if longest < 1:
+            raise ValueError(f"longest is at least 1, not {longest}")
+        self.longest = longest
+
+    def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
+        """Return the score; raises ConfigError for a task without an answer or with a long one."""
+        wanted = payload.get("answer")
+        if wanted is None or len(str(wanted)) > self.longest:
+            raise ConfigError(
+                "verifier: Similarity needs an 'answer' in every task, of at most "
+                f"longest={self.longest} characters"
+            )
+        if len(answer) > self.longest:
+            return 0.0
+        return SequenceMatcher(None, answer, str(wanted), autojunk=False).ratio()
 
 
 def meaning(answer: str) -> str:

@@ -13,6 +13,8 @@ from itertools import combinations
 from math import cos, pi
 from typing import Protocol
 
+import numpy as np
+
 from selfplay.rewards import cosine_length, overlong
 from selfplay.types import Group, StopReason, Turn
 
@@ -142,6 +144,30 @@ class CosineLength(EachTurn):
             return self.cut_off
         short, long = self.right if turn.reward > self.threshold else self.wrong
         return cosine_length(len(turn.completion_ids), limit=self.limit, short=short, long=long)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confidence(EachTurn):
+    """Replaces the reward by the mean log-probability of the completion's tokens.
+
+    It is the reward of RENT (2505.22660), minus the mean entropy of the distributions that the
+    tokens were sampled from: the log-probability of a sampled token is an unbiased estimate of
+    minus its distribution's entropy. No label is used. Failure mode: a policy becomes sure of
+    whatever it says most often, so it learns only where that is right.
+    """
+
+    weight: float = 1.0
+    """Factor of the mean log-probability, in reward per nat."""
+    no_answer: float = -7.0
+    """Mean log-probability that a completion without an action counts as, in nats."""
+    beside: bool = False
+    """True to add the term to the turn's reward instead of replacing it."""
+
+    def reward(self, turn: Turn) -> float:
+        """Return the term, or the sum of reward and term."""
+        logprobs = np.asarray(turn.logprobs)
+        mean = self.no_answer if turn.invalid or not len(logprobs) else float(logprobs.mean())
+        return (turn.reward if self.beside else 0.0) + self.weight * mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from arenas.games.random_play import RandomPlay
 from arenas.games.tic_tac_toe import TicTacToe
 from arenas.mixture.arena import Mixture, env, raw_env, tasks_of
 from arenas.mixture.demonstrations import MixtureDemonstrations
+from arenas.questions.judged import JudgedQuestions
 from selfplay.arena import Arena
 from selfplay.curriculum.fixed import FixedTasks
 from selfplay.curriculum.mixture import MixtureCurriculum, routed, unrouted
@@ -74,6 +75,14 @@ def test_a_part_plays_as_it_does_alone(part: str, alone: Arena, task: Task) -> N
         assert mixed.paid == {f"{part}_{agent}": paid for agent, paid in alone.paid.items()}
         assert mixed.metrics == alone.metrics
         assert mixed.notes == {f"{part}_{agent}": note for agent, note in alone.notes.items()}
+
+
+def test_a_move_that_the_part_leaves_out_is_left_out() -> None:
+    arena = Mixture(parts={"judged": JudgedQuestions(proposers=0, solvers=1, retries=0)})
+    arena.begin(routed("judged", Task(id="s", payload={"question": "3 + 4"})), seed=0)
+    arena.play_stage({"judged_solver_0": json.dumps({"answer": "7"})})
+    arena.play_stage({"judged_judge_1": "no score"})
+    assert arena.finished and arena.left_out == {"judged_solver_0"}
 
 
 def test_forks_pickles_and_replays_keep_the_part() -> None:

@@ -1,8 +1,9 @@
 """Shaping: the penalties by hand, and who sees them."""
 
+import numpy as np
 import pytest
 
-from selfplay.credit.shaping import CosineLength, OptimalToolCalls, Overlong, Shaping
+from selfplay.credit.shaping import Confidence, CosineLength, OptimalToolCalls, Overlong, Shaping
 from selfplay.rewards import cosine_length, overlong
 from selfplay.types import StopReason, ToolCall, Turn
 from tests.helpers.builders import episode, group, turn
@@ -27,6 +28,21 @@ def test_overlong_adds_and_cosine_replaces() -> None:
     assert cosine.reward(turn("solver_0", 0.0, completion_ids=range(10))) == pytest.approx(-5.0)
     cut = turn("solver_0", 1.0, stop_reason=StopReason.LENGTH)
     assert cosine.reward(cut) == -10.0
+
+
+def test_confidence_is_the_mean_log_probability() -> None:
+    said = turn("solver_0", 1.0, completion_ids=range(4), logprobs=[-0.1, -0.2, -0.3, -0.6])
+    assert Confidence().reward(said) == pytest.approx(-0.3)
+    assert Confidence(weight=2.0, beside=True).reward(said) == pytest.approx(0.4)
+    assert Confidence(no_answer=-5.0).reward(turn("solver_0", 1.0, action=None)) == -5.0
+
+
+def test_confidence_is_minus_the_entropy_on_average() -> None:
+    chances = np.array([0.7, 0.2, 0.1])
+    drawn = np.random.default_rng(0).choice(3, size=20_000, p=chances)
+    said = turn("solver_0", completion_ids=drawn, logprobs=np.log(chances)[drawn])
+    entropy = -(chances * np.log(chances)).sum()
+    assert Confidence().reward(said) == pytest.approx(-entropy, abs=0.02)
 
 
 def test_groups_are_shaped_once_and_shared_turns_stay_shared() -> None:

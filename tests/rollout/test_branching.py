@@ -100,6 +100,15 @@ def rollout(arena: Any = Duel, memory: Any = "none", **settings: Any) -> tuple[R
 TASK = Task(id="t")
 
 
+class Doubtful(Duel):
+    """Leaves the second move of guest_0 out of learning."""
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        super().advance(actions)
+        if self.turn == 4:
+            self.leave_out("guest_0")
+
+
 def record(member: int = 0, memory: Any = "none") -> Episode:
     (episode,) = rollout(memory=memory)[0].run([EpisodeSpec(task=TASK, seed=7, member=member)])
     assert episode.status is Status.FINISHED and len(episode.turns) == 9
@@ -115,6 +124,19 @@ def fork(parent: Episode, start: int, *, member: int = 5, **fields: Any) -> Epis
         **fields,
     }
     return EpisodeSpec(member=member, **given)
+
+
+def test_a_move_that_is_left_out_is_recorded_and_not_learned() -> None:
+    play, _ = rollout(Doubtful)
+    (parent,) = play.run([EpisodeSpec(task=TASK, seed=7)])
+    assert [turn.stage for turn in parent.turns if not turn.trainable] == [3]
+    (left,) = [turn for turn in parent.turns if not turn.trainable]
+    assert left.agent == "guest_0" and left.reward == record().turns[4].reward
+    # A branch after the move, and one before it, leave it out too; the shared turns stay shared.
+    later, earlier = play.run([fork(parent, 6), fork(parent, 3, member=6)])
+    assert later.turns[:6] == parent.turns[:6]
+    for branch in (later, earlier):
+        assert [turn.stage for turn in branch.turns if not turn.trainable] == [3]
 
 
 def test_turns_know_their_stage() -> None:

@@ -147,6 +147,7 @@ def before(make: Callable[[], Arena], verdict: JudgeCase, words: str | None = No
             actions = {**actions, candidate: said}
         arena.play_stage(actions)
     arena.delayed_rewards.clear()  # rewards of moves that are not recorded here
+    arena.left_out.clear()
     return arena if verdict.judge in arena.stage else None
 
 

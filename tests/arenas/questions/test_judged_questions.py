@@ -82,7 +82,7 @@ def test_a_poor_question_is_not_played() -> None:
 
 @pytest.mark.parametrize("verdict", [None, "", "eleven", "0", "11", "-3", "3/5", "nan", NOISE])
 def test_a_judge_without_a_score_is_a_named_outcome(verdict: str | None) -> None:
-    arena = begun(no_score=0.5)
+    arena = begun(no_score=0.5, retries=0)
     play(arena, "3 + 4")
     play(arena, verdict)
     assert arena.notes["judge_0"]["verdict"] == "none" and arena.paid["judge_0"] == 0.0
@@ -92,6 +92,73 @@ def test_a_judge_without_a_score_is_a_named_outcome(verdict: str | None) -> None
     play(arena, verdict)
     assert arena.paid["solver_0"] == pytest.approx(0.75) and arena.paid["solver_1"] == 0.0
     assert arena.metrics["verdict"] == 0.0
+
+
+def test_a_judge_without_a_score_is_asked_again() -> None:
+    arena = begun()
+    play(arena, "3 + 4")
+    play(arena, "good")
+    assert arena.stage == ("judge_0",) and arena.view("judge_0").fields["asked_again"]
+    play(arena, "8")
+    assert arena.metrics["quality"] == 0.8 and arena.paid["judge_0"] == 1.0
+    play(arena, argued("7"), argued("9"))
+    play(arena, "10", "ten")
+    assert arena.stage == ("judge_2",) and not arena.view("judge_1").fields["asked_again"]
+    play(arena, "2")
+    assert arena.finished and not arena.left_out and arena.metrics["ungraded"] == 0.0
+    assert arena.paid["solver_0"] == 1.0 and arena.paid["solver_1"] == pytest.approx(0.6)
+    assert arena.metrics["verdict"] == 3 / 5
+
+
+def test_what_no_judge_graded_is_left_out() -> None:
+    arena = begun(oracle=SumVerifier())
+    play(arena, "3 + 4")
+    play(arena, "10")
+    play(arena, argued("7"), argued("9"))
+    play(arena, None, "5")
+    play(arena, None)
+    assert arena.finished and arena.left_out == {"solver_0"} and arena.paid["solver_0"] == 0.0
+    # The proposer's difficulty comes from the graded answer: (1 + 1 - 0.5 + 1) / 3.
+    assert arena.paid[PROPOSER] == pytest.approx(2.5 / 3)
+    assert arena.metrics["ungraded"] == 0.5 and arena.metrics["grade"] == 0.5
+    assert arena.metrics["true_accuracy"] == 0.5 and arena.metrics["judge_accuracy"] == 1.0
+    question = begun()
+    play(question, "3 + 4")
+    play(question, "?")
+    play(question, "?")
+    assert question.finished and question.left_out == {PROPOSER} and not question.created
+    both = begun(retries=0)
+    play(both, "3 + 4")
+    play(both, "10")
+    play(both, argued("7"), argued("9"))
+    play(both, "?", "?")
+    assert both.finished and both.left_out == {PROPOSER, "solver_0", "solver_1"}
+
+
+def test_a_rule_decides_first() -> None:
+    arena = begun(rule=SumVerifier())
+    play(arena, "3 + 4")
+    play(arena, "8")
+    play(arena, argued("7"), argued("9"))
+    assert arena.stage == ("judge_2",) and arena.metrics["judged_by_rule"] == 0.5
+    play(arena, "4")
+    assert arena.paid["solver_0"] == 1.0 and arena.paid["solver_1"] == pytest.approx(0.7)
+    sure = begun(rule=SumVerifier(), solvers=1)
+    play(sure, "3 + 4")
+    play(sure, "8")
+    play(sure, argued("7"))
+    assert sure.finished and sure.paid["solver_0"] == 1.0
+
+
+def test_a_rule_with_a_weight() -> None:
+    arena = begun(rule=SumVerifier(), rule_use="weighted", rule_weight=0.75)
+    play(arena, "3 + 4")
+    play(arena, "8")
+    play(arena, argued("7"), argued("9"))
+    play(arena, "4", "4")
+    # Grades 0.75 * 1 + 0.25 * 0.4 and 0.25 * 0.4.
+    assert arena.paid["solver_0"] == pytest.approx(0.5 + 0.5 * 0.85)
+    assert arena.paid["solver_1"] == pytest.approx(0.5 + 0.5 * 0.1)
 
 
 def test_a_score_is_a_share_of_the_best() -> None:
@@ -146,6 +213,9 @@ def test_wrong_settings_are_one_line() -> None:
         ({"least_quality": 2.0}, "lie in"),
         ({"no_score": -1.0}, "lie in"),
         ({"best_score": 0}, "at least 1"),
+        ({"retries": -1}, "retries is at least 0"),
+        ({"rule_weight": 1.5}, "lie in"),
+        ({"rule_use": "last"}, "one of first, weighted"),
         ({"solvers": 0}, "solvers at least 1"),
     ):
         with pytest.raises(ValueError, match=said):

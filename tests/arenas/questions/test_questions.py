@@ -20,7 +20,7 @@ from arenas.questions.arena import (
 )
 from arenas.questions.files import read
 from arenas.questions.sums import Sums, SumVerifier, sums
-from arenas.questions.verifiers import Matches
+from arenas.questions.verifiers import Matches, Similarity
 from roles.debater import Debater
 from roles.tagged import Tagged
 from selfplay.errors import ConfigError
@@ -255,3 +255,16 @@ def test_a_question_file_is_read_strictly(tmp_path: Any) -> None:
         read(path=str(path))
     with pytest.raises(ConfigError, match="cannot read"):
         read(path=str(tmp_path / "nowhere"))
+
+
+def test_similarity_is_the_fraction_of_matching_characters() -> None:
+    score = Similarity(longest=10)
+    assert score("return 1", {"answer": "return 1"}) == 1.0
+    assert score("return 2", {"answer": "return 1"}) == 14 / 16
+    assert score("", {"answer": "abc"}) == 0.0
+    assert score("a" * 11, {"answer": "a" * 10}) == 0.0
+    for payload in ({}, {"answer": "a" * 11}):
+        with pytest.raises(ConfigError, match="of at most longest=10 characters"):
+            score("a", payload)
+    with pytest.raises(ValueError, match="longest is at least 1"):
+        Similarity(longest=0)
