@@ -256,8 +256,8 @@ class EpisodeRunner:
             rounding[agent] += 1e-9 * abs(reward)
         self.arena.delayed_rewards.clear()
         for agent in self.arena.left_out & self._places.keys():
-            place = self._places[agent]
-            self.turns[place] = replace(self.turns[place], trainable=False)
+            latest = self._places[agent]
+            self.turns[latest] = replace(self.turns[latest], trainable=False)
         self.arena.left_out.clear()
         for agent, reward in left.items():
             if abs(reward) > rounding[agent] and agent not in moved:

@@ -58,7 +58,7 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
         (["seed=1,2"], "seed=1,2: several values for one run; add -m"),
         (["run.name=${nowhere}"], "nowhere"),
         (["arena=null"], "arena=null: arena takes the name of a config"),
-        (["+experiment=nothing"], "no experiment named 'nothing'; choose from: .*paper/sirius"),
+        (["+experiment=nothing"], "no experiment named 'nothing'; choose from: .*paper/r_zero"),
         (["+nothing=grpo", "seed=["], "cannot read"),
     ],
 )
