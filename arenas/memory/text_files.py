@@ -2,10 +2,10 @@
 
 import json
 from hashlib import blake2b
-from pathlib import Path
 
+from arenas.questions.files import answer_in, objects, text_in
 from selfplay.errors import ConfigError
-from selfplay.types import Task, well_formed
+from selfplay.types import Task
 
 
 def read(*, path: str, characters: int = 20_000, kind: str = "text") -> list[Task]:
@@ -19,41 +19,20 @@ def read(*, path: str, characters: int = 20_000, kind: str = "text") -> list[Tas
     """
     if characters < 1:
         raise ConfigError(f"texts: characters is at least 1, not {characters}")
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ConfigError(f"texts: cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"texts: {path} is not UTF-8 text") from error
-    tasks = [
-        _task(line, characters, kind, where=f"texts: {path}, line {number}")
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-    ]
-    if not tasks:
-        raise ConfigError(f"texts: {path} contains no texts")
+    tasks = []
+    for where, data in objects(path, of="texts"):
+        question, text = text_in(data, "question", where), text_in(data, "text", where)
+        answer = answer_in(data, where)
+        if answer is None:
+            raise ConfigError(f"{where}: 'answer' must be a text or a number")
+        payload = {
+            "question": question,
+            "parts": parts_of(text, characters),
+            "answer": answer,
+        }
+        name = blake2b(json.dumps(payload).encode(), digest_size=8).hexdigest()
+        tasks.append(Task(id=name, type=kind, payload=payload))
     return tasks
-
-
-def _task(line: str, characters: int, kind: str, *, where: str) -> Task:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not JSON") from error
-    given = data if isinstance(data, dict) else {}
-    for key in ("question", "text"):
-        if not isinstance(given.get(key), str) or not given[key].strip():
-            raise ConfigError(f"{where}: needs an object with a text under {key!r}")
-    answer = given.get("answer")
-    if not isinstance(answer, str | int | float) or isinstance(answer, bool):
-        raise ConfigError(f"{where}: 'answer' must be a text or a number")
-    payload = {
-        "question": well_formed(given["question"].strip()),
-        "parts": parts_of(well_formed(given["text"]), characters),
-        "answer": well_formed(str(answer)),
-    }
-    name = blake2b(json.dumps(payload).encode(), digest_size=8).hexdigest()
-    return Task(id=name, type=kind, payload=payload)
 
 
 def parts_of(text: str, characters: int) -> list[str]:

@@ -1,7 +1,9 @@
 """Questions from a file of JSON lines with `question` and, if known, `answer`."""
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from arenas.questions.arena import question_task
 from selfplay.errors import ConfigError
@@ -16,32 +18,49 @@ def read(*, path: str, labelled: bool = True, kind: str = "question") -> list[Ta
         labelled: If false, answers are omitted, so that training cannot use them.
         kind: Type of the tasks.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ConfigError(f"questions: cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"questions: {path} is not UTF-8 text") from error
     found: dict[str, Task] = {}
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            task = _task(line, labelled, kind, where=f"questions: {path}, line {number}")
-            found.setdefault(task.id, task)
-    if not found:
-        raise ConfigError(f"questions: {path} contains no questions")
+    for where, data in objects(path, of="questions"):
+        question, answer = text_in(data, "question", where), answer_in(data, where)
+        task = question_task(kind, question, answer if labelled else None)
+        found.setdefault(task.id, task)
     return list(found.values())
 
 
-def _task(line: str, labelled: bool, kind: str, *, where: str) -> Task:
+def objects(path: str, *, of: str) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the value of each line of JSON; raises ConfigError.
+
+    Args:
+        path: Path of the file; blank lines are left out.
+        of: Contents of the file, for errors.
+    """
     try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not JSON") from error
-    question = data.get("question") if isinstance(data, dict) else None
-    if not isinstance(question, str) or not question.strip():
-        raise ConfigError(f"{where}: needs an object with a text under 'question'")
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"{of}: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{of}: {path} is not UTF-8 text") from error
+    if not any(line.strip() for line in lines):
+        raise ConfigError(f"{of}: {path} contains no {of}")
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            where = f"{of}: {path}, line {number}"
+            try:
+                yield where, json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"{where}: not JSON") from error
+
+
+def text_in(data: Any, key: str, where: str) -> str:
+    """Return the text of a key without white space around it; raises ConfigError without one."""
+    text = data.get(key) if isinstance(data, dict) else None
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigError(f"{where}: needs an object with a text under {key!r}")
+    return well_formed(text.strip())
+
+
+def answer_in(data: Mapping[str, Any], where: str) -> str | None:
+    """Return the `answer` of an object; None without one. Raises ConfigError for another type."""
     answer = data.get("answer")
     if not isinstance(answer, str | int | float | None) or isinstance(answer, bool):
         raise ConfigError(f"{where}: 'answer' must be a text or a number")
-    known = None if answer is None or not labelled else well_formed(str(answer))
-    return question_task(kind, well_formed(question.strip()), known)
+    return None if answer is None else well_formed(str(answer))

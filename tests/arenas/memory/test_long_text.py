@@ -203,7 +203,7 @@ def test_texts_of_a_file(tmp_path: Path) -> None:
         ("", "contains no texts"),
         ("{", "line 1: not JSON"),
         ("[" * 100_000, "line 1: not JSON"),
-        ("[]", "under 'question'"),
+        ("[]", "needs an object"),
         ('{"question": "Who?", "text": " ", "answer": "x"}', "under 'text'"),
         ('{"question": "Who?", "text": "x"}', "'answer' must be"),
         ('{"question": "Who?", "text": "x", "answer": true}', "'answer' must be"),
