@@ -64,9 +64,9 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     run["name"] = _new_name(run, settings["seed"]) if run.get("name") is None else str(run["name"])
     folder = run_folder(run)
     Run.check_new(folder)
-    if run.get("threads", 0) == 0 and (threads := count_beside_others(since)):
-        run["threads"] = threads  # a resumed run keeps it, and so its results
-        note(f"run.threads={threads}, because other processes keep cores of this machine busy")
+    beside = count_beside_others(since) if run.get("threads", 0) == 0 else 0
+    if beside:
+        run["threads"] = beside  # a resumed run keeps it, and so its results
     settings = {**settings, "run": run}
     with _Stage(lambda: Run.create(folder, settings), settings) as stage:
         try:
@@ -74,6 +74,8 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         except Exception:
             stage.discard()
             raise
+        if beside:
+            note(f"run.threads={beside}, because other processes keep cores of this machine busy")
         _go(experiment, stage)
 
 

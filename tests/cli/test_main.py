@@ -249,6 +249,8 @@ def test_a_new_run_has_the_threads_that_other_processes_leave(
     main(["train", SMOKE, *where, "run.name=busy", "run.threads=0"])
     assert "note: run.threads=1, because other processes" in capsys.readouterr().err
     assert Run.open(tmp_path / "busy").config()["run"]["threads"] == 1
+    assert main(["train", SMOKE, *where, "run.name=wrong", "run.threads=0", "+sed=1"]) == 2
+    assert capsys.readouterr().err.startswith("selfplay: ")
     main(["train", SMOKE, *where, "run.name=chosen", "run.threads=2"])
     assert "run.threads=1" not in capsys.readouterr().err
     assert Run.open(tmp_path / "chosen").config()["run"]["threads"] == 2
