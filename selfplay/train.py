@@ -8,6 +8,7 @@ from selfplay.credit import missing_signals
 from selfplay.errors import CollapsedError, LearnersLost, nearest
 from selfplay.experiment.experiment import Experiment
 from selfplay.learner import checkpoint
+from selfplay.rollout.schedule import sampled_at
 from selfplay.run import metrics, signals
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.declarations import write_declared
@@ -84,6 +85,7 @@ class Trainer:
             groups, played = experiment.shaping.apply(batch.groups, batch.played)
             samples = experiment.credit.assign(groups)
         row = metrics.of_episodes(episode for group in played for episode in group.episodes)
+        row |= prefixed("limit", experiment.players.rollout.scheduled(step))
         row |= prefixed("credit", experiment.credit.metrics())
         row["credit/zero_advantages"] = missing_signals.zero_fraction(samples)
         self._note_missing_signals(step, played=played, groups=groups, samples=samples)
@@ -264,7 +266,10 @@ class Trainer:
                 return
             self.progress.phase(f"gathering first tasks, round {attempt}")
             experiment.sampler.sample(
-                experiment.curriculum, experiment.rollout_fn, step=-attempt, seed=experiment.seed
+                experiment.curriculum,
+                sampled_at(experiment.rollout_fn, 0),
+                step=-attempt,
+                seed=experiment.seed,
             )
 
     @property

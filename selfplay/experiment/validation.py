@@ -32,8 +32,8 @@ from selfplay.models.warmstart import WarmStart, tunes
 from selfplay.role import Role
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.policies import LEARNER, POLICY, lora_of
-from selfplay.rollout.policy_pool import AGENT_SPEC, ROLLOUT, check_known
-from selfplay.rollout.rollout import MOST_THREADS, AgentSpec, Rollout, check_sampling_limits
+from selfplay.rollout.policy_pool import check_known, rollout_settings, sampling_settings
+from selfplay.rollout.rollout import MOST_THREADS, AgentSpec, check_sampling_limits
 from selfplay.runtime import Runtime
 
 METHODS = {
@@ -179,7 +179,7 @@ def check_staleness(config: Mapping[str, Any], max_staleness: int) -> None:
 
 def check_rollout(rollout: Mapping[str, Any]) -> None:
     """Raise ConfigError for an invalid setting of the rollouts."""
-    settings = check_arguments(Rollout, rollout, where="rollout", reserved=ROLLOUT)
+    settings = rollout_settings(rollout)
     if settings.get("overlap", 0) > 1:
         raise ConfigError(
             f"rollout.overlap: {settings['overlap']} does not fit: between 0 and 1 is needed"
@@ -250,10 +250,8 @@ def answer_limits(sampling: Mapping[str, Any], roles: Iterable[str]) -> dict[str
     limits = {}
     for role in roles:
         name = role if "max_tokens" in sampling.get(role, {}) else "default"
-        settings = check_arguments(
-            AgentSpec, sampling[name], where=f"sampling.{name}", reserved=AGENT_SPEC
-        )
-        tokens = settings.get("max_tokens", AgentSpec.max_tokens)
+        spec = _sampled(sampling[name], where=f"sampling.{name}")
+        tokens = max(each.max_tokens for each in spec.settings_in_training())
         limits[role] = (f"sampling.{name}.max_tokens", tokens)
     return limits
 
@@ -347,7 +345,8 @@ def truncation_notes(config: Mapping[str, Any], population: Population) -> list[
         name = population.policy_of(role)
         node = {**config["sampling"]["default"], **config["sampling"].get(role, {})}
         learns = name in policies and policies[name].get("learn", True)
-        if learns and truncates(_sampled(node, where=f"sampling.{role}")):
+        spec = _sampled(node, where=f"sampling.{role}")
+        if learns and any(map(truncates, spec.settings_in_training())):
             cut.setdefault(name, role)
     remedy = ""
     if config["objective"].get("correction", "none") == "none":
@@ -364,9 +363,11 @@ def truncation_notes(config: Mapping[str, Any], population: Population) -> list[
 
 def _sampled(node: Mapping[str, Any], *, where: str) -> AgentSpec:
     """Return sampling settings as those of a seat; raises ConfigError for an invalid one."""
-    limits = check_arguments(AgentSpec, node, where=where, reserved=AGENT_SPEC)
+    limits = sampling_settings(node, where=where)
     try:
-        return AgentSpec(role=Role(), policy="", renderer=ByteRenderer(), **limits)
+        spec = AgentSpec(role=Role(), policy="", renderer=ByteRenderer(), **limits)
+        spec.settings_in_training()  # checks all values of the schedules
+        return spec
     except ValueError as error:
         raise ConfigError(f"{where}.{error}") from error
 

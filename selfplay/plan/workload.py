@@ -24,6 +24,7 @@ from selfplay.config.instantiate import (
 from selfplay.errors import ConfigError
 from selfplay.models.population import Population
 from selfplay.plan.cluster import check_positive
+from selfplay.rollout.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,9 +311,13 @@ def _shared_out(
 
 
 def limit_of(config: Mapping[str, Any], role: str) -> int:
-    """Return the token limit of a role's completions."""
+    """Return the token limit of a role's completions, the largest one of a schedule."""
     limits = {**config["sampling"]["default"], **config["sampling"].get(role, {})}
-    return int(limits.get("max_tokens", 256))
+    tokens = limits.get("max_tokens", 256)
+    if isinstance(tokens, Mapping):
+        where = f"sampling.{role}.max_tokens"
+        tokens = max(call(Schedule, dict(tokens), where=where).values)
+    return int(tokens)
 
 
 def frozen_in(config: Mapping[str, Any], population: Population) -> list[str]:

@@ -1,15 +1,20 @@
 """The specification of the agents of a role: role, policy and sampling limits."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from selfplay.models.renderer import Renderer
 from selfplay.role import Role
+from selfplay.rollout.schedule import Schedule, number_at, steps_of
 
 COOLEST, HOTTEST = 1e-6, 1e6
 """Smallest and largest temperature above 0 by which float32 logits can be divided."""
 MOST_STOPS = 16
 """Maximum number of stop strings of a role."""
+WHOLE = ("max_tokens", "top_k")
+"""Limits that are whole numbers."""
+SCHEDULED = (*WHOLE, "temperature", "top_p", "min_p")
+"""Limits that may change with the training step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,9 @@ class AgentSpec:
     and loss include it."""
     keep_stop: bool = False
     """True if the role reads the stop string too, such as a closing tag."""
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    """Schedules of the limits that change with the training step, by name. The limits themselves
+    are those of episodes outside of training."""
 
     def __post_init__(self) -> None:
         check_sampling_limits(
@@ -47,6 +55,21 @@ class AgentSpec:
             min_p=self.min_p,
             stop=self.stop,
         )
+
+    def at(self, step: int | None) -> "AgentSpec":
+        """Return the specification with the limits of a training step, without schedules."""
+        if not self.schedules:
+            return self
+        limits = {
+            name: number_at(schedule, step, whole=name in WHOLE)
+            for name, schedule in self.schedules.items()
+        }
+        return replace(self, **limits, schedules={})  # type: ignore[arg-type]
+
+    def settings_in_training(self) -> list["AgentSpec"]:
+        """Return the specification at each step at which a schedule has a configured value; the
+        specification itself if it has no schedule."""
+        return [self.at(step) for step in steps_of(self.schedules.values())] or [self]
 
 
 def check_sampling_limits(

@@ -42,6 +42,9 @@ class EpisodeSpec:
     """Name of the only policy that learns from the episode; None: every policy that learns."""
     seats: Sequence[str] = ()
     """Agents of a match; ConfigError is raised if one of them takes no part in the task."""
+    step: int | None = None
+    """Training step whose limits of sampling and turns apply; None, outside of training: the last
+    values of all schedules. The step's batch sets it."""
 
 
 def notes_of(turn: Turn, role: Role) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from selfplay.engines import Engine
 from selfplay.errors import ConfigError, nearest
 from selfplay.models.renderer import ByteRenderer, Renderer
 from selfplay.role import Role
-from selfplay.rollout.rollout import AgentSpec, Rollout
+from selfplay.rollout.agent_spec import SCHEDULED, WHOLE, AgentSpec
+from selfplay.rollout.rollout import Rollout
+from selfplay.rollout.schedule import split_schedules
 
 # Arguments that the program provides, so that a config must not set them.
-ROLLOUT = ("arena", "seats", "engines", "renderers", "learning")
-AGENT_SPEC = ("role", "policy", "renderer")
+ROLLOUT = ("arena", "seats", "engines", "renderers", "learning", "schedules")
+AGENT_SPEC = ("role", "policy", "renderer", "schedules")
 
 
 def check_known(names: Iterable[str], known: Iterable[str], *, where: str) -> None:
@@ -22,6 +24,26 @@ def check_known(names: Iterable[str], known: Iterable[str], *, where: str) -> No
     for name in names:
         if name not in known:
             raise ConfigError(f"{where}: no policy or opponent {name!r}; {nearest(name, known)}")
+
+
+def sampling_settings(node: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Return the sampling limits of a config node as arguments of `AgentSpec`, with schedules."""
+    plain, schedules = split_schedules(node, where=where, scheduled=SCHEDULED, whole=WHOLE)
+    limits = check_arguments(AgentSpec, plain, where=where, reserved=AGENT_SPEC)
+    return {**limits, "schedules": schedules}
+
+
+def rollout_settings(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config node `rollout` as arguments of `Rollout`, with schedules."""
+    turns = ("max_turns",)
+    plain, schedules = split_schedules(node, where="rollout", scheduled=turns, whole=turns)
+    for name, schedule in schedules.items():
+        if min(schedule.values) < 1:
+            raise ConfigError(
+                f"rollout.{name}.values: {list(schedule.values)} do not fit: at least 1 is needed"
+            )
+    settings = check_arguments(Rollout, plain, where="rollout", reserved=ROLLOUT)
+    return {**settings, "schedules": schedules}
 
 
 class PolicyPool:
@@ -74,7 +96,7 @@ class PolicyPool:
 
     def rollout(self, arena: Callable[[], Arena], **limits: Any) -> Rollout:
         """Return a rollout of an arena; `limits` replace the sampling limits of the config."""
-        settings = check_arguments(Rollout, self.settings, where="rollout", reserved=ROLLOUT)
+        settings = rollout_settings(self.settings)
         return Rollout(
             arena=arena,
             seats={role: self.agent_spec(role, **limits) for role in arena().roles},
@@ -87,10 +109,10 @@ class PolicyPool:
     def agent_spec(self, role: str, **limits: Any) -> AgentSpec:
         """Return the specification of the agents of a role, played by the role's own policy."""
         policy = self.policy_of(role)
-        settings = {**self.sampling["default"], **self.sampling.get(role, {}), **limits}
+        node = {**self.sampling["default"], **self.sampling.get(role, {}), **limits}
         return AgentSpec(
             role=self.roles[role],
             policy=policy,
             renderer=self.renderers[policy],
-            **check_arguments(AgentSpec, settings, where=f"sampling.{role}", reserved=AGENT_SPEC),
+            **sampling_settings(node, where=f"sampling.{role}"),
         )

@@ -20,6 +20,7 @@ from selfplay.rollout.agent_spec import AgentSpec, check_sampling_limits
 from selfplay.rollout.arena_threads import ArenaThreads
 from selfplay.rollout.asked import Answered, Asked, Calling, InFlight, waiting_episodes
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
+from selfplay.rollout.schedule import Schedule
 from selfplay.rollout.shared_prompts import sharing_prompts
 from selfplay.rollout.tool_loop import CALL_LIMIT, ToolLoop, spent
 from selfplay.run.activity import ACTIVITY
@@ -72,6 +73,7 @@ class Rollout:
         overlap: float = 0.25,
         tool_threads: int = 64,
         patience: int = 100_000,
+        schedules: Mapping[str, Schedule] | None = None,
     ) -> None:
         """Args:
         arena: Function that makes a new arena.
@@ -95,6 +97,7 @@ class Rollout:
         self.renderers = {} if renderers is None else renderers
         self.learning = learning
         self.max_turns, self.threads = max_turns, threads
+        self.schedules = {} if schedules is None else schedules
         self.max_live, self.max_waiting = max_live, max_waiting
         if not 0 <= overlap <= 1:
             raise ValueError(f"overlap: {overlap} does not fit: between 0 and 1 is needed")
@@ -154,9 +157,9 @@ class Rollout:
                 ready.sort(key=places.__getitem__)
                 arenas.begin(ready)
                 for game in arenas.take(live=len(places), idle=not in_flight):
-                    if game.status(max_turns=self.max_turns) is None:
+                    if game.status(max_turns=self._most_turns(game)) is None:
                         self._ask(game, in_flight)
-                    status = game.status(max_turns=self.max_turns)
+                    status = game.status(max_turns=self._most_turns(game))
                     if status is not None:
                         episodes[places.pop(game)] = sharing_prompts(game.episode(status))
                         tally.add()
@@ -179,6 +182,14 @@ class Rollout:
                             ready.append(game)
         self._prompts.clear()
         return [episodes[place] for place in range(len(specs))]
+
+    def scheduled(self, step: int) -> dict[str, float]:
+        """Return the limits that change with the training step, at a step, for the metrics."""
+        limits = {name: schedule.at(step) for name, schedule in self.schedules.items()}
+        for role, seat in self.seats.items():
+            now = seat.at(step)
+            limits |= {f"{role}/{name}": float(getattr(now, name)) for name in seat.schedules}
+        return limits
 
     @staticmethod
     def _complete(game: EpisodeRunner, ready: Sequence[EpisodeRunner]) -> bool:
@@ -335,14 +346,19 @@ class Rollout:
         # The chat template does not keep its prefix, so the conversation is rendered again.
         return renderer.start([*game.said(agent), *messages])
 
+    def _most_turns(self, game: EpisodeRunner) -> int:
+        """Return the number of turns after which an episode is truncated."""
+        schedule = self.schedules.get("max_turns")
+        return round(schedule.at(game.spec.step)) if schedule else self.max_turns
+
     def _seat(self, agent: str, job: EpisodeSpec) -> AgentSpec:
-        """Return how an agent is played, with the policy of the episode's `policy_map` if any."""
+        """Return how an agent is played, with the policy and the limits of the episode."""
         role = role_of(agent)
         if role not in self.seats:
             raise ConfigError(
                 f"no seat for role {role!r} of agent {agent!r}; {nearest(role, self.seats)}"
             )
-        seat, policy = self.seats[role], job.policy_map.get(agent)
+        seat, policy = self.seats[role].at(job.step), job.policy_map.get(agent)
         if policy is None or policy == seat.policy:
             return seat
         if policy not in self.renderers:

@@ -50,6 +50,8 @@ OWN: Mapping[str, Metric] = {
     "role/*/completion_tokens": TOKENS,
     "role/*/prompt_tokens": TOKENS,
     "role/*/invalid/*": BAD,
+    "limit/max_turns": COUNT,
+    "limit/*/max_tokens": TOKENS,
     "episodes/count": COUNT,
     "episodes/*": FAULTS,
     "evaluation/*/versus/*/won": GOOD,

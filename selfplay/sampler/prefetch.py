@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from selfplay.curriculum import Curriculum
 from selfplay.errors import StalledError
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
+from selfplay.rollout.schedule import sampled_at
 from selfplay.sampler import Sampler
 from selfplay.types import Episode, Group
 
@@ -90,7 +91,8 @@ class OnDemandBatches:
 
     def take(self, step: int) -> StepBatch:
         """Sample the batch now."""
-        groups = self.sampler.sample(self.curriculum, self.rollout_fn, step=step, seed=self.seed())
+        rollout_fn = sampled_at(self.rollout_fn, step)
+        groups = self.sampler.sample(self.curriculum, rollout_fn, step=step, seed=self.seed())
         metrics = {f"curriculum/{name}": value for name, value in self.curriculum.metrics().items()}
         metrics |= {f"sampler/{name}": value for name, value in self.sampler.metrics().items()}
         return StepBatch(step=step, groups=groups, played=self.sampler.played(), metrics=metrics)

@@ -1,0 +1,124 @@
+"""Limits of sampling and turns that change with the training step."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from selfplay.config import compose
+from selfplay.errors import ConfigError
+from selfplay.experiment.validation import validate
+from selfplay.plan.workload import limit_of
+from selfplay.rollout.policy_pool import rollout_settings, sampling_settings
+from selfplay.rollout.schedule import Schedule, sampled_at
+from selfplay.types import Episode, Status
+from tests.helpers.guessing_game import job, rollout
+
+FALLING = Schedule(steps=(1, 5, 9), values=(1.0, 0.5, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("step", "linear", "constant"),
+    [
+        (-3, 1.0, 1.0),
+        (0, 1.0, 1.0),
+        (1, 1.0, 1.0),
+        (2, 0.875, 1.0),
+        (4, 0.625, 1.0),
+        (5, 0.5, 0.5),
+        (7, 0.7, 0.5),
+        (9, 0.9, 0.9),
+        (100, 0.9, 0.9),
+        (None, 0.9, 0.9),
+    ],
+)
+def test_values_between_the_steps(step: int | None, linear: float, constant: float) -> None:
+    assert FALLING.at(step) == pytest.approx(linear, abs=1e-15)
+    assert replace(FALLING, between="constant").at(step) == constant
+
+
+@pytest.mark.parametrize(
+    ("schedule", "problem"),
+    [
+        ({"steps": [1, 2], "values": [1.0]}, "as many steps as values"),
+        ({"steps": [], "values": []}, "at least one"),
+        ({"steps": [2, 2], "values": [1.0, 0.5]}, "ascend"),
+        ({"steps": [5, 1], "values": [1.0, 0.5]}, "ascend"),
+        ({"steps": [1, 2], "values": [1.0, "hot"]}, "sampling.solver.temperature"),
+        ({"steps": [1, 2], "values": [1.0, 0.5], "between": "spline"}, "between"),
+        ({"step": [1, 2], "values": [1.0, 0.5]}, "sampling.solver.temperature"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_is_refused(schedule: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        sampling_settings({"temperature": schedule}, where="sampling.solver")
+
+
+def test_only_limits_have_schedules_and_lengths_are_whole_numbers() -> None:
+    ok = {"steps": [1, 3], "values": [4, 9]}
+    with pytest.raises(ConfigError, match=r"sampling\.solver\.stop: .*max_tokens"):
+        sampling_settings({"stop": ok}, where="sampling.solver")
+    with pytest.raises(ConfigError, match=r"rollout\.threads: .*max_turns"):
+        rollout_settings({"threads": ok})
+    with pytest.raises(ConfigError, match=r"max_tokens\.values: \[4\.0, 9\.5\]"):
+        sampling_settings({"max_tokens": {**ok, "values": [4, 9.5]}}, where="sampling.solver")
+    with pytest.raises(ConfigError, match=r"rollout\.max_turns\.values: \[0\.0, 9\.0\]"):
+        rollout_settings({"max_turns": {**ok, "values": [0, 9]}})
+    settings = sampling_settings({"max_tokens": ok}, where="sampling.solver")
+    assert settings["max_tokens"] == 9, "outside of training the last value applies"
+
+
+def recorded(seat_schedules: dict[str, Schedule], *, step: int | None) -> Episode:
+    """Return an episode of two guessing players whose seat has schedules."""
+    play = rollout()
+    seat = replace(play.seats["player"], max_tokens=3, schedules=seat_schedules)
+    play.seats["player"] = seat
+    run = play.run if step is None else sampled_at(play.run, step)
+    (played,) = run([job(policy_map={"player_1": "old"})])
+    return played
+
+
+def test_requests_have_the_limits_of_the_step() -> None:
+    schedules = {
+        "max_tokens": Schedule(steps=(1, 3), values=(1, 3)),
+        "temperature": Schedule(steps=(1, 3), values=(1.0, 0.5)),
+    }
+    for step, tokens, temperature in [(1, 1, 1.0), (2, 2, 0.75), (3, 3, 0.5), (None, 3, 0.5)]:
+        played = recorded(schedules, step=step)
+        own, old = played.turns[:2]
+        # `base` says one letter and ends; `old` says two letters if it may.
+        assert len(old.completion_ids) == min(tokens, 2)
+        assert own.temperature == old.temperature == temperature
+
+
+def test_episodes_are_truncated_at_the_turns_of_the_step() -> None:
+    play = rollout()
+    play.schedules = {"max_turns": Schedule(steps=(1, 2), values=(2, 4), between="constant")}
+    (short,) = sampled_at(play.run, 1)([job()])
+    (whole,) = sampled_at(play.run, 2)([job()])
+    assert (len(short.turns), short.status) == (2, Status.TRUNCATED)
+    assert (len(whole.turns), whole.status) == (4, Status.FINISHED)
+    assert play.scheduled(1) == {"max_turns": 2.0}
+
+
+def composed(*overrides: str) -> dict[str, Any]:
+    return compose.load(["+experiment=tiny/quickstart", *overrides])
+
+
+def test_every_value_of_a_schedule_is_validated() -> None:
+    validate(composed("sampling.default.temperature={steps: [1, 9], values: [1.0, 0.7]}"))
+    with pytest.raises(ConfigError, match=r"sampling\.default\.temperature: -1"):
+        validate(composed("sampling.default.temperature={steps: [1, 5], values: [-1, 0.7]}"))
+    with pytest.raises(ConfigError, match="leaves no room for a prompt"):
+        # The largest value counts, also if it is not the last one.
+        validate(
+            composed(
+                "sampling.default.max_tokens={steps: [1, 5, 9], values: [64, 100000, 64]}",
+                "+warmstart.model={positions: 512}",
+            )
+        )
+
+
+def test_a_plan_reserves_room_for_the_longest_completion() -> None:
+    config = composed("sampling.default.max_tokens={steps: [1, 5], values: [900, 300]}")
+    assert limit_of(config, "solver") == 900
