@@ -8,7 +8,8 @@ all questions.
 An answer agent sees one question and no dialogue, so that its reward is a sample of the bank's
 value. If only the manager learns, a `reader` can replace the answer agents: a function of the
 question and the memories. Its answers change with the bank when a counterfactual operation is
-replayed; recorded answers do not.
+replayed; recorded answers do not. Without a manager every fact is an entry as it was said, which is
+the baseline to beat: retrieval alone.
 
 Version history: v0, first version.
 """
@@ -79,6 +80,7 @@ class Memory(Arena):
         longest_memory: int = 1000,
         malformed_operation: float = 0.0,
         malformed_answer: float = 0.0,
+        manager: bool = True,
     ) -> None:
         """Args:
         retriever: Retriever of the memories nearest to a fact or a question.
@@ -95,9 +97,15 @@ class Memory(Arena):
         malformed_operation: Added to the manager's reward for each invalid action, which leaves the
             bank unchanged. The paper has no such penalty.
         malformed_answer: Reward of an answer agent for an invalid answer; the manager gets 0.
+        manager: False: there is no manager, and every fact becomes an entry.
         """
+        if not manager and reader:
+            raise ValueError("manager is false and there is a reader: no agent is left")
+        if not manager and capacity:
+            raise ValueError(f"without a manager capacity is 0 (no limit), not {capacity}")
+        managing = {"memory_manager": 1} if manager else {}
         answering = {} if reader else {"answer_agent": answer_agents}
-        super().__init__({"memory_manager": 1, **answering})
+        super().__init__({**managing, **answering})
         for name, value in (
             ("answer_agents", answer_agents),
             ("retrieved", retrieved),
@@ -115,14 +123,18 @@ class Memory(Arena):
         self.retrieved, self.memories, self.most_operations = retrieved, memories, most_operations
         self.capacity, self.longest_memory = capacity, longest_memory
         self.malformed_operation, self.malformed_answer = malformed_operation, malformed_answer
-        self.answer_agents = self.possible_agents[1:]
+        self.manager = manager
+        self.answer_agents = [agent for agent in self.possible_agents if agent != MANAGER]
 
     def default_task(self, rng: Random) -> Task:
         """Return a small dialogue with known facts."""
         return dialogue_task(rng, number=0, split="train")
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Fill the bank with the task's earlier facts, and show the first new fact."""
+        """Fill the bank with the task's earlier facts, and show the first new fact.
+
+        Without a manager the bank gets all facts.
+        """
         earlier, facts = task.payload.get("earlier", []), task.payload["facts"]
         self.facts = [
             Fact(
@@ -136,9 +148,9 @@ class Memory(Arena):
             missing = "questions" if facts else "facts"
             raise ValueError(f"task {task.id}: the dialogue has no {missing}")
         self.bank = MemoryBank(capacity=self.capacity, longest=self.longest_memory)
-        for fact in self.facts[: len(earlier)]:
+        self.at, self.asked = len(earlier) if self.manager else len(self.facts), 0
+        for fact in self.facts[: self.at]:
             self.bank.apply(read_operations('{"event": "ADD"}'), fact)
-        self.at, self.asked = len(earlier), 0
         self.events = dict.fromkeys(EVENTS, 0)
         self.malformed_operations = 0
         self.outcomes: list[dict[str, float]] = []
@@ -282,17 +294,18 @@ class Memory(Arena):
         return scores
 
     def _end(self) -> None:
-        self.pay(MANAGER, mean([scores[self.outcome] for scores in self.outcomes]))
         for name in ("exact_match", "f1", "evidence_shown"):
             if values := [scores[name] for scores in self.outcomes if name in scores]:
                 self.measure(**{name: mean(values)})
-        decided = len(self.facts) - len(self.task.payload.get("earlier", []))
-        self.measure(
-            bank_size=len(self.bank.entries),
-            malformed_operations=self.malformed_operations / decided,
-            # Relative to all facts: with one operation per fact, these and malformed add up to 1.
-            **{f"share_{event.lower()}": count / decided for event, count in self.events.items()},
-        )
+        self.measure(bank_size=len(self.bank.entries))
+        if self.manager:
+            self.pay(MANAGER, mean([scores[self.outcome] for scores in self.outcomes]))
+            decided = len(self.facts) - len(self.task.payload.get("earlier", []))
+            # Relative to all facts: with one operation per fact, shares and malformed add up to 1.
+            self.measure(
+                malformed_operations=self.malformed_operations / decided,
+                **{f"share_{name.lower()}": count / decided for name, count in self.events.items()},
+            )
         self.finish()
 
 

@@ -10,6 +10,7 @@ import pytest
 from pettingzoo.test import api_test, seed_test
 
 from arenas.memory.arena import MANAGER, Memory, env, raw_env
+from arenas.memory.dialogues import TinyReader
 from arenas.memory.retrieval import BM25
 from selfplay.types import Task
 from tests.helpers.dialogues import ADD, NOOP, asked, begun, manage, said
@@ -242,3 +243,23 @@ def test_a_wrong_setting_is_one_line() -> None:
     for wrong in ({"answer_agents": 0}, {"memories": 0}, {"capacity": -1}, {"outcome": "bleu"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             raw_env(**wrong)
+
+
+def test_without_a_manager_every_fact_is_an_entry() -> None:
+    facts, questions = said("Ann lives in Rome", "Ann has a cat"), asked(("Where?", "Rome"))
+    arena = begun(facts, questions, manager=False, answer_agents=2)
+    assert arena.possible_agents == ["answer_agent_0", "answer_agent_1"]
+    assert arena.stage == ("answer_agent_0",)
+    assert shown(arena, "answer_agent_0") == ["Ann lives in Rome", "Ann has a cat"]
+    answer(arena, "Rome")
+    assert arena.finished and arena.paid["answer_agent_0"] == 1.0
+    assert dict(arena.metrics) == {"exact_match": 1.0, "f1": 1.0, "bank_size": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [({"capacity": 3}, "capacity is 0"), ({"reader": TinyReader()}, "no agent is left")],
+)
+def test_settings_that_need_a_manager(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        raw_env(manager=False, **settings)
