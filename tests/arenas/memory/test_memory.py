@@ -250,7 +250,7 @@ def test_without_a_manager_every_fact_is_an_entry() -> None:
     arena = begun(facts, questions, manager=False, answer_agents=2)
     assert arena.possible_agents == ["answer_agent_0", "answer_agent_1"]
     assert arena.stage == ("answer_agent_0",)
-    assert shown(arena, "answer_agent_0") == ["Ann lives in Rome", "Ann has a cat"]
+    assert sorted(shown(arena, "answer_agent_0")) == ["Ann has a cat", "Ann lives in Rome"]
     answer(arena, "Rome")
     assert arena.finished and arena.paid["answer_agent_0"] == 1.0
     assert dict(arena.metrics) == {"exact_match": 1.0, "f1": 1.0, "bank_size": 2.0}
