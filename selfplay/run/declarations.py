@@ -98,6 +98,7 @@ OWN: Mapping[str, Metric] = {
     "engine/*": COUNT,
     "sampler/shared_turns": FRACTION,
     "sampler/success_*": GOOD,
+    "sampler/unfinished": BAD,
     "sampler/penalty_*": PLAIN,
     "sampler/*": COUNT,
     "runtime/publish_seconds": SECONDS,

@@ -1,0 +1,148 @@
+"""Adaptive sampling: more episodes of tasks that seldom succeed, in rounds."""
+
+from random import Random
+from typing import ClassVar, Literal, get_args
+
+from selfplay.credit.team_return import team_return
+from selfplay.curriculum import Curriculum
+from selfplay.rng import derive
+from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
+from selfplay.types import Episode, Group, Status, Task
+
+Until = Literal["balanced", "success"]
+
+
+class Adaptive:
+    """Plays each task in rounds until its episodes have enough signal (Reinforce-Ada, 2510.04996).
+
+    An episode succeeds if the mean pay of its agents is above `threshold`. A task leaves the rounds
+    when it has half a group of successes and half a group of failures (`balanced`), or a whole
+    group with one success (`success`). Of a task's episodes G are kept: of each kind as near to
+    half as there are, drawn uniformly. With `keep_all` nothing is dropped, so that the baseline of
+    credit is the mean of all episodes, as with the paper's global statistics, and groups differ in
+    size.
+
+    Failure mode: the kept episodes of a balanced group are no fair sample. Their baseline is near
+    one half at any success rate, so that a task of a low rate counts more than in the expected
+    return. Episodes in which the arena broke count as neither kind and are kept only if there are
+    fewer than G others.
+    """
+
+    tree: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        group_size: int = 8,
+        round_size: int = 8,
+        rounds: int = 4,
+        until: Until = "balanced",
+        threshold: float = 0.0,
+        keep_all: bool = False,
+    ) -> None:
+        """Args:
+        group_size: G, episodes kept per task.
+        round_size: Episodes of a task in a round.
+        rounds: Largest number of rounds.
+        until: Condition on which a task leaves the rounds.
+        threshold: Mean pay above which an episode succeeds.
+        keep_all: True to learn from all episodes of each task.
+        """
+        if min(group_size, round_size, rounds) < 1:
+            raise ValueError("sampler: group_size, round_size and rounds are at least 1")
+        if round_size * rounds < group_size:
+            raise ValueError(
+                f"sampler: {rounds} rounds of {round_size} episodes are fewer than the "
+                f"{group_size} of a group"
+            )
+        if until not in get_args(Until):
+            raise ValueError(f"until is one of {', '.join(get_args(Until))}, not {until!r}")
+        self.group_size, self.round_size, self.rounds = group_size, round_size, rounds
+        self.until, self.threshold, self.keep_all = until, threshold, keep_all
+        self._played: list[Group] = []
+        self._kept: list[Group] = []
+        self._unfinished = 0
+
+    def sample(
+        self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
+    ) -> list[Group]:
+        """Return the step's tasks with their kept episodes."""
+        tasks = curriculum.tasks(step)
+        episodes: list[list[Episode]] = [[] for _ in tasks]
+        active = list(range(len(tasks)))
+        for _ in range(self.rounds):
+            specs = [
+                self._spec(tasks[number], len(episodes[number]) + place, number, step, seed)
+                for number in active
+                for place in range(self.round_size)
+            ]
+            played = iter(rollout_fn(specs))
+            for number in active:
+                episodes[number] += [next(played) for _ in range(self.round_size)]
+            active = [number for number in active if not self._finished(episodes[number])]
+            if not active:
+                break
+        self._unfinished = len(active)
+        self._played = [
+            Group(id=f"{step}.0.{number}", episodes=tuple(found))
+            for number, found in enumerate(episodes)
+        ]
+        curriculum.observe(self._played, step)
+        self._kept = self._played
+        if not self.keep_all:
+            self._kept = [
+                self._balanced(group, Random(derive(seed, "adaptive", step, group.id)))
+                for group in self._played
+            ]
+        return self._kept
+
+    def played(self) -> list[Group]:
+        """Return all groups that were played in the last call."""
+        return self._played
+
+    def metrics(self) -> dict[str, float]:
+        """Return the episodes per task, the fraction of tasks that never had enough signal, and the
+        fractions of successes among played and kept episodes."""
+        tasks = max(len(self._played), 1)
+        metrics = {
+            "episodes_per_task": sum(len(group.episodes) for group in self._played) / tasks,
+            "unfinished": self._unfinished / tasks,
+        }
+        for name, groups in (("played", self._played), ("kept", self._kept)):
+            whole = [e for g in groups for e in g.episodes if e.status is not Status.FAILED]
+            metrics[f"success_{name}"] = sum(map(self._succeeded, whole)) / max(len(whole), 1)
+        return metrics
+
+    @staticmethod
+    def _spec(task: Task, member: int, number: int, step: int, seed: int) -> EpisodeSpec:
+        """Return an episode with the seed that independent sampling gives it."""
+        return EpisodeSpec(task=task, seed=derive(seed, step, 0, number, task.id), member=member)
+
+    def _succeeded(self, episode: Episode) -> bool:
+        return team_return(episode) > self.threshold
+
+    def _finished(self, episodes: list[Episode]) -> bool:
+        """Return True if a task needs no further round."""
+        whole = [episode for episode in episodes if episode.status is not Status.FAILED]
+        successes = sum(map(self._succeeded, whole))
+        if self.until == "success":
+            return len(whole) >= self.group_size and successes > 0
+        half = self.group_size // 2
+        return successes >= half and len(whole) - successes >= self.group_size - half
+
+    def _balanced(self, group: Group, rng: Random) -> Group:
+        """Return a group of G episodes with as many successes as failures, if there are."""
+        broken, failures, successes = [], [], []
+        for index, episode in enumerate(group.episodes):
+            if episode.status is Status.FAILED:
+                broken.append(index)
+            elif self._succeeded(episode):
+                successes.append(index)
+            else:
+                failures.append(index)
+        half = self.group_size // 2
+        wins = min(len(successes), max(half, self.group_size - len(failures)))
+        losses = min(len(failures), self.group_size - wins)
+        kept = [*rng.sample(successes, wins), *rng.sample(failures, losses)]
+        kept += broken[: self.group_size - len(kept)]
+        return Group(id=group.id, episodes=tuple(group.episodes[i] for i in sorted(kept)))
