@@ -10,6 +10,7 @@ Usage: python scripts/bench_batch.py [--rounds 7] [--json FILE]
 import copy
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Any
 
 import torch
 from bench_timing import Line, arguments, compared, interleaved, show
@@ -141,8 +142,8 @@ def measure(rounds: int) -> list[Line]:
     turns = [t for group in step() for episode in group.episodes for t in episode.turns]
     assert all(len(turn.completion_ids) == NEW for turn in turns)
     prompts = torch.tensor([turn.prompt_ids for turn in turns])  # all of one length
-    whole = torch.tensor([turn.prompt_ids + turn.completion_ids for turn in turns])
-    plain = copy.deepcopy(model)
+    whole = torch.tensor([[*turn.prompt_ids, *turn.completion_ids] for turn in turns])
+    plain: Any = copy.deepcopy(model)
     plain.generation_config.eos_token_id = None
 
     def floor() -> None:

@@ -86,7 +86,7 @@ def request_by_request(engine: TransformersEngine) -> Iterator[None]:
     (batch,) = engine._batches.values()
     (policy,) = batch.policies.values()
     kept, shared = policy.prefixes, batch.rows
-    policy.prefixes, batch.rows = PrefixCache(0), SeparateRows(shared.end_ids)
+    policy.prefixes, batch.rows = PrefixCache(0), SeparateRows(sorted(shared.end_ids))
     try:
         with (
             mock.patch.object(policy_batch, "prompt_parts", undivided),

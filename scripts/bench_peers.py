@@ -162,8 +162,10 @@ def new_model(seed: int) -> PreTrainedModel:
 def prompts() -> list[str]:
     """The texts that our agents read, template and all."""
     return [
-        TOKENIZER.apply_chat_template(
-            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+        str(
+            TOKENIZER.apply_chat_template(
+                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+            )
         )
         for text in questions()
     ]

@@ -121,7 +121,7 @@ def trl(
     tokenizer = new_tokenizer(folder)
     texts = prompts(name, tokenizer)
 
-    class Metered(GRPOTrainer):  # type: ignore[misc]
+    class Metered(GRPOTrainer):
         """Time what a step does before its loss as the rollout, and the rest as the update."""
 
         def _prepare_inputs(self, generation_batch: Any) -> Any:

@@ -16,6 +16,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -106,7 +107,9 @@ def conversations() -> list[Episode]:
     """Every prompt is the one before, the answer to it, and a new observation."""
     made = []
     for number in range(EPISODES):
-        rng, turns, prompt = Random(number), [], ()
+        rng = Random(number)
+        turns: list[Turn] = []
+        prompt: tuple[int, ...] = ()
         for _ in range(TURNS):
             prompt = (*prompt, *(rng.randrange(49_152) for _ in range(HEARD)))
             turns.append(said(rng, prompt, SAID))
@@ -193,10 +196,10 @@ def main() -> None:
         )
         seconds = timed(
             {
-                "record": lambda made=made: record(made),
-                "record then": lambda old=old: record_as_it_was(old),
-                "hop": lambda made=made: hop(made),
-                "hop then": lambda old=old: hop(old),
+                "record": partial(record, made),
+                "record then": partial(record_as_it_was, old),
+                "hop": partial(hop, made),
+                "hop then": partial(hop, old),
             },
             options.rounds,
         )
@@ -205,16 +208,16 @@ def main() -> None:
             then = [value / tokens * 1e6 for value in seconds[f"{name} then"]]
             line = compared(f"{what} of {kind}; beside tuples", ours, then, target=CHEAPER)
             lines.append(replace(line, unit="s/M"))
-        ours, then = memory(made) / tokens, memory(old) / tokens
+        bytes_now, bytes_then = memory(made) / tokens, memory(old) / tokens
         lines.append(
             Line(
                 what=f"memory of {kind} in the driver; beside tuples",
-                ours=ours,
-                other=then,
+                ours=bytes_now,
+                other=bytes_then,
                 unit="B/token",
-                ratio=then / ours,
-                low=then / ours,
-                high=then / ours,
+                ratio=bytes_then / bytes_now,
+                low=bytes_then / bytes_now,
+                high=bytes_then / bytes_now,
                 target=CHEAPER,
             )
         )

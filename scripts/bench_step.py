@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from bench_timing import arguments, compared, show
@@ -85,7 +86,7 @@ def one_step(experiment: Experiment, run: Run, step: int) -> tuple[dict[str, flo
     return seconds, groups
 
 
-def plain_generate(model: PreTrainedModel, turns: Sequence[Turn]) -> None:
+def plain_generate(model: Any, turns: Sequence[Turn]) -> None:
     """`generate` for the proposers' prompts and then for the solvers', each as one padded batch."""
     model.eval()
     for role in dict.fromkeys(turn.role for turn in turns):
@@ -110,7 +111,7 @@ def plain_generate(model: PreTrainedModel, turns: Sequence[Turn]) -> None:
 def plain_learning(model: PreTrainedModel, turns: Sequence[Turn]) -> None:
     """One forward-backward of the same tokens, as padded rows sorted by length."""
     model.train()
-    rows = sorted((turn.prompt_ids + turn.completion_ids for turn in turns), key=len)
+    rows = sorted(([*turn.prompt_ids, *turn.completion_ids] for turn in turns), key=len)
     start = 0
     while start < len(rows):
         end = start + 1

@@ -13,6 +13,7 @@ Usage: python scripts/bench_tools.py [--episodes 256] [--rounds 5] [--pause 0.05
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import torch
@@ -162,7 +163,7 @@ def main() -> None:
         assert len(turns) == 2 * options.episodes
         rates[name].append(sum(len(turn.completion_ids) for turn in turns) / seconds)
 
-    interleaved({name: (lambda name=name: play(name)) for name in rates}, options.rounds)
+    interleaved({name: partial(play, name) for name in rates}, options.rounds)
     lines = []
     for name in names:
         kind, _, place = name.partition(" ")

@@ -136,7 +136,7 @@ class SimulatedEngine(Engine):
         ]
 
 
-def seconds(arena: type[Arena], games: int, **settings: float) -> float:
+def seconds(arena: type[Arena], games: int, **settings: Any) -> float:
     """Simulated seconds of a rollout with the default settings, or others."""
     jobs = [EpisodeSpec(task=Task(id="walk"), seed=seed) for seed in range(games)]
     seat = AgentSpec(role=Role(), policy="base", renderer=ByteRenderer())

@@ -121,7 +121,7 @@ def processes(count: int) -> Iterator[Any]:
 
 def measured(case: Case, *, layers: int, tokens: int, completions: int) -> float:
     """Return the bytes at the peak of an update under fake tensors."""
-    logprobs._unlike_its_parts = lambda model: ""  # type: ignore[assignment]  # it compares values
+    logprobs._unlike_its_parts = lambda model: ""  # it compares values
     width = torch.bfloat16 if case.rank else torch.float32
     with torch.device("meta"):
         torch.set_default_dtype(width)
@@ -150,7 +150,9 @@ def measured(case: Case, *, layers: int, tokens: int, completions: int) -> float
                 for _ in range(2):  # the second micro-batch adds to gradients that exist
                     tracker.reset_mod_stats()
                     update(ids, places, places).mean().backward()
-                norm = torch.nn.utils.get_total_norm([p.grad for p in trained])
+                norm: Any = torch.nn.utils.get_total_norm(
+                    p.grad for p in trained if p.grad is not None
+                )
                 norm = norm.full_tensor() if case.ranks > 1 else norm
                 torch.nn.utils.clip_grads_with_norm_(trained, 1.0, norm)
                 optimizer.step()
@@ -166,9 +168,9 @@ def _allocate(model: torch.nn.Module) -> None:
             if tensor is not None:
                 made = torch.empty(tensor.shape, dtype=tensor.dtype)
                 module._parameters[name] = torch.nn.Parameter(made, tensor.requires_grad)
-        for name, tensor in list(module._buffers.items()):
-            if tensor is not None:
-                module._buffers[name] = torch.empty(tensor.shape, dtype=tensor.dtype)
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None:
+                module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
 
 
 def _sharded(update: Update, scorer: Scorer, mesh: Any) -> None:

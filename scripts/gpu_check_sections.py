@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from random import Random
@@ -253,10 +254,8 @@ def weights() -> list[Row]:
     """Return the seconds and GB/s of a transfer of weights in 16 bits, process to process."""
     from selfplay.runtime.weight_sync import checksum, pack, unpack
 
-    ray = None
-    if installed("ray"):
-        import ray
-
+    ray: Any = import_module("ray") if installed("ray") else None
+    if ray:
         ray.init("local", include_dashboard=False, log_to_driver=False)
     rows: list[Row] = []
     for name in ("0.5B", "1.5B", "3B", "7B") if ON_GPU else ("tiny",):

@@ -96,7 +96,7 @@ def grpo(given: dict[str, torch.Tensor], **settings: Any) -> dict[str, Any]:
         chosen = distribution.gather(-1, given["completion_ids"][..., None])[..., 0]
         return chosen, -(distribution.exp() * distribution).sum(-1), None
 
-    trainer._get_per_token_logps_and_entropies = scored  # type: ignore[method-assign]
+    trainer._get_per_token_logps_and_entropies = scored
     loss = trainer._compute_loss(
         None,
         {

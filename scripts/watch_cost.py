@@ -21,6 +21,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -85,14 +86,16 @@ def main() -> None:
                 done = round_of([*command, f"run.name={name}"], Path(folder) / name, watched)
                 found[watched].append(done)
                 print(name, json.dumps(asdict(done)), flush=True)
-    alone, watched = found[False], found[True]
-    share = statistics.mean(each.share for each in watched)
+    share = statistics.mean(each.share for each in found[True])
     for what in ("seconds_per_step", "cpu_per_step"):
         mine, other = (statistics.median(getattr(e, what) for e in each) for each in found.values())
         print(f"{what:<18} alone {mine:.4f}, watched {other:.4f}: {other / mine:.4f}")
     print(f"viewer: {100 * share:.2f} % of a core ({'under' if share < TARGET else 'OVER'} 1 %)")
     if options.json:
-        lines = {"alone": [asdict(e) for e in alone], "watched": [asdict(e) for e in watched]}
+        lines = {
+            name: [asdict(each) for each in found[watched]]
+            for name, watched in (("alone", False), ("watched", True))
+        }
         options.json.write_text(json.dumps({"share": share, **lines}, indent=2) + "\n")
     sys.exit(share >= TARGET)
 
@@ -164,7 +167,7 @@ class Watching:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def end(self) -> dict[str, float]:
+    def end(self) -> dict[str, Any]:
         """Close it; what it took."""
         cpu = self.cpu() - self.start
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
