@@ -79,7 +79,7 @@ class Rollout:
         arena: Function that makes a new arena.
         seats: Role name to the specification of its agents; `solver_3` is an agent of `solver`.
         engines: Policy name to the engine that serves it. `engines`, `renderers` and `learning`
-            are read at every use, so that policies can be added between two calls of `run`.
+            are read at every use, so that policies can be added at any time.
         renderers: Policy name to its renderer, for the agents in a `policy_map`.
         learning: Names of the policies that learn; None: all.
         max_turns: Number of turns after which an episode is truncated.
@@ -111,7 +111,8 @@ class Rollout:
         """Play all specifications and return their episodes in the same order."""
         episodes: dict[int, Episode] = {}
         in_flight: InFlight = {}
-        engines = list({id(engine): engine for engine in self.engines.values()}.values())
+        # A tuple, because another thread may add a policy at the same time.
+        engines = list({id(engine): engine for engine in tuple(self.engines.values())}.values())
         for engine in engines:
             engine.forget()
         upcoming = deque(enumerate(specs))

@@ -40,7 +40,8 @@ class Runtime(Protocol):
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
         """Return the function that plays episodes of training, or of an evaluation.
 
-        With `max_staleness` above 0 it may be called from any thread.
+        With `max_staleness` above 0 it may be called from any thread, and the engine must accept
+        new weights and new policies, and withdraw or release idle ones, while it plays.
         """
         ...
 

@@ -130,8 +130,9 @@ class UpdatableEngine(Engine):
         follow: Applies an update.
         """
         self.engine, self.inbox, self._follow = engine, inbox, follow
-        # No policy is withdrawn while requests may be in flight.
-        self._held: tuple[type[Change], ...] = (RemovePolicy, OffloadPolicy)
+        # No policy is added or withdrawn while requests may be in flight. Jobs that need a new
+        # policy begin after its update.
+        self._held: tuple[type[Change], ...] = (AddPolicy, RemovePolicy, OffloadPolicy)
         self.in_flight_updates = engine.in_flight_updates
         if not self.in_flight_updates:
             self._held += (UpdateWeights,)

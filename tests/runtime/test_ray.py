@@ -159,17 +159,19 @@ def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> No
     engine = UpdatableEngine(inner, inbox, followed.append)
     first = UpdateWeights(policy="base", weights=None, version=1)
     leaves, back = RemovePolicy(policy="base@1"), AddPolicy(policy="base@1", player="base")
+    comes = AddPolicy(policy="base@2", player="base")
+    weights = UpdateWeights(policy="base@2", weights=None, version=2)
     last = LoadState(service="buffer", state=b"")
-    inbox.begin(4, [first, leaves, back, last])
-    inbox.wait(4, timeout=0.1)
+    inbox.begin(6, [first, leaves, back, comes, weights, last])
+    inbox.wait(6, timeout=0.1)
     engine.step()
     assert followed == [first, last] and engine.steps == 1
     engine.catch_up()
-    assert followed == [first, last, leaves, back]
+    assert followed == [first, last, leaves, back, comes, weights]
     whole = UpdatableEngine(Recording(), inbox, followed.append)
-    inbox.put(5, first)
+    inbox.put(7, first)
     whole.step()
-    assert len(followed) == 4
+    assert len(followed) == 6
     with pytest.raises(EngineDied, match=r"^ValueError: no room on the device$"):
         engine.publish("base", {}, 1)
     with pytest.raises(EngineDied, match=r"^out of memory$"):
@@ -177,7 +179,7 @@ def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> No
     with pytest.raises(RunError, match=r"^it did not arrive$"):  # another engine would do no better
         engine.release("base")
     with pytest.raises(StalledError, match=r"waited 0\.01 s"):
-        inbox.wait(6, timeout=0.01)
+        inbox.wait(8, timeout=0.01)
 
 
 def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -> None:
