@@ -2,11 +2,15 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from filelock import FileLock, Timeout
+
+from selfplay.errors import one_line
 from selfplay.run import files
 from selfplay.run.directory import reporting_disk, sync
 from selfplay.run.untrusted import open_regular
@@ -15,6 +19,10 @@ WHOLE = 2**22
 """Size in bytes up to which a file is hashed as a whole; 4 MiB."""
 BLOCKS, BLOCK = 256, 2**14
 """Number and size in bytes of the blocks of a larger file that are hashed."""
+LOCKS = "locks"
+"""Folder of the cache with a lock for each model that is made."""
+POLL = 0.5
+"""Seconds between two attempts to get a lock."""
 
 
 def cached(folder: Path, write: Callable[[Path], None]) -> Path:
@@ -44,6 +52,41 @@ def cached(folder: Path, write: Callable[[Path], None]) -> Path:
                 if not is_complete(folder):
                     raise
     return folder
+
+
+@contextmanager
+def alone(
+    folder: Path, *, what: str = "model", report: Callable[[str], object] = lambda line: None
+) -> Iterator[None]:
+    """Let one process at a time make the folder of a model: the context is that of its making.
+
+    A process that has to wait reports it in one line. The operating system releases the lock of a
+    process that ends or is killed; then the next one begins. The locks lie in `locks` of the cache.
+    If the disk gives no lock, as NFS without its lock service, this is reported in one line, and
+    the context begins without one: two processes may then make the same folder, and `cached` keeps
+    the first that is complete.
+
+    Args:
+        folder: Folder of the model in the cache.
+        what: The kind of the model, as the lines call it.
+        report: Function that shows a line.
+    Raises:
+        RunError: If the disk refuses the folder of the locks, as a read-only one.
+    """
+    place = folder.parent.parent / LOCKS / f"{folder.parent.name}-{folder.name}.lock"
+    with reporting_disk(place.parent):
+        place.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(place, fallback_to_soft=False)
+    with ExitStack() as held:
+        try:
+            try:
+                held.enter_context(lock.acquire(blocking=False))
+            except Timeout:
+                report(f"{what}: waiting for another run that makes this {what}")
+                held.enter_context(lock.acquire(poll_interval=POLL))
+        except OSError as error:
+            report(f"{what}: no lock ({one_line(error)}); another run may make this {what} too")
+        yield
 
 
 def is_complete(folder: Path) -> bool:

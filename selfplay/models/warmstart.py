@@ -21,7 +21,7 @@ from selfplay import __version__
 from selfplay.config.instantiate import TARGET, build, call, import_target
 from selfplay.errors import ConfigError, DivergedError, nearest
 from selfplay.models.legal_answers import legal_answers
-from selfplay.models.model_cache import cached, identity, is_complete
+from selfplay.models.model_cache import alone, cached, identity, is_complete
 from selfplay.models.partial_training import PartialTraining
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
@@ -380,7 +380,7 @@ def make(
     base: str | None = None,
 ) -> Path:
     """Return the folder of the warm start that `config` describes. It is trained now if it is not
-    cached.
+    cached; while another process trains it, this one waits.
 
     Args:
         config: Config of the warm start.
@@ -393,6 +393,16 @@ def make(
     if is_complete(place):
         ACTIVITY.note(f"warm start: from the cache, {place}")
         return place
+    with alone(place, what="warm start", report=report):
+        if is_complete(place):
+            report(f"warm start: another run has made it, {place}")
+        else:
+            _train(warm, place, report, base)
+    return place
+
+
+def _train(warm: ModelMaker, place: Path, report: Report, base: str | None) -> None:
+    """Make the folder of a warm start; the training continues where a killed one was."""
     unfinished = PartialTraining(place.with_name(f".{place.name}.partial"))
 
     def write(folder: Path) -> None:
@@ -402,7 +412,6 @@ def make(
 
     cached(place, write)
     unfinished.drop()
-    return place
 
 
 def tunes(config: Mapping[str, Any] | None) -> bool:

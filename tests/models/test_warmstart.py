@@ -1,10 +1,8 @@
 """The warm start: cached, reproducible, and never half made."""
 
-import json
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +17,7 @@ from selfplay.role import Role
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.files import held
 from selfplay.types import Demonstration, Observation
-from tests.helpers.command_process import SMOKE, Outcome, Strike, one_line, run
+from tests.helpers.command_process import SMOKE, Strike, one_line, run
 
 SHORT = ("warmstart.steps=2", "warmstart.batch=4")
 
@@ -197,34 +195,6 @@ def test_a_warm_start_that_is_killed_is_made_anew(tmp_path: Path) -> None:
     assert first.startswith("warm start: making demonstrations with arenas.")
     assert second.startswith("warm start: training a model of ")
     assert (Path(outcome.out.strip()) / "model.safetensors").exists()
-
-
-def test_two_processes_that_make_the_same_at_once_agree(tmp_path: Path) -> None:
-    def make(number: int) -> Outcome:
-        return run("warmstart", SMOKE, *SHORT, cwd=tmp_path, cache=tmp_path / "cache")
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(make, range(2))
-    assert first.code == second.code == 0
-    assert first.out == second.out
-    places = list((tmp_path / "cache/warmstart").iterdir())
-    assert [str(place) for place in places] == [first.out.strip()]
-
-
-def test_losing_the_race_takes_what_the_other_made(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train = warmstart.WarmStart.train
-
-    def slow(self: warmstart.WarmStart, *arguments: Any) -> Any:
-        monkeypatch.setattr(warmstart.WarmStart, "train", train)
-        self.winner = warmstart.make(parrot())  # type: ignore[attr-defined]
-        return train(self, *arguments)
-
-    monkeypatch.setattr(warmstart.WarmStart, "train", slow)
-    place = warmstart.make(parrot())
-    assert [path.name for path in (cache / "warmstart").iterdir()] == [place.name]
-    assert json.loads((place / "config.json").read_text())["model_type"] == "qwen3"
 
 
 @pytest.mark.parametrize(
