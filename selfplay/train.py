@@ -95,6 +95,8 @@ class Trainer:
         row |= batch.metrics
         if experiment.league is not None:
             row |= prefixed("league", experiment.league.end_step())
+        # A step that is sampled ahead may begin now; its matches depend on the league of this one.
+        experiment.batches.learned(step)
         row |= experiment.service_metrics()
         row = experiment.outcomes.complete(row)
         experiment.step = step
@@ -307,7 +309,6 @@ class Trainer:
                     "because loss or gradient was not finite (learner.max_skipped)"
                 )
             experiment.publish(name)
-        experiment.batches.learned(step)
         for name in experiment.learners:
             row[f"policy/{name}/learned"] = float(name in learning)
         return row

@@ -135,21 +135,22 @@ class Experiment:
             for name, each in players.evaluations.items()
         }
         self.league: League | None = None
-        training_fn = self.rollout_fn
         if plan is not None:
             self.league = plan.league(
                 policies=self.policies,
                 learners=self.learners,
                 policy_pool=players.policy_pool,
                 engine=self.engine,
+                learning=self.learning,
                 seed=self.seed,
+                max_staleness=self.runtime.max_staleness,
             )
-            training_fn = self.league.wrap(self.rollout_fn)
         self._batches = now = OnDemandBatches(
             curriculum=self.curriculum,
             sampler=self.sampler,
-            rollout_fn=training_fn,
+            rollout_fn=self.rollout_fn,
             seed=lambda: self.watch.seed(self.seed),
+            wrap=None if self.league is None else self.league.wrap,
         )
         if self.runtime.max_staleness:
             self._batches = PrefetchedBatches(
@@ -210,7 +211,7 @@ class Experiment:
         for name, policy in self.policies.items():
             self.engine.publish(name, policy.model.state_dict(), policy.version)
         if self.league is not None:
-            self.league.load_state_dict(state["league"], path)
+            self.league.load_state_dict(state["league"], path, step=self.step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state besides weights and optimizers, as plain JSON data."""
@@ -263,7 +264,7 @@ class Experiment:
         """Seed the global generator of torch (e.g. for dropout), and tell the league the step."""
         torch.manual_seed(derive(self.seed, "step", step))
         if self.league is not None:
-            self.league.begin_step(step, self.learning(step))
+            self.league.begin_step(step)
 
     def summary(self, folder: Path) -> dict[str, Any]:
         """Return the content of summary.json."""

@@ -1,6 +1,6 @@
 """The league of a run, built from its config."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from selfplay.arena import Arena
@@ -38,9 +38,15 @@ class LeaguePlan:
         learners: Mapping[str, PolicyLearner],
         policy_pool: PolicyPool,
         engine: Engine,
+        learning: Callable[[int], Collection[str]],
         seed: int,
+        max_staleness: int = 0,
     ) -> League:
-        """Return the league of the loaded policies."""
+        """Return the league of the loaded policies.
+
+        `learning` returns the policies that learn at a step, and `max_staleness` is the number of
+        steps that are sampled ahead.
+        """
         players = self.settings.named(self.own)
         again = [name for name, player in players.items() if player.matchmaking.reset]
         return League(
@@ -51,7 +57,9 @@ class LeaguePlan:
             snapshots=Snapshots(policies, policy_pool, engine, begin_again=again),
             learners=learners,
             agents_of=self.agents_of,
+            learning=learning,
             seed=seed,
+            max_staleness=max_staleness,
         )
 
 

@@ -160,14 +160,9 @@ def check_collapse(config: Mapping[str, Any]) -> None:
 
 
 def check_staleness(config: Mapping[str, Any], max_staleness: int) -> None:
-    """Raise ConfigError if a league or an objective cannot use samples of earlier weights."""
+    """Raise ConfigError if the objective cannot use samples of earlier weights."""
     if not max_staleness:
         return
-    if config["league"]:
-        raise ConfigError(
-            f"runtime.max_staleness: {max_staleness} does not work with a league, which draws "
-            "matches from the results of the previous step; set max_staleness=0 or league=none"
-        )
     objective: Objective = build(config["objective"], where="objective")
     if not objective.off_policy:
         raise ConfigError(

@@ -1,51 +1,43 @@
-"""The league of a run: assigns a match to every group, books the results, keeps snapshots."""
+"""The league of a run: plans the matches of every step, books the results, keeps snapshots."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from selfplay.errors import ConfigError
-from selfplay.league import Chances, LeagueState, Snapshot
+from selfplay.league import LeagueState, Snapshot
 from selfplay.league.config import LeagueConfig
-from selfplay.league.matchmaking import Anchors, mixed
+from selfplay.league.ratings import Payoff
 from selfplay.league.snapshots import Snapshots
+from selfplay.league.step_matches import SeatCounts, StepMatches
 from selfplay.learner import PolicyLearner
 from selfplay.learner.checkpoint import FrozenPolicy
 from selfplay.rng import derive
-from selfplay.rollout.matches import result, returns
-from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
-from selfplay.types import Episode, Task
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatchAssignment:
-    """The match of one group."""
-
-    player: str
-    """Policy that learns from the group."""
-    opponent: str
-    """Policy in the other seats; the player itself in self-play."""
-    seat: str
-    """The player's agent; empty in self-play."""
-    seats: Sequence[str]
-    """The agents that change seats in the group's task."""
-    policy_map: Mapping[str, str]
-    """`EpisodeSpec.policy_map` of the group's episodes."""
-    learner: str | None
-    """`EpisodeSpec.learner` of the group's episodes."""
+from selfplay.rollout.rollout import RolloutFn
+from selfplay.types import Task
 
 
 class League:
-    """Assigns a match to every group that the sampler asks for.
+    """Plans the matches of every step and keeps the results.
 
-    `Experiment` makes it and calls it around each step; `wrap` connects it to the rollout. The
-    opponent of a group depends only on the group's seed and on the state at the beginning of the
-    step, which the checkpoint stores, so that a resumed run plays the same matches. A player takes
-    every seat of a task's arena equally often against each opponent. A task with fewer than two of
-    the seats has no match: it is played without opponents, as without a league.
+    `Experiment` makes it. Two sides use it, which are two threads if steps are sampled ahead of the
+    learner by up to m = `max_staleness` steps:
+
+    - The sampling side calls `wrap` once per step, in order. The matches of step s are drawn from
+      the *view* after step s - 1 - m (of steps up to m + 1: from the view at the start). They
+      depend on this view, on the groups' seeds and on the matches of earlier steps only.
+    - The training side calls `begin_step` and `end_step` around each step. `end_step` books the
+      results of step s, adds and drops snapshots, and makes the view after step s, which is a copy
+      that nothing changes later. Sampling of step s + 1 + m may begin after that and not earlier.
+
+    So every result counts once, and the timing of the threads changes no match. The state is the
+    checkpoint's, so that a resumed run plays the same matches. A player takes every seat of a
+    task's arena equally often against each opponent. A task with fewer than two of the seats has
+    no match: it is played without opponents, as without a league.
     """
 
     def __init__(
@@ -58,7 +50,9 @@ class League:
         snapshots: Snapshots,
         learners: Mapping[str, PolicyLearner],
         agents_of: Callable[[Task], Collection[str]],
+        learning: Callable[[int], Collection[str]],
         seed: int,
+        max_staleness: int = 0,
     ) -> None:
         """Args:
         settings: The settings of the config.
@@ -68,11 +62,13 @@ class League:
         snapshots: Makes and stores copies of the players.
         learners: Learners of the players; a reset player's learner is reset too.
         agents_of: Returns the agents that take part in a task (`Arena.agents_of`).
+        learning: Returns the policies that learn at a step; each group goes to one of them.
         seed: Seed of the run.
+        max_staleness: Number of steps that are sampled ahead of the learner.
         """
         self.settings, self.seats, self.own = settings, list(seats), own
         self.snapshots, self.learners, self.seed = snapshots, learners, seed
-        self.agents_of = agents_of
+        self.agents_of, self.learning, self.max_staleness = agents_of, learning, max_staleness
         self._adding = {name: each.add for name, each in settings.named(own).items()}
         self.ratings = settings.ratings
         self.table = LeagueState(
@@ -83,61 +79,91 @@ class League:
         )
         for name in (*self.table.players, *anchors):
             self.ratings.add(name)
+        self.step = 0
         self._begun = False
-        self._groups: Counter[str] = Counter()
-        """Number of groups with a match by first seat of the task."""
-        self._met: Counter[tuple[str, str, str]] = Counter()
-        """Number of groups by player, opponent and first seat of the task."""
         self._played: dict[tuple[str, str, str], tuple[int, int]] = {}
         """Number of games and step of the latest game, by player, opponent and player's seat."""
         self._last = dict.fromkeys(self.table.players, 0)
-        self._anchored = (0.0, 0)
-        self.begin_step(0, ())
+        self._retired: list[tuple[Snapshot, int]] = []
+        """Dropped snapshots, each with the last step that may seat it."""
+        self._anchored: list[tuple[int, float, int]] = []
+        """Fractions of anchors as (first step, fraction, last step); the latest one counts."""
+        # The training side replaces these two and never changes them in place.
+        self._views = {0: self._view()}
+        """Views by the step after which they were made."""
+        self._learned = SeatCounts()
+        """Counts after the matches of the latest step that was learned from."""
+        # The sampling side writes these two.
+        self._counts = self._learned
+        """Counts after the matches of the latest step that was sampled."""
+        self._sampled: dict[int, StepMatches] = {}
+        """Matches of the steps that were sampled and not learned from yet."""
 
-    # A step ------------------------------------------------------------------------------------
+    # The sampling side -------------------------------------------------------------------------
 
-    def begin_step(self, step: int, learning: Collection[str]) -> None:
-        """Args:
-        step: Number of the step.
-        learning: Names of the policies that learn in it; each group is assigned to one of them.
+    def wrap(self, step: int, rollout_fn: RolloutFn) -> RolloutFn:
+        """Return a rollout function that plays the matches of a step.
+
+        Raises RuntimeError if the view that the matches depend on is not there yet.
         """
-        self.step = step
-        self._learning = [name for name in self.table.players if name in learning]
-        self._matches: dict[tuple[str, int], MatchAssignment] = {}
-        self._drawn: dict[str, list[str]] = defaultdict(list)
-        self._asked: Counter[str] = Counter()
-        self._chances: dict[str, Chances] = {}
-        self._paid: dict[str, list[float]] = defaultdict(list)
-        if self._learning and not self._begun:
-            self._begun = True
-            for name in self.table.mains:
-                self._add(name)
+        matches = self.matches(step)
+        self._counts = matches.counts  # the next step copies them
+        self._sampled[step] = matches
+        return matches.wrap(rollout_fn)
 
-    def wrap(self, rollout_fn: RolloutFn) -> RolloutFn:
-        """Return a rollout function that assigns a match to every group and books the results."""
-
-        def run_matches(specs: Sequence[EpisodeSpec]) -> list[Episode]:
-            if not self._learning:
-                return rollout_fn(specs)
-            matches = [self._match(spec) for spec in specs]
-            pairs = zip(specs, matches, strict=True)
-            episodes = rollout_fn(
-                [
-                    replace(spec, policy_map=m.policy_map, learner=m.learner, seats=m.seats)
-                    for spec, m in pairs
-                ]
+    def matches(self, step: int) -> StepMatches:
+        """Return the matches of the next step, without groups so far."""
+        view = self._views.get(max(0, step - 1 - self.max_staleness))
+        if view is None:
+            raise RuntimeError(
+                f"league: step {step} was sampled before step {step - 1 - self.max_staleness} ended"
             )
-            for match, episode in zip(matches, episodes, strict=True):
-                self._book(match, episode)
-            return episodes
+        return StepMatches(
+            view,
+            self._counts,
+            learning=self._learning(step),
+            own=self.own,
+            seats=self.seats,
+            agents_of=self.agents_of,
+            anchored=self._anchors(step),
+            opponents=self.settings.opponents_per_step,
+        )
 
-        return run_matches
+    def _learning(self, step: int) -> list[str]:
+        """Return the players that learn at a step."""
+        learning = self.learning(step)
+        return [name for name in self.table.players if name in learning]
+
+    def _anchors(self, step: int) -> float:
+        """Return the smallest fraction of a step's matches of main players against anchors."""
+        _, fraction, until = ([(0, 0.0, 0), *(a for a in self._anchored if a[0] <= step)])[-1]
+        return fraction if step <= until else 0.0
+
+    # The training side -------------------------------------------------------------------------
+
+    def begin_step(self, step: int) -> None:
+        """Begin a step; the first one adds a snapshot of every main player that learns soon."""
+        self.step = step
+        if self._begin(step, step + self.max_staleness):
+            view = self._view()
+            self._views = dict.fromkeys(self._views, view)
 
     def end_step(self) -> dict[str, float]:
-        """Add and drop snapshots after the players' updates; return the metrics of the step."""
-        metrics = self._metrics()
+        """Book the step's results and add and drop snapshots, after the players' updates.
+
+        Returns the metrics of the step. Sampling of the next step that depends on it may begin.
+        """
+        step, matches = self.step, self._sampled.pop(self.step)
+        for each in matches.results:
+            match = each.match
+            key = (match.player, match.opponent, match.seat)
+            self._played[key] = (self._played.get(key, (0, 0))[0] + 1, step)
+            self.table.payoff.book(match.player, match.opponent, each.came)
+            self.ratings.book(match.player, match.opponent, each.came)
+        self._learned = matches.counts
+        metrics = self._metrics(matches)
         self.snapshots.rest()
-        added = [name for name in self._learning if self._due(name)]
+        added = [name for name in matches.learning if self._due(name)]
         for name in added:
             self._add(name)
         again = [name for name in added if self._begins_again(name)]
@@ -146,10 +172,17 @@ class League:
             self._drop(name)
         counts = {"added": len(added), "dropped": len(dropped), "begun_again": len(again)}
         counts["snapshots"] = len(self.table.snapshots)
+        self._remove_retired()
+        self._begin(step + 1 + self.max_staleness, step + 1 + self.max_staleness)
+        kept = {at: view for at, view in self._views.items() if at >= step - self.max_staleness}
+        self._views = {**kept, step: self._view()}
         return metrics | {name: float(count) for name, count in counts.items()}
 
     def mix_anchors(self, share: float, *, until: int) -> None:
         """Assign anchors to at least a fraction of the main players' groups, up to a step.
+
+        This begins with the first step whose sampling cannot have begun: the next one, or, with
+        steps sampled ahead, that after the next `max_staleness` + 1.
 
         Args:
             share: Fraction of the groups.
@@ -159,84 +192,27 @@ class League:
         """
         if not self.table.anchors:
             raise ConfigError("league: there are no anchors; name some in population.opponents")
-        self._anchored = (share, until)
+        ahead = self.max_staleness + 1 if self.max_staleness else 0
+        now = [each for each in self._anchored if each[0] <= self.step][-1:]
+        later = [each for each in self._anchored if each[0] > self.step]
+        self._anchored = [*now, *later, (self.step + 1 + ahead, share, until)]
 
-    # Matches -----------------------------------------------------------------------------------
+    def _begin(self, first: int, last: int) -> bool:
+        """Add the first snapshots if a player learns from one step to another; True if so."""
+        if self._begun or not any(self._learning(step) for step in range(first, last + 1)):
+            return False
+        self._begun = True
+        for name in self.table.mains:
+            self._add(name)
+        return True
 
-    def chances(self, player: str) -> Chances:
-        """Return the probability of each opponent of the player in this step."""
-        chances = self.table.players[player].chances(player, self.table)
-        share, until = self._anchored
-        if self.step <= until and player in self.table.mains:
-            anchors = Anchors().chances(player, self.table)
-            chances = mixed([(share, anchors), (1 - share, chances)])
-        return chances
+    def _view(self) -> LeagueState:
+        """Return a copy of the table that nothing changes."""
+        return self._viewed(self.table.snapshots, deepcopy(self.table.payoff))
 
-    def _match(self, job: EpisodeSpec) -> MatchAssignment:
-        """Return the match of an episode's group: the episodes of one task and seed."""
-        key = (job.task.id, job.seed)
-        if key not in self._matches:
-            there = set(self.agents_of(job.task))
-            seats = [seat for seat in self.seats if seat in there]
-            if len(seats) < 2:
-                self._matches[key] = self._self_play(seats)
-            else:
-                # In turn within each arena: parts of a mixture that come in turn too would else go
-                # to one player each.
-                player = self._learning[self._groups[seats[0]] % len(self._learning)]
-                self._groups[seats[0]] += 1
-                self._matches[key] = self._seated(player, self._opponent(player, job), seats)
-        return self._matches[key]
-
-    def _opponent(self, player: str, job: EpisodeSpec) -> str:
-        drawn, place = self._drawn[player], self._asked[player]
-        self._asked[player] += 1
-        if self.settings.opponents_per_step and len(drawn) >= self.settings.opponents_per_step:
-            return drawn[place % len(drawn)]
-        if player not in self._chances:
-            self._chances[player] = self.chances(player)
-        chances = self._chances[player]
-        rng = Random(derive(job.seed, "league", job.task.id))
-        (name,) = rng.choices(list(chances), list(chances.values()))
-        drawn.append(name)
-        return name
-
-    def _self_play(self, seats: Sequence[str]) -> MatchAssignment:
-        return MatchAssignment(
-            player=self.own, opponent=self.own, seat="", seats=seats, policy_map={}, learner=None
-        )
-
-    def _seated(self, player: str, opponent: str, seats: Sequence[str]) -> MatchAssignment:
-        if opponent == player and player == self.own:
-            return self._self_play(seats)
-        pair = (player, opponent, seats[0])
-        seat = seats[self._met[pair] % len(seats)]
-        self._met[pair] += 1
-        seating = {agent: opponent for agent in seats if agent != seat}
-        if player != self.own:
-            seating[seat] = player
-        # If the opponent is a current player, it does not learn from the match of another.
-        learner = player if opponent in self.table.players else None
-        return MatchAssignment(
-            player=player,
-            opponent=opponent,
-            seat=seat,
-            seats=seats,
-            policy_map=seating,
-            learner=learner,
-        )
-
-    def _book(self, match: MatchAssignment, episode: Episode) -> None:
-        if match.opponent == match.player:
-            return
-        came = result(episode, match.seat, match.seats)
-        if came is None:
-            return
-        self._paid[match.player].append(returns(episode).get(match.seat, 0.0))
-        key = (match.player, match.opponent, match.seat)
-        self._played[key] = (self._played.get(key, (0, 0))[0] + 1, self.step)
-        self.table.payoff.book(match.player, match.opponent, came)
-        self.ratings.book(match.player, match.opponent, came)
+    def _viewed(self, snapshots: Sequence[Snapshot], payoff: Payoff) -> LeagueState:
+        anchors = list(self.table.anchors)
+        return replace(self.table, anchors=anchors, snapshots=list(snapshots), payoff=payoff)
 
     # Snapshots ---------------------------------------------------------------------------------
 
@@ -267,32 +243,40 @@ class League:
         return True
 
     def _drop(self, name: str) -> None:
-        self.table.snapshots = [each for each in self.table.snapshots if each.name != name]
-        self.snapshots.remove(name)
-        self.table.payoff.forget(name)
-        self.ratings.forget(name)
-        for pair in [pair for pair in self._met if name in pair[:2]]:
-            del self._met[pair]
-        for key in [key for key in self._played if name in key[:2]]:
-            del self._played[key]
+        """Leave a snapshot out of later views; steps that are sampled ahead still play it."""
+        left = [each for each in self.table.snapshots if each.name != name]
+        gone = [each for each in self.table.snapshots if each.name == name]
+        self.table.snapshots = left
+        self._retired += [(each, self.step + self.max_staleness) for each in gone]
+
+    def _remove_retired(self) -> None:
+        """Remove the dropped snapshots that no later step can seat, with their results."""
+        for name in [each.name for each, last in self._retired if last <= self.step]:
+            self.snapshots.remove(name)
+            self.table.payoff.forget(name)
+            self.ratings.forget(name)
+            for key in [key for key in self._played if name in key[:2]]:
+                del self._played[key]
+        self._retired = [(each, last) for each, last in self._retired if last > self.step]
 
     # State ------------------------------------------------------------------------------
 
-    def _metrics(self) -> dict[str, float]:
-        """Return metrics of this step's matches and of the state."""
+    def _metrics(self, matches: StepMatches) -> dict[str, float]:
+        """Return metrics of a step's matches and of the state."""
         kinds = dict.fromkeys(self.table.players, "players")
         kinds |= dict.fromkeys(self.table.anchors, "anchors")
+        paid: dict[str, list[float]] = defaultdict(list)
+        for each in matches.results:
+            paid[each.match.player].append(each.paid)
         found: dict[str, float] = {}
-        for player in self._learning:
-            met = Counter(
-                "self" if each.opponent == player else kinds.get(each.opponent, "snapshots")
-                for each in self._matches.values()
-                if each.player == player
-            )
+        for player in matches.learning:
+            met: Counter[str] = Counter()
+            for opponent, count in matches.met(player).items():
+                met["self" if opponent == player else kinds.get(opponent, "snapshots")] += count
             for kind in ("self", "players", "snapshots", "anchors"):
                 found[f"share/{player}/{kind}"] = met[kind] / max(met.total(), 1)
-            if self._paid[player]:
-                found[f"return/{player}"] = sum(self._paid[player]) / len(self._paid[player])
+            if paid[player]:
+                found[f"return/{player}"] = sum(paid[player]) / len(paid[player])
         for player in self.table.players:
             found[f"rating/{player}"] = self.ratings.rating(player)
             for opponent in (*self.table.players, *self.table.anchors, *self.table.past()):
@@ -313,40 +297,71 @@ class League:
         self.snapshots.written(place)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state without weights, as plain data."""
+        """Return the state after the latest step, without weights, as plain data."""
+        known = {*self.table.players, *self.table.anchors, *self.table.past()}
+        known |= {each.name for each, _ in self._retired}
         return {
             "begun": self._begun,
-            "groups": dict(self._groups),
-            "met": [[*pair, count] for pair, count in self._met.items()],
+            **self._learned.state_dict(known),
             "seats": self.seats,
             "played": [[*key, *games] for key, games in self._played.items()],
             "last": self._last,
-            "anchored": list(self._anchored),
-            "snapshots": [[each.player, each.updates] for each in self.table.snapshots],
+            "anchored": [list(each) for each in self._anchored],
+            "snapshots": _rows(self.table.snapshots),
+            "retired": [[each.player, each.updates, last] for each, last in self._retired],
             "payoff": self.table.payoff.state_dict(),
             "ratings": self.ratings.state_dict(),
+            "max_staleness": self.max_staleness,
+            "views": [  # those of earlier steps: the view after this one is the state itself
+                [at, _rows(view.snapshots), view.payoff.state_dict()]
+                for at, view in self._views.items()
+                if self.step - self.max_staleness <= at < self.step
+            ],
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], place: Path) -> None:
-        """Restore a state and the snapshots' weights from its checkpoint."""
-        groups = state["groups"]
-        if isinstance(groups, int):  # older runs have one number for all arenas
-            groups = {self.seats[0]: groups}
-        self._begun, self._groups = state["begun"], Counter(groups)
-        self._met = Counter(
-            {  # older runs have no first seat
-                (player, other, *(seat or self.seats[:1])): count
-                for player, other, *seat, count in state["met"]
-            }
-        )
+    def load_state_dict(self, state: Mapping[str, Any], place: Path, *, step: int) -> None:
+        """Restore the state after a step, and the snapshots' weights from its checkpoint.
+
+        After a change of `max_staleness` the restored state is also the view after earlier steps.
+        """
+        self.step, self._begun = step, state["begun"]
+        self._learned = self._counts = SeatCounts.of_state(state, self.seats[:1])
+        self._sampled = {}
         self._played = {
-            (player, other, seat): (games, step)
-            for player, other, seat, games, step in state.get("played", ())  # older runs have none
+            (player, other, seat): (games, at)
+            for player, other, seat, games, at in state.get("played", ())  # older runs have none
         }
         self._last = dict(state["last"])
-        share, until = state["anchored"]
-        self._anchored = (share, until)
-        self.table.snapshots = [Snapshot(player=p, updates=n) for p, n in state["snapshots"]]
+        self._anchored = _anchored(state["anchored"])
+        self.table.snapshots = _snapshots(state["snapshots"])
+        self._retired = [  # older runs have none
+            (Snapshot(player=player, updates=updates), last)
+            for player, updates, last in state.get("retired", ())
+        ]
         self.table.payoff.load_state_dict(state["payoff"])
         self.ratings.load_state_dict(state["ratings"])
-        self.snapshots.load(place, self.table.snapshots)
+        now = self._view()
+        self._views = dict.fromkeys(range(max(0, step - self.max_staleness), step + 1), now)
+        same = state.get("max_staleness") == self.max_staleness  # older runs have none
+        for at, rows, results in state["views"] if same else ():
+            payoff = deepcopy(self.table.payoff)
+            payoff.load_state_dict(results)
+            self._views[at] = self._viewed(_snapshots(rows), payoff)
+        retired = [each for each, _ in self._retired]
+        self.snapshots.load(place, [*self.table.snapshots, *retired])
+
+
+def _rows(snapshots: Sequence[Snapshot]) -> list[list[Any]]:
+    return [[each.player, each.updates] for each in snapshots]
+
+
+def _snapshots(rows: Sequence[Sequence[Any]]) -> list[Snapshot]:
+    return [Snapshot(player=player, updates=updates) for player, updates in rows]
+
+
+def _anchored(rows: Sequence[Any]) -> list[tuple[int, float, int]]:
+    """Return the fractions of anchors of a state; an older run has a fraction and a last step."""
+    if len(rows) == 2 and not isinstance(rows[0], list):
+        share, until = rows
+        return [(0, share, until)]
+    return [(first, share, until) for first, share, until in rows]

@@ -51,7 +51,7 @@ class Batches(Protocol):
         ...
 
     def learned(self, step: int) -> None:
-        """Report that the weights of this step are published."""
+        """Report that the weights of this step are published and its results are booked."""
         ...
 
     def curriculum_state(self) -> Mapping[str, Any]:
@@ -88,10 +88,15 @@ class OnDemandBatches:
     """Function that plays episodes."""
     seed: Callable[[], int]
     """Function that returns the seed of a batch."""
+    wrap: Callable[[int, RolloutFn], RolloutFn] | None = None
+    """Function that returns the rollout function of a step (`League.wrap`), called in the order of
+    the steps before each is sampled; None: all steps use `rollout_fn`."""
 
     def take(self, step: int) -> StepBatch:
         """Sample the batch now."""
         rollout_fn = sampled_at(self.rollout_fn, step)
+        if self.wrap is not None:
+            rollout_fn = self.wrap(step, rollout_fn)
         groups = self.sampler.sample(self.curriculum, rollout_fn, step=step, seed=self.seed())
         metrics = {f"curriculum/{name}": value for name, value in self.curriculum.metrics().items()}
         metrics |= {f"sampler/{name}": value for name, value in self.sampler.metrics().items()}
@@ -201,7 +206,7 @@ class _Prefetcher(Thread):
     """One sampling thread.
 
     It holds the lock except while it plays or waits, so that a thread that gets the lock finds
-    curriculum and sampler paused.
+    curriculum, sampler and matchmaking paused, and a stopped thread changes none of them.
     """
 
     def __init__(self, settings: PrefetchedBatches, first: int) -> None:

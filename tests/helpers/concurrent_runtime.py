@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -13,19 +13,39 @@ from selfplay.errors import LearnersLost
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.local import Local
-from selfplay.types import Completion, Episode
+from selfplay.types import Completion, Episode, Request
 
 
 class Apart(TransformersEngine):
-    """Serves copies, so that a learner may write to its own tensors while they are asked."""
+    """Serves copies, so that a learner may write to its own tensors while they are asked.
+
+    One thread plays and another changes the policies; each call waits for that of the other.
+    """
 
     def __init__(self) -> None:
         super().__init__(stride=1)
         self.in_flight_updates = True
-        self._between_steps = Lock()
+        self._between_steps = RLock()
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
-        super().serve(policy, copy.deepcopy(model).requires_grad_(False), end_ids)
+        with self._between_steps:
+            super().serve(policy, copy.deepcopy(model).requires_grad_(False), end_ids)
+
+    def withdraw(self, policy: str) -> None:
+        with self._between_steps:
+            super().release(policy)
+            super().withdraw(policy)
+
+    def release(self, policy: str) -> None:
+        """Keep the memory of a snapshot, which may be playing in a step that is sampled ahead."""
+
+    def add(self, request: Request) -> None:
+        with self._between_steps:
+            super().add(request)
+
+    def forget(self) -> None:
+        with self._between_steps:
+            super().forget()
 
     def step(self) -> list[Completion]:
         with self._between_steps:

@@ -12,7 +12,7 @@ from selfplay.league.league import League
 from selfplay.league.matchmaking import PFSP, Anchors, Current, MixedMatchmaking
 from selfplay.league.ratings import Elo, Payoff
 from selfplay.league.snapshots import EveryNUpdates, EvictOldest
-from selfplay.rollout.rollout import EpisodeSpec
+from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.types import Episode, Task
 from tests.helpers.builders import episode, turn
 
@@ -67,6 +67,8 @@ class Made:
     def __init__(
         self, matchmaking: Mapping[str, Matchmaking], *, every: int = 2, most: int = 3, **more: Any
     ) -> None:
+        self.max_staleness = more.pop("max_staleness", 0)
+        self.names = list(matchmaking)
         self.play = more.pop("play", None) or Played(
             **{k: more.pop(k) for k in ("pay",) if k in more}
         )
@@ -101,16 +103,30 @@ class Made:
             snapshots=names,
             learners=learners,
             agents_of=agents_of,
+            learning=lambda step: self.learns(step),
             seed=0,
+            max_staleness=self.max_staleness,
         )
-        self.run = self.league.wrap(self.play)
+        self.learns: Callable[[int], Sequence[str]] = lambda step: self.names
+        self.run: RolloutFn = self.play
 
     def step(self, number: int, *, groups: int = 8, size: int = 2) -> dict[str, float]:
         """A step of `groups` groups, after which every player has one update more."""
-        self.league.begin_step(number, list(self.snapshots.policies))
+        self.begin(number)
         self.run(jobs(number, groups, size))
-        for policy in self.snapshots.policies.values():
-            policy.version += 1
+        return self.end()
+
+    def begin(self, number: int, learning: Sequence[str] | None = None) -> None:
+        """Begin a step in which all players learn, or those of `learning`."""
+        if learning is not None:
+            self.learns = lambda step: learning
+        self.league.begin_step(number)
+        self.run = self.league.wrap(number, self.play)
+
+    def end(self) -> dict[str, float]:
+        """Update the players that learn and end the step."""
+        for name in self.learns(self.league.step):
+            self.snapshots.policies[name].version += 1
         return self.league.end_step()
 
 

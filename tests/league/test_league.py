@@ -1,6 +1,7 @@
 """The league of a run, against a scripted game and snapshots without weights."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,16 @@ from selfplay.league.matchmaking import (
     MainPlayer,
 )
 from selfplay.rollout.rollout import EpisodeSpec
-from selfplay.types import Status
+from selfplay.types import Episode, Status
 from tests.helpers.builders import episode
 from tests.helpers.scripted_league import ALL_THREE, SEATS, Made, Played, jobs
+
+
+class Broken(Played):
+    """Fails every game."""
+
+    def __call__(self, jobs: Sequence[EpisodeSpec]) -> list[Episode]:
+        return [episode(status=Status.FAILED) for _ in jobs]
 
 
 def test_siblings_and_branches_share_their_seating() -> None:
@@ -63,9 +71,9 @@ def test_against_every_opponent_each_seat_is_taken_equally_often() -> None:
 def test_opponents_come_as_often_as_their_chances_say() -> None:
     """2000 groups; four standard deviations of a share are at most 4 * 0.5 / sqrt(2000)."""
     made = Made({"base": ALL_THREE}, every=1000)
-    made.league.begin_step(1, ["base"])
+    made.begin(1)
     expected: Chances = {"base": 1 / 3, "base@0": 1 / 3, "random": 1 / 6, "perfect": 1 / 6}
-    assert made.league.chances("base") == pytest.approx(expected)
+    assert made.league.matches(1).chances("base") == pytest.approx(expected)
     made.run(jobs(1, 2000, 1))
     met = Counter(next(iter(job.policy_map.values()), "base") for job in made.play.jobs)
     for name, chance in expected.items():
@@ -104,10 +112,11 @@ def test_every_player_has_its_share_of_the_groups_and_learns_alone() -> None:
 
 def test_who_rests_in_a_step_has_no_match() -> None:
     made = Made({"base": MainPlayer(), "hunter": MainExploiter()})
-    made.league.begin_step(1, ["hunter"])
+    made.begin(1, ["hunter"])
     made.run(jobs(1, 4))
     assert {job.learner for job in made.play.jobs} == {"hunter"}
-    made.league.begin_step(2, [])
+    made.end()
+    made.begin(2, [])
     made.run(jobs(2, 4))
     assert [job.policy_map for job in made.play.jobs[8:]] == [{}] * 8
 
@@ -128,8 +137,7 @@ def test_results_are_booked_from_the_players_seat() -> None:
     assert figures["return/base"] == pytest.approx(
         (won - (met["random"] - won) - met["perfect"]) / 400, abs=0.01
     )
-    broken = Made({"base": Anchors()})
-    broken.run = broken.league.wrap(lambda specs: [episode(status=Status.FAILED) for _ in specs])
+    broken = Made({"base": Anchors()}, play=Broken())
     assert "win_rate/base/random" not in broken.step(1)
 
 
@@ -168,9 +176,11 @@ def test_anchors_are_mixed_in_up_to_a_step() -> None:
     made.league.mix_anchors(0.5, until=3)
     expected = {"base": 0.5, "random": 0.25, "perfect": 0.25}
     for step, chances in ((2, expected), (3, expected), (4, {"base": 1.0})):
-        made.league.begin_step(step, ["base", "hunter"])
-        assert made.league.chances("base") == pytest.approx(chances), step
-        assert made.league.chances("hunter") == {"base": 1.0}
+        made.begin(step)
+        matches = made.league.matches(step)
+        assert matches.chances("base") == pytest.approx(chances), step
+        assert matches.chances("hunter") == {"base": 1.0}
+        made.end()
     made.league.table.anchors = []
     with pytest.raises(ConfigError, match="there are no anchors"):
         made.league.mix_anchors(0.5, until=3)
@@ -194,7 +204,7 @@ def test_a_resumed_league_goes_on_as_if_nothing_had_happened() -> None:
     after = make()
     for policy in after.snapshots.policies.values():
         policy.version = 5
-    after.league.load_state_dict(state, Path("checkpoint"))
+    after.league.load_state_dict(state, Path("checkpoint"), step=5)
     assert after.snapshots.there == before.snapshots.there
     for step in range(6, 11):
         found = after.step(step, groups=7)
@@ -208,6 +218,6 @@ def test_a_resumed_league_goes_on_as_if_nothing_had_happened() -> None:
 def test_a_league_wraps_any_rollout_function() -> None:
     """A step in which no player learns passes the specifications on unchanged."""
     made, other, asked = Made({"base": Anchors()}), Played(), jobs(1, 2)
-    made.league.begin_step(1, [])
-    assert len(made.league.wrap(other)(asked)) == 4
+    made.begin(1, [])
+    assert len(made.league.matches(1).wrap(other)(asked)) == 4
     assert other.jobs == asked and not made.play.jobs

@@ -103,7 +103,7 @@ def test_the_agents_of_a_task_are_those_of_its_part(arena: Mixture) -> None:
 def test_only_agents_of_the_part_are_seated_and_each_equally_often(arena: Mixture) -> None:
     league = made(arena)
     for step in range(1, 25):
-        league.league.begin_step(step, ["base"])
+        league.begin(step)
         league.run(jobs(step))
         league.league.end_step()
     taken: dict[tuple[str, str], Counter[str]] = {}
@@ -127,8 +127,9 @@ def test_the_payoffs_are_those_of_the_parts_together(arena: Mixture) -> None:
     league = made(arena, base=Anchors())
     payoff = league.league.table.payoff
     payoff.decay = 1.0
-    league.league.begin_step(1, ["base"])
+    league.begin(1)
     league.run(jobs(1, 30))
+    league.league.end_step()
     for opponent in ("random", "perfect"):
         met = [job for job in league.play.jobs if opponent in job.policy_map.values()]
         kuhn = sum(job.task.id.startswith("kuhn") for job in met)
@@ -140,7 +141,7 @@ def test_the_payoffs_are_those_of_the_parts_together(arena: Mixture) -> None:
 
 def test_an_exploiter_meets_nobody_where_there_is_one_seat(arena: Mixture) -> None:
     league = made(arena, base=ALL_THREE, hunter=MainExploiter())
-    league.league.begin_step(1, ["base", "hunter"])
+    league.begin(1)
     league.run(jobs(1, 30))
     by_part = {
         part: [job for job in league.play.jobs if job.task.id.startswith(part)] for part in PARTS
@@ -154,13 +155,13 @@ def test_an_exploiter_meets_nobody_where_there_is_one_seat(arena: Mixture) -> No
 def test_a_resumed_league_plays_the_same_matches(arena: Mixture, tmp_path: Path) -> None:
     one, other = made(arena), made(arena)
     for step in (1, 2, 3):
-        one.league.begin_step(step, ["base"])
+        one.begin(step)
         one.run(jobs(step))
         one.league.end_step()
-    other.league.load_state_dict(one.league.state_dict(), tmp_path)
+    other.league.load_state_dict(one.league.state_dict(), tmp_path, step=3)
     for league in (one, other):
         league.play.jobs.clear()
-        league.league.begin_step(4, ["base"])
+        league.begin(4)
         league.run(jobs(4))
     assert one.play.jobs == other.play.jobs
     assert any(chain.from_iterable(job.policy_map for job in one.play.jobs))
@@ -173,7 +174,7 @@ def test_the_seats_of_one_part_may_be_named(arena: Mixture) -> None:
         seats=["kuhn_player_0", "kuhn_player_1"],
         agents_of=arena.agents_of,
     )
-    league.league.begin_step(1, ["base"])
+    league.begin(1)
     league.run(jobs(1))
     for job in league.play.jobs:
         assert bool(job.policy_map) == job.task.id.startswith("kuhn")

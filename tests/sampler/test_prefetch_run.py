@@ -1,13 +1,10 @@
 """Runs whose batches are sampled ahead: their records, checkpoints, returns and ends."""
 
-import io
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from selfplay.config import compose
 from selfplay.curriculum.fixed import FixedTasks
@@ -17,11 +14,10 @@ from selfplay.learner import checkpoint
 from selfplay.learner.learner import Learner
 from selfplay.rng import derive
 from selfplay.run.directory import Run
-from selfplay.run.progress import Progress
 from selfplay.run.record_reader import episodes_of
-from selfplay.train import Trainer
 from selfplay.types import Group
-from tests.helpers.command_process import LONGEST, metrics, shared_cache
+from tests.helpers.command_process import metrics, shared_cache
+from tests.helpers.prefetched_runs import IDLE, resumed, told, train, trained
 
 STEPS, LAG, SEED = 6, 2, 0
 RULE = {
@@ -65,43 +61,6 @@ def settings(*changes: str, lag: int = LAG) -> dict[str, Any]:
     return composed
 
 
-def train(experiment: Experiment, run: Run) -> str:
-    console = Console(file=io.StringIO(), width=400, _environ={})
-    try:
-        with Progress(STEPS, "run", console) as progress:
-            Trainer(experiment, run, progress).run()
-    finally:
-        experiment.close()
-        for each in threading.enumerate():
-            if each.name == "batches":
-                each.join(LONGEST)
-                assert not each.is_alive()
-    return str(console.file.getvalue())  # type: ignore[attr-defined]
-
-
-def trained(place: Path, composed: dict[str, Any]) -> Run:
-    run = Run.create(place, composed)
-    train(Experiment(composed), run)
-    return run
-
-
-def resumed(run: Run, composed: dict[str, Any]) -> None:
-    place, faults = checkpoint.latest(run.folder / "checkpoints")
-    assert place is not None and not faults
-    again = Experiment.resume(composed, place)
-    run.rewind(again.step)
-    train(again, run)
-
-
-def told(run: Run) -> list[dict[str, Any]]:
-    """The metrics but for what depends on who was faster."""
-    hasty = ("staleness", "seconds", "engine/")
-    return [
-        {k: v for k, v in line.items() if not any(h in k for h in hasty)}
-        for line in metrics(run.folder)
-    ]
-
-
 def states(run: Run) -> dict[str, Any]:
     found = sorted((run.folder / "checkpoints").iterdir())
     return {place.name: checkpoint.read_state(place)["curriculum"] for place in found}
@@ -114,10 +73,6 @@ def played(run: Run) -> list[Any]:
         for step in range(1, STEPS + 1)
         for line in episodes_of(run.folder, step)
     ]
-
-
-IDLE = ("learner.lr=0", "objective.kl=0")
-"""The weights stay what they were, so that it does not matter which of them sampled."""
 
 
 @pytest.fixture(scope="module")
