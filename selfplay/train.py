@@ -85,7 +85,7 @@ class Trainer:
             groups, played = experiment.shaping.apply(batch.groups, batch.played)
             samples = experiment.credit.assign(groups)
         row = metrics.of_episodes(episode for group in played for episode in group.episodes)
-        row |= prefixed("limit", experiment.players.rollout.scheduled(step))
+        row |= prefixed("limit", experiment.limits(step))
         row |= prefixed("credit", experiment.credit.metrics())
         row["credit/zero_advantages"] = missing_signals.zero_fraction(samples)
         self._note_missing_signals(step, played=played, groups=groups, samples=samples)

@@ -24,6 +24,7 @@ from selfplay.league.league import League
 from selfplay.learner import PolicyLearner, checkpoint
 from selfplay.learner.objective import Objective
 from selfplay.rng import derive
+from selfplay.rollout.agent_spec import scheduled_limits
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.run import metrics
@@ -259,6 +260,11 @@ class Experiment:
         """Return everything that is trained: the learners, and the modules of the credit method."""
         modules = self.credit.modules()
         return {**self.learners, **{f"credit/{name}": each for name, each in modules.items()}}
+
+    def limits(self, step: int) -> dict[str, float]:
+        """Return the limits of sampling and turns that have a schedule, at a training step."""
+        rollout = self.players.rollout
+        return scheduled_limits(rollout.seats, rollout.schedules, step=step)
 
     def begin_step(self, step: int) -> None:
         """Seed the global generator of torch (e.g. for dropout), and tell the league the step."""

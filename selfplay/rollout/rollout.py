@@ -92,6 +92,7 @@ class Rollout:
         tool_threads: Number of tool calls that run at once.
         patience: Number of consecutive engine steps without a completion after which the rollout
             raises StalledError.
+        schedules: Schedule of `max_turns` by training step, if any; it counts in training only.
         """
         self.arena, self.seats, self.engines = arena, dict(seats), engines
         self.renderers = {} if renderers is None else renderers
@@ -183,14 +184,6 @@ class Rollout:
                             ready.append(game)
         self._prompts.clear()
         return [episodes[place] for place in range(len(specs))]
-
-    def scheduled(self, step: int) -> dict[str, float]:
-        """Return the limits that change with the training step, at a step, for the metrics."""
-        limits = {name: schedule.at(step) for name, schedule in self.schedules.items()}
-        for role, seat in self.seats.items():
-            now = seat.at(step)
-            limits |= {f"{role}/{name}": float(getattr(now, name)) for name in seat.schedules}
-        return limits
 
     @staticmethod
     def _complete(game: EpisodeRunner, ready: Sequence[EpisodeRunner]) -> bool:

@@ -9,6 +9,7 @@ from selfplay.config import compose
 from selfplay.errors import ConfigError
 from selfplay.experiment.validation import validate
 from selfplay.plan.workload import limit_of
+from selfplay.rollout.agent_spec import scheduled_limits
 from selfplay.rollout.policy_pool import rollout_settings, sampling_settings
 from selfplay.rollout.schedule import Schedule, sampled_at
 from selfplay.types import Episode, Status
@@ -98,7 +99,12 @@ def test_episodes_are_truncated_at_the_turns_of_the_step() -> None:
     (whole,) = sampled_at(play.run, 2)([job()])
     assert (len(short.turns), short.status) == (2, Status.TRUNCATED)
     assert (len(whole.turns), whole.status) == (4, Status.FINISHED)
-    assert play.scheduled(1) == {"max_turns": 2.0}
+    schedules = {"max_tokens": Schedule(steps=(1, 3), values=(1, 3))}
+    seats = {"player": replace(play.seats["player"], schedules=schedules)}
+    assert scheduled_limits(seats, play.schedules, step=2) == {
+        "max_turns": 4.0,
+        "player/max_tokens": 2.0,
+    }
 
 
 def composed(*overrides: str) -> dict[str, Any]:
