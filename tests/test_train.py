@@ -192,6 +192,21 @@ def test_a_metric_that_no_game_has_and_a_step_without_samples_are_told(tmp_path:
     ]
 
 
+def test_limits_with_a_schedule_are_those_of_the_step(tmp_path: Path) -> None:
+    heat = "sampling.default.temperature={steps: [1, 3], values: [1.0, 0.5]}"
+    turns = "rollout.max_turns={steps: [1, 3], values: [90, 99], between: constant}"
+    outcome = run("train", SMOKE, "run.name=cooling", heat, turns, cwd=tmp_path)
+    assert outcome.code == 0, outcome.err
+    place = tmp_path / "runs/cooling"
+    rows = metrics(place)[1:]
+    assert [row["limit/solver/temperature"] for row in rows] == [1.0, 0.75, 0.5]
+    assert [row["limit/max_turns"] for row in rows] == [90, 90, 99]
+    for step, temperature in enumerate((1.0, 0.75, 0.5), start=1):
+        lines = (place / f"episodes/{step:06d}.jsonl").read_text().splitlines()
+        played = [from_json(Episode, json.loads(line)["episode"]) for line in lines]
+        assert {turn.temperature for episode in played for turn in episode.turns} == {temperature}
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_naming_step_and_samples(tmp_path: Path) -> None:
     # The entropy bonus overflows, in the loss of the first step.
     wild = ("train", SMOKE, "run.name=wild", "objective.entropy=1e39")
