@@ -56,6 +56,7 @@ class TransformersEngine(Engine):
         self._batches: dict[str, PolicyBatch] = {}
         self._bases: dict[str, Hashable] = {}
         self._known: dict[str, str] = {}
+        self._withdrawn: Counter[str] = Counter()
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
         """Serve one more policy from now on with its model's own tensors.
@@ -110,8 +111,11 @@ class TransformersEngine(Engine):
     def withdraw(self, policy: str) -> None:
         """Stop serving a policy; raises RuntimeError while it has requests in flight."""
         self.release(policy)
-        self._batches.pop(policy).leave(policy)
+        batch = self._batches.pop(policy)
+        batch.leave(policy)
         del self._bases[policy]
+        if batch not in self._batches.values():
+            self._withdrawn.update(batch.counts)
 
     def release(self, policy: str) -> None:
         """Free the memory of a policy's keys and values until the policy's next request.
@@ -136,11 +140,12 @@ class TransformersEngine(Engine):
     def drain_metrics(self) -> Mapping[str, float]:
         """Return the numbers of tokens since the last call, summed over the policies.
 
-        They are: the prompt tokens and completion tokens of all requests, the prompt tokens whose
-        keys and values were kept from earlier requests, the tokens in forward passes with padding,
-        and the distinct tokens whose keys and values were kept for later requests.
+        Policies that were withdrawn since then are included. The numbers are: the prompt tokens and
+        completion tokens of all requests, the prompt tokens whose keys and values were kept from
+        earlier requests, the tokens in forward passes with padding, and the distinct tokens whose
+        keys and values were kept for later requests.
         """
-        found: Counter[str] = Counter()
+        found, self._withdrawn = self._withdrawn, Counter()
         for batch in self._distinct():
             found.update(batch.counts)
             batch.counts.clear()

@@ -60,6 +60,17 @@ def test_a_sample_does_not_depend_on_the_batch(
         assert done.stop_reason == apart[number].stop_reason
 
 
+def test_tokens_of_a_withdrawn_policy_are_counted(model: PreTrainedModel) -> None:
+    requests = ask(10)
+    stays, leaves = engine(model), engine(model)
+    answer(stays, requests)
+    answer(leaves, requests)
+    leaves.withdraw("p")
+    expected = stays.drain_metrics()
+    assert leaves.drain_metrics() == expected and expected["completion_tokens"] > 0
+    assert not leaves.drain_metrics()
+
+
 def test_requests_join_while_others_are_in_flight(model: PreTrainedModel) -> None:
     requests = ask(30)
     alone = answer(engine(model), requests)

@@ -107,6 +107,8 @@ class VLLMEngine(Engine):
         )
         self._rank, self._tolerance = rank, tolerance
         self._groups: dict[Hashable, ServedPolicies] = {}
+        self._ended: list[Mapping[str, float]] = []
+        """Metrics of the groups that ended since the last call of `drain_metrics`."""
         self._policies: dict[str, tuple[ServedPolicy, ServedPolicies]] = {}
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
@@ -221,8 +223,9 @@ class VLLMEngine(Engine):
         prompt tokens, and the prompt tokens found in the prefix cache.
         """
         metrics: dict[str, float] = {}
-        for group in self._groups.values():
-            for name, value in group.drain_metrics().items():
+        ended, self._ended = self._ended, []
+        for found in (*ended, *(group.drain_metrics() for group in self._groups.values())):
+            for name, value in found.items():
                 known = metrics.get(name, 0.0)
                 metrics[name] = max(known, value) if name == "proof_difference" else known + value
         return metrics
@@ -246,6 +249,7 @@ class VLLMEngine(Engine):
         for key, group in list(self._groups.items()):
             if not group.all:
                 del self._groups[key]
+                self._ended.append(group.drain_metrics())
                 group.host.close()
 
 

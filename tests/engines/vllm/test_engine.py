@@ -166,6 +166,8 @@ def test_what_cannot_be_served_is_refused(engine: VLLMEngine, model: PreTrainedM
     with pytest.raises(RuntimeError, match="in flight"):
         engine.withdraw("p")
     assert len(finish(engine)) == 1
+    engine.withdraw("p")
+    assert engine.drain_metrics()["prompt_tokens"] == 1, "metrics outlive the policy"
 
 
 def test_what_the_engine_depends_on_is_no_option() -> None:
