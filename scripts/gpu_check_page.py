@@ -170,6 +170,15 @@ def sections() -> list[Section]:
             remedy="If ranks do not find each other: NCCL_DEBUG=INFO, and NCCL_SOCKET_IFNAME or "
             "GLOO_SOCKET_IFNAME with the interface of the network.",
         ),
+        Section(
+            name="colocated",
+            title="A run with a worker and a rank on each device",
+            command=[*inner, "colocated"],
+            limit=1800,
+            packages=["ray"],
+            remedy="Out of memory when the engine wakes: lower engine.memory by 0.1, because "
+            "resting ranks keep a CUDA context, or set runtime.colocated=false.",
+        ),
     ]
 
 

@@ -388,6 +388,16 @@ def split() -> list[Row]:
     return _trained(f"{many} worker(s), {many} rank(s)", [*actors, f"engine={engine}"])
 
 
+def colocated() -> list[Row]:
+    """Return the figures of a short run with a worker and a rank on each device."""
+    many = max(1, min(2, torch.cuda.device_count()))
+    actors = ["runtime=ray", f"runtime.workers={many}", "runtime.colocated=true"]
+    engine = ["engine=transformers"]
+    if ON_GPU and installed("vllm"):
+        engine = ["engine=vllm", "engine.sleep=true"]
+    return _trained(f"{many} pair(s) of worker and rank", [*actors, *engine])
+
+
 def _trained(name: str, overrides: list[str]) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         given = ["+experiment=tiny/smoke", "run.steps=2", "run.name=check", f"run.folder={folder}"]
@@ -417,6 +427,7 @@ SECTIONS: Mapping[str, Callable[[], list[Row]]] = {
     "updates": updates,
     "one_gpu": one_gpu,
     "split": split,
+    "colocated": colocated,
 }
 
 

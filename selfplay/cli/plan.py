@@ -148,6 +148,7 @@ def _processes(config: Mapping[str, Any], cluster: ClusterSpec) -> Processes:
         worker_gpus=placement.worker_gpus,
         learner_gpus=placement.learner_gpus,
         max_staleness=runtime.max_staleness,
+        colocated=placement.colocated,
         short_weights=runtime.worker_dtype(placement) is not None,
     )
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError, DivergedError
@@ -18,6 +19,7 @@ from selfplay.learner.objective import BatchCounts, LossInputs, Objective
 from selfplay.learner.packing import Packing, packer
 from selfplay.learner.precision import Precision, check_masters, in_bfloat16
 from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
+from selfplay.models.offload import offload
 from selfplay.models.tree_attention import Kernel, attending, evaluating, kernel_model_problem
 from selfplay.run.activity import ACTIVITY
 from selfplay.types import Sample
@@ -286,6 +288,16 @@ class Learner(BaseLearner):
 
     def fetch_weights(self) -> None:
         """Do nothing, because the policy has the learner's own tensors."""
+
+    def offload(self) -> Callable[[], None]:
+        """Move all tensors to main memory and drop the gradients.
+
+        Returns the function that moves the tensors back.
+        """
+        # The scorer of a sharded model is a module that contains the model.
+        scored = ((self.model, self.scorer), (self.reference, self.reference_scorer))
+        modules = [scorer if isinstance(scorer, Module) else model for model, scorer in scored]
+        return offload([module for module in modules if module is not None], self.optimizer)
 
     def begin_again(self) -> None:
         """Reset the optimizer's averages and steps; set an EMA to the present model."""

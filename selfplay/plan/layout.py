@@ -42,6 +42,8 @@ class Processes:
     """GPUs of each rank."""
     max_staleness: int = 0
     """Number of steps that are sampled ahead."""
+    colocated: bool = False
+    """True if each rank shares the device of one worker, and one of the two rests."""
     short_weights: bool = False
     """True if workers hold float32 models in 16 bits."""
 
@@ -84,7 +86,7 @@ def derive(
         idle = cluster.devices - changes["devices"]
         if idle:
             notes.append(f"{idle} of the {cluster.devices} devices have no work")
-    apart = bool(changes["rollout"])
+    apart, colocated = bool(changes["rollout"]), processes.colocated
     on_gpu = cluster.device.kind == "cuda"
     learner = config["learner"]
     short = learner.get("precision", "auto")
@@ -99,27 +101,32 @@ def derive(
         "engine_bytes": 2
         if processes.short_weights
         else max(member.frozen_bytes or 4 for member in members.values()),
-        "copies": engine == VLLM and apart,
+        "copies": (engine == VLLM and apart) or colocated,
         "in_turns": engine == VLLM,
         "lag": processes.max_staleness if apart else 0,
         "continuous": False,
         "offload": False,
-        "asleep": False,
-        "publish": SENT if apart else COPY,
+        "asleep": colocated and on_gpu,
+        "publish": SENT if apart or colocated else COPY,
         "pause": 3.0 if engine == VLLM else 0.0,
     }
     if engine == VLLM and on_gpu:
         sleeps = bool(config["engine"].get("sleep"))
-        if sleeps and processes.workers:
+        if sleeps and processes.workers and not colocated:
             raise ConfigError(
-                "engine.sleep: engines of workers cannot sleep; set engine.sleep=false, or "
-                "runtime=local"
+                "engine.sleep: engines of workers sleep only beside ranks on the same GPUs; set "
+                "engine.sleep=false, or runtime.colocated=true"
+            )
+        if colocated and not sleeps:
+            raise ConfigError(
+                "runtime.colocated: the engine would keep its GPU memory while the ranks learn; "
+                "set engine.sleep=true"
             )
         changes["stays"] = not apart and not sleeps
         _check_engines(config["engine"], members, sleeps=sleeps, apart=apart)
     made = replace(cluster, **{k: v for k, v in changes.items() if k not in given})
     if engine == VLLM and on_gpu and "engine_share" not in given:
-        share = config["engine"].get("memory") or _share(members, made, apart=apart)
+        share = config["engine"].get("memory") or _share(members, made, alone=apart or colocated)
         made = replace(made, engine_share=float(share) * len(engines(members)))
     if engine == VLLM and on_gpu and made.engine_bytes == 4:
         notes.append(
@@ -201,6 +208,8 @@ def _on_gpus(cluster: ClusterSpec, processes: Processes) -> dict[str, Any]:
             "runtime.learners: the learner computes on a CPU beside GPUs, which a plan does not "
             "cover; set runtime.learners=1 and runtime.learner_gpus=1"
         )
+    if processes.colocated:
+        return {"devices": processes.workers, "node": min(cluster.node, processes.workers)}
     if processes.workers == processes.learners == 1 and gpus <= 1:
         return {"devices": 1, "node": 1}
     for key, count in (
@@ -226,11 +235,14 @@ def _logits(members: Mapping[str, Member]) -> int:
     return max(1, LOGITS // max(member.outline.vocabulary for member in members.values()))
 
 
-def _share(members: Mapping[str, Member], cluster: ClusterSpec, *, apart: bool) -> float:
-    """Return the fraction of a GPU that an engine takes by default."""
+def _share(members: Mapping[str, Member], cluster: ClusterSpec, *, alone: bool) -> float:
+    """Return the fraction of a GPU that an engine takes by default.
+
+    `alone` is True if no learner computes, or keeps its state, on the GPU while the engine works.
+    """
     from selfplay.engines.vllm.core import MARGIN, SHARED
 
-    if not apart:
+    if not alone:
         return SHARED
     copies = served(members, cluster) / (cluster.device.memory * GB)
     return max(1 - copies - MARGIN, MARGIN)

@@ -219,6 +219,8 @@ def plan_memory(
         )
     on_host = float(8 * sum(_size(m) for m in members.values() if m.learns)) * cluster.offload
     on_host = on_host / cluster.sharded + (state if cluster.asleep and together else 0.0)
+    if cluster.asleep and cluster.copies and together:  # they rest while the learner works
+        on_host += copies
     host = on_host * min(cluster.node, cluster.devices)
     if host > cluster.host * GB:
         complaints.append(

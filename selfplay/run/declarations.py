@@ -102,6 +102,7 @@ OWN: Mapping[str, Metric] = {
     "sampler/penalty_*": PLAIN,
     "sampler/*": COUNT,
     "runtime/publish_seconds": SECONDS,
+    "runtime/offload_seconds": SECONDS,
     "runtime/*": COUNT,
     "seconds/*": SECONDS,
 }

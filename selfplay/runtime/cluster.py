@@ -110,7 +110,14 @@ class RayCluster:
         """Return the number of GPUs of the cluster."""
         return float(self.ray.cluster_resources().get("GPU", 0.0))
 
-    def actor(self, kind: type, *, bundle: int, groups: Mapping[str, int] | None = None) -> Any:
+    def actor(
+        self,
+        kind: type,
+        *,
+        bundle: int,
+        groups: Mapping[str, int] | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> Any:
         """Start an actor with the resources of a bundle.
 
         Ray does not restart an actor that dies, because its state would be lost; the caller starts
@@ -121,11 +128,12 @@ class RayCluster:
             bundle: Index of the bundle.
             groups: Number of threads by name in which methods can be called (`method.options(
                 concurrency_group=...)`).
+            resources: The actor's part of a bundle that it shares; None: the whole bundle.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         settings = {"concurrency_groups": dict(groups)} if groups else {"max_restarts": 0}
-        resources = self._bundles[bundle]
+        resources = self._bundles[bundle] if resources is None else resources
         options = {
             "num_cpus": resources.get("CPU", 0),
             "num_gpus": resources.get("GPU", 0),

@@ -2,7 +2,7 @@
 
 import gc
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -63,6 +63,8 @@ class LearnerWorker:
     def __init__(self) -> None:
         self.learners: Mapping[str, Learner] = {}
         self._store: dist.TCPStore | None = None
+        self._restores: list[Callable[[], None]] = []
+        """Functions that move the learners back to their device; none while they are there."""
 
     # Beginning ---------------------------------------------------------------------------------
 
@@ -158,23 +160,36 @@ class LearnerWorker:
         for learner in self.learners.values():
             fsdp.spread(learner, mesh, known=known)
 
+    # Sharing a GPU -----------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """Move all learners to main memory until the next call."""
+        if not self._restores:
+            self._restores = [learner.offload() for learner in self.learners.values()]
+
+    def _learner(self, name: str) -> Learner:
+        """Return a learner; if the learners are at rest, move them back first."""
+        while self._restores:
+            self._restores.pop()()
+        return self.learners[name]
+
     # Learning ----------------------------------------------------------------------------------
 
     def logprobs(
         self, name: str, samples: Sequence[Sample], *, reference: bool = False
     ) -> list[list[float]]:
         """Return the log-probabilities [N][C] of this rank's samples, in nats."""
-        return self.learners[name].logprobs(samples, reference=reference)
+        return self._learner(name).logprobs(samples, reference=reference)
 
     def optimize(
         self, name: str, samples: Sequence[Sample], totals: BatchCounts, *, step: int
     ) -> dict[str, float]:
         """Make one optimizer step with this rank's samples; return the metrics of all samples."""
-        return self.learners[name].optimize(samples, totals, step=step)
+        return self._learner(name).optimize(samples, totals, step=step)
 
     def update_ema(self, name: str) -> None:
         """Update the EMA of the weights."""
-        self.learners[name].update_ema()
+        self._learner(name).update_ema()
 
     def weights(self, name: str, dtype: torch.dtype | None = None) -> tuple[dict[str, int], Packed]:
         """Return the checksums and all learned weights of a policy, in a type or their own.
@@ -182,17 +197,17 @@ class LearnerWorker:
         Ranks other than the first one return nothing.
         """
         keep = not dist.is_initialized() or dist.get_rank() == 0
-        weights = fsdp.gather(self.learners[name], keep=keep, dtype=dtype)
+        weights = fsdp.gather(self._learner(name), keep=keep, dtype=dtype)
         checksums = {name: checksum(tensor) for name, tensor in weights.items()}
         return checksums, pack(weights, weights.keys())
 
     def take(self, name: str, weights: Packed) -> None:
         """Continue with these weights."""
-        fsdp.take(self.learners[name], unpack(weights))
+        fsdp.take(self._learner(name), unpack(weights))
 
     def begin_again(self, name: str) -> None:
         """Reset the learner's state except the weights."""
-        self.learners[name].begin_again()
+        self._learner(name).begin_again()
 
     # Checkpoints -------------------------------------------------------------------------------
 
@@ -203,15 +218,15 @@ class LearnerWorker:
                 f"{socket.gethostname()} does not see {folder}; set run.folder to a folder that "
                 "all machines of the cluster share"
             )
-        return sharded_checkpoint.save(self.learners[name], folder)
+        return sharded_checkpoint.save(self._learner(name), folder)
 
     def load(self, name: str, folder: Path) -> None:
         """Load the state that any number of ranks wrote."""
-        sharded_checkpoint.load(self.learners[name], folder)
+        sharded_checkpoint.load(self._learner(name), folder)
 
     def load_state(self, name: str, state: Mapping[str, Any]) -> None:
         """Load the state that a learner of one process saved."""
-        sharded_checkpoint.take(self.learners[name], state)
+        sharded_checkpoint.take(self._learner(name), state)
 
 
 def _address() -> str:

@@ -5,7 +5,7 @@
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -178,23 +178,27 @@ class LearnerWorkerGroup:
         self,
         cluster: RayCluster,
         *,
-        first: int,
-        count: int,
+        bundles: Sequence[int],
         gpu: bool,
         timeout: float,
         max_restarts: int,
         dtype: torch.dtype | None = None,
+        resources: Mapping[str, float] | None = None,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
         cluster: The cluster of the ranks.
-        first: Index of the first rank's bundle; those of the others follow.
-        count: Number of ranks; a single one learns exactly like a learner of this process.
+        bundles: Index of each rank's bundle. A single rank learns exactly like a learner of this
+            process.
         gpu: True if each rank has a GPU.
         timeout: Maximum number of seconds of every wait.
         max_restarts: Maximum number of restarts since the last checkpoint.
         dtype: Type of the weights in the workers' engines; None: that of each policy.
+        resources: Each rank's part of its bundle; None: the whole bundle.
+        before: Called before every call of the ranks, so that workers on the same GPUs rest.
         """
-        self.cluster, self.first, self.count = cluster, first, count
+        self.cluster, self.count = cluster, len(bundles)
+        self._bundles, self._resources, self._before = bundles, resources, before
         self.gpu, self.dtype = gpu, dtype
         self.timeout, self.max_restarts = timeout, max_restarts
         self._actors: list[Any] = []
@@ -230,12 +234,14 @@ class LearnerWorkerGroup:
         Raises a SelfplayError of a rank as it is, and LearnersLost if a rank dies, fails or takes
         too long; all ranks are then ended.
         """
+        self._before()
         return self._ask(method, [arguments] * self.count, named)
 
     def ask_each(
         self, method: str, name: str, parts: Sequence[Any], *arguments: Any, **named: Any
     ) -> list[Any]:
         """Call a method on all ranks, each with its own part after the policy's name."""
+        self._before()
         return self._ask(method, [(name, part, *arguments) for part in parts], named)
 
     def ask_apart(self, method: str, *arguments: Any) -> tuple[Any, Any]:
@@ -244,6 +250,7 @@ class LearnerWorkerGroup:
         Returns the first item of the first rank, and a reference to the second one, which stays on
         the first rank's machine until it is read.
         """
+        self._before()
         values = self._ask(method, [arguments] * self.count, {}, apart=True)
         return values[0]
 
@@ -257,6 +264,11 @@ class LearnerWorkerGroup:
             return self.cluster.get(reference, "weights of the learner ranks")
         except self.cluster.ray.exceptions.ObjectLostError as error:
             raise LearnersLost(f"the newest weights are lost: {one_line(error)}") from error
+
+    def rest(self) -> None:
+        """Move the ranks' tensors to main memory; their next call moves them back."""
+        if self._actors:
+            self._ask("rest", [()] * self.count, {})
 
     def counts(self) -> dict[str, float]:
         """Return the number of restarts of all ranks so far."""
@@ -289,9 +301,12 @@ class LearnerWorkerGroup:
         self.close()
         self._actors = [
             self.cluster.actor(
-                LearnerWorker, bundle=self.first + rank, groups={LEARN: 1, LISTEN: 1}
+                LearnerWorker,
+                bundle=bundle,
+                groups={LEARN: 1, LISTEN: 1},
+                resources=self._resources,
             )
-            for rank in range(self.count)
+            for bundle in self._bundles
         ]
         alone = self.count == 1
         if not alone:

@@ -25,6 +25,8 @@ class Placement:
     """GPUs of each worker."""
     learner_gpus: float
     """GPUs of each rank."""
+    colocated: bool = False
+    """True if each rank shares its GPU with one worker, and one of the two rests."""
 
     @property
     def gpus(self) -> float:
@@ -35,10 +37,42 @@ class Placement:
         """Return the device of the workers' models."""
         return "cuda" if self.worker_gpus else "cpu"
 
+    def bundles(self, worker_cpus: float, learner_cpus: float) -> list[dict[str, float]]:
+        """Return the resources to reserve together: one bundle per actor, or per pair of actors.
+
+        The bundles of the workers come first.
+
+        Args:
+            worker_cpus: Cores of each worker.
+            learner_cpus: Cores of each rank.
+        """
+        worker, rank = self.worker_resources(worker_cpus), self.rank_resources(learner_cpus)
+        if self.colocated:
+            return [{name: worker[name] + rank[name] for name in worker}] * self.workers
+        return [worker] * self.workers + [rank] * self.learners
+
+    def rank_bundles(self) -> range:
+        """Return the index of each rank's bundle."""
+        first = 0 if self.colocated else self.workers
+        return range(first, first + self.learners)
+
+    def worker_resources(self, cpus: float) -> dict[str, float]:
+        """Return the resources of a worker by Ray's names."""
+        return {"CPU": cpus, "GPU": self.worker_gpus}
+
+    def rank_resources(self, cpus: float) -> dict[str, float]:
+        """Return the resources of a rank by Ray's names."""
+        return {"CPU": cpus, "GPU": self.learner_gpus}
+
     def notes(self) -> list[str]:
         """Return one line that says who computes where, if there are GPUs."""
         if not self.gpus:
             return []
+        if self.colocated:
+            return [
+                f"runtime: {self.workers} GPU(s), each of one worker and one learner rank, which "
+                "compute in alternation"
+            ]
         where = f"{self.learners} learner rank(s) with {self.learner_gpus:g} GPU(s) each"
         if not self.learners:
             where = "this process learns on the CPU; runtime.learners=1 learns on a GPU"
@@ -55,6 +89,7 @@ def placed(
     worker_gpus: float | None,
     learner_gpus: float | None,
     available: float,
+    colocated: bool = False,
 ) -> Placement:
     """Return the placement for the numbers that are set, with defaults for those that are None.
 
@@ -67,9 +102,20 @@ def placed(
         worker_gpus: GPUs of each worker, if set.
         learner_gpus: GPUs of each rank, if set.
         available: Number of GPUs of the cluster.
+        colocated: True for as many ranks as workers, in pairs with one GPU each.
 
-    Raises ConfigError if the ranks leave no GPU for the workers.
+    Raises ConfigError if the ranks leave no GPU for the workers, or if there are too few for pairs.
     """
+    if colocated:
+        if 0 < available < workers:
+            raise ConfigError(
+                f"runtime.workers: {workers} pairs of worker and rank need {workers} GPUs, and "
+                f"there are {available:g}; lower runtime.workers"
+            )
+        half = 0.5 if available else 0.0
+        return Placement(
+            workers=workers, learners=workers, worker_gpus=half, learner_gpus=half, colocated=True
+        )
     if learners is None:
         wanted = bool(worker_gpus) or bool(learner_gpus) or (worker_gpus is None and available > 0)
         learners = int(wanted)
@@ -94,6 +140,15 @@ def placed(
         worker_gpus=float(worker_gpus),
         learner_gpus=float(learner_gpus),
     )
+
+
+def check_sleep(config: Mapping[str, Any], placement: Placement) -> None:
+    """Raise ConfigError for an engine that would keep the memory of a GPU while the ranks learn."""
+    if placement.colocated and placement.gpus and config["engine"].get("sleep") is False:
+        raise ConfigError(
+            "runtime.colocated: the engine would keep its GPU memory while the ranks learn; set "
+            "engine.sleep=true"
+        )
 
 
 def check_devices(config: Mapping[str, Any]) -> None:

@@ -22,17 +22,20 @@ from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import RayCluster, reachable, require_ray
+from selfplay.runtime.colocation import Colocation
 from selfplay.runtime.learner_worker_group import LearnerWorkerGroup
 from selfplay.runtime.local import Local
 from selfplay.runtime.placement import (
     Placement,
     WorkerType,
     check_devices,
+    check_sleep,
     placed,
     worker_dtype,
 )
+from selfplay.runtime.remote_engine import RemoteEngine
 from selfplay.runtime.rollout_worker import WorkerConfig
-from selfplay.runtime.rollout_worker_group import RemoteEngine, RolloutWorkers
+from selfplay.runtime.rollout_worker_group import RolloutWorkers
 from selfplay.runtime.weight_sync import LoadState
 from selfplay.types import Episode
 
@@ -50,6 +53,7 @@ class RayRuntime:
         *,
         workers: int = 2,
         learners: int | None = None,
+        colocated: bool = False,
         max_staleness: int = 0,
         address: str | None = None,
         worker_cpus: float = 1.0,
@@ -64,7 +68,10 @@ class RayRuntime:
         """Args:
         workers: Number of actors that play episodes.
         learners: Number of learner ranks; 0: this process learns, on the CPU. None: 1 if workers
-            have GPUs, else 0.
+            have GPUs, else 0; as many as workers if `colocated`.
+        colocated: True if each rank shares the GPU of one worker. The workers' engines rest while
+            the ranks learn, and the ranks rest, with their tensors in main memory, while the
+            workers play.
         max_staleness: Maximum number of updates between sampling and learning; 0: synchronous
             steps.
         address: host:port of an existing cluster, or auto; null starts one on this machine.
@@ -105,6 +112,8 @@ class RayRuntime:
                 "learner_gpus needs learner ranks, and learners=0 has none; "
                 "set learners to at least 1"
             )
+        if colocated:
+            _check_colocated(workers, learners, worker_gpus, learner_gpus, max_staleness)
         if worker_dtype not in get_args(WorkerType):
             hint = nearest(str(worker_dtype), get_args(WorkerType))
             raise ValueError(f"worker_dtype: unknown type {worker_dtype!r}; {hint}")
@@ -123,11 +132,14 @@ class RayRuntime:
             learners=learners,
             worker_gpus=worker_gpus,
             learner_gpus=learner_gpus,
+            colocated=colocated,
         )
         self._worker_dtype: WorkerType = worker_dtype
         self._placement: Placement | None = None
         self.cluster: RayCluster | None = None
         self._ranks: LearnerWorkerGroup | None = None
+        self._colocated = colocated
+        self._colocation: Colocation | None = None
         self._sent: dict[str, bytes] = {}
 
     @property
@@ -146,10 +158,10 @@ class RayRuntime:
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise ConfigError if Ray, the cluster or a requested GPU is missing."""
         ray = require_ray()
-        if config["engine"].get("sleep"):
+        if config["engine"].get("sleep") and not self._colocated:
             raise ConfigError(
-                "engine.sleep: engines of workers cannot sleep; set engine.sleep=false, or "
-                "runtime=local"
+                "engine.sleep: engines of workers sleep only beside ranks on the same GPUs; set "
+                "engine.sleep=false, or runtime.colocated=true"
             )
         check_devices(config)
         if self.address is not None:
@@ -161,7 +173,9 @@ class RayRuntime:
         if ray.is_initialized():
             return
         there = torch.cuda.device_count()
-        gpus = self.placement(there).gpus
+        placement = self.placement(there)
+        check_sleep(config, placement)
+        gpus = placement.gpus
         if gpus > there:
             raise ConfigError(
                 f"runtime: {gpus:g} GPUs are requested, this machine has {there}; lower "
@@ -186,6 +200,7 @@ class RayRuntime:
             address=self.address, cpus=self._cores(local), timeout=self.timeout
         )
         placement = self.placement(self.cluster.gpus())
+        check_sleep(config, placement)
         self._placement = placement
         self._workers = RolloutWorkers(
             self.cluster,
@@ -193,12 +208,9 @@ class RayRuntime:
             chunks=self.chunks,
             timeout=self.timeout,
             max_restarts=self.max_restarts,
+            resources=placement.worker_resources(self._cpus[0]),
         )
-        cpus, learner_cpus = self._cpus
-        self.cluster.reserve(
-            [{"CPU": cpus, "GPU": placement.worker_gpus}] * placement.workers
-            + [{"CPU": learner_cpus, "GPU": placement.learner_gpus}] * placement.learners
-        )
+        self.cluster.reserve(placement.bundles(*self._cpus))
         self._engine = RemoteEngine(
             tell=self._workers.tell,
             put=self.cluster.put,
@@ -222,7 +234,7 @@ class RayRuntime:
                 timeout=self.timeout,
                 host=socket.gethostname(),
                 device=placement.device(),
-                own_gpu=placement.worker_gpus >= 1,
+                own_gpu=placement.colocated or placement.worker_gpus >= 1,
                 dtype=None if dtype is None else str(dtype).removeprefix("torch."),
             )
         )
@@ -230,14 +242,22 @@ class RayRuntime:
             return Local().trainers(players, objective)
         self._ranks = LearnerWorkerGroup(
             self.cluster,
-            first=placement.workers,
-            count=placement.learners,
+            bundles=placement.rank_bundles(),
+            resources=placement.rank_resources(self._cpus[1]),
+            before=self._let_ranks_compute,
             gpu=placement.learner_gpus > 0,
             timeout=self.timeout,
             max_restarts=self.max_restarts,
             dtype=dtype,
         )
-        return self._ranks.trainers(players, objective)
+        if placement.colocated:
+            self._colocation = Colocation(
+                workers_rest=self._workers.rest, ranks_rest=self._ranks.rest
+            )
+        learners = self._ranks.trainers(players, objective)
+        if self._colocation is not None:
+            self._colocation.seconds = 0.0  # the wait for the workers' models is part of loading
+        return learners
 
     def restart(self, lost: LearnersLost, saved: Path | None) -> None:
         """Replace all ranks by new ones; raises RunError after too many losses."""
@@ -248,20 +268,34 @@ class RayRuntime:
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
         """Return the function that plays jobs on workers.
 
-        It first sends the states of the driver's services.
+        It first sends the states of the driver's services, and ranks on the same GPUs rest.
         """
 
         def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-            first = partial(self._send_states, players.services)
+            first = partial(self._before_jobs, players.services)
             return self._workers.run(jobs, evaluation, first=first)
 
         return play
+
+    def _let_ranks_compute(self) -> None:
+        if self._colocation is not None:
+            self._colocation.learn()
+
+    def _before_jobs(self, services: Mapping[str, Any]) -> None:
+        """Let the workers compute, and send them the states of the driver's services."""
+        if self._colocation is not None:
+            self._colocation.play()
+        self._send_states(services)
 
     def counts(self) -> dict[str, float]:
         """Return the workers' metrics, deaths and restarts, and the seconds spent in `publish`."""
         seconds, self._engine.seconds = self._engine.seconds, 0.0
         ranks = self._ranks.counts() if self._ranks else {}
-        return {**self._workers.counts(), **ranks, "runtime/publish_seconds": seconds}
+        counts = {**self._workers.counts(), **ranks, "runtime/publish_seconds": seconds}
+        if self._colocation is not None:
+            counts["runtime/offload_seconds"] = self._colocation.seconds
+            self._colocation.seconds = 0.0
+        return counts
 
     def close(self) -> None:
         """End workers and ranks, and Ray if it was started for them."""
@@ -287,6 +321,31 @@ class RayRuntime:
     def _cores(self, placement: Placement) -> float:
         worker, learner = self._cpus
         return placement.workers * worker + placement.learners * learner
+
+
+def _check_colocated(
+    workers: int,
+    learners: int | None,
+    worker_gpus: float | None,
+    learner_gpus: float | None,
+    max_staleness: int,
+) -> None:
+    """Raise ValueError for settings that do not fit workers and ranks on the same GPUs."""
+    if max_staleness:
+        raise ValueError(
+            "max_staleness must be 0 with colocated=true, because workers do not play while the "
+            f"ranks learn, not {max_staleness}"
+        )
+    if learners not in (None, workers):
+        raise ValueError(
+            f"learners must be {workers}, the number of workers, with colocated=true, not "
+            f"{learners}; or leave it null"
+        )
+    if (worker_gpus, learner_gpus) != (None, None):
+        raise ValueError(
+            "worker_gpus and learner_gpus must be null with colocated=true: each pair of worker "
+            "and rank has one GPU"
+        )
 
 
 def newest(saved: Path | None) -> Path | None:

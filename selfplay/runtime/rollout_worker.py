@@ -28,6 +28,7 @@ from selfplay.errors import (
 from selfplay.league.snapshots import copy_of
 from selfplay.learner.checkpoint import broken
 from selfplay.models.model_cache import is_complete
+from selfplay.models.offload import offload
 from selfplay.models.population import Population
 from selfplay.models.warmstart import place_of, tunes
 from selfplay.rollout.episode_runner import EpisodeSpec
@@ -136,6 +137,8 @@ class UpdatableEngine(Engine):
         self.in_flight_updates = engine.in_flight_updates
         if not self.in_flight_updates:
             self._held += (UpdateWeights,)
+        self._served: dict[str, PreTrainedModel] = {}
+        self._restore: Callable[[], None] = lambda: None
         self.steps = 0
         """Number of steps so far; its growth shows that the worker is alive."""
 
@@ -156,9 +159,11 @@ class UpdatableEngine(Engine):
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
         self._call(self.engine.serve, policy, model, end_ids)
+        self._served[policy] = model
 
     def withdraw(self, policy: str) -> None:
         self._call(self.engine.withdraw, policy)
+        del self._served[policy]
 
     def release(self, policy: str) -> None:
         self._call(self.engine.release, policy)
@@ -172,6 +177,17 @@ class UpdatableEngine(Engine):
 
     def sleep(self) -> None:
         self._call(self.engine.sleep)
+
+    def rest(self) -> None:
+        """Free the engine's memory on the GPU, and move the served models to main memory."""
+        self.sleep()
+        distinct = {id(model): model for model in self._served.values()}
+        self._restore = offload(distinct.values())
+
+    def wake(self) -> None:
+        """Move the served models back; the engine takes its memory with the next request."""
+        self._restore()
+        self._restore = lambda: None
 
     def drain_metrics(self) -> Mapping[str, float]:
         return self.engine.drain_metrics()
@@ -291,12 +307,21 @@ class RolloutWorker:
             raise self._fault
         assert self._engine is not None and self._setup is not None
         self._inbox.wait(number, self._timeout)
+        self._engine.wake()
         self._engine.catch_up()
         players = self._setup
         rollout = players.rollout if evaluation is None else players.rollouts[evaluation]
         episodes = rollout.run(jobs)
         self._engine.catch_up()
         return RolloutResult(episodes=episodes, counts=players.counts())
+
+    def rest(self) -> None:
+        """Leave the GPU to a rank until the next jobs.
+
+        A worker that could not begin does nothing, because `run` raises the reason.
+        """
+        if self._engine is not None and self._fault is None:
+            self._engine.rest()
 
     def close(self) -> None:
         """End the processes that services and engines started."""

@@ -1,7 +1,4 @@
-"""Driver side of the rollout workers: dispatches jobs, collects episodes, restarts dead workers.
-
-`RemoteEngine` takes the place of the workers' engines in the driver.
-"""
+"""Driver side of the rollout workers: dispatches jobs, collects episodes, restarts dead workers."""
 
 import time
 from collections import Counter, defaultdict, deque
@@ -11,10 +8,6 @@ from itertools import groupby
 from threading import Lock
 from typing import Any
 
-import torch
-from transformers import PreTrainedModel
-
-from selfplay.engines import Engine
 from selfplay.errors import LearnersLost, RunError, one_line
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.run.activity import ACTIVITY, Tally
@@ -26,107 +19,8 @@ from selfplay.runtime.rollout_worker import (
     RolloutWorker,
     WorkerConfig,
 )
-from selfplay.runtime.weight_sync import (
-    AddPolicy,
-    Change,
-    OffloadPolicy,
-    RemoteWeights,
-    RemovePolicy,
-    SyncState,
-    UpdateWeights,
-    checksum,
-    pack,
-)
-from selfplay.types import Completion, Episode, Request
-
-
-class RemoteEngine(Engine):
-    """Forwards policies and weights to the workers, whose engines sample.
-
-    Sends only weights that learn: an adapter without its base, and nothing of a frozen policy,
-    which every worker reads from the same files.
-    """
-
-    def __init__(
-        self,
-        *,
-        tell: Callable[[Change], None],
-        put: Callable[[Any], Any],
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        """Args:
-        tell: Sends an update to all present and future workers.
-        put: Stores an object in the cluster and returns a reference to it.
-        dtype: Type of the workers' models; None: that of each policy. Adapters keep theirs.
-        """
-        self._tell, self._put, self._dtype = tell, put, dtype
-        self._learned: dict[str, list[str]] = {}
-        self.seconds = 0.0
-        """Seconds spent in `publish` since they were last reset."""
-
-    def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
-        """Serve one more policy: one of the run, which workers load themselves, or a snapshot."""
-        player = policy.rpartition("@")[0]
-        if player not in self._learned:
-            named = model.named_parameters()
-            self._learned[policy] = [name for name, tensor in named if tensor.requires_grad]
-            return
-        self._learned[policy] = self._learned[player]
-        self._tell(AddPolicy(policy=policy, player=player))
-        self.publish(policy, model.state_dict(), 0)
-
-    def withdraw(self, policy: str) -> None:
-        """Stop serving a policy after the episodes that workers play with it."""
-        del self._learned[policy]
-        self._tell(RemovePolicy(policy=policy))
-
-    def release(self, policy: str) -> None:
-        """Let workers free what a policy needs only while it samples."""
-        self._tell(OffloadPolicy(policy=policy))
-
-    def publish(
-        self, policy: str, weights: Mapping[str, Any] | RemoteWeights, version: int
-    ) -> None:
-        """Send new weights, which workers apply between two steps of their engines.
-
-        Weights that are in the cluster's object store already do not pass through this process.
-        """
-        began = time.perf_counter()
-        if not isinstance(weights, RemoteWeights):
-            weights = self._stored(weights, self._learned[policy] if weights else [])
-        self._tell(
-            UpdateWeights(
-                policy=policy,
-                weights=weights.packed,
-                version=version,
-                checksums=weights.checksums,
-            )
-        )
-        self.seconds += time.perf_counter() - began
-
-    def _stored(self, weights: Mapping[str, torch.Tensor], names: Sequence[str]) -> RemoteWeights:
-        """Store the weights of these names; without names, there is nothing to send."""
-        if not names:
-            return RemoteWeights(packed=None, checksums={})
-        adapter = any(".lora_" in name for name in names)
-        dtype = None if adapter else self._dtype
-        sent = {
-            name: tensor.detach().to(dtype=dtype or tensor.dtype)
-            for name, tensor in weights.items()
-            if name in names
-        }
-        packed = pack(sent, names)
-        checksums = {name: checksum(sent[name]) for name in names}
-        return RemoteWeights(packed=self._put(packed), checksums=checksums)
-
-    def add(self, request: Request) -> None:
-        """Raise RuntimeError, because the driver samples nothing."""
-        raise RuntimeError(f"policy {request.policy!r} is served by workers, not by the driver")
-
-    def step(self) -> list[Completion]:
-        """Return no completions, because no request is in flight in the driver."""
-        return []
-
+from selfplay.runtime.weight_sync import Change, SyncState
+from selfplay.types import Episode
 
 FAREWELL = 10.0
 """Seconds in which workers end the processes that they started."""
@@ -180,7 +74,14 @@ class RolloutWorkers:
     """
 
     def __init__(
-        self, cluster: RayCluster, *, count: int, chunks: int, timeout: float, max_restarts: int
+        self,
+        cluster: RayCluster,
+        *,
+        count: int,
+        chunks: int,
+        timeout: float,
+        max_restarts: int,
+        resources: Mapping[str, float] | None = None,
     ) -> None:
         """Args:
         cluster: The cluster; its first `count` bundles are for the workers.
@@ -188,7 +89,9 @@ class RolloutWorkers:
         chunks: Number of chunks per worker that a list of jobs is divided into.
         timeout: Seconds without an engine step after which a worker counts as hanging.
         max_restarts: Maximum number of worker deaths per chunk before the run ends.
+        resources: Each worker's part of its bundle; None: the whole bundle.
         """
+        self._resources = resources
         self.cluster, self.chunks = cluster, chunks
         self.timeout, self.max_restarts = timeout, max_restarts
         self._members = [_Member(bundle=number) for number in range(count)]
@@ -245,6 +148,29 @@ class RolloutWorkers:
                 for member in self._members:
                     member.chunk = member.result = None
 
+    def rest(self) -> None:
+        """Let all workers leave their GPUs to the ranks, and wait until they have.
+
+        A worker that died, failed or does not answer is ended, and replaced before the next jobs.
+        """
+        asked = {
+            self._ask(member, "rest", group=PLAY): member
+            for member in self._members
+            if member.actor is not None
+        }
+        waiting, lost, end = list(asked), [], time.monotonic() + self.timeout
+        while waiting and time.monotonic() < end:
+            ready, waiting = self.cluster.ray.wait(waiting, timeout=TICK)
+            self.cluster.check()
+            for answer in ready:
+                try:
+                    self.cluster.ray.get(answer)
+                except self.cluster.ray.exceptions.RayError:
+                    lost.append(answer)
+        for answer in (*lost, *waiting):
+            self._book.deaths += 1
+            self._give_up(asked[answer])
+
     def counts(self) -> dict[str, float]:
         """Return worker deaths, resubmitted jobs, and metrics of services and engines."""
         book, self._book = self._book, _Book()
@@ -284,7 +210,9 @@ class RolloutWorkers:
         with self._telling:
             now = self._present
             brief = replace(brief, number=now.number, changes=now.changes())
-            member.actor = self.cluster.actor(RolloutWorker, bundle=member.bundle, groups=groups)
+            member.actor = self.cluster.actor(
+                RolloutWorker, bundle=member.bundle, groups=groups, resources=self._resources
+            )
             self._ask(member, "begin", brief, group=PLAY)
 
     def _give_up(self, member: _Member) -> None:

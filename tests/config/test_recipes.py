@@ -18,6 +18,7 @@ from tests.helpers.repository import ROOT
 CLUSTERS = {
     "gpu_1_lora_7b": "gpus_1",
     "gpu_8_full_7b": "gpus_8",
+    "gpu_8_colocated_7b": "gpus_8",
     "gpu_16_two_policies": "gpus_16",
 }
 """The smallest cluster of each recipe."""

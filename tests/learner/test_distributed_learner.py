@@ -1,10 +1,11 @@
 """Ranks that learn together come to what one learner comes to, and take up each other's state."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
 
 import pytest
 import torch
@@ -35,12 +36,13 @@ class Make:
     model: Literal["llama", "peaked", "gpt2", "adapter"] = "llama"
     dtype: torch.dtype = torch.float64
     settings: dict[str, Any] = field(default_factory=dict)
+    kind: type[Learner] = Learner
 
     def __call__(self) -> Learner:
         model, reference = self._models()
         settings = {"lr": 0.01, "clip_norm": 0.5, "max_tokens": 40, **self.settings}
         given = reference if self.objective.reads_reference else None
-        return Learner(model, objective=self.objective, reference=given, **settings)
+        return self.kind(model, objective=self.objective, reference=given, **settings)
 
     def _llama(self, seed: int) -> Any:
         made: Any = llama(seed=seed, max_position_embeddings=256)
@@ -175,6 +177,38 @@ def test_bfloat16_is_what_is_computed_in_and_not_what_is_kept(two: Forks) -> Non
     kept = state(fetched(together))
     assert {tensor.dtype for tensor in kept.values()} == {torch.float32}
     assert any(not torch.equal(t, t.bfloat16().float()) for t in kept.values())
+
+
+class Moving(Learner):
+    """A learner that copies its tensors where another one would move them between devices."""
+
+    def offload(self) -> Callable[[], None]:
+        with mock.patch.object(torch.nn.Module, "to", copied):
+            restore = super().offload()
+
+        def back() -> None:
+            with mock.patch.object(torch.nn.Module, "to", copied):
+                restore()
+
+        return back
+
+
+def copied(module: torch.nn.Module, device: object) -> torch.nn.Module:
+    made: torch.nn.Module = module._apply(torch.clone)
+    return made
+
+
+@pytest.mark.parametrize("case", ["ema", "adapter", "one embedding"])
+def test_ranks_that_rested_go_on_as_if_they_had_not(case: str, two: Forks) -> None:
+    make, given = CASES[case]
+    alone, together = make(), ranked(two, replace(make, kind=Moving))
+    two.ask("rest")  # before the first pass
+    for step in (1, 2):
+        wanted, found = alone.update(given, step=step), together.update(given, step=step)
+        assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-5, abs=1e-6)
+        two.ask("rest")
+        two.ask("rest")
+    assert_close(fetched(together), alone.model, make)
 
 
 def test_temperatures_are_not_rounded_on_ranks(two: Forks) -> None:

@@ -10,7 +10,7 @@ from selfplay.cli.plan import plan
 from selfplay.errors import ConfigError
 from selfplay.plan.cluster import GB, ClusterSpec, load_cluster, this_machine
 from selfplay.plan.layout import VLLM, Processes, derive
-from selfplay.plan.memory import Member
+from selfplay.plan.memory import Member, plan_memory
 from tests.helpers.model_shapes import QWEN_3B, QWEN_7B
 
 GPUS, _ = load_cluster("gpus_8", [])
@@ -72,6 +72,26 @@ def test_one_gpu_is_shared_by_a_worker_and_a_rank() -> None:
     assert (found.devices, found.rollout, found.lag, found.stays) == (1, 0, 0, True)
 
 
+ALTERNATING = replace(
+    SPLIT, workers=8, learners=8, worker_gpus=0.5, learner_gpus=0.5, max_staleness=0, colocated=True
+)
+
+
+def test_pairs_of_worker_and_rank_use_all_devices() -> None:
+    found, notes = made(config("vllm", sleep=True), ALTERNATING)
+    assert (found.devices, found.rollout, found.sharded, found.lag) == (8, 0, 8, 0)
+    assert found.asleep and found.copies and not found.stays and not notes
+    share = 0.9 - 2 * QWEN_7B.parameters / 80e9
+    assert found.engine_share == pytest.approx(share)
+    planned = plan_memory(ONE, found, micro_batch=16384, completions=8192, longest=16384)
+    # The ranks' weights, gradients and moments: 16 bytes per parameter over 8 devices. The
+    # workers' copies of the policy: 2 bytes per parameter on each of them.
+    assert planned.host == pytest.approx((16 + 8 * 2) * QWEN_7B.parameters)
+    assert planned.fits and not planned.generating["learner's state"]
+    two, notes = made(config("vllm", sleep=True), replace(ALTERNATING, workers=2, learners=2))
+    assert (two.devices, two.node) == (2, 2) and notes == ["6 of the 8 devices have no work"]
+
+
 def test_on_a_cpu_all_processes_share_the_memory() -> None:
     found, notes = made(config(), Processes(workers=2, learners=1), CPU)
     assert (found.devices, found.rollout, found.precision) == (3, 2, "float32")
@@ -90,6 +110,7 @@ TWO = {**ONE, "other": Member(outline=QWEN_3B, frozen_bytes=4)}
 REFUSED = [
     (config("mine.Engine"), SPLIT, GPUS, ONE, "engine._target_: a plan covers"),
     (config("vllm", sleep=True), SPLIT, GPUS, ONE, "engine.sleep: engines of workers"),
+    (config("vllm"), ALTERNATING, GPUS, ONE, "runtime.colocated: the engine would keep its"),
     (config("vllm", sleep=True), Processes(), GPUS, TWO, "only one engine of a process can"),
     (config("vllm"), SPLIT, GPUS, TWO, "engine.memory: policies 'base' and 'other'"),
     (config("vllm"), replace(SPLIT, workers=5), GPUS, ONE, "need 9 GPUs, and the cluster has 8"),

@@ -157,7 +157,16 @@ def test_the_half_for_a_cpu(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
     page = place.read_text()
     assert "it needs 1 GPU(s), and torch sees 0" in page
-    for name in ("machine", "speed", "kernels", "weights", "updates", "one_gpu", "split"):
+    for name in (
+        "machine",
+        "speed",
+        "kernels",
+        "weights",
+        "updates",
+        "one_gpu",
+        "split",
+        "colocated",
+    ):
         assert f"{name}: passed" in ran.stdout
     for name in ("vllm_v1", "vllm_v2", "tests"):
         assert f"{name}: skipped" in ran.stdout

@@ -84,7 +84,7 @@ def test_every_wait_ends_when_ray_dies_or_is_stopped(
 
     beside, crowded = (RayCluster(address=None, cpus=1, timeout=600) for _ in range(2))
     beside.reserve([{"CPU": 0.5}])
-    ranks = LearnerWorkerGroup(beside, first=0, count=1, gpu=False, timeout=600, max_restarts=3)
+    ranks = LearnerWorkerGroup(beside, bundles=[0], gpu=False, timeout=600, max_restarts=3)
     learning = compose.load(["+experiment=tiny/smoke", f"policy.model={model}"])
     learners: Any = SimpleNamespace(config=learning, saved=None)
     waits += [

@@ -27,7 +27,7 @@ def test_a_run_outlives_its_learner_and_learns_nothing_twice(tmp_path: Path) -> 
     place = tmp_path / "runs/hurt"
     command = Command("train", SMOKE, *RANKS, "run.name=hurt", cwd=tmp_path, hold=3)
     wait(step(place, 1))
-    (rank,) = command.started("ray::Rank")
+    (rank,) = command.started("ray::LearnerWorker")
     os.kill(rank, signal.SIGKILL)
     command.go()
     words = command.end()

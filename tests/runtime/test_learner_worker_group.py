@@ -67,8 +67,7 @@ class Home:
     ) -> LearnerWorkerGroup:
         return LearnerWorkerGroup(
             self.cluster,
-            first=0,
-            count=count,
+            bundles=range(count),
             gpu=False,
             timeout=timeout,
             max_restarts=max_restarts,
@@ -200,8 +199,7 @@ def test_on_a_gpu_ranks_learn_what_one_learner_learns(
     cluster.reserve([{"CPU": 1.0, "GPU": 1.0}] * count)
     ranks = LearnerWorkerGroup(
         cluster,
-        first=0,
-        count=count,
+        bundles=range(count),
         gpu=True,
         timeout=300,
         max_restarts=0,

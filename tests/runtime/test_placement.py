@@ -10,7 +10,7 @@ import torch
 from selfplay.config.compose import load
 from selfplay.errors import ConfigError
 from selfplay.runtime.cluster import RayCluster, environment
-from selfplay.runtime.placement import Placement, check_devices, placed, worker_dtype
+from selfplay.runtime.placement import Placement, check_devices, check_sleep, placed, worker_dtype
 from selfplay.runtime.ray import RayRuntime
 from tests.helpers.command_process import SMOKE
 
@@ -35,6 +35,8 @@ DEFAULT: dict[str, Any] = {"learners": None, "worker_gpus": None, "learner_gpus"
         (2, 8, {"worker_gpus": 0, "learner_gpus": 1}, (1, 0.0, 1.0)),
         (2, 0, {"worker_gpus": 1}, (1, 1.0, 0.0)),
         (2, 8, {"learners": 2, "learner_gpus": 0}, (2, 1.0, 0.0)),
+        (8, 8, {"colocated": True}, (8, 0.5, 0.5)),
+        (2, 0, {"colocated": True}, (2, 0.0, 0.0)),
     ],
 )
 def test_gpus_are_used_where_there_are_some(
@@ -52,7 +54,26 @@ def test_ranks_that_leave_nothing_for_workers_are_one_line() -> None:
         placed(workers=2, available=4, **{**DEFAULT, "learners": 4})
 
 
+def test_pairs_without_a_gpu_each_are_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^runtime.workers: 4 pairs of worker and rank need 4 "):
+        placed(workers=4, available=2, colocated=True, **DEFAULT)
+
+
+def test_an_engine_that_stays_awake_beside_ranks_is_one_line() -> None:
+    pairs = placed(workers=2, available=2, colocated=True, **DEFAULT)
+    with pytest.raises(ConfigError, match=r"^runtime.colocated: .* set engine.sleep=true$"):
+        check_sleep({"engine": {"sleep": False}}, pairs)
+    check_sleep({"engine": {"sleep": True}}, pairs)
+    check_sleep({"engine": {}}, pairs)
+    check_sleep({"engine": {"sleep": False}}, placed(workers=2, available=2, **DEFAULT))
+    alone = load(["+experiment=tiny/smoke", "engine=vllm", "engine.sleep=true", "runtime=ray"])
+    with pytest.raises(ConfigError, match=r"^engine.sleep: engines of workers sleep only beside"):
+        RayRuntime().check(alone)
+
+
 def test_a_line_says_who_is_where() -> None:
+    (line,) = placed(workers=2, available=2, colocated=True, **DEFAULT).notes()
+    assert line.startswith("runtime: 2 GPU(s), each of one worker and one learner rank")
     assert placed(workers=2, available=0, **DEFAULT).notes() == []
     (line,) = placed(workers=2, available=2, **DEFAULT).notes()
     assert "2 worker(s) with 0.5 GPU(s) each, 1 learner rank(s) with 1 GPU(s) each" in line
@@ -93,7 +114,7 @@ class Seeing:
         return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[RayCluster]:
     ray.init("local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False)
     try:
@@ -113,6 +134,19 @@ def test_an_actor_without_a_gpu_sees_none_and_others_their_own(cluster: RayClust
     assert blind == ""
     assert sorted(seen) == ["0", "1"]
     assert "CUDA_VISIBLE_DEVICES" not in environment(gpu=True)
+
+
+def test_a_pair_of_worker_and_rank_sees_one_gpu(cluster: RayCluster) -> None:
+    made = placed(workers=2, available=cluster.gpus(), colocated=True, **DEFAULT)
+    cluster.reserve(made.bundles(0.1, 0.2))
+    parts = (made.worker_resources(0.1), made.rank_resources(0.2))
+    actors = [
+        cluster.actor(Seeing, bundle=bundle, resources=part)
+        for part in parts
+        for bundle in made.rank_bundles()
+    ]
+    seen = cluster.get([actor.visible.remote() for actor in actors], "actors")
+    assert seen[:2] == seen[2:] and sorted(seen[:2]) == ["0", "1"]
 
 
 def test_the_driver_stays_on_the_cpu() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -140,6 +141,19 @@ def kill_one(room: Room) -> None:
     assert [episode.turns for episode in played] == [episode.turns for episode in before]
     counts = room.runtime.counts()
     assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_jobs"]) == (1, 4)
+
+
+def test_workers_that_rested_play_as_before(room: Room) -> None:
+    before = room.play(jobs(4))
+    room.workers.rest()
+    room.workers.rest()
+    room.publish(7)  # arrives while they rest
+    assert [e.turns for e in room.play(jobs(4))] == [e.turns for e in before]
+    room.runtime.counts()
+    os.kill(int(processes(before)[0]), signal.SIGKILL)
+    room.workers.rest()  # the dead worker is given up, and the other one rests
+    assert [e.turns for e in room.play(jobs(4))] == [e.turns for e in before]
+    assert room.runtime.counts()["runtime/worker_deaths"] == 1
 
 
 @pytest.mark.slow

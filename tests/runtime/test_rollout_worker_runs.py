@@ -36,12 +36,32 @@ def test_a_run_outlives_its_worker(tmp_path: Path) -> None:
     place = tmp_path / "runs/hurt"
     command = Command("train", SMOKE, *ALONE, "run.name=hurt", cwd=tmp_path, hold=3)
     wait(step(place, 1))
-    (worker,) = command.started("ray::Worker")
+    (worker,) = command.started("ray::RolloutWorker")
     os.kill(worker, signal.SIGKILL)
     command.go()
     command.end()
     assert_alike(place, finished(), counts=False)
     assert sum(line.get("runtime/worker_deaths", 0) for line in metrics(place)) == 1
+
+
+@pytest.mark.parametrize("victim", ["", "ray::RolloutWorker", "ray::LearnerWorker"])
+def test_a_pair_of_worker_and_rank_is_one_process(tmp_path: Path, victim: str) -> None:
+    place = tmp_path / "runs/pair"
+    given = (*ALONE, "runtime.colocated=true", "run.checkpoint_every=1")
+    command = Command(
+        "train", SMOKE, *given, "run.name=pair", cwd=tmp_path, hold=3 if victim else 0
+    )
+    if victim:
+        wait(step(place, 1))
+        os.kill(command.started(victim)[0], signal.SIGKILL)
+        command.go()
+    command.end()
+    lines = metrics(place)
+    losses = [line["policy/base/loss"] for line in lines[1:]]
+    assert losses == [line["policy/base/loss"] for line in metrics(finished())[1:]]
+    assert sum(line["runtime/worker_deaths"] for line in lines) == (victim == "ray::RolloutWorker")
+    assert lines[-1]["runtime/learner_restarts"] == (victim == "ray::LearnerWorker")
+    assert all(line["runtime/offload_seconds"] > 0 for line in lines[1:])
 
 
 def test_a_killed_driver_leaves_nothing_behind_and_can_be_resumed(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from selfplay.errors import LearnersLost, RunError
+from selfplay.runtime.remote_engine import RemoteEngine
 from selfplay.runtime.rollout_worker import RolloutWorker, UpdatableEngine
-from selfplay.runtime.rollout_worker_group import RemoteEngine
 from selfplay.runtime.weight_sync import (
     Change,
     RemoteWeights,

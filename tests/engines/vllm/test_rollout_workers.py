@@ -46,7 +46,7 @@ def test_a_killed_worker_leaves_nothing_behind_and_is_replaced(tmp_path: Path) -
     # Up to step 4 it may be sampled by then; what is sampled after that, another process samples.
     command = Command(*VLLM, *ALONE, *ahead, "run.steps=6", cwd=tmp_path, hold=3)
     wait(step(place, 1))
-    (worker,) = command.started("ray::Worker")
+    (worker,) = command.started("ray::RolloutWorker")
     below = psutil.Process(worker).children(recursive=True)
     psutil.Process(worker).kill()
     command.go()

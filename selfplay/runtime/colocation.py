@@ -1,0 +1,41 @@
+"""Workers and learner ranks that share GPUs: one kind computes while the other one rests."""
+
+import time
+from collections.abc import Callable
+
+
+class Colocation:
+    """Lets the workers play and the ranks learn one after the other.
+
+    `RayRuntime` makes it for `runtime.colocated`. The workers call `play` before jobs, the ranks
+    `learn` before every call. A process that rests has its tensors in main memory.
+    """
+
+    def __init__(self, *, workers_rest: Callable[[], None], ranks_rest: Callable[[], None]) -> None:
+        """Args:
+        workers_rest: Moves the workers' tensors to main memory and waits until that is done; the
+            next jobs move them back.
+        ranks_rest: The same for the ranks.
+        """
+        self._workers_rest, self._ranks_rest = workers_rest, ranks_rest
+        # The workers start first, so that their engines find the GPUs empty.
+        self._workers_compute = True
+        self.seconds = 0.0
+        """Seconds spent in moving tensors to main memory since they were last reset."""
+
+    def play(self) -> None:
+        """Let the workers compute."""
+        if not self._workers_compute:
+            self._switch(self._ranks_rest)
+            self._workers_compute = True
+
+    def learn(self) -> None:
+        """Let the ranks compute."""
+        if self._workers_compute:
+            self._switch(self._workers_rest)
+            self._workers_compute = False
+
+    def _switch(self, rest: Callable[[], None]) -> None:
+        began = time.perf_counter()
+        rest()
+        self.seconds += time.perf_counter() - began

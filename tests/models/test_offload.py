@@ -1,0 +1,72 @@
+"""Models and optimizers in main memory, with fake tensors where there is no GPU."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import Linear, Module
+
+from selfplay.learner.learner import Learner
+from selfplay.learner.objective import PolicyLoss
+from selfplay.models.offload import offload
+from tests.helpers.builders import llama, sample
+
+
+def test_modules_and_moments_go_to_main_memory_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves: list[tuple[Module, str]] = []
+
+    def to(module: Module, device: Any) -> Module:
+        moves.append((module, str(device)))
+        return module
+
+    monkeypatch.setattr(Module, "to", to)
+    trained, frozen = Linear(4, 4), Linear(4, 4)
+    optimizer = torch.optim.AdamW(trained.parameters())
+    trained(torch.ones(4)).sum().backward()
+    with FakeTensorMode():  # which has tensors of a GPU without one
+        state: dict[str, Any] = {"step": torch.zeros(()), "exp_avg": torch.zeros(4, device="cuda")}
+        optimizer.state[trained.weight] = state
+        restore = offload([trained, frozen], optimizer)
+        assert moves == [(trained, "cpu"), (frozen, "cpu")]
+        assert trained.weight.grad is None
+        assert {name: value.device.type for name, value in state.items()} == {
+            "step": "cpu",
+            "exp_avg": "cpu",
+        }
+        restore()
+        assert moves[2:] == [(trained, "cpu"), (frozen, "cpu")], "to the devices of before"
+        assert (state["step"].device.type, state["exp_avg"].device.type) == ("cpu", "cuda")
+
+
+def test_parameters_stay_the_same_objects() -> None:
+    trained, frozen = Linear(4, 4), Linear(4, 4)
+    frozen.weight = trained.weight  # as adapters share the tensors of their base
+    known = [id(parameter) for parameter in (*trained.parameters(), *frozen.parameters())]
+    offload([trained, frozen])()
+    assert known == [id(parameter) for parameter in (*trained.parameters(), *frozen.parameters())]
+
+
+@pytest.mark.gpu
+def test_a_learner_gives_the_memory_of_a_gpu_back_and_goes_on() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    objective: Any = PolicyLoss(kl=0.1, reference="ema", ema_rate=0.5)
+    learners = []
+    for _ in range(2):
+        model: Any = llama(seed=0)
+        model.to("cuda")
+        learners.append(Learner(model, objective=objective, reference=copy.deepcopy(model)))
+    moved, stayed = learners
+    samples = [sample([1, 2, 3], [5, 6], 1.0), sample([4], [7, 8, 9], -0.5)]
+    for step in (1, 2):
+        wanted, found = stayed.update(samples, step=step), moved.update(samples, step=step)
+        assert found == wanted
+        before = torch.cuda.memory_allocated()
+        restore = moved.offload()
+        weights = sum(p.numel() * 4 for p in moved.model.parameters())
+        assert torch.cuda.memory_allocated() <= before - 4 * weights  # with reference and moments
+        restore()
+    for one, other in zip(moved.model.parameters(), stayed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
