@@ -29,6 +29,11 @@ def credited(folder: Path, step: int) -> list[tuple[float, Any]]:
     ]
 
 
+def recorded_episodes(folder: Path) -> int:
+    """Number of episodes in the record of a run."""
+    return sum(len(path.read_text().splitlines()) for path in folder.glob("episodes/*.jsonl"))
+
+
 def trained(folder: Path, *overrides: str) -> Path:
     finished()  # has made the warm start
     outcome = run("train", SMOKE, *SHORT, *overrides, "run.name=mine", cwd=folder)
@@ -95,8 +100,10 @@ def test_an_episode_that_ends_elsewhere_is_counted_and_not_compared(tmp_path: Pa
     found = replayed(finished(), "arena.solvers=3", cwd=tmp_path)
     assert found["unplayed"]
     assert all("a replay needs the record's own arena" in reason for reason in found["unplayed"])
-    # Those whose proposal was refused ended before any solver was asked.
-    assert found["episodes"] + sum(found["unplayed"].values()) == 36 and found["episodes"] > 0
+    # Those whose proposal was refused ended before any solver was asked. Their number, and that of
+    # all episodes, depends on the samples, which differ between processors.
+    assert found["episodes"] + sum(found["unplayed"].values()) == recorded_episodes(finished())
+    assert found["episodes"] > 0
 
 
 @pytest.mark.parametrize(
