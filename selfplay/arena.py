@@ -53,7 +53,7 @@ class Arena(AECEnv):
 
     name: ClassVar[str] = "arena_v0"
     roles: Mapping[str, int]
-    """Number of agents of each role."""
+    """Number of agents of each role; the largest number if agents come during an episode."""
     services: ClassVar[tuple[str, ...]] = ()
     """Names of attributes that reach outside (an executor, a buffer): forks share them, pickles
     leave them out."""
@@ -112,6 +112,13 @@ class Arena(AECEnv):
         Studies change what these readers see. By default there are none.
         """
         return ()
+
+    def starting_agents(self, task: Task) -> Sequence[str]:
+        """Return the agents with which the episode of a task starts: by default `agents_of`.
+
+        An arena whose agents come during the episode returns fewer, and calls `add` for the others.
+        """
+        return self.agents_of(task)
 
     def tool_state(self, agent: str, calls: Sequence[ToolCall]) -> Any:
         """Return the data of the episode on which a stateful tool of the agent works, as a copy.
@@ -177,6 +184,24 @@ class Arena(AECEnv):
         return None
 
     # What an author calls ----------------------------------------------------------------------
+
+    def add(self, agent: str) -> None:
+        """Let an agent enter the episode; it can be paid at once, and act from the next stage on.
+
+        `setup` and `advance` may call it. Raises ValueError for an agent that is not in
+        `possible_agents`, and for one that has entered before.
+        """
+        if agent not in self.possible_agents:
+            raise ValueError(
+                f"{self.name}: add({agent!r}): not declared; roles holds the largest number of "
+                f"agents of each role ({nearest(agent, self.possible_agents)})"
+            )
+        if agent in self.agents:
+            raise ValueError(f"{self.name}: add({agent!r}): it is in the episode already")
+        self.agents.append(agent)
+        self.rewards[agent] = self._cumulative_rewards[agent] = self.paid[agent] = 0.0
+        self.terminations[agent] = self.truncations[agent] = False
+        self.infos[agent] = {}
 
     def pay(self, agent: str, reward: float, *, move: int | None = None) -> None:
         """Give `agent` a reward.
@@ -246,24 +271,32 @@ class Arena(AECEnv):
         return Status.FINISHED if self.finished else None
 
     def agents_of(self, task: Task) -> list[str]:
-        """Return the agents that take part in a task, in order: all, unless a subclass chooses.
+        """Return the agents that can take part in a task, in order: all, unless a subclass chooses.
 
-        A league gives seats to these agents only.
+        A league gives seats to these agents only. Some of them may enter late or never, see
+        `starting_agents`.
         """
         return list(self.possible_agents)
+
+    def to_come(self) -> list[str]:
+        """Return the agents that have not entered the episode, and that `add` may still let in."""
+        here = {*self.agents, *self.starting_agents(self.task)}
+        return [agent for agent in self.agents_of(self.task) if agent not in here]
 
     def begin(self, task: Task, seed: int) -> None:
         """Start the episode of `task` and `seed`."""
         self.task, self.seed = task, seed
         self.rng = Random(derive(seed, "arena"))
-        self.agents = self.possible_agents[:]
-        self.rewards = dict.fromkeys(self.agents, 0.0)
-        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
-        self.terminations = dict.fromkeys(self.agents, False)
-        self.truncations = dict.fromkeys(self.agents, False)
-        self.infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
+        self.agents = []
+        self.rewards: dict[str, float] = {}
+        self._cumulative_rewards: dict[str, float] = {}
+        self.terminations: dict[str, bool] = {}
+        self.truncations: dict[str, bool] = {}
+        self.infos: dict[str, dict[str, Any]] = {}
         self._skip_agent_selection = None
-        self.paid = dict.fromkeys(self.agents, 0.0)
+        self.paid: dict[str, float] = {}
+        for agent in self.starting_agents(task):
+            self.add(agent)
         self.notes: dict[str, dict[str, Any]] = {}
         self.metrics: MutableMapping[str, float] = {}
         self.created: list[Task] = []
@@ -273,7 +306,7 @@ class Arena(AECEnv):
         self.history: list[dict[str, Action | None]] = []
         self._moves: dict[str, Action | None] = {}
         self._waiting: list[str] = []
-        self.agent_selection = self.agents[0]
+        self.agent_selection = next(iter(self.agents), "")
         self.setup(task, self.rng)
         self._go_on()
 
@@ -284,7 +317,7 @@ class Arena(AECEnv):
         before = dict(self.paid)
         for agent in list(self._waiting):
             self._move(actions[agent])
-        return {agent: paid - before[agent] for agent, paid in self.paid.items()}
+        return {agent: paid - before.get(agent, 0.0) for agent, paid in self.paid.items()}
 
     def fork(self) -> "Arena":
         """Return an independent copy in mid-episode. Services are shared, not copied."""
@@ -339,7 +372,7 @@ class Arena(AECEnv):
         self._clear_rewards()
         self._move(action)
         for name in self.agents:
-            self.rewards[name] = self.paid[name] - before[name]
+            self.rewards[name] = self.paid[name] - before.get(name, 0.0)
             self.infos[name] = self.notes.get(name, {})
         self._accumulate_rewards()
         if self.finished:
@@ -376,9 +409,11 @@ class Arena(AECEnv):
             return
         self._waiting = list(self.acting())
         different = set(self._waiting)
-        if not different or not different <= set(self.possible_agents):
+        if not different or not different <= set(self.agents):
+            absent = [agent for agent in self._waiting if agent in self.to_come()]
+            hint = f"; call add({absent[0]!r}) first" if absent else ""
             raise ValueError(
-                f"{self.name}: acting() named {self._waiting}, not agents of the arena"
+                f"{self.name}: acting() named {self._waiting}, not agents of the episode{hint}"
             )
         if len(different) < len(self._waiting):
             raise ValueError(f"{self.name}: acting() named an agent twice: {self._waiting}")

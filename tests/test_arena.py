@@ -199,8 +199,8 @@ def test_wrong_stage_and_unknown_agents_are_refused() -> None:
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ([], "not agents of the arena"),
-        (["guesser_7"], "not agents of the arena"),
+        ([], "not agents of the episode"),
+        (["guesser_7"], "not agents of the episode"),
         (["guesser_0", "guesser_0"], "an agent twice"),
     ],
 )

@@ -78,6 +78,14 @@ class Repair(Arena):
         """Return the inner arena's default task."""
         return self.arena.default_task(rng)
 
+    def agents_of(self, task: Task) -> list[str]:
+        """Return the inner arena's agents of the task, and the mentor."""
+        return [*self.arena.agents_of(task), MENTOR]
+
+    def starting_agents(self, task: Task) -> list[str]:
+        """Return the agents with which the inner arena starts, and the mentor."""
+        return [*self.arena.starting_agents(task), MENTOR]
+
     def setup(self, task: Task, rng: Random) -> None:
         """Begin the inner arena with the episode's seed."""
         self.attempt, self.asking, self.advice = 0, False, ""
@@ -91,6 +99,13 @@ class Repair(Arena):
         self.inner.begin(self.task, self.seed)
         for actions in history:
             self.inner.play_stage(actions)
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Add the agents that have entered the inner arena's episode."""
+        for agent in self.inner.agents:
+            if agent not in self.agents:
+                self.add(agent)
 
     def acting(self) -> Sequence[str]:
         """Return the mentor when advice is due, otherwise the inner arena's agents."""
@@ -121,6 +136,7 @@ class Repair(Arena):
             return
         place = len(self.inner.history)
         self.inner.play_stage(actions)
+        self._let_in()
         for agent in actions:
             facts = self.inner.notes.get(agent, {})
             self.note(

@@ -58,6 +58,13 @@ class Mixture(Arena):
             return []  # `setup` raises the error, which fails one episode and not the run
         return [f"{part}_{agent}" for agent in self.parts[part].agents_of(inner_task)]
 
+    def starting_agents(self, task: Task) -> list[str]:
+        """Return the agents with which the arena that the task names starts its episode."""
+        part, inner_task = unrouted(task)
+        if part not in self.parts:
+            return []
+        return [f"{part}_{agent}" for agent in self.parts[part].starting_agents(inner_task)]
+
     def setup(self, task: Task, rng: Random) -> None:
         """Begin the arena that the task names, with the episode's seed."""
         part, inner_task = unrouted(task)
@@ -65,18 +72,7 @@ class Mixture(Arena):
             raise ValueError(f"task {task.id}: no arena {part!r}; {nearest(part, self.parts)}")
         self._part, self.inner = part, self.parts[part].fork()
         self.inner.begin(inner_task, self.seed)
-        self.agents = [self._outer(agent) for agent in self.inner.possible_agents]
-        for table in (
-            self.paid,
-            self.rewards,
-            self._cumulative_rewards,
-            self.terminations,
-            self.truncations,
-            self.infos,
-        ):
-            for agent in set(table) - set(self.agents):
-                del table[agent]
-        self._take_over(dict.fromkeys(self.inner.paid, 0.0), self.inner.metrics)
+        self._take_over({}, self.inner.metrics)
 
     def acting(self) -> Sequence[str]:
         """Return the agents of the inner arena's stage."""
@@ -100,7 +96,7 @@ class Mixture(Arena):
         return self.inner.with_calls(self._inner(agent), action, calls)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Play the stage in the inner arena, and copy its rewards, notes and metrics."""
+        """Play the stage in the inner arena; copy its new agents, rewards, notes and metrics."""
         before = dict(self.inner.paid)
         # Only the metrics of this stage are copied: in a branch, the earlier ones are the parent's.
         known = dict(self.inner.metrics)
@@ -111,7 +107,10 @@ class Mixture(Arena):
         self._take_over(before, fresh)
 
     def _take_over(self, before: Mapping[str, float], measured: Mapping[str, float]) -> None:
-        left = {agent: paid - before[agent] for agent, paid in self.inner.paid.items()}
+        for agent in map(self._outer, self.inner.agents):
+            if agent not in self.agents:
+                self.add(agent)
+        left = {agent: paid - before.get(agent, 0.0) for agent, paid in self.inner.paid.items()}
         for agent, move, reward in self.inner.delayed_rewards:
             self.pay(self._outer(agent), reward, move=move)
             left[agent] -= reward

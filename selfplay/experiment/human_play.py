@@ -90,7 +90,7 @@ class PlaySetup:
                 arena.begin(task, chance)
             except Exception:  # the game will fail too, and its record has the error
                 return task
-            if agent in arena.agents:
+            if agent in (*arena.agents, *arena.to_come()):
                 return task
         raise ConfigError(f"--as {agent}: takes part in none of {DRAWS} tasks")
 
@@ -274,6 +274,8 @@ def ending(episode: Episode) -> str:
         move = "no valid move" if turn.action is None else shorten(turn.action)
         why = turn.info.get("verdict") or turn.info.get("invalid")
         lines.append(f"{turn.agent}: {move}{f' ({why})' if why else ''}")
+    yours = [a for a, policy in episode.policy_map.items() if policy == YOU]
+    lines += [f"{a} was not asked in this game." for a in yours if a not in episode.agents()]
     found = ", ".join(f"{name} {number(value)}" for name, value in episode.metrics.items())
     return "\n".join([*lines, *([found] if found else [])])
 

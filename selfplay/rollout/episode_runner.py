@@ -191,13 +191,12 @@ class EpisodeRunner:
         self._begun = True
         self.arena.begin(self.spec.task, self.spec.seed)
         for agent in self.spec.seats:
-            if agent not in self.arena.agents:
+            if agent not in (*self.arena.agents, *self.arena.to_come()):
                 raise ConfigError(
                     f"task {self.spec.task.id}: {agent} cannot be seated, because it takes no "
                     "part; agents_of of the arena must leave it out, and over a mixture, an "
                     "evaluation of one part names its seats"
                 )
-        self._other_pay = {agent: [] for agent in self.arena.paid}
         self._book(self.arena.paid, moved=())
         for _, turns in groupby(self._prefix, key=lambda turn: turn.stage):
             self._replay(list(turns))
@@ -252,6 +251,8 @@ class EpisodeRunner:
             moved: Agents that moved in the stage of these rewards.
         """
         left, rounding = dict(paid), dict.fromkeys(paid, 0.0)
+        for agent in paid:  # agents that have just entered the episode too
+            self._other_pay.setdefault(agent, [])
         for agent, move, reward in self.arena.delayed_rewards:
             places = [n for n, t in enumerate(self.turns) if t.agent == agent and t.final]
             self._paid[places[move]] += reward
@@ -264,7 +265,7 @@ class EpisodeRunner:
         self.arena.left_out.clear()
         for agent, reward in left.items():
             if abs(reward) > rounding[agent] and agent not in moved:
-                self._other_pay.setdefault(agent, []).append((self.stage - 1, reward))
+                self._other_pay[agent].append((self.stage - 1, reward))
             place = self._places.get(agent)
             if place is not None:
                 self._paid[place] += reward

@@ -32,6 +32,7 @@ METHODS: dict[str, tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]]]] 
     "gspo": ("grpo", "gspo", {"ratio": "sequence", "low": 3e-4, "high": 4e-4}, EIGHT),
     "maca": ("majority", "dpo", {"beta": 0.1}, EIGHT),
     "magrpo": ("magrpo", "magrpo", SUM, ("independent", {"group_size": 4})),
+    "matpo": ("team", "grpo", GRPO, EIGHT),
     "mt_grpo": ("turn", "grpo", GRPO, EIGHT),
     "pass_at_k": ("pass_at_k", "grpo", GRPO, EIGHT),
     "ppo": ("gae", "ppo", DUAL, ONE),

@@ -16,6 +16,7 @@ FED = {
     "credit=agent_turn": ["sampler=tree"],
     "credit=arpo": ["sampler=branch"],
     "credit=magrpo": ["sampler.group_size=2"],
+    "credit=team": ["sampler.group_size=2"],
 }
 """What a choice needs beside the quickstart's own."""
 GYM = "+services.reasoning_gym._target_=arenas.questions.reasoning_gym.ReasoningGym"

@@ -124,7 +124,7 @@ class Enumerated:
             }
             game.advance()
             assert not game.error, game.error
-            paid.append({a: total - before[a] for a, total in game.arena.paid.items()})
+            paid.append({a: total - before.get(a, 0.0) for a, total in game.arena.paid.items()})
             before = dict(game.arena.paid)
         return game, paid
 
@@ -175,6 +175,10 @@ class Enumerated:
         """Every agent's gradient of the expected mean return of all agents."""
         return self._gradient(logits, lambda paid, _: sum(paid.values()) / len(paid))
 
+    def shared(self, logits: torch.Tensor) -> np.ndarray:
+        """Every agent's gradient of what the first agent, and so everybody, is expected to get."""
+        return self._gradient(logits, lambda paid, _: paid[self.agents[0]])
+
     def _gradient(
         self, logits: torch.Tensor, judged: Callable[[Mapping[str, float], str], float]
     ) -> np.ndarray:
@@ -186,7 +190,7 @@ class Enumerated:
             value = torch.zeros((), dtype=torch.float64)
             for history, _, paid in self.plays:
                 logprob = sum(chosen[a, s, x] for _, a, s, x in self.decisions(history))
-                total = {name: sum(stage[name] for stage in paid) for name in self.agents}
+                total = {a: sum(stage.get(a, 0.0) for stage in paid) for a in self.agents}
                 assert isinstance(logprob, torch.Tensor)
                 value = value + logprob.exp() * judged(total, agent)
             (gradient,) = torch.autograd.grad(value, table)
@@ -231,5 +235,41 @@ class Enumerated:
         return found
 
 
+class Calling(Arena):
+    """A planner ends the game, or calls a worker, which enters then; after it perhaps another.
+
+    Everybody in the episode is paid the same, which depends on all moves.
+    """
+
+    name = "calling_v0"
+    roles = {"planner": 1, "worker": 2}
+
+    def starting_agents(self, task: Task) -> Sequence[str]:
+        return ["planner_0"]
+
+    def setup(self, task: Task, rng: random.Random) -> None:
+        self.played: list[int] = []
+
+    def acting(self) -> Sequence[str]:
+        turn = len(self.played)
+        return ["planner_0"] if turn % 2 == 0 else [f"worker_{turn // 2}"]
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text=str(self.played))
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        ((agent, action),) = actions.items()
+        self.played.append(int(action or 0))
+        if agent == "planner_0" and action == "1" and len(self.played) < 5:
+            self.add(f"worker_{len(self.played) // 2}")
+        elif agent == "planner_0":
+            worth = (0.3, -0.4, 1.1, 0.7, 2.0)
+            for each in self.agents:
+                self.pay(each, 0.2 + sum(w * x for w, x in zip(worth, self.played, strict=False)))
+            self.finish()
+
+
 TEAM = Enumerated()
 """`Team`, enumerated."""
+CALLING = Enumerated(arena=Calling, agents=("planner_0", "worker_0", "worker_1"))
+"""`Calling`, enumerated."""

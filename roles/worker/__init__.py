@@ -1,0 +1,31 @@
+"""The worker, which answers one question and knows nothing else."""
+
+from typing import Any
+
+from roles.prompts import load
+from selfplay.role import TaggedRole
+from selfplay.types import Action, InvalidAction
+
+
+class Worker(TaggedRole):
+    """Parses the answer between the tags."""
+
+    def __init__(
+        self,
+        *,
+        style: str = "full",
+        opening: str = "<answer>",
+        closing: str = "</answer>",
+        **settings: Any,
+    ) -> None:
+        """`style` is the name of a prompt style of the role, or the path of a template."""
+        super().__init__(
+            template=load("worker", style), opening=opening, closing=closing, **settings
+        )
+
+    def parse(self, text: str) -> Action:
+        """Return the answer; raises `InvalidAction` if there is none."""
+        answer, _ = self.split(text)
+        if not answer:
+            raise InvalidAction("no_answer")
+        return answer
