@@ -1,0 +1,47 @@
+"""The exploitability that a KL term allows, where decisions can be computed by hand."""
+
+import math
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import Any
+
+import pytest
+
+from tests.helpers.repository import ROOT
+
+pytest.importorskip("pyspiel")
+
+PASS, BET = 0, 1
+
+
+@pytest.fixture(scope="module")
+def kuhn() -> Any:
+    path = ROOT / "scripts/regularised_equilibrium.py"
+    spec = spec_from_file_location("regularised_equilibrium", path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Equilibrium("kuhn_poker")
+
+
+def chance(found: Any, situation: str, move: int) -> float:
+    """Return the probability of a move; a situation is the own card and the moves so far."""
+    return float(found.policy[found.table.state_lookup[situation], move])
+
+
+@pytest.mark.parametrize("kl", [2.0, 0.5, 0.25])
+def test_last_decisions_are_those_of_the_formula(kuhn: Any, kl: float) -> None:
+    assert kuhn.solve(kl) <= 1e-3
+    # The second player is bet at. With a king (2) a call wins 2 and a fold loses 1; with a jack
+    # (0) a call loses 2. So is the first player, who has passed before.
+    for king, jack in (("2b", "0b"), ("2pb", "0pb")):
+        assert chance(kuhn, king, BET) == pytest.approx(1 / (1 + math.exp(-3 / kl)), abs=2e-3)
+        assert chance(kuhn, jack, BET) == pytest.approx(1 / (1 + math.exp(1 / kl)), abs=2e-3)
+
+
+def test_exploitability_is_between_that_of_uniform_play_and_none(kuhn: Any) -> None:
+    found = []
+    for kl in (100.0, 1.0, 0.25):
+        kuhn.solve(kl)
+        found.append(kuhn.exploitability())
+    assert found[0] == pytest.approx(11 / 24, abs=0.01)  # of uniform play
+    assert found[0] > found[1] > found[2] > 0
