@@ -35,7 +35,7 @@ class DelegationDemonstrations:
         parts: Numbers of parts of the questions, equally often.
         calls: Fraction of the planner's first moves that call, in the last part of the warm start.
         worker_calls: Fraction of a worker's first completions that call the calculator, there.
-        alone: Fraction of the planner's moves with nobody left to call, which answer.
+        alone: Fraction of the planner's moves without workers left, which answer.
         right: Probability that the value of a part without a call is right.
         after: Fraction of the demonstrations of each role that show a move after a call.
         practice: Fraction of first moves that call, in the first part.

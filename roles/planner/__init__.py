@@ -14,7 +14,7 @@ TAG = re.compile(r"</?(?:worker|answer)>")
 class Planner(Role):
     """Parses one `<answer>...</answer>`, or one `<worker>...</worker>` for each call.
 
-    Text outside the tags is thought, and nobody else sees it.
+    Text outside the tags is thought, which no other agent sees.
     """
 
     def __init__(self, *, style: str = "full", **settings: Any) -> None:

@@ -16,9 +16,9 @@ class TeamGRPO(StatelessCredit):
 
     R is the mean pay of all agents in the episode, with or without a turn; if all are paid the same
     it is that pay. A planner and the workers that it called share the A of their episode, as in
-    MATPO. An episode counts once in mean and std, however many agents and turns it has, and whoever
-    plays them. So the number of agents may differ between siblings, where methods that compare an
-    agent with itself would compare a worker only with the siblings that called it.
+    MATPO. An episode counts once in mean and std, whatever its numbers of agents and turns and
+    whichever policies play them. So the number of agents may differ between siblings, where methods
+    that compare an agent with itself would compare a worker only with the siblings that called it.
 
     With `std=False` the expected gradient is (G-1)/G times that of the team's return, also if
     agents come late or never: the other episodes are independent of the turn. Failure mode: a turn
