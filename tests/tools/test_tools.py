@@ -15,6 +15,7 @@ from selfplay.tools import Tool, Toolbox, ToolError
 from selfplay.tools.calculator import Calculator
 from selfplay.tools.call_format import ParsedCall
 from selfplay.tools.function import Function
+from selfplay.tools.memory_bank import MemoryBank
 from selfplay.tools.python import Python
 from selfplay.tools.search import Read, Search
 from selfplay.types import ToolCall
@@ -248,6 +249,71 @@ def test_a_tool_sees_its_own_earlier_calls() -> None:
     tool = Counting()
     assert tool.parameters.get("properties", {}) == {}
     assert tool.answer({}, [ToolCall(name="counting")]) == "1"
+
+
+def remembered(tool: MemoryBank, *calls: dict[str, str]) -> list[str]:
+    """The answers to calls one after the other; of a failed one the reason."""
+    earlier: list[ToolCall] = []
+    for arguments in calls:
+        try:
+            result, error = tool.answer(arguments, earlier), ""
+        except ToolError as failed:
+            result, error = failed.reason, failed.reason
+        made = json.dumps(arguments)
+        earlier.append(ToolCall(name="memory", arguments=made, result=result, error=error))
+    return [each.result for each in earlier]
+
+
+def test_a_memory_bank_follows_from_the_calls_of_its_agent() -> None:
+    tool = MemoryBank(retriever=BM25(), count=1, entries=2, characters=20)
+    assert remembered(
+        tool,
+        {"action": "search", "text": "cat"},
+        {"action": "add", "text": "The cat is black. "},
+        {"action": "add", "text": "The dog is old."},
+        {"action": "add", "text": "A third entry."},
+        {"action": "search", "text": "the cat"},
+        {"action": "update", "id": "1", "text": "The cat is white."},
+        {"action": "search", "text": "cat"},
+        {"action": "delete", "id": "1"},
+        {"action": "delete", "id": "1"},
+        {"action": "search", "text": "cat"},
+        {"action": "add", "text": "The cat is back."},
+    ) == [
+        "(no entries)",
+        "added 1",
+        "added 2",
+        "full",
+        "[1] The cat is black.",
+        "updated 1",
+        "[1] The cat is white.",
+        "deleted 1",
+        "no_entry",
+        "[2] The dog is old.",
+        "added 3",
+    ]
+    assert remembered(tool, {"action": "search", "text": "cat"}) == ["(no entries)"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"action": "add", "text": " "},
+        {"action": "add", "text": "x" * 21},
+        {"action": "search", "text": "x" * 2001},
+        {"action": "forget", "text": "x"},
+        {"action": "update", "text": "x", "id": 1},
+        {"text": "x"},
+    ],
+)
+def test_a_call_of_a_memory_bank_that_does_not_fit_is_refused(arguments: dict[str, object]) -> None:
+    tool = MemoryBank(retriever=BM25(), characters=20)
+    earlier = [
+        ToolCall(name="memory", arguments='{"action": "add", "text": "a"}', result="added 1")
+    ]
+    with pytest.raises(ToolError) as refused:
+        tool.answer(arguments, earlier)
+    assert refused.value.reason == "bad_arguments"
 
 
 def test_the_printed_tool_works() -> None:
