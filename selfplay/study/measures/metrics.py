@@ -1,7 +1,9 @@
 """Metrics of the record: curves of `metrics.jsonl` by step, for a paper, and their latest values.
 
-**Definition.** The value of each chosen metric at every step of the record that has it; for an
-evaluation also the gain, the latest value less the first. A curve of 50 points or more is the
+**Definition.** The value of each chosen metric at every step of the record that has it, and its
+mean over the steps: the area under the curve by the trapezoidal rule, divided by the number of
+steps from the first to the latest value. For an evaluation also the gain, the latest value less the
+first. A curve of 50 points or more is the
 running mean over 1/25 of its points.
 
 **Source.** The record of training; nothing is played or computed again.
@@ -17,6 +19,8 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from selfplay.errors import ConfigError, nearest
 from selfplay.run.declarations import RunMetrics, read_declared
@@ -54,8 +58,8 @@ def study(run: Path, *, only: Sequence[str] = ()) -> Result:
         measure="metrics",
         title=f"Metrics of {run.name} by step",
         definition="The recorded values, by step. Curves of 50 points or more are running means "
-        "over 1/25 of their points. The estimates are the latest values, and for evaluations the "
-        "gains since the first.",
+        "over 1/25 of their points. The estimates are the latest values, the means over the steps "
+        "(area under the curve), and for evaluations the gains since the first.",
         estimates=[each for name, column in known.items() for each in estimates(name, column)],
         drawings=[curve(name, column, declared) for name, column in known.items()],
         params={"run": str(run), "steps": max(rows, default=0)},
@@ -66,9 +70,10 @@ def study(run: Path, *, only: Sequence[str] = ()) -> Result:
 
 
 def estimates(name: str, column: Mapping[int, float]) -> list[Estimate]:
-    """Return the latest value of a metric; for an evaluation also the first value and the gain.
+    """Return the latest value of a metric and its mean over the steps; for an evaluation also the
+    first value and the gain.
 
-    `column` is step to value, all finite. An evaluation that ran once has no gain.
+    `column` is step to value, all finite. A metric with one value has neither mean nor gain.
     """
     first, last = min(column), max(column)
 
@@ -76,12 +81,18 @@ def estimates(name: str, column: Mapping[int, float]) -> list[Estimate]:
         return Estimate(name=title, value=value, direction="exact", notes=at)
 
     latest = exact(name, column[last], f"step {last}")
-    if not name.startswith("evaluation/") or first == last:
+    if first == last:
         return [latest]
+    during = f"steps {first} to {last}"
+    area = float(np.trapezoid(list(column.values()), list(column)))
+    mean = exact(f"{name}, mean", area / (last - first), during)
+    if not name.startswith("evaluation/"):
+        return [latest, mean]
     return [
         exact(f"{name}, first", column[first], f"step {first}"),
         latest,
-        exact(f"{name}, gain", column[last] - column[first], f"steps {first} to {last}"),
+        exact(f"{name}, gain", column[last] - column[first], during),
+        mean,
     ]
 
 

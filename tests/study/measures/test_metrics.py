@@ -30,24 +30,26 @@ def curves(result: Result) -> list[CurvePlot]:
     return [each for each in result.drawings if isinstance(each, CurvePlot)]
 
 
-def test_the_chief_metrics_are_chosen_and_the_estimates_are_their_latest_values(
-    tmp_path: Path,
-) -> None:
+def test_the_chief_metrics_are_chosen_with_their_latest_values_and_means(tmp_path: Path) -> None:
     rows = [
         {ACCURACY: 0.25, REWARD: 0.5, LOSS: 9.0},
         {REWARD: 0.75, LOSS: 8.0},
         {ACCURACY: 0.5, REWARD: math.nan, LOSS: 7.0},
+        {ACCURACY: 1.0},
     ]
     result = study(recorded(tmp_path / "a", rows))
     assert [(each.name, each.value, each.notes) for each in result.estimates] == [
         (REWARD, 0.75, "step 1"),
+        (f"{REWARD}, mean", 0.625, "steps 0 to 1"),
         (f"{ACCURACY}, first", 0.25, "step 0"),
-        (ACCURACY, 0.5, "step 2"),
-        (f"{ACCURACY}, gain", 0.25, "steps 0 to 2"),
+        (ACCURACY, 1.0, "step 3"),
+        (f"{ACCURACY}, gain", 0.75, "steps 0 to 3"),
+        # Two steps with 0.375 in the mean, and one with 0.75.
+        (f"{ACCURACY}, mean", 0.5, "steps 0 to 3"),
     ]
     reward, accuracy = curves(result)
     assert (reward.x, reward.series, reward.percent) == ([0, 1], {REWARD: [0.5, 0.75]}, False)
-    assert (accuracy.x, accuracy.series) == ([0, 2], {ACCURACY: [0.25, 0.5]})
+    assert (accuracy.x, accuracy.series) == ([0, 2, 3], {ACCURACY: [0.25, 0.5, 1.0]})
     assert (reward.label, accuracy.label) == ("solver, reward", "held out, accuracy")
 
 
