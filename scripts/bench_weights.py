@@ -82,8 +82,8 @@ class Worker(RolloutWorker):
 
     def follow(self, change: UpdateWeights) -> None:
         """Receive and apply an update; it checks that the weights arrived."""
-        players: Any = SimpleNamespace(engine=Copying(self._models[change.policy]))
-        self.players = players
+        setup: Any = SimpleNamespace(engine=Copying(self._models[change.policy]))
+        self._setup = setup
         self._follow(self._fetched(change))
 
     def copy(self, references: list[Any]) -> None:
