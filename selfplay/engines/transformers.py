@@ -21,6 +21,7 @@ from selfplay.engines.policy_batch import PolicyBatch
 from selfplay.engines.serving_trial import mixing_problem, serving_problem
 from selfplay.errors import ConfigError, nearest
 from selfplay.models.mixed_adapters import adapter_layers, base_key
+from selfplay.models.out_of_memory import explained
 from selfplay.models.tree_attention import unordinary
 from selfplay.types import Completion, Request
 
@@ -162,7 +163,8 @@ class TransformersEngine(Engine):
     @torch.inference_mode()
     def step(self) -> list[Completion]:
         """Sample up to `stride` tokens for every request in flight."""
-        return [done for batch in self._distinct() for done in batch.step()]
+        with explained("sampling", "lower engine.max_rows or engine.prefill_tokens"):
+            return [done for batch in self._distinct() for done in batch.step()]
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         """Copy `weights` into the policy's model, unless they are the model's own tensors.

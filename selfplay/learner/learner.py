@@ -20,12 +20,18 @@ from selfplay.learner.packing import Packing, packer
 from selfplay.learner.precision import Precision, check_masters, in_bfloat16
 from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
 from selfplay.models.offload import offload
+from selfplay.models.out_of_memory import explained
 from selfplay.models.tree_attention import Kernel, attending, evaluating, kernel_model_problem
 from selfplay.run.activity import ACTIVITY
 from selfplay.types import Sample
 
 FUSED_FROM = 2**24
 """Trained parameters from which AdamW runs in one pass over memory; smaller models gain nothing."""
+LESS_MEMORY = (
+    "lower learner.max_tokens, set learner.activation_checkpointing=true, or use more ranks "
+    "(runtime.learners)"
+)
+"""What makes an update need less memory."""
 LARGEST = 1e30
 """Largest number that 32 bits hold even after AdamW has divided it by its bias correction."""
 RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
@@ -144,6 +150,8 @@ class Learner(BaseLearner):
         """True if backward passes compute the blocks again."""
         if self.recomputes:
             recompute(model)
+        self.passes = 0
+        """Number of micro-batches that have begun; its growth shows that the learner works."""
         self.peers: ProcessGroup = SingleProcess()
         self.adam: Any = {"lr": lr, "betas": (betas[0], betas[1]), "weight_decay": weight_decay}
         self.use_parameters()
@@ -169,7 +177,7 @@ class Learner(BaseLearner):
         model = self.reference if reference else self.model
         assert scorer is not None and model is not None
         completions: dict[int, list[float]] = {}
-        with self._attend(), evaluating(model):
+        with self._attend(), evaluating(model), explained("log-probabilities", LESS_MEMORY):
             for batch in self._micro_batches(samples):
                 rows, _ = scorer(batch)
                 for sample, row in zip(batch.samples, rows.tolist(), strict=True):
@@ -180,6 +188,7 @@ class Learner(BaseLearner):
         rows = self.packer.rows(samples, max_tokens=self.max_tokens)
         parts = [*cut(rows, max_tokens=self.max_tokens, mask=self.packer.mask)]
         for rows, least in self.peers.pad_passes(parts):
+            self.passes += 1
             yield pad(rows or [nothing()], least=least, masked=self.packer.sparse)
 
     def optimize(
@@ -194,6 +203,12 @@ class Learner(BaseLearner):
         if self.reference is not None:
             self.reference.eval()
         self.optimizer.zero_grad(set_to_none=True)
+        with explained(f"learning at step {step}", LESS_MEMORY):
+            return self._optimize(samples, totals, step)
+
+    def _optimize(
+        self, samples: Sequence[Sample], totals: BatchCounts, step: int
+    ) -> dict[str, float]:
         sums, fault = {"loss": 0.0, "computed_tokens": 0.0, "read": 0.0}, ""
         with ACTIVITY.counting("samples", len(samples)) as tally:
             for batch in self._micro_batches(samples):

@@ -20,6 +20,18 @@ PORT = 6379
 """Default port of a head node."""
 PATIENCE = 5.0
 """Timeout in seconds of a connection to a head node."""
+INHERITED = (
+    *("SELFPLAY_CACHE", "TOKENIZERS_PARALLELISM", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "no_proxy", *SPIN_VARIABLES),
+)
+"""Environment variables that actors get from the driver."""
+PREFIXES = (
+    *("HF_", "HUGGING_FACE_", "TRANSFORMERS_", "VLLM_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_"),
+    *("CUDA_", "NCCL_", "GLOO_", "UCX_", "TRITON_", "FLASHINFER_", "FLASH_ATTENTION_"),
+)
+"""Beginnings of further ones: access to models, devices, kernels and networks."""
+MACHINE = ("CUDA_VISIBLE_DEVICES", "VLLM_HOST_IP", "VLLM_PORT")
+"""Variables that belong to one process or machine, which actors do not get."""
 TICK = 1.0
 """Maximum number of seconds of a wait between two checks that Ray is alive."""
 
@@ -109,6 +121,15 @@ class RayCluster:
     def gpus(self) -> float:
         """Return the number of GPUs of the cluster."""
         return float(self.ray.cluster_resources().get("GPU", 0.0))
+
+    def store_bytes(self) -> float:
+        """Return the smallest object store of a machine of the cluster, in bytes."""
+        stores = [
+            node["Resources"].get("object_store_memory", 0.0)
+            for node in self.ray.nodes()
+            if node["Alive"]
+        ]
+        return float(min(stores, default=0.0))
 
     def actor(
         self,
@@ -251,21 +272,21 @@ def reachable(address: str) -> str:
 
 
 def environment(*, gpu: bool = False) -> dict[str, str]:
-    """Return the environment variables of actors: module paths, caches, networks and threads.
+    """Return the environment variables of actors: module paths, `INHERITED` and `PREFIXES`.
 
     An actor without a GPU sees none. Ray itself hides only those of other actors.
     """
     installed = (sys.prefix, sys.base_prefix)
     paths = [str(Path(path).resolve()) for path in sys.path if path.endswith(".zip") is False]
     own = [path for path in paths if not path.startswith(installed)]
-    inherited = (
-        *("SELFPLAY_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "TOKENIZERS_PARALLELISM"),
-        *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
-        *SPIN_VARIABLES,
-    )
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if (name in INHERITED or name.startswith(PREFIXES)) and name not in MACHINE
+    }
     return {
+        **inherited,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(own)),
-        **{name: os.environ[name] for name in inherited if name in os.environ},
         **({} if gpu else {"CUDA_VISIBLE_DEVICES": ""}),
     }
 

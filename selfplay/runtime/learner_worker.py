@@ -18,6 +18,7 @@ from selfplay.errors import ConfigError, RunError, SelfplayError
 from selfplay.learner import fsdp, sharded_checkpoint
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import BatchCounts, Objective
+from selfplay.models.out_of_memory import explained
 from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.runtime.rollout_worker import check_model_files
@@ -57,6 +58,13 @@ class LearnerInfo:
     """True if samples that share prefixes share rows."""
 
 
+MORE_ROOM = (
+    "use more ranks (runtime.learners), train an adapter (policy.lora), or lower engine.memory "
+    "where the GPU is shared"
+)
+"""What makes room for the state of a learner on its GPU."""
+
+
 class LearnerWorker:
     """Ray actor. Every method is collective: call it on all ranks in the same order."""
 
@@ -70,6 +78,10 @@ class LearnerWorker:
 
     def alive(self) -> None:
         """Return at once; the answer shows that the rank is alive."""
+
+    def progress(self) -> int:
+        """Return the number of micro-batches that have begun; its growth shows that it works."""
+        return sum(learner.passes for learner in self.learners.values())
 
     def open(self, timeout: float) -> tuple[str, int]:
         """Open the store through which ranks find each other; return its host and port."""
@@ -102,7 +114,8 @@ class LearnerWorker:
     def begin(self, setup: LearnerConfig) -> dict[str, LearnerInfo]:
         """Load all learners, and shard them if there are several ranks."""
         try:
-            self._begin(setup)
+            with explained("loading a learner", MORE_ROOM):
+                self._begin(setup)
         except SelfplayError as error:
             host = socket.gethostname()
             if host == setup.host:
@@ -169,8 +182,9 @@ class LearnerWorker:
 
     def _learner(self, name: str) -> Learner:
         """Return a learner; if the learners are at rest, move them back first."""
-        while self._restores:
-            self._restores.pop()()
+        with explained("moving a learner to its GPU", MORE_ROOM):
+            while self._restores:
+                self._restores.pop()()
         return self.learners[name]
 
     # Learning ----------------------------------------------------------------------------------

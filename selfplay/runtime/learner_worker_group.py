@@ -20,6 +20,7 @@ from selfplay.models.position_limits import reach
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import TICK, RayCluster
 from selfplay.runtime.learner_worker import LearnerConfig, LearnerInfo, LearnerWorker
+from selfplay.runtime.rank_progress import RankProgress
 from selfplay.runtime.weight_sync import RemoteWeights, pack, unpack
 from selfplay.types import Sample
 
@@ -166,6 +167,8 @@ class DistributedLearner(BaseLearner):
 
 LEARN, LISTEN = "learn", "listen"
 """Names of a rank's threads."""
+SLOW = ("open", "join", "begin", "take", "load", "load_state", "save")
+"""Methods that load or write a model or its state."""
 GRACE = 5.0
 """Seconds in which a living rank must answer `alive`. The cause of a failure may also arrive up to
 so many seconds after its consequences on other ranks."""
@@ -182,6 +185,7 @@ class LearnerWorkerGroup:
         gpu: bool,
         timeout: float,
         max_restarts: int,
+        load_timeout: float = 0.0,
         dtype: torch.dtype | None = None,
         resources: Mapping[str, float] | None = None,
         before: Callable[[], None] = lambda: None,
@@ -191,8 +195,9 @@ class LearnerWorkerGroup:
         bundles: Index of each rank's bundle. A single rank learns exactly like a learner of this
             process.
         gpu: True if each rank has a GPU.
-        timeout: Maximum number of seconds of every wait.
+        timeout: Maximum number of seconds in which no rank begins a micro-batch.
         max_restarts: Maximum number of restarts since the last checkpoint.
+        load_timeout: Maximum number of seconds of a method in `SLOW`, at least `timeout`.
         dtype: Type of the weights in the workers' engines; None: that of each policy.
         resources: Each rank's part of its bundle; None: the whole bundle.
         before: Called before every call of the ranks, so that workers on the same GPUs rest.
@@ -201,6 +206,7 @@ class LearnerWorkerGroup:
         self._bundles, self._resources, self._before = bundles, resources, before
         self.gpu, self.dtype = gpu, dtype
         self.timeout, self.max_restarts = timeout, max_restarts
+        self.load_timeout = load_timeout
         self._actors: list[Any] = []
         self._losses = self._restarts = 0
         self._since: Path | None = None
@@ -308,10 +314,11 @@ class LearnerWorkerGroup:
             )
             for bundle in self._bundles
         ]
-        alone = self.count == 1
+        alone, patience = self.count == 1, self._limit("begin")
         if not alone:
-            place, *_ = self._ask("open", [(self.timeout,)], {})
-            each = [(rank, self.count, place, self.timeout, self.gpu) for rank in range(self.count)]
+            # A rank also waits for the others while they load; the driver notices a silence sooner.
+            place, *_ = self._ask("open", [(patience,)], {})
+            each = [(rank, self.count, place, patience, self.gpu) for rank in range(self.count)]
             self._ask("join", each, {})
         setup = LearnerConfig(
             config=self._players.config,
@@ -348,12 +355,18 @@ class LearnerWorkerGroup:
         refs = [first for first, _ in made] if apart else made
         results: dict[int, Any] = {}
         faults: dict[int, Exception] = {}
-        end = time.monotonic() + self.timeout
+        limit, signs = (
+            self._limit(method),
+            RankProgress(self.cluster.ray, self._actors, group=LISTEN),
+        )
+        end = time.monotonic() + limit
         while len(results) + len(faults) < len(refs) and time.monotonic() < end:
             waiting = [ref for rank, ref in enumerate(refs) if rank not in {*results, *faults}]
             left = max(0.0, end - time.monotonic())
             ready, _ = self.cluster.ray.wait(waiting, timeout=min(TICK, left))
             self.cluster.check()
+            if not faults and signs.grown():
+                end = time.monotonic() + limit
             for ref in ready:
                 try:
                     results[refs.index(ref)] = self.cluster.ray.get(ref)
@@ -368,6 +381,10 @@ class LearnerWorkerGroup:
         silent = [] if faults else self._silent()
         self.close()
         raise self._fault(method, faults, silent, [r for r in range(len(refs)) if r not in results])
+
+    def _limit(self, method: str) -> float:
+        """Return the maximum number of seconds without a sign of a method's progress."""
+        return max(self.timeout, self.load_timeout) if method in SLOW else self.timeout
 
     def _silent(self) -> list[int]:
         """Return the ranks that do not answer `alive`."""
@@ -399,7 +416,8 @@ class LearnerWorkerGroup:
         late = silent or waiting
         names = "rank " + ", ".join(map(str, late)) if len(late) == 1 else f"ranks {list(late)}"
         what = "does not answer" if silent else "is not done"
+        key = "load_timeout" if method in SLOW else "timeout"
         return LearnersLost(
-            f"learner {names} {what} after {self.timeout:g} s ({method}); if this is too short, "
-            "raise runtime.timeout"
+            f"learner {names} {what} after {self._limit(method):g} s without progress ({method}); "
+            f"if this is too short, raise runtime.{key}"
         )

@@ -9,6 +9,9 @@ import torch
 
 from selfplay.errors import ConfigError
 
+VERSIONS = 2
+"""Versions of the weights that are in the object store at once: one is used, the next arrives."""
+GB = 1e9
 WorkerType: TypeAlias = Literal["auto", "float32", "bfloat16"]
 """Type of float32 models in workers; auto: bfloat16 on GPUs, else float32."""
 
@@ -149,6 +152,31 @@ def check_sleep(config: Mapping[str, Any], placement: Placement) -> None:
             "runtime.colocated: the engine would keep its GPU memory while the ranks learn; set "
             "engine.sleep=true"
         )
+
+
+def store_notes(weights: float, store: float, shared: float | None) -> list[str]:
+    """Return a line for each limit of Ray's object store that new weights do not fit into.
+
+    Args:
+        weights: Bytes of one version of all weights that learn.
+        store: Bytes of the smallest store of a machine.
+        shared: Bytes of /dev/shm where the store was made here; None: not known.
+    """
+    notes = []
+    if VERSIONS * weights > store:
+        notes.append(
+            f"runtime: {VERSIONS} versions of the weights that learn have "
+            f"{VERSIONS * weights / GB:.1f} GB, and Ray's object store has {store / GB:.1f} GB, so "
+            "that Ray moves weights to the disk; give it more (ray start --object-store-memory, or "
+            "RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION for a Ray that is started here)"
+        )
+    if shared is not None and shared < store:
+        notes.append(
+            f"runtime: /dev/shm has {shared / GB:.1f} GB and Ray's object store {store / GB:.1f} "
+            "GB, so that Ray keeps weights in files of /tmp, which are slow; in a container, raise "
+            "--shm-size"
+        )
+    return notes
 
 
 def check_devices(config: Mapping[str, Any]) -> None:

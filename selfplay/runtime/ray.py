@@ -3,6 +3,7 @@
 import math
 import os
 import pickle
+import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
@@ -17,7 +18,9 @@ from selfplay.engines import Engine
 from selfplay.errors import ConfigError, LearnersLost, RunError, nearest
 from selfplay.learner import PolicyLearner
 from selfplay.learner.checkpoint import MANIFEST, broken, kept
+from selfplay.learner.fsdp import learned
 from selfplay.learner.objective import Objective
+from selfplay.models.policy import Policy
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.rollout.setup import RolloutSetup
@@ -31,6 +34,7 @@ from selfplay.runtime.placement import (
     check_devices,
     check_sleep,
     placed,
+    store_notes,
     worker_dtype,
 )
 from selfplay.runtime.remote_engine import RemoteEngine
@@ -63,6 +67,7 @@ class RayRuntime:
         learner_gpus: float | None = None,
         chunks: int = 1,
         timeout: float = 600.0,
+        load_timeout: float = 1800.0,
         max_restarts: int = 3,
     ) -> None:
         """Args:
@@ -86,7 +91,9 @@ class RayRuntime:
         chunks: Number of chunks per worker that a batch's jobs are divided into: more chunks
             balance episodes of different lengths, fewer keep an engine's batch large.
         timeout: Maximum number of seconds of every wait: for the cluster, for a worker's next
-            engine step, for a call of the ranks.
+            engine step, for the next micro-batch of the ranks.
+        load_timeout: Maximum number of seconds in which models and engines are loaded, and in
+            which ranks write or read a checkpoint; at least `timeout`.
         max_restarts: Maximum number of worker deaths over the same jobs, and of learner losses
             without a checkpoint in between.
         """
@@ -105,8 +112,9 @@ class RayRuntime:
         for name, value in given.items():
             if value is not None and not value >= least.get(name, 0):  # also if it is NaN
                 raise ValueError(f"{name} must be at least {least.get(name, 0)}, not {value}")
-        if not 0 < timeout < math.inf:
-            raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
+        for name, seconds in {"timeout": timeout, "load_timeout": load_timeout}.items():
+            if not 0 < seconds < math.inf:
+                raise ValueError(f"{name} must be a positive number of seconds, not {seconds}")
         if learners == 0 and learner_gpus:
             raise ValueError(
                 "learner_gpus needs learner ranks, and learners=0 has none; "
@@ -124,6 +132,7 @@ class RayRuntime:
         self.workers, self.max_staleness = workers, max_staleness
         self.address, self.chunks = address, chunks
         self.timeout, self.max_restarts = timeout, max_restarts
+        self.load_timeout = load_timeout
         self.device: str | None = "cpu"  # GPUs are for actors, which Ray assigns them to
         self._cpus = (worker_cpus, learner_cpus)
         self._placed = partial(
@@ -141,6 +150,7 @@ class RayRuntime:
         self._colocated = colocated
         self._colocation: Colocation | None = None
         self._sent: dict[str, bytes] = {}
+        self._store_notes: Sequence[str] = ()
 
     @property
     def notes(self) -> Sequence[str]:
@@ -148,7 +158,7 @@ class RayRuntime:
         if self._placement is None:
             return []
         cores, asked = os.cpu_count() or 1, self._cores(self._placement)
-        notes = self._placement.notes()
+        notes = [*self._placement.notes(), *self._store_notes]
         if self.address is None and asked > cores:
             notes.append(
                 f"runtime: actors request {asked:g} cores and share the {cores} of this machine"
@@ -208,6 +218,7 @@ class RayRuntime:
             chunks=self.chunks,
             timeout=self.timeout,
             max_restarts=self.max_restarts,
+            load_timeout=self.load_timeout,
             resources=placement.worker_resources(self._cpus[0]),
         )
         self.cluster.reserve(placement.bundles(*self._cpus))
@@ -223,6 +234,11 @@ class RayRuntime:
         placement = self._placement
         assert placement is not None and self.cluster is not None, "engine() comes first"
         dtype = self.worker_dtype(placement)
+        self._store_notes = store_notes(
+            sum(_sent_bytes(policy, dtype) for policy in players.policies.values()),
+            self.cluster.store_bytes(),
+            _shared_memory() if self.cluster.ours and self.address is None else None,
+        )
         # All workers together use the number of threads of this process.
         threads = max(1, torch.get_num_threads() // self.workers)
         self._workers.start(
@@ -248,6 +264,7 @@ class RayRuntime:
             gpu=placement.learner_gpus > 0,
             timeout=self.timeout,
             max_restarts=self.max_restarts,
+            load_timeout=self.load_timeout,
             dtype=dtype,
         )
         if placement.colocated:
@@ -346,6 +363,21 @@ def _check_colocated(
             "worker_gpus and learner_gpus must be null with colocated=true: each pair of worker "
             "and rank has one GPU"
         )
+
+
+def _sent_bytes(policy: Policy, dtype: torch.dtype | None) -> float:
+    """Return the bytes of a policy's weights that are sent after an update."""
+    size = None if dtype is None or policy.base is not None else dtype.itemsize
+    sent = learned(policy.model).values() if policy.learn else ()
+    return float(sum(tensor.numel() * (size or tensor.itemsize) for tensor in sent))
+
+
+def _shared_memory() -> float | None:
+    """Return the bytes of /dev/shm, or None on a system without it."""
+    try:
+        return float(shutil.disk_usage("/dev/shm").total)
+    except OSError:
+        return None
 
 
 def newest(saved: Path | None) -> Path | None:

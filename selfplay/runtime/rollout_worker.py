@@ -29,6 +29,7 @@ from selfplay.league.snapshots import copy_of
 from selfplay.learner.checkpoint import broken
 from selfplay.models.model_cache import is_complete
 from selfplay.models.offload import offload
+from selfplay.models.out_of_memory import explained
 from selfplay.models.population import Population
 from selfplay.models.warmstart import place_of, tunes
 from selfplay.rollout.episode_runner import EpisodeSpec
@@ -198,7 +199,8 @@ class UpdatableEngine(Engine):
     @staticmethod
     def _call(method: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return method(*arguments)
+            with explained("an engine", "lower engine.memory or engine.max_rows"):
+                return method(*arguments)
         except EngineFailed as error:
             raise EngineDied(str(error)) from error
         except SelfplayError:

@@ -42,6 +42,8 @@ class _Member:
     """Reference to the result of the chunk."""
     steps: int | None = None
     """Last known number of its engine's steps."""
+    loaded: bool = False
+    """True if its models and its engine are loaded."""
     heard: float = 0.0
     """Monotonic time at which its number of steps last changed."""
     asked: Any = None
@@ -81,6 +83,7 @@ class RolloutWorkers:
         chunks: int,
         timeout: float,
         max_restarts: int,
+        load_timeout: float = 0.0,
         resources: Mapping[str, float] | None = None,
     ) -> None:
         """Args:
@@ -89,11 +92,14 @@ class RolloutWorkers:
         chunks: Number of chunks per worker that a list of jobs is divided into.
         timeout: Seconds without an engine step after which a worker counts as hanging.
         max_restarts: Maximum number of worker deaths per chunk before the run ends.
+        load_timeout: Seconds in which a new worker loads its models and its engine, at least
+            `timeout`.
         resources: Each worker's part of its bundle; None: the whole bundle.
         """
         self._resources = resources
         self.cluster, self.chunks = cluster, chunks
         self.timeout, self.max_restarts = timeout, max_restarts
+        self.load_timeout = load_timeout
         self._members = [_Member(bundle=number) for number in range(count)]
         self._present, self._telling = SyncState(), Lock()
         self._playing, self._closed = Lock(), False
@@ -158,13 +164,15 @@ class RolloutWorkers:
             for member in self._members
             if member.actor is not None
         }
-        waiting, lost, end = list(asked), [], time.monotonic() + self.timeout
+        patience = max(map(self._limit, asked.values()), default=0.0)
+        waiting, lost, end = list(asked), [], time.monotonic() + patience
         while waiting and time.monotonic() < end:
             ready, waiting = self.cluster.ray.wait(waiting, timeout=TICK)
             self.cluster.check()
             for answer in ready:
                 try:
                     self.cluster.ray.get(answer)
+                    asked[answer].loaded = True  # it began before it rested
                 except self.cluster.ray.exceptions.RayError:
                     lost.append(answer)
         for answer in (*lost, *waiting):
@@ -220,6 +228,7 @@ class RolloutWorkers:
         self.cluster.kill(member.actor)
         with self._telling:  # `tell` must not reach a worker that is being removed
             member.actor = member.chunk = member.result = member.asked = None
+            member.loaded = False
 
     def _ask(self, member: _Member, method: str, *arguments: Any, group: str) -> Any:
         return getattr(member.actor, method).options(concurrency_group=group).remote(*arguments)
@@ -277,9 +286,14 @@ class RolloutWorkers:
         finished = [busy[result] for result in ready]
         now = time.monotonic()
         for member in busy.values():
-            if member not in finished and now - self._last_heard(member, now) > self.timeout:
+            silent = now - self._last_heard(member, now)
+            if member not in finished and silent > self._limit(member):
                 finished.append(member)
         return finished
+
+    def _limit(self, member: _Member) -> float:
+        """Return the number of silent seconds after which a worker counts as hanging."""
+        return self.timeout if member.loaded else max(self.timeout, self.load_timeout)
 
     def _last_heard(self, member: _Member, now: float) -> float:
         """Return the time at which a worker's number of engine steps last changed."""
@@ -290,6 +304,7 @@ class RolloutWorkers:
             steps = self._sign(member.asked)
             if steps != member.steps:
                 member.steps, member.heard = steps, now
+                member.loaded = member.loaded or (steps is not None and steps >= 0)
             member.asked = None
         return member.heard
 
@@ -313,6 +328,8 @@ class RolloutWorkers:
         try:
             played: RolloutResult = self.cluster.ray.get(member.result, timeout=0)
         except exceptions.GetTimeoutError:
+            if not member.loaded:
+                return f"not loaded after {self._limit(member):g} s (runtime.load_timeout)"
             return f"no engine step for {self.timeout:g} s (runtime.timeout)"
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, EngineDied):

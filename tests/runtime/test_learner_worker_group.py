@@ -2,7 +2,9 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from selfplay.errors import ConfigError, DivergedError, LearnersLost, RunError
 from selfplay.learner import sharded_checkpoint
 from selfplay.learner.fsdp import learned
 from selfplay.learner.learner import Learner
+from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss
 from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.runtime.cluster import RayCluster
 from selfplay.runtime.learner_worker_group import DistributedLearner, LearnerWorkerGroup
@@ -63,13 +66,19 @@ class Home:
         return found["base"]
 
     def ranks(
-        self, count: int, *, timeout: float = 300, max_restarts: int = 1
+        self,
+        count: int,
+        *,
+        timeout: float = 300,
+        load_timeout: float = 0,
+        max_restarts: int = 1,
     ) -> LearnerWorkerGroup:
         return LearnerWorkerGroup(
             self.cluster,
             bundles=range(count),
             gpu=False,
             timeout=timeout,
+            load_timeout=load_timeout,
             max_restarts=max_restarts,
         )
 
@@ -155,7 +164,8 @@ def test_a_rank_that_hangs_is_named_and_replaced(home: Home) -> None:
         ranks.timeout = 5
         home.strike(ranks, 1, signal.SIGSTOP)
         with pytest.raises(
-            LearnersLost, match=r"^learner rank 1 does not answer after 5 s \(optimi"
+            LearnersLost,
+            match=r"^learner rank 1 does not answer after 5 s without progress \(optim",
         ):
             trainer.update(SAMPLES, step=1)
         ranks.timeout = 300
@@ -163,6 +173,55 @@ def test_a_rank_that_hangs_is_named_and_replaced(home: Home) -> None:
         trainer.update(SAMPLES, step=1)
     finally:
         ranks.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowLoss(PolicyLoss):
+    """A loss that takes a while for each micro-batch."""
+
+    def loss(
+        self, scores: LossInputs, totals: BatchCounts
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        time.sleep(3)
+        return super().loss(scores, totals)
+
+
+@pytest.mark.slow
+def test_work_that_goes_on_is_no_hang(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update takes longer than the limit, each of its micro-batches does not."""
+    settings = {**home.config["learner"], "max_tokens": 6}
+    monkeypatch.setattr(home, "config", {**home.config, "learner": settings})
+    monkeypatch.setattr(home, "objective", SlowLoss())
+    ranks = home.ranks(1, load_timeout=300)
+    trainer = home.trainer(ranks)
+    try:
+        ranks.timeout = 9
+        began = time.monotonic()
+        trainer.update([sample([5 + n, 6, 7], [8, 9 + n, 10], 1.0) for n in range(5)], step=1)
+        assert time.monotonic() - began > 15
+    finally:
+        ranks.close()
+
+
+@pytest.mark.slow
+def test_a_full_gpu_ends_the_run_and_no_rank_is_started_again(home: Home) -> None:
+    ranks = home.ranks(1)
+    trainer = home.trainer(ranks)
+    actor = ranks._actors[0].__ray_call__.options(concurrency_group="listen")
+    try:
+        home.cluster.ray.get(actor.remote(_fill_gpu))
+        with pytest.raises(RunError, match=r"^learning at step 1: CUDA out of memory; lower learn"):
+            trainer.update(SAMPLES, step=1)
+        assert ranks.counts() == {"runtime/learner_restarts": 0}
+    finally:
+        ranks.close()
+
+
+def _fill_gpu(rank: Any) -> None:
+    def scorer(*given: Any, **named: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    rank.learners["base"].scorer = scorer
 
 
 @pytest.mark.slow

@@ -10,7 +10,14 @@ import torch
 from selfplay.config.compose import load
 from selfplay.errors import ConfigError
 from selfplay.runtime.cluster import RayCluster, environment
-from selfplay.runtime.placement import Placement, check_devices, check_sleep, placed, worker_dtype
+from selfplay.runtime.placement import (
+    Placement,
+    check_devices,
+    check_sleep,
+    placed,
+    store_notes,
+    worker_dtype,
+)
 from selfplay.runtime.ray import RayRuntime
 from tests.helpers.command_process import SMOKE
 
@@ -88,6 +95,26 @@ def test_engines_are_in_16_bits_on_gpus_and_in_the_policys_type_elsewhere() -> N
     assert worker_dtype("float32", there) is None
     with pytest.raises(ValueError, match=r"worker_dtype: unknown type 'half'"):
         RayRuntime(worker_dtype="half")  # type: ignore[arg-type]
+
+
+def test_a_store_that_new_weights_do_not_fit_into_is_one_line() -> None:
+    assert store_notes(4e9, 8e9, None) == store_notes(4e9, 8e9, 8e9) == []
+    (line,) = store_notes(15.2e9, 10e9, None)
+    assert line.startswith("runtime: 2 versions of the weights that learn have 30.4 GB, and Ray's ")
+    (line,) = store_notes(1e6, 10e9, 64e6)
+    assert line.startswith("runtime: /dev/shm has 0.1 GB and Ray's object store 10.0 GB, so that ")
+
+
+def test_actors_get_what_models_and_networks_need_and_nothing_of_one_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needed = ("HF_TOKEN", "NCCL_IB_HCA", "PYTORCH_CUDA_ALLOC_CONF", "VLLM_LOGGING_LEVEL")
+    for name in (*needed, "VLLM_HOST_IP", "CUDA_VISIBLE_DEVICES", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "7")
+    sent = environment(gpu=True)
+    assert {name: sent.get(name) for name in needed} == dict.fromkeys(needed, "7")
+    assert not {"VLLM_HOST_IP", "CUDA_VISIBLE_DEVICES", "AWS_SECRET_ACCESS_KEY"} & set(sent)
+    assert environment()["CUDA_VISIBLE_DEVICES"] == ""
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "cuda"])

@@ -80,6 +80,43 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Pat
     assert said == f"checkpoint {saved} was removed while it was read"
 
 
+def test_a_worker_may_load_longer_than_it_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("selfplay.runtime.rollout_worker_group.time", clock)
+    answers: list[int] = []
+
+    def wait(asked: list[object], **how: object) -> tuple[list[object], list[object]]:
+        there = asked == ["steps"] and bool(answers)
+        return (asked, []) if there else ([], asked)
+
+    def get(reference: object, timeout: float) -> int:
+        if reference == "steps":
+            return answers.pop()
+        raise ray.exceptions.GetTimeoutError("late")
+
+    package = SimpleNamespace(wait=wait, get=get, exceptions=ray.exceptions)
+    cluster: Any = SimpleNamespace(ray=package, check=lambda: None)
+    workers = RolloutWorkers(
+        cluster, count=1, chunks=1, timeout=10, max_restarts=1, load_timeout=100
+    )
+    monkeypatch.setattr(workers, "_ask", lambda member, method, *given, group: method)
+    (member,) = workers._members
+    workers._submit(member, 0, [[]], None, 0)
+
+    def gone(at: float, *said: int) -> str | None:
+        now[0] = at
+        answers.extend(said)
+        if not workers._finished():
+            return None
+        return workers._take(member, {}, None, Tally("episodes", 1))
+
+    assert gone(50) is gone(99, -1) is gone(198) is None, "it builds its engine"
+    assert gone(200) == "not loaded after 100 s (runtime.load_timeout)"
+    assert gone(210, 0) is gone(219) is None
+    assert gone(221) == "no engine step for 10 s (runtime.timeout)"
+
+
 @pytest.mark.parametrize(
     ("error", "reported"),
     [
