@@ -35,10 +35,11 @@ VICTIMS = ("ray::RolloutWorker", "ray::LearnerWorker", "driver", "raylet")
 WANTED = 0.8
 """Effective training time that is wanted."""
 TICK = 0.2
+GAME = ("+experiment=tiny/kuhn", "evaluations=none", "collapse=none", "run.threads=1")
 OVERRIDES = (
-    *("+experiment=tiny/kuhn", "evaluations=none", "collapse=none", "warmstart.steps=100"),
-    *("sampler.group_size=16", "run.checkpoint_every=1", "run.keep_checkpoints=3", "run.threads=1"),
-    *("arena._target_=bench_async.Slow", "+arena.seconds={pause}", "rollout.threads=4"),
+    *(*GAME, "warmstart=none", "policy.model={model}", "rollout.threads=4"),
+    *("sampler.group_size=16", "run.checkpoint_every=1", "run.keep_checkpoints=3"),
+    *("arena._target_=bench_async.Slow", "+arena.seconds={pause}"),
     *("runtime=ray", "runtime.workers=2", "runtime.learners=2"),
     *("runtime.worker_cpus=0.5", "runtime.learner_cpus=0.5"),
 )
@@ -109,7 +110,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options, more = parser.parse_known_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    overrides = [each.format(pause=options.pause) for each in OVERRIDES]
+    # A warm start in the slow environment would take long.
+    made = fresh(options.folder / "model", [*GAME, "warmstart.steps=100", "run.steps=1"], 3600)
+    made.train(lambda mark: None)
+    model = made.run / "checkpoints/000001/policies/base"
+    overrides = [each.format(pause=options.pause, model=model) for each in OVERRIDES]
     overrides += [f"run.steps={options.steps}", *more]
     calm = fresh(options.folder / "calm", overrides, options.limit)
     seconds = calm.train(lambda mark: None)

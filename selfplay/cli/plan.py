@@ -147,6 +147,7 @@ def _processes(config: Mapping[str, Any], cluster: ClusterSpec) -> Processes:
         learners=placement.learners,
         worker_gpus=placement.worker_gpus,
         learner_gpus=placement.learner_gpus,
+        replicas=runtime.replicas,
         max_staleness=runtime.max_staleness,
         colocated=placement.colocated,
         short_weights=runtime.worker_dtype(placement) is not None,

@@ -130,7 +130,7 @@ def spread(learner: Learner, mesh: DeviceMesh, *, known: Spread) -> None:
 
     Args:
         learner: Learner, equal on every rank.
-        mesh: Mesh of one dimension.
+        mesh: Mesh of the ranks that share one copy of the tensors, or of copies and their ranks.
         known: Scorers that were sharded for other learners.
     """
     learner.scorer = _cut(learner.model, learner.scorer, mesh, known)

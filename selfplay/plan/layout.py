@@ -40,6 +40,8 @@ class Processes:
     """GPUs of each worker."""
     learner_gpus: float = 0.0
     """GPUs of each rank."""
+    replicas: int = 1
+    """Number of copies of the learners' state."""
     max_staleness: int = 0
     """Number of steps that are sampled ahead."""
     colocated: bool = False
@@ -86,6 +88,8 @@ def derive(
         idle = cluster.devices - changes["devices"]
         if idle:
             notes.append(f"{idle} of the {cluster.devices} devices have no work")
+    if processes.replicas > 1:
+        changes["shards"] = processes.learners // processes.replicas
     apart, colocated = bool(changes["rollout"]), processes.colocated
     on_gpu = cluster.device.kind == "cuda"
     learner = config["learner"]

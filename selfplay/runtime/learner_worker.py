@@ -42,6 +42,8 @@ class LearnerConfig:
     """Number of torch threads; 0: the rank's number of cores."""
     host: str
     """Name of the driver's machine."""
+    replicas: int = 1
+    """Number of copies of the state, each of which is sharded over equally many ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,12 @@ class LearnerWorker:
 
     def alive(self) -> None:
         """Return at once; the answer shows that the rank is alive."""
+
+    def node(self) -> str:
+        """Return the id of this rank's machine."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
 
     def progress(self) -> int:
         """Return the number of micro-batches that have begun; its growth shows that it works."""
@@ -162,13 +170,23 @@ class LearnerWorker:
             device=device,
         )
         if dist.is_initialized():
-            self.spread(device)
+            self.spread(device, setup.replicas)
             del policies  # frees whole tensors, such as an adapter's base
             gc.collect()
 
-    def spread(self, device: str) -> None:
-        """Shard the learners over the ranks."""
-        mesh = init_device_mesh(device, (dist.get_world_size(),))
+    def spread(self, device: str, replicas: int = 1) -> None:
+        """Shard the learners over the ranks; each run of ranks that follow each other has a copy.
+
+        Args:
+            device: Kind of device of the ranks.
+            replicas: Number of copies of the state (HSDP).
+        """
+        world = dist.get_world_size()
+        if replicas == 1:
+            mesh = init_device_mesh(device, (world,))
+        else:
+            shape, names = (replicas, world // replicas), ("replicas", "shards")
+            mesh = init_device_mesh(device, shape, mesh_dim_names=names)
         known: fsdp.Spread = {}
         for learner in self.learners.values():
             fsdp.spread(learner, mesh, known=known)

@@ -167,7 +167,7 @@ class DistributedLearner(BaseLearner):
 
 LEARN, LISTEN = "learn", "listen"
 """Names of a rank's threads."""
-SLOW = ("open", "join", "begin", "take", "load", "load_state", "save")
+SLOW = ("node", "open", "join", "begin", "take", "load", "load_state", "save")
 """Methods that load or write a model or its state."""
 GRACE = 5.0
 """Seconds in which a living rank must answer `alive`. The cause of a failure may also arrive up to
@@ -186,6 +186,7 @@ class LearnerWorkerGroup:
         timeout: float,
         max_restarts: int,
         load_timeout: float = 0.0,
+        replicas: int = 1,
         dtype: torch.dtype | None = None,
         resources: Mapping[str, float] | None = None,
         before: Callable[[], None] = lambda: None,
@@ -198,6 +199,7 @@ class LearnerWorkerGroup:
         timeout: Maximum number of seconds in which no rank begins a micro-batch.
         max_restarts: Maximum number of restarts since the last checkpoint.
         load_timeout: Maximum number of seconds of a method in `SLOW`, at least `timeout`.
+        replicas: Number of copies of the learners' state, which divides the number of ranks.
         dtype: Type of the weights in the workers' engines; None: that of each policy.
         resources: Each rank's part of its bundle; None: the whole bundle.
         before: Called before every call of the ranks, so that workers on the same GPUs rest.
@@ -206,7 +208,7 @@ class LearnerWorkerGroup:
         self._bundles, self._resources, self._before = bundles, resources, before
         self.gpu, self.dtype = gpu, dtype
         self.timeout, self.max_restarts = timeout, max_restarts
-        self.load_timeout = load_timeout
+        self.load_timeout, self.replicas = load_timeout, replicas
         self._actors: list[Any] = []
         self._losses = self._restarts = 0
         self._since: Path | None = None
@@ -316,6 +318,11 @@ class LearnerWorkerGroup:
         ]
         alone, patience = self.count == 1, self._limit("begin")
         if not alone:
+            nodes = self._ask("node", [()] * self.count, {})
+            # Ranks of one machine follow each other, because they share a copy of the state.
+            machines = list(dict.fromkeys(nodes))
+            order = sorted(range(self.count), key=lambda rank: machines.index(nodes[rank]))
+            self._actors = [self._actors[rank] for rank in order]
             # A rank also waits for the others while they load; the driver notices a silence sooner.
             place, *_ = self._ask("open", [(patience,)], {})
             each = [(rank, self.count, place, patience, self.gpu) for rank in range(self.count)]
@@ -328,6 +335,7 @@ class LearnerWorkerGroup:
             # One rank computes like this process; several use their reserved cores.
             threads=torch.get_num_threads() if alone else 0,
             host=socket.gethostname(),
+            replicas=self.replicas,
         )
         about: dict[str, LearnerInfo]
         about, *_ = self.ask("begin", setup)

@@ -57,6 +57,7 @@ class RayRuntime:
         *,
         workers: int = 2,
         learners: int | None = None,
+        replicas: int = 1,
         colocated: bool = False,
         max_staleness: int = 0,
         address: str | None = None,
@@ -74,6 +75,9 @@ class RayRuntime:
         workers: Number of actors that play episodes.
         learners: Number of learner ranks; 0: this process learns, on the CPU. None: 1 if workers
             have GPUs, else 0; as many as workers if `colocated`.
+        replicas: Number of copies of the learners' state, each sharded over equally many ranks
+            (HSDP). 1: sharded over all ranks, which needs the least memory. The number of
+            machines: only gradients pass between machines, where each has equally many ranks.
         colocated: True if each rank shares the GPU of one worker. The workers' engines rest while
             the ranks learn, and the ranks rest, with their tensors in main memory, while the
             workers play.
@@ -97,11 +101,12 @@ class RayRuntime:
         max_restarts: Maximum number of worker deaths over the same jobs, and of learner losses
             without a checkpoint in between.
         """
-        least = {"workers": 1, "chunks": 1}
+        least = {"workers": 1, "chunks": 1, "replicas": 1}
         given: dict[str, float | None] = {
             "workers": workers,
             "chunks": chunks,
             "learners": learners,
+            "replicas": replicas,
             "max_staleness": max_staleness,
             "worker_cpus": worker_cpus,
             "worker_gpus": worker_gpus,
@@ -122,6 +127,8 @@ class RayRuntime:
             )
         if colocated:
             _check_colocated(workers, learners, worker_gpus, learner_gpus, max_staleness)
+        if (ranks := workers if colocated else learners or 1) % replicas:
+            raise ValueError(f"replicas must divide the {ranks} rank(s), and {replicas} does not")
         if worker_dtype not in get_args(WorkerType):
             hint = nearest(str(worker_dtype), get_args(WorkerType))
             raise ValueError(f"worker_dtype: unknown type {worker_dtype!r}; {hint}")
@@ -132,7 +139,7 @@ class RayRuntime:
         self.workers, self.max_staleness = workers, max_staleness
         self.address, self.chunks = address, chunks
         self.timeout, self.max_restarts = timeout, max_restarts
-        self.load_timeout = load_timeout
+        self.load_timeout, self.replicas = load_timeout, replicas
         self.device: str | None = "cpu"  # GPUs are for actors, which Ray assigns them to
         self._cpus = (worker_cpus, learner_cpus)
         self._placed = partial(
@@ -265,6 +272,7 @@ class RayRuntime:
             timeout=self.timeout,
             max_restarts=self.max_restarts,
             load_timeout=self.load_timeout,
+            replicas=self.replicas,
             dtype=dtype,
         )
         if placement.colocated:

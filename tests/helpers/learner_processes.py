@@ -15,6 +15,7 @@ import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from selfplay.learner.learner import Learner
+from selfplay.learner.process_group import shard
 from selfplay.models.policy import Policy
 from selfplay.runtime.learner_worker import LearnerInfo, LearnerWorker
 from selfplay.runtime.learner_worker_group import DistributedLearner
@@ -85,9 +86,9 @@ def forked(count: int) -> Iterator[Forks]:
                 process.join()
 
 
-def ranked(forks: Forks, make: Make) -> DistributedLearner:
+def ranked(forks: Forks, make: Make, replicas: int = 1) -> DistributedLearner:
     """A trainer whose learners are on the ranks, and whose policy is of this process."""
-    about, *_ = forks.ask("serve", make)
+    about, *_ = forks.ask("serve", make, replicas)
     own = make()
     policy = Policy(name="base", model=own.model, renderer=None)  # type: ignore[arg-type]
     return DistributedLearner(forks, policy, own.objective, about)
@@ -103,7 +104,7 @@ def _child(rank: int, count: int, store: Path, pipe: Connection) -> None:
     try:
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
-        served = LearnerWorker()
+        served = Rank()
         while True:
             method, arguments, named = pipe.recv()
             try:
@@ -119,9 +120,17 @@ def _child(rank: int, count: int, store: Path, pipe: Connection) -> None:
         os._exit(0)
 
 
-def _serve(rank: LearnerWorker, make: Make) -> LearnerInfo:
+class Rank(LearnerWorker):
+    """A rank that tells how many trained numbers it holds."""
+
+    def held(self) -> int:
+        parameters = self.learners["base"].parameters
+        return sum(shard(parameter).numel() for parameter in parameters)
+
+
+def _serve(rank: LearnerWorker, make: Make, replicas: int = 1) -> LearnerInfo:
     rank.learners = {"base": make()}
-    rank.spread("cpu")
+    rank.spread("cpu", replicas)
     return rank.about()["base"]
 
 

@@ -114,6 +114,12 @@ def two() -> Iterator[Forks]:
 
 
 @pytest.fixture(scope="module")
+def four() -> Iterator[Forks]:
+    with forked(4) as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
 def three() -> Iterator[Forks]:
     with forked(3) as forks:
         yield forks
@@ -146,8 +152,39 @@ def test_so_do_three_among_which_no_tensor_can_be_cut_evenly(case: str, three: F
     assert_learned_alike(three, *CASES[case])
 
 
-def assert_learned_alike(forks: Forks, make: Make, given: list[Sample]) -> None:
-    alone, together = make(), ranked(forks, make)
+COPIES = ("reinforce", "float32", "ema", "adapter", "one embedding", "fewer samples than ranks")
+
+
+@pytest.mark.parametrize("case", COPIES)
+def test_so_do_two_copies_of_two_ranks_each(case: str, four: Forks) -> None:
+    make, given = CASES[case]
+    assert_learned_alike(four, make, given, replicas=2)
+    size = sum(parameter.numel() for parameter in make().parameters)
+    first, second, *others = four.ask("held")
+    assert first + second == size and others == [first, second]
+
+
+def test_copies_save_what_any_number_of_ranks_reads(
+    four: Forks, two: Forks, tmp_path: Path
+) -> None:
+    make, given = CASES["float32"]
+    alone, together = make(), ranked(four, make, replicas=2)
+    for step in (1, 2):
+        alone.update(given, step=step)
+        together.update(given, step=step)
+    hashes = together.save_shards(tmp_path)
+    assert set(hashes) == {path.name for path in tmp_path.iterdir()}
+    other = ranked(two, make)
+    other.policy.model.load_state_dict(fetched(together).state_dict())
+    other.load_shards(tmp_path)
+    for learner in (alone, together, other):
+        learner.update(given, step=3)
+    assert_close(fetched(together), alone.model, make)
+    assert_close(fetched(other), alone.model, make)
+
+
+def assert_learned_alike(forks: Forks, make: Make, given: list[Sample], replicas: int = 1) -> None:
+    alone, together = make(), ranked(forks, make, replicas)
     for step in (1, 2):
         wanted, found = alone.update(given, step=step), together.update(given, step=step)
         exact = {name: found[name] for name in ("samples", "tokens", "idle_samples", "lr")}

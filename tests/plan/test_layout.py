@@ -10,7 +10,7 @@ from selfplay.cli.plan import plan
 from selfplay.errors import ConfigError
 from selfplay.plan.cluster import GB, ClusterSpec, load_cluster, this_machine
 from selfplay.plan.layout import VLLM, Processes, derive
-from selfplay.plan.memory import Member, plan_memory
+from selfplay.plan.memory import Member, learning, plan_memory
 from tests.helpers.model_shapes import QWEN_3B, QWEN_7B
 
 GPUS, _ = load_cluster("gpus_8", [])
@@ -64,6 +64,17 @@ def test_workers_and_ranks_split_the_devices() -> None:
     assert found.engine_share == pytest.approx(0.9 - 2 * QWEN_7B.parameters / 80e9)
     fewer, notes = made(config("vllm"), replace(SPLIT, workers=2))
     assert fewer.devices == 6 and notes == ["2 of the 8 devices have no work"]
+
+
+def test_copies_of_the_state_are_sharded_over_fewer_ranks() -> None:
+    found, _ = made(config("vllm"), replace(SPLIT, replicas=2))
+    assert (found.learners, found.sharded) == (4, 2)
+    flat, _ = made(config("vllm"), SPLIT)
+    half, quarter = (
+        learning(ONE, each, micro_batch=4096, completions=2048)["optimizer"]
+        for each in (found, flat)
+    )
+    assert half == 2 * quarter
 
 
 def test_one_gpu_is_shared_by_a_worker_and_a_rank() -> None:

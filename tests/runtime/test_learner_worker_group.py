@@ -203,6 +203,28 @@ def test_work_that_goes_on_is_no_hang(home: Home, monkeypatch: pytest.MonkeyPatc
         ranks.close()
 
 
+def test_ranks_of_one_machine_follow_each_other(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share a copy of the state, wherever Ray has put them."""
+    ranks = home.ranks(4)
+    ranks._players, ranks._objective = home.players(), home.objective
+    joined: list[str] = []
+    answers: dict[str, list[Any]] = {"node": ["b", "a", "b", "a"], "open": [("host", 1)]}
+
+    def ask(method: str, each: Any, named: Any) -> list[Any]:
+        if method == "join":
+            joined.extend(ranks._actors)
+        return answers.get(method, [None])
+
+    made = iter(["b0", "a0", "b1", "a1"])
+    monkeypatch.setattr(home.cluster, "actor", lambda kind, **settings: next(made))
+    monkeypatch.setattr(ranks, "_ask", ask)
+    monkeypatch.setattr(ranks, "ask", lambda *given: [{}])
+    ranks._start(None)
+    assert joined == ["b0", "b1", "a0", "a1"]
+
+
 @pytest.mark.slow
 def test_a_full_gpu_ends_the_run_and_no_rank_is_started_again(home: Home) -> None:
     ranks = home.ranks(1)

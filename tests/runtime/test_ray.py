@@ -200,6 +200,13 @@ def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -
         ({"chunks": 0}, "chunks must be at least 1, not 0"),
         ({"max_staleness": -1}, "max_staleness must be at least 0, not -1"),
         ({"worker_gpus": -0.5}, "worker_gpus must be at least 0, not -0.5"),
+        ({"replicas": 0}, "replicas must be at least 1, not 0"),
+        ({"learners": 8, "replicas": 3}, r"replicas must divide the 8 rank\(s\), and 3 does not"),
+        (
+            {"colocated": True, "replicas": 4},
+            r"replicas must divide the 2 rank\(s\), and 4 does not",
+        ),
+        ({"load_timeout": 0}, "load_timeout must be a positive number of seconds, not 0"),
         ({"timeout": 0}, "timeout must be a positive number of seconds, not 0"),
         ({"timeout": math.nan}, "timeout must be a positive number of seconds, not nan"),
         ({"timeout": math.inf}, "timeout must be a positive number of seconds, not inf"),
