@@ -103,7 +103,7 @@ def derive(
         "sequences": int(config["engine"].get("max_rows", 256)),
         "longest": int(config["engine"].get("max_length") or 0),
         "engine_bytes": 2
-        if processes.short_weights
+        if processes.short_weights or (engine == VLLM and _in_16_bits(config, processes, on_gpu))
         else max(member.frozen_bytes or 4 for member in members.values()),
         "copies": (engine == VLLM and apart) or colocated,
         "in_turns": engine == VLLM,
@@ -134,10 +134,19 @@ def derive(
         made = replace(made, engine_share=float(share) * len(engines(members)))
     if engine == VLLM and on_gpu and made.engine_bytes == 4:
         notes.append(
-            "vLLM computes in float32, which is slow on a GPU: runtime=ray gives workers weights "
-            "in bfloat16, and an adapter (policy.lora) can be trained over policy.dtype=bfloat16"
+            "vLLM computes in float32, which is slow on a GPU; leave engine.dtype, and "
+            "runtime.worker_dtype of workers, at auto"
         )
     return made, notes
+
+
+def _in_16_bits(config: Mapping[str, Any], processes: Processes, on_gpu: bool) -> bool:
+    """Return True if vLLM holds float32 models in 16 bits.
+
+    Workers that load models in float32 are planned with that for both copies.
+    """
+    dtype = config["engine"].get("dtype", "auto")
+    return not processes.workers and (dtype == "bfloat16" or (dtype == "auto" and on_gpu))
 
 
 def engines(members: Mapping[str, Member]) -> dict[object, list[str]]:

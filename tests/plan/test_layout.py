@@ -53,7 +53,9 @@ def test_an_engine_beside_the_learner_sleeps_or_keeps_its_part() -> None:
     assert awake.stays and awake.engine_share == 0.4 and not awake.copies
     asleep, notes = made(config("vllm", sleep=True, memory=0.6, max_length=900), Processes())
     assert not asleep.stays and asleep.engine_share == 0.6 and asleep.longest == 900
-    assert any("float32" in note for note in notes)
+    assert asleep.engine_bytes == 2 and not any("float32" in note for note in notes)
+    wide, notes = made(config("vllm", dtype="float32"), Processes())
+    assert wide.engine_bytes == 4 and any("float32" in note for note in notes)
 
 
 def test_workers_and_ranks_split_the_devices() -> None:

@@ -101,7 +101,17 @@ class CoreSettings:
     eager: bool
     adapters: int
     sleep: bool
+    dtype: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def engine_dtype(dtype: str, model: PreTrainedModel) -> torch.dtype:
+    """Return the type in which an engine computes; auto: bfloat16 for a float32 model on a GPU."""
+    if dtype == "auto":
+        short = model.dtype == torch.float32 and model.device.type == "cuda"
+        return torch.bfloat16 if short else model.dtype
+    kind: torch.dtype = getattr(torch, dtype)
+    return kind
 
 
 def default_memory(own_gpu: bool) -> float:
@@ -137,6 +147,8 @@ class EngineCore:
         from vllm.platforms import current_platform
 
         self.settings, self.adapted = settings, rank is not None
+        self.dtype = engine_dtype(settings.dtype, model)
+        """Type in which vLLM holds weights and computes."""
         self._own_gpu = own_gpu
         if current_platform.is_cpu() != (model.device.type == "cpu"):
             kind = "the CPU" if current_platform.is_cpu() else current_platform.device_name
@@ -183,7 +195,7 @@ class EngineCore:
             "load_format": "dummy",
             "skip_tokenizer_init": True,
             "generation_config": "vllm",  # a model's own would change the sampling
-            "dtype": str(model.dtype).removeprefix("torch."),
+            "dtype": str(self.dtype).removeprefix("torch."),
             "seed": 0,
             "max_model_len": limit,
             "max_num_seqs": settings.max_rows,
@@ -201,7 +213,8 @@ class EngineCore:
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
         }
-        if isinstance(model.get_output_embeddings(), Float32Head) and model.dtype in SHORT:
+        head = model.get_output_embeddings()
+        if self.dtype in SHORT and (type(head) is torch.nn.Linear or isinstance(head, Float32Head)):
             made["hf_overrides"] = {"head_dtype": "float32"}  # as the learner computes logits
         if rank is not None:
             made |= {

@@ -6,7 +6,7 @@ cache. Policies with adapters of one base share one engine at the same time.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from transformers import PreTrainedModel
@@ -19,6 +19,8 @@ from selfplay.engines.vllm.weight_update import rank_of
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.types import Completion, Request, StopReason
 
+EngineType: TypeAlias = Literal["auto", "float32", "bfloat16"]
+"""Value of `engine.dtype`."""
 STRIDE = 16
 """Maximum number of tokens per request and step; a step returns earlier if a request finishes."""
 LOWEST_TEMPERATURE = 0.01
@@ -57,6 +59,7 @@ class VLLMEngine(Engine):
         adapters: int = 4,
         rank: int | None = None,
         sleep: bool = False,
+        dtype: EngineType = "auto",
         tolerance: float | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -72,6 +75,8 @@ class VLLMEngine(Engine):
         adapters: Maximum number of adapters in one forward pass; more can be served.
         rank: Largest rank of an adapter; None: the rank of the first one.
         sleep: True if the engine frees its memory while the learner uses the same GPU.
+        dtype: Type in which vLLM holds weights and computes; auto: that of the model, but bfloat16
+            for a float32 model on a GPU.
         tolerance: Maximum mean difference, in nats, between the log-probabilities of the engine
             and of the model; None: on a CPU 1e-3 in float32 and 0.1 in lower precision, on a
             GPU 1e-2 and 0.3. After the first load it may be three times that load's difference.
@@ -92,6 +97,9 @@ class VLLMEngine(Engine):
             raise ConfigError(f"engine.memory: must be above 0 and at most 1, not {memory}")
         if rank is not None and not 1 <= rank <= RANKS[-1]:
             raise ConfigError(f"engine.rank: must be between 1 and {RANKS[-1]}, not {rank}")
+        if dtype not in get_args(EngineType):
+            hint = nearest(str(dtype), get_args(EngineType))
+            raise ConfigError(f"engine.dtype: unknown type {dtype!r}; {hint}")
         for name in options or {}:
             if name in RESERVED:
                 raise ConfigError(f"engine.options.{name}: the engine sets this argument itself")
@@ -110,6 +118,7 @@ class VLLMEngine(Engine):
             eager=eager,
             adapters=adapters,
             sleep=sleep,
+            dtype=dtype,
             options=dict(options or {}),
         )
         self._rank, self._tolerance = rank, tolerance
@@ -142,7 +151,7 @@ class VLLMEngine(Engine):
             )
         tolerance = self._tolerance
         if tolerance is None:
-            tolerance = TOLERANCE.get((model.device.type, model.dtype), ROUGH)
+            tolerance = TOLERANCE.get((model.device.type, group.host.dtype), ROUGH)
         served = ServedPolicy(policy, model, end_ids, tolerance=tolerance)
         try:
             group.enter(served)

@@ -102,7 +102,7 @@ class ArrivalCheck:
             engine: The engine's model.
             weights: The weights under their names in the Hugging Face model.
         """
-        own, sums = dict(engine.named_parameters()), dict[str, Sums]()
+        own = dict(engine.named_parameters())
         fused = getattr(engine, "packed_modules_mapping", {})
         first = self._parts is None
         parts = self._parts or {name: _parts_of(name, fused) for name in own}
@@ -110,10 +110,9 @@ class ArrivalCheck:
             parts = {name: made for name, made in parts.items() if weights.keys() >= {*made}}
 
         def arrived(name: str) -> bool:
-            for part in parts[name]:
-                if part not in sums:
-                    sums[part] = tensor_sums(weights[part])
-            return tensor_sums(own[name]) == added(sums[part] for part in parts[name])
+            # The engine may hold weights in fewer bits than the model.
+            sent = (tensor_sums(weights[part].to(own[name].dtype)) for part in parts[name])
+            return tensor_sums(own[name]) == added(sent)
 
         there = [name for name in parts if arrived(name)]
         if first:

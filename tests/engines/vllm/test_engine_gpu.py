@@ -6,6 +6,7 @@ python -m pytest -m "vllm and gpu" tests/engines/vllm/test_engine_gpu.py
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -60,7 +61,8 @@ def difference(
 def test_every_update_arrives(dtype: torch.dtype, eager: bool) -> None:
     """Updates also reach CUDA graphs, whose memory does not move."""
     model = make(dtype)
-    engine = VLLMEngine(max_rows=32, memory=0.2, eager=eager)
+    kind: Any = str(dtype).removeprefix("torch.")
+    engine = VLLMEngine(max_rows=32, memory=0.2, eager=eager, dtype=kind)
     engine.serve("p", model, [END])
     try:
         for version in (1, 2, 3):
@@ -68,7 +70,7 @@ def test_every_update_arrives(dtype: torch.dtype, eager: bool) -> None:
             engine.publish("p", model.state_dict(), version)
             requests = ask(20)
             found = answer(engine, requests)
-            allowed = 1e-3 if dtype is torch.float32 else ROUGH
+            allowed = 1e-2 if dtype is torch.float32 else ROUGH
             assert difference(model, requests, found) < allowed
             assert {done.version for done in found.values()} == {version}
     finally:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from importlib import metadata
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 
 from selfplay.engines.vllm import compat, weight_check
 from selfplay.engines.vllm.compat import require_vllm
+from selfplay.engines.vllm.core import engine_dtype
 from selfplay.engines.vllm.engine import VLLMEngine
 from selfplay.engines.vllm.weight_check import (
     ArrivalCheck,
@@ -196,3 +198,20 @@ def test_after_the_first_load_the_limit_is_relative_to_it() -> None:
     checked.check(said(OLD + 0.2), OLD)
     with pytest.raises(WeightMismatch, match=r"tolerance is 0\.24"):
         checked.check(said(OLD + 0.3), OLD)
+
+
+@pytest.mark.parametrize(
+    ("setting", "device", "kind", "wanted"),
+    [
+        ("auto", "cpu", torch.float32, torch.float32),
+        ("auto", "cuda", torch.float32, torch.bfloat16),
+        ("auto", "cuda", torch.float16, torch.float16),
+        ("float32", "cuda", torch.float32, torch.float32),
+        ("bfloat16", "cpu", torch.float32, torch.bfloat16),
+    ],
+)
+def test_the_type_of_the_engine_is_apart_from_that_of_the_model(
+    setting: str, device: str, kind: torch.dtype, wanted: torch.dtype
+) -> None:
+    model: Any = SimpleNamespace(dtype=kind, device=torch.device(device))
+    assert engine_dtype(setting, model) is wanted

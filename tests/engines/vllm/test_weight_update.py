@@ -127,6 +127,23 @@ def test_a_lost_update_below_the_rounding_of_16_bits_ends_the_run(
         engine.close()
 
 
+def test_an_engine_in_16_bits_samples_for_a_model_in_float32() -> None:
+    model = make(5)
+    engine = VLLMEngine(max_rows=32, cache=0.1, dtype="bfloat16", options={"block_size": 32})
+    try:
+        engine.serve("p", model, [END])
+        (group,) = engine._groups.values()
+        assert group.host.dtype is torch.bfloat16 and model.dtype is torch.float32
+        assert "model.embed_tokens.weight" in group._arrival.compared
+        for version in (1, 2):
+            shake(model, version)
+            engine.publish("p", model.state_dict(), version)
+            requests = asked("p", seed=version)
+            assert 1e-5 < difference(model, requests, answer(engine, requests)) < 0.03
+    finally:
+        engine.close()
+
+
 def test_weights_of_a_learner_elsewhere_are_copied(
     engine: VLLMEngine, model: PreTrainedModel
 ) -> None:
