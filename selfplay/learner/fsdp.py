@@ -133,6 +133,8 @@ def spread(learner: Learner, mesh: DeviceMesh, *, known: Spread) -> None:
         mesh: Mesh of the ranks that share one copy of the tensors, or of copies and their ranks.
         known: Scorers that were sharded for other learners.
     """
+    # Each unit is moved to the GPU and cut; nothing may keep its whole tensors there.
+    learner.forget_parameters()
     learner.scorer = _cut(learner.model, learner.scorer, mesh, known)
     if learner.reference is not None:
         reference = _cut(learner.reference, learner.reference_scorer, mesh, known)

@@ -167,6 +167,14 @@ class Learner(BaseLearner):
         fused = True if large and isinstance(self.peers, SingleProcess) else None
         self.optimizer = torch.optim.AdamW(self.parameters, fused=fused, **self.adam)
 
+    def forget_parameters(self) -> None:
+        """Drop the optimizer and the list of parameters until the next `use_parameters`.
+
+        They would keep tensors in memory that the model does not have any more.
+        """
+        self.parameters = []
+        del self.optimizer
+
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
         """Return [N, C] nats of each completion under the present weights, or under the reference.
 

@@ -170,8 +170,9 @@ class LearnerWorker:
             device=device,
         )
         if dist.is_initialized():
+            del policies  # else whole tensors, such as an adapter's base, stay on the GPU
+            gc.collect()
             self.spread(device, setup.replicas)
-            del policies  # frees whole tensors, such as an adapter's base
             gc.collect()
 
     def spread(self, device: str, replicas: int = 1) -> None:

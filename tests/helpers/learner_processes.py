@@ -1,19 +1,23 @@
 """Learner ranks as forks of the test's process, asked as a driver asks actors."""
 
+import gc
 import multiprocessing
 import os
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
+from selfplay.learner import fsdp
 from selfplay.learner.learner import Learner
 from selfplay.learner.process_group import shard
 from selfplay.models.policy import Policy
@@ -126,6 +130,28 @@ class Rank(LearnerWorker):
     def held(self) -> int:
         parameters = self.learners["base"].parameters
         return sum(shard(parameter).numel() for parameter in parameters)
+
+    def whole_while_cut(self, make: Make) -> list[int]:
+        """Return the numbers of whole tensors that are alive after each unit is cut."""
+        learner = make()
+        tensors = [learner.model, learner.reference] if learner.reference else [learner.model]
+        known = {id(p): weakref.ref(p) for model in tensors for p in model.parameters()}
+        del tensors
+        alive: list[int] = []
+        cut = fsdp.fully_shard
+
+        def counted(*given: Any, **named: Any) -> Any:
+            made = cut(*given, **named)
+            gc.collect()
+            whole = [one for ref in known.values() if (one := ref()) is not None]
+            alive.append(sum(tensor.numel() for tensor in whole))
+            return made
+
+        self.learners = {"base": learner}
+        del learner
+        with mock.patch.object(fsdp, "fully_shard", counted):
+            self.spread("cpu")
+        return alive
 
 
 def _serve(rank: LearnerWorker, make: Make, replicas: int = 1) -> LearnerInfo:

@@ -152,6 +152,14 @@ def test_so_do_three_among_which_no_tensor_can_be_cut_evenly(case: str, three: F
     assert_learned_alike(three, *CASES[case])
 
 
+@pytest.mark.parametrize("model", ["llama", "adapter"])
+def test_a_unit_that_is_cut_leaves_no_whole_tensor(model: Any, two: Forks) -> None:
+    """A model may be more than one GPU holds, and each unit is moved there to be cut."""
+    found, _ = two.ask("whole_while_cut", Make(model=model))
+    assert len(found) == 3 and found == sorted(found, reverse=True)
+    assert found[0] > found[1] > found[2] == 0
+
+
 COPIES = ("reinforce", "float32", "ema", "adapter", "one embedding", "fewer samples than ranks")
 
 
