@@ -133,7 +133,9 @@ def main() -> None:
         sys.exit(f"the metrics have steps {done}")
     effective = sum(steps) / hurt_seconds
     lost = (hurt_seconds - sum(steps)) / max(len(killed.names), 1)
-    print(f"killed: {', '.join(killed.names)}; started {hurt.starts} times")
+    print(f"started {hurt.starts} times")
+    for name, cost in zip(killed.names, killed.costs, strict=False):
+        print(f"{name}: {cost:.0f} s until the end of that step, more than without a kill")
     print(
         f"effective training time {effective:.2f} (wanted: {WANTED}): {sum(steps):.0f} of "
         f"{hurt_seconds:.0f} s; a kill costs {lost:.0f} s"
@@ -150,14 +152,26 @@ class Killer:
         self._run, self._rng, self._step = run, rng, step
         self._due = list(range(FIRST, steps - 1, EVERY))
         self._when: float | None = None
+        self._seen = (-1, 0.0)
+        """Last recorded step, and the time at which it was first seen."""
+        self._hurt: int | None = None
+        """Step in which a process was killed and that is not recorded yet."""
         self.names: list[str] = []
         """Names of the killed processes."""
+        self.costs: list[float] = []
+        """Seconds by which the steps with a kill were longer than others."""
 
     def tick(self, mark: str) -> None:
         """Kill a process of the run if one is due."""
-        if not self._due or self._run.step() < self._due[0]:
+        step, now = self._run.step(), time.monotonic()
+        if step > self._seen[0]:
+            if self._hurt is not None and step >= self._hurt:
+                steps = step - self._hurt + 1
+                self.costs.append(now - self._seen[1] - steps * self._step)
+                self._hurt = None
+            self._seen = (step, now)
+        if not self._due or step < self._due[0]:
             return
-        now = time.monotonic()
         if self._when is None:
             self._when = now + self._rng.uniform(0.0, self._step)
         if now < self._when:
@@ -165,7 +179,8 @@ class Killer:
         wanted = VICTIMS[len(self.names) % len(VICTIMS)]
         found = [pid for pid in sorted(marked(mark)) if named(pid).startswith(wanted)]
         if found and end_process(self._rng.choice(found)):
-            self.names.append(f"{wanted} at step {self._due.pop(0) + 1}")
+            self._hurt = self._due.pop(0) + 1
+            self.names.append(f"{wanted} at step {self._hurt}")
             self._when = None
 
 
