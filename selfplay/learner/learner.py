@@ -31,7 +31,7 @@ LESS_MEMORY = (
     "lower learner.max_tokens, set learner.activation_checkpointing=true, or use more ranks "
     "(runtime.learners)"
 )
-"""What makes an update need less memory."""
+"""Keys with which an update needs less memory."""
 LARGEST = 1e30
 """Largest number that 32 bits hold even after AdamW has divided it by its bias correction."""
 RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {

@@ -64,7 +64,7 @@ MORE_ROOM = (
     "use more ranks (runtime.learners), train an adapter (policy.lora), or lower engine.memory "
     "where the GPU is shared"
 )
-"""What makes room for the state of a learner on its GPU."""
+"""Keys that make room for the state of a learner on its GPU."""
 
 
 class LearnerWorker:

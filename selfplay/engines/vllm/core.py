@@ -84,7 +84,7 @@ SHARED = 0.4
 MARGIN = 0.1
 """Fraction of a GPU that an engine leaves free by default: the checks of weights compute there."""
 LESS_MEMORY = "lower engine.memory, engine.prefill_tokens or engine.max_rows"
-"""What leaves vLLM more memory for its passes."""
+"""Keys that leave vLLM more memory for its passes."""
 _LIVE: "set[EngineCore]" = set()
 """Engines of this process, which share its process groups."""
 
