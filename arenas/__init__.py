@@ -10,6 +10,7 @@ register("aec", "selfplay/absolute_zero_v0", entry_point="arenas.absolute_zero.a
 register("aec", "selfplay/collaboration_v0", entry_point="arenas.collaboration.arena:env")
 register("aec", "selfplay/debate_v0", entry_point="arenas.debate.arena:env")
 register("aec", "selfplay/delegation_v0", entry_point="arenas.collaboration.delegation:env")
+register("aec", "selfplay/designed_games_v0", entry_point="arenas.design.arena:env")
 register("aec", "selfplay/desk_v0", entry_point="arenas.desk.arena:env")
 register("aec", "selfplay/judged_debate_v0", entry_point="arenas.debate.judged:env")
 register("aec", "selfplay/judged_questions_v0", entry_point="arenas.questions.judged:env")

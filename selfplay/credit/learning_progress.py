@@ -1,0 +1,79 @@
+"""Learning progress: a task's author is paid when the task is played again, for the change."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from selfplay.credit.base import CreditMethod, learnable_turns, own_return, standardized
+from selfplay.credit.waiting_turns import WaitingTurns
+from selfplay.rewards import mean
+from selfplay.types import Group, Sample, Status
+
+
+class LearningProgress(CreditMethod):
+    """A = (R - mean) / (std + epsilon) over the turns of authors that are paid in this step.
+
+    R of a turn that created a task is `later - first`: the metric `measure` of the author's own
+    episode, and its mean over the episodes of the first step, `delay` or more steps later, in which
+    the task is played again (learning progress, as in 1910.07224). The turn is kept until then, at
+    most `patience` steps. A turn that created nothing is paid at once, with its own return. Only
+    the turns of the roles that this method credits are kept, so it belongs into `by_role`.
+
+    A kept turn was sampled by older weights: an objective with a ratio corrects for this, and plain
+    REINFORCE does not. Failure mode: the difference of two measurements is noisy.
+    """
+
+    def __init__(
+        self,
+        *,
+        measure: str = "score",
+        delay: int = 1,
+        patience: int = 20,
+        absolute: bool = False,
+        epsilon: float = 1e-6,
+    ) -> None:
+        """`absolute` pays the absolute change, so that forgetting counts too; `epsilon` is added to
+        the standard deviation."""
+        self.measure, self.absolute, self.epsilon = measure, absolute, epsilon
+        self.metrics_read = {"measure": measure}
+        self.waiting = WaitingTurns(delay=delay, patience=patience)
+        self._progress: list[float] = []
+        self._dropped = 0
+
+    def assign(self, groups: Sequence[Group]) -> list[Sample]:
+        """Return samples of the turns that are paid now; keep those that have to wait."""
+        self.waiting.step += 1
+        every = [e for g in groups for e in g.episodes if e.status is not Status.FAILED]
+        later: dict[str, list[float]] = {}
+        for episode in every:
+            if not episode.created and self.measure in episode.metrics:
+                later.setdefault(episode.task.id, []).append(episode.metrics[self.measure])
+        due = self.waiting.take({task: mean(values) for task, values in later.items()})
+        due = [(abs(change) if self.absolute else change, turn) for change, turn in due]
+        self._progress, self._dropped = [change for change, _ in due], self.waiting.drop()
+        for credited in learnable_turns(groups, own_return):
+            episode = credited.group.episodes[credited.episode]
+            if not episode.created:
+                due.append((credited.value, credited.turn))
+            elif self.measure in episode.metrics:
+                first = episode.metrics[self.measure]
+                self.waiting.keep(episode.created[0].id, first, credited.turn)
+        pay = standardized(np.array([value for value, _ in due]), epsilon=self.epsilon)
+        name = f"progress/{self.waiting.step}"
+        return [
+            Sample(turn=turn, advantage=float(each), group=name)
+            for (_, turn), each in zip(due, pay, strict=True)
+        ]
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the numbers of turns paid for progress, waiting and dropped, and the mean
+        progress."""
+        counts = {"paid": len(self._progress), "waiting": len(self.waiting)}
+        return {**counts, "dropped": self._dropped, "progress": mean(self._progress)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.waiting.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.waiting.load_state_dict(state)

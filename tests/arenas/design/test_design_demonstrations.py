@@ -1,0 +1,58 @@
+"""Demonstrations of designs and moves: valid in their proportions, and right as often as asked."""
+
+import json
+from itertools import islice
+from random import Random
+
+import pytest
+
+from arenas.design.demonstrations import MatrixDesignDemonstrations
+from arenas.design.matrix_designs import MatrixDesigns
+from arenas.design.space import RefusedDesign, read_design
+from selfplay.types import Demonstration
+
+SPACE = MatrixDesigns(rounds=(1, 2))
+
+
+def shown(progress: float, **settings: float) -> list[Demonstration]:
+    source = MatrixDesignDemonstrations(space=SPACE, **settings)  # type: ignore[arg-type]
+    return list(islice(source.stream(Random(0), progress), 2000))
+
+
+def test_designs_are_valid_but_for_a_given_fraction() -> None:
+    for invalid in (0.0, 0.25):
+        texts = [d.completion for d in shown(0, design_share=1, invalid=invalid)]
+        refused = 0
+        for text in texts:
+            try:
+                assert json.dumps(read_design(SPACE, text, longest=2000)) == text
+            except RefusedDesign as reason:
+                assert str(reason) in ("flat", "wrong_shape")
+                refused += 1
+        assert refused / len(texts) == pytest.approx(invalid, abs=0.03)
+
+
+@pytest.mark.parametrize(("progress", "right"), [(0.0, 1.0), (0.9, 0.2)])
+def test_moves_in_small_games_are_right_as_often_as_asked(progress: float, right: float) -> None:
+    found: dict[int, list[bool]] = {2: [], 3: []}
+    for each in shown(progress, design_share=0, right_last=0.2):
+        outcomes, legal = each.observation.fields["outcomes"], each.observation.fields["legal"]
+        assert each.role == "player" and each.completion in legal
+        pays = {m: max(o["pay"] for o in outcomes if o["mine"] == m) for m in legal}
+        best = [move for move in legal if pays[move] == max(pays.values())]
+        if len(best) == 1:
+            theirs = {outcome["theirs"] for outcome in outcomes}
+            found[max(len(legal), len(theirs))].append(each.completion == best[0])
+    rates = {size: sum(hits) / len(hits) for size, hits in found.items()}
+    assert rates[2] == pytest.approx(right + (1 - right) / 2, abs=0.07)
+    assert rates[3] < 0.5  # random, with two or three actions
+
+
+def test_a_later_round_shows_the_last_one() -> None:
+    histories = [d.observation.fields["history"] for d in shown(0, design_share=0)]
+    assert any(histories) and not all(histories)
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ValueError, match="lie in"):
+        MatrixDesignDemonstrations(space=SPACE, invalid=2)
