@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from random import Random
 from typing import Any, ClassVar
@@ -109,8 +109,10 @@ def play_tasks(
     count: int = 0,
     seed: int = 0,
     designs: Sequence[Mapping[str, Any]] = (),
+    forbidden: Collection[str] = (),
 ) -> list[Task]:
-    """Return tasks of the given designs, and of `count` different random ones.
+    """Return tasks of the given designs, and of `count` different random ones whose ids are not
+    `forbidden`.
 
     Raises ValueError for a design that is refused, and if so many different games are not found.
     """
@@ -121,7 +123,8 @@ def play_tasks(
         if len(found) == wanted:
             break
         task = play_task(space, space.draw(rng))
-        found.setdefault(task.id, task)
+        if task.id not in forbidden:
+            found.setdefault(task.id, task)
     if len(found) < wanted:
         raise ValueError(f"count: fewer than {count} different random designs were found")
     return list(found.values())

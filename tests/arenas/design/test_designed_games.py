@@ -229,12 +229,10 @@ def test_the_curriculum_keeps_designs_and_lets_them_be_played_again() -> None:
     rollout = Rollout(arena=arena.fork, seats=seats, engines={"script": engine})
     for step in (1, 2, 3):
         tasks = curriculum.tasks(step)
-        played = list(rollout.run([EpisodeSpec(task=task, seed=step) for task in tasks]))
+        jobs = [EpisodeSpec(task=t, seed=100 * step + n) for n, t in enumerate(tasks)]
+        played = list(rollout.run(jobs))
         assert all(episode.status == "finished" for episode in played), played[0].error
-        groups = [
-            Group(id=f"{step}.{place}", episodes=(episode,)) for place, episode in enumerate(played)
-        ]
-        curriculum.observe(groups, step)
+        curriculum.observe([Group(id=str(n), episodes=(e,)) for n, e in enumerate(played)], step)
     again = [task for task in tasks if task.payload["mode"] == "play"]
     assert again and buffer.size > 10
     assert {task.id for task in again} <= set(buffer.first_seen)

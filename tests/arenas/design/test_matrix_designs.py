@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from arenas.design.matrix_designs import MatrixDesigns
-from arenas.design.space import RefusedDesign, play_task, play_tasks, read_design
+from arenas.design.space import RefusedDesign, names_of, play_task, play_tasks, read_design
 from arenas.games.matrix import Matrix
 from selfplay.types import Task
 
@@ -191,6 +191,8 @@ def test_tasks_are_given_and_drawn() -> None:
     tasks = play_tasks(space=TEAM, count=50, seed=3, designs=[STAG])
     assert len({task.id for task in tasks}) == 51 and tasks[0].payload["settings"] == STAG
     assert tasks == play_tasks(space=TEAM, count=50, seed=3, designs=[STAG])
+    others = play_tasks(space=TEAM, count=50, seed=3, forbidden=names_of(tasks))
+    assert not {task.id for task in others} & {task.id for task in tasks}
     with pytest.raises(ValueError, match="out_of_bounds"):
         play_tasks(space=TEAM, designs=[{"rounds": 9, "payoffs": [[1, 2], [3, 4]]}])
     with pytest.raises(ValueError, match="fewer than 99"):
