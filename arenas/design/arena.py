@@ -99,13 +99,20 @@ class DesignedGames(Arena):
         self.designing = task.payload.get("mode") == "propose"
         if self.designing:
             if DESIGNER not in self.possible_agents:
-                raise ValueError(f"task {task.id}: a task to design needs designers: 1")
+                raise ValueError(f"task {task.id[:60]}: a task to design needs designers: 1")
+            self.known = int(task.payload.get("known", 0))
+            self.references = [
+                self._given(task, each) for each in task.payload.get("references", ())
+            ]
             return
+        self._open(self._given(task, task.payload))
+
+    def _given(self, task: Task, payload: Any) -> Settings:
+        """Return the checked design in the payload of a task."""
         try:
-            settings = self.space.read(dict(task.payload["settings"]))
+            return self.space.read(dict(payload["settings"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"task {task.id[:60]}: no design in `settings`: {error}") from error
-        self._open(settings)
 
     def acting(self) -> Sequence[str]:
         """Return the designer, then the players whose turn it is in all games."""
@@ -114,21 +121,32 @@ class DesignedGames(Arena):
         return [
             self._outer(number, agent)
             for number, game in enumerate(self.games)
-            for agent in game.stage
             if not game.finished
+            for agent in game.stage
+        ]
+
+    def messengers(self) -> Sequence[str]:
+        """Return the players whose moves are messages in their games."""
+        return [
+            self._outer(number, agent)
+            for number, game in enumerate(self.games)
+            if not game.finished
+            for agent in game.messengers()
         ]
 
     def view(self, agent: str) -> Observation:
         """Return the limits of a design, or what a player sees of its game."""
         if agent == DESIGNER:
-            return designer_view(self.space, self.task.payload)
+            return designer_view(self.space, self.references)
         if not self.games:
             return Observation(text="wait for the designer")
         number, inner = self._inner(agent)
         return self.games[number].view(inner)
 
     def tool_state(self, agent: str, calls: Sequence[ToolCall]) -> Any:
-        """Return the data of the player's game for its tools."""
+        """Return the data of the player's game for its tools; a designer has none."""
+        if agent == DESIGNER or not self.games:
+            return super().tool_state(agent, calls)
         number, inner = self._inner(agent)
         return self.games[number].tool_state(inner, calls)
 
@@ -169,7 +187,7 @@ class DesignedGames(Arena):
             self.finish()
             return
         task = play_task(self.space, settings)
-        known = self.buffer and self.buffer.known(task.id, int(self.task.payload.get("known", 0)))
+        known = self.buffer is not None and self.buffer.known(task.id, self.known)
         verdict = "held_out" if task.id in self.forbidden else "duplicate" if known else "valid"
         self.note(DESIGNER, verdict=verdict)
         self.measure(valid_design=1, new_design=verdict == "valid")
@@ -235,9 +253,9 @@ def spread(scores: Sequence[float]) -> float:
     return 4 * mean([(score - center) ** 2 for score in scores])
 
 
-def designer_view(space: DesignSpace, payload: Mapping[str, Any]) -> Observation:
+def designer_view(space: DesignSpace, references: Sequence[Settings]) -> Observation:
     """Return the view of a designer: the limits, and earlier designs to differ from."""
-    shown = [space.written(dict(each["settings"])) for each in payload.get("references", ())]
+    shown = [space.written(each) for each in references]
     return Observation(
         text="\n".join([space.describe(), *shown]),
         fields={"limits": space.describe(), "references": shown},

@@ -64,7 +64,7 @@ class MatrixDesignDemonstrations:
             settings = self._spoiled(settings, rng)
         return Demonstration(
             role="designer",
-            observation=designer_view(self.space, {}),
+            observation=designer_view(self.space, []),
             completion=self.space.written(settings),
         )
 

@@ -48,7 +48,10 @@ class DesignSpace(ABC):
 
     @abstractmethod
     def game(self, settings: Settings) -> Arena:
-        """Return the arena of a design, not yet begun."""
+        """Return the arena of a design, not yet begun.
+
+        Its agents are those of `seats`, all of them from the start.
+        """
 
     @abstractmethod
     def score(self, settings: Settings, game: Arena) -> float:

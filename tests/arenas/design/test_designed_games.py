@@ -16,6 +16,7 @@ from roles.player import Player
 from selfplay.curriculum.self_proposed import ProposalCurriculum
 from selfplay.curriculum.task_buffer import TaskBuffer
 from selfplay.engines.scripted import ScriptedEngine
+from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Group, Observation, Task
@@ -160,6 +161,18 @@ def test_a_task_with_a_bad_design_is_one_clear_error(payload: Any) -> None:
         begun(Task(id="bad", type="matrix", payload={"mode": "play", **payload}))
 
 
+@pytest.mark.parametrize("references", [[{}], [None], [{"settings": {"rounds": 1}}]])
+def test_a_task_with_a_bad_reference_is_one_clear_error(references: Any) -> None:
+    payload = {"mode": "propose", "known": 0, "references": references}
+    with pytest.raises(ValueError, match="task bad: no design in `settings`"):
+        begun(Task(id="bad", type="matrix", payload=payload))
+
+
+def test_a_designer_has_no_data_for_tools() -> None:
+    with pytest.raises(ConfigError, match="no data for the tools of designer_0"):
+        begun().tool_state("designer_0", [])
+
+
 def test_a_task_to_design_needs_a_designer() -> None:
     with pytest.raises(ValueError, match="needs designers: 1"):
         begun(DESIGN, designers=0)
@@ -196,6 +209,10 @@ def test_views() -> None:
     texts = [table.prompt(arena.view(agent))[0]["content"] for agent in ("player_0", "player_1")]
     assert texts == ["a 1 2 3\nb 4 5 6", "a 1 4\nb 2 5\nc 3 6"]
     assert texts[1] == table.prompt(arena.view("player_7"))[0]["content"]
+    arena = begun(plays=1)
+    design(arena, {**STAG, "rounds": 2})
+    play(arena, MISS)
+    assert table.prompt(arena.view("player_1"))[0]["content"] == "a 4 0\nb 0 3\nba"
 
 
 def test_settings_are_checked() -> None:
