@@ -96,7 +96,14 @@ class DesignedGames(Arena):
         """Begin with the design or, if the game is given, with its plays."""
         self.games: list[Arena] = []
         self.settings: Settings = {}
+        self.references: list[Settings] = []
+        self.known = 0
         self.designing = task.payload.get("mode") == "propose"
+        if task.type != self.space.kind:
+            raise ValueError(
+                f"task {task.id[:60]}: its type is {task.type[:60]!r}, and this arena plays "
+                f"{self.space.kind!r}; set curriculum.types to [{self.space.kind}]"
+            )
         if self.designing:
             if DESIGNER not in self.possible_agents:
                 raise ValueError(f"task {task.id[:60]}: a task to design needs designers: 1")

@@ -173,6 +173,11 @@ def test_a_designer_has_no_data_for_tools() -> None:
         begun().tool_state("designer_0", [])
 
 
+def test_a_task_of_another_space_is_one_clear_error() -> None:
+    with pytest.raises(ValueError, match=r"task d: its type is 'desk'.*curriculum.types"):
+        begun(Task(id="d", type="desk", payload=DESIGN.payload))
+
+
 def test_a_task_to_design_needs_a_designer() -> None:
     with pytest.raises(ValueError, match="needs designers: 1"):
         begun(DESIGN, designers=0)
@@ -258,6 +263,7 @@ def test_the_curriculum_keeps_designs_and_lets_them_be_played_again() -> None:
 
 def test_given_games_need_no_designer() -> None:
     (task, *_) = play_tasks(space=SPACE, count=2, designs=[STAG])
+    assert begun(task).view("designer_0").fields["references"] == []
     arena = begun(task, designers=0)
     assert arena.possible_agents[0] == "player_0"
     play(arena, *[GOOD] * 4)
