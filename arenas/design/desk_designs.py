@@ -79,9 +79,12 @@ class DeskDesigns(DesignSpace):
 
     def game_task(self, settings: Settings, rng: Random) -> Task:
         """Return a drawn task of the design."""
-        wanted = {"domains": [settings["domain"]], "tempers": [settings["temper"]]}
-        count = ENDS.index(settings["end"]) + 1  # right ends take turns
-        return desk_tasks(count=count, seed=rng.getrandbits(32), **wanted)[-1]
+        return desk_tasks(
+            count=ENDS.index(settings["end"]) + 1,  # right ends take turns
+            domains=[settings["domain"]],
+            tempers=[settings["temper"]],
+            seed=rng.getrandbits(32),
+        )[-1]
 
     def score(self, settings: Settings, game: Arena) -> float:
         """Return 1 if the desk ended as it should, without a forbidden change."""

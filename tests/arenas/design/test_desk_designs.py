@@ -88,6 +88,7 @@ def test_pettingzoo_conformance() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for settings in ({"domains": []}, {"domains": ["bank"]}, {"tempers": ["calm"]}):
+    wrong: list[dict[str, Any]] = [{"domains": []}, {"domains": ["bank"]}, {"tempers": ["calm"]}]
+    for settings in wrong:
         with pytest.raises(ValueError, match="some of"):
             DeskDesigns(**settings)
