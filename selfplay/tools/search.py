@@ -103,13 +103,16 @@ class Search(Tool):
 
     def call(self, query: str) -> str:  # type: ignore[override]
         """Return the matches; raises ToolError for a query that is empty or too long."""
+        return "\n\n".join(
+            f"[{each.id}] {each.text[: self.characters]}" for each in self.find(query)
+        )
+
+    def find(self, query: str) -> list[Document]:
+        """Return the whole documents; raises ToolError for a query that is empty or too long."""
         if not query.strip() or len(query) > LONGEST_QUERY:
             raise ToolError("bad_arguments", f"the query needs 1 to {LONGEST_QUERY} characters")
         found = self.retriever.top(query, self.texts, self.count)
-        return "\n\n".join(
-            f"[{self.documents[index].id}] {self.texts[index][: self.characters]}"
-            for index in found
-        )
+        return [self.documents[index] for index in found]
 
 
 class Read(Tool):
