@@ -24,4 +24,5 @@ register("aec", "selfplay/negotiation_v0", entry_point="arenas.games.negotiation
 register("aec", "selfplay/pipeline_v0", entry_point="arenas.collaboration.pipeline:env")
 register("aec", "selfplay/questions_v0", entry_point="arenas.questions.arena:env")
 register("aec", "selfplay/repair_v0", entry_point="arenas.collaboration.repair:env")
+register("aec", "selfplay/simulated_search_v0", entry_point="arenas.questions.simulated_search:env")
 register("aec", "selfplay/tic_tac_toe_v0", entry_point="arenas.games.tic_tac_toe:env")

@@ -221,7 +221,9 @@ def simulator_view(
     shown = [{"query": asked, "document": document} for asked, document in found]
     wanted = f"useful: {question}: {answer}" if answer else f"noisy: {question}"
     return Observation(
-        text="\n".join([wanted, *(f"{asked}: {text or 'nothing'}" for asked, text in found), query]),
+        text="\n".join(
+            [wanted, *(f"{asked}: {text or 'nothing'}" for asked, text in found), query]
+        ),
         fields={
             "query": query,
             "question": question,

@@ -1,9 +1,10 @@
 """Demonstrations of a solver that searches by chance and of a simulator of its search engine.
 
 Every demonstration has a region of its own, invented for it, so that neither learns a fact of the
-corpus. The simulator writes documents in the form of the corpus: it gives the true answer where the
-query asks for it, and invents the other names. The first part of the warm start practises. In the
-last part searches are rare, and both roles slip, so that both have something to learn.
+corpus. The simulator writes the sentence that the query asks for, in the words of the corpus: with
+the true answer if the query asks for the end of the question, otherwise with an invented name. The
+first part of the warm start practises. In the last part searches are rare, and both roles slip, so
+that both have something to learn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,16 +41,16 @@ class SimulatedSearchDemonstrations:
         persistence: Probability of another search where one is needed, in the last part.
         slips: Fraction of moves with an error in the last part: a query or an answer with another
             name or relation, a useful document without the answer.
-        noise: Fraction of searches with a noisy document before the useful one, and of documents
-            that the simulator is to make noisy.
-        misleading: Fraction of noisy documents that give wrong names for the entity of the query;
-            the others are about another entity.
+        noise: Fraction of last documents that are noisy for a solver, which then searches again,
+            and of documents that a simulator is to make noisy.
+        misleading: Fraction of a simulator's noisy documents with a wrong name for the entity of
+            the query; the others are about another entity.
         practice: Fraction of moves that search where a search is needed, in the first part.
         practice_until: Fraction of the warm start after which the last part begins.
         """
         fractions = (searches, persistence, slips, noise, misleading, practice, practice_until)
         if not all(0 <= each <= 1 for each in fractions):
-            raise ValueError("all settings of the demonstrations but hops are from 0 to 1")
+            raise ValueError("all settings but hops are from 0 to 1")
         if not hops or not set(hops) <= set(HOPS):
             raise ValueError(f"hops are some of {HOPS}")
         self.hops, self.rates = tuple(hops), (searches, persistence)
@@ -94,7 +95,7 @@ class SimulatedSearchDemonstrations:
         return Demonstration(role="solver", observation=seen, completion=completion)
 
     def _simulator(self, rng: Random, slips: float) -> Demonstration:
-        region, chain, done = self._drawn(rng)
+        _, chain, done = self._drawn(rng)
         done = min(done, len(chain.relations) - 1)
         query, last = chain.queries[done], done == len(chain.relations) - 1
         found = [
