@@ -59,7 +59,7 @@ class Region:
     def text(self, name: str) -> str:
         """Return the document about an entity."""
         relations = RELATIONS[self.kinds[name]]
-        return " ".join(f"The {r} of {name} is {self.facts[name, r]}." for r in relations)
+        return " ".join(sentence(f"{r} of {name}", self.facts[name, r]) for r in relations)
 
     def chains(self, hops: int) -> list["Chain"]:
         """Return all chains of a number of hops that do not return to an earlier name."""
@@ -96,6 +96,11 @@ class Chain:
         return [f"{r} of {name}" for r, name in zip(self.relations, self.names, strict=False)]
 
 
+def sentence(query: str, value: str) -> str:
+    """Return the sentence that answers a query, such as "The mayor of Doreth is Fenika."."""
+    return f"The {query} is {value}."
+
+
 def regions(*, count: int = REGIONS, seed: int = 0) -> dict[Split, list[Region]]:
     """Return the regions of a corpus by split, one in five held out; raises ValueError."""
     if not 2 <= count <= REGIONS:
@@ -107,13 +112,22 @@ def regions(*, count: int = REGIONS, seed: int = 0) -> dict[Split, list[Region]]
     return {"held_out": made[:kept], "train": made[kept:]}
 
 
-def corpus(*, regions_count: int = REGIONS, seed: int = 0) -> list[Document]:
+def corpus(
+    *, regions_count: int = REGIONS, one_fact: bool = False, seed: int = 0
+) -> list[Document]:
     """Return a document for each entity of all regions, of both splits, in random order.
 
-    The id of a document is its place, which says nothing about its split.
+    The id of a document is its place, which says nothing about its split. With `one_fact` there is
+    a document for each fact instead.
     """
     every = [region for part in regions(count=regions_count, seed=seed).values() for region in part]
     texts = [region.text(name) for region in every for name in region.kinds]
+    if one_fact:
+        texts = [
+            sentence(f"{relation} of {name}", end)
+            for region in every
+            for (name, relation), end in region.facts.items()
+        ]
     Random(derive(seed, "documents")).shuffle(texts)
     return [Document(id=str(place), text=text) for place, text in enumerate(texts)]
 

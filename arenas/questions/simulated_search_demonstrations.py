@@ -11,7 +11,17 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from arenas.questions.demonstrations import answered
-from arenas.questions.places import ENDS, HOPS, NAMES, RELATIONS, SIZES, STARTS, Chain, Region
+from arenas.questions.places import (
+    ENDS,
+    HOPS,
+    NAMES,
+    RELATIONS,
+    SIZES,
+    STARTS,
+    Chain,
+    Region,
+    sentence,
+)
 from arenas.questions.simulated_search import simulator_view, solver_view
 from selfplay.types import Demonstration
 
@@ -67,20 +77,16 @@ class SimulatedSearchDemonstrations:
             yield self._solver(rng, rates, slips)
             yield self._simulator(rng, slips)
 
-    def _drawn(self, rng: Random) -> tuple[Region, Chain, int]:
-        """Return a region, a chain of facts in it, and a number of facts that were found."""
+    def _drawn(self, rng: Random) -> tuple[Chain, int, Found]:
+        """Return a chain of facts, the number of those that were found, and their documents."""
         region = Region.drawn(rng, rng.sample(NAMES, sum(SIZES.values())))
         hops = rng.choice(self.hops)
-        done = hops if rng.random() < 0.4 else rng.randint(0, hops)
-        return region, rng.choice(region.chains(hops)), done
+        chain, done = rng.choice(region.chains(hops)), rng.randint(0, hops)
+        known = zip(chain.queries[:done], chain.names[1:], strict=False)
+        return chain, done, [(query, sentence(query, name)) for query, name in known]
 
     def _solver(self, rng: Random, rates: tuple[float, float], slips: float) -> Demonstration:
-        region, chain, done = self._drawn(rng)
-        found = Found()
-        for query, name in list(zip(chain.queries, chain.names, strict=False))[:done]:
-            whole = region.text(name)
-            value = region.facts[name, query.split(" of ")[0]]
-            found.append((query, whole if rng.random() < 0.7 else sentence(query, value)))
+        chain, done, found = self._drawn(rng)
         answer = chain.names[done] if done else rng.choice(NAMES)
         needed = chain.queries[done : done + 1]
         if done and rng.random() < self.noise:  # the last document is noisy: search again
@@ -95,13 +101,10 @@ class SimulatedSearchDemonstrations:
         return Demonstration(role="solver", observation=seen, completion=completion)
 
     def _simulator(self, rng: Random, slips: float) -> Demonstration:
-        _, chain, done = self._drawn(rng)
-        done = min(done, len(chain.relations) - 1)
-        query, last = chain.queries[done], done == len(chain.relations) - 1
-        found = [
-            (asked, sentence(asked, name))
-            for asked, name in zip(chain.queries[:done], chain.names[1:], strict=False)
-        ]
+        chain, done, found = self._drawn(rng)
+        last = done >= len(chain.relations) - 1
+        found = found[: len(chain.relations) - 1]
+        query = chain.queries[len(found)]
         noisy, slip = rng.random() < self.noise, rng.random() < slips
         if rng.random() < 0.1:  # a query that leads nowhere, as a solver may write it
             query, last = _slipped(query, rng), False
@@ -119,11 +122,6 @@ class SimulatedSearchDemonstrations:
         frame = ["Useful\n", "Noisy\n", " > ", "The ", "the ", " is ", " of ", ". "]
         relations = [relation for each in RELATIONS.values() for relation in each]
         return [*tags, *frame, *relations, *STARTS, *ENDS]
-
-
-def sentence(query: str, value: str) -> str:
-    """Return the sentence that answers a query, as the corpus writes it."""
-    return f"The {query} is {value}."
 
 
 def _about_another(query: str, rng: Random) -> str:

@@ -103,6 +103,18 @@ def test_every_query_of_a_question_finds_its_document() -> None:
                     assert search.call(query).endswith(f"] {region.text(name)}")
 
 
+def test_a_query_finds_its_fact_among_documents_of_one_fact_unless_two_have_its_words() -> None:
+    documents = corpus(one_fact=True)
+    assert len(documents) == 2 * len(corpus()) and facts(documents) == facts(corpus())
+    search = Search(corpus=documents, retriever=BM25(), count=1)
+    for region in regions()["held_out"][:5]:
+        for (name, relation), end in region.facts.items():
+            (found,) = search.find(f"{relation} of {name}")
+            if relation == "teacher" and name in found.text.split(" is ")[1]:
+                continue  # "The teacher of Doreth is Fenika." has the words of "teacher of Fenika"
+            assert found.text == f"The {relation} of {name} is {end}."
+
+
 def test_demonstrations_search_as_the_question_needs() -> None:
     shown = PlaceDemonstrations(searches=0.2, persistence=0.5, practice_until=0.5)
     direct: list[bool] = []
