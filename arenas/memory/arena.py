@@ -11,17 +11,24 @@ question and the memories. Its answers change with the bank when a counterfactua
 replayed; recorded answers do not. Without a manager every fact is an entry as it was said, which is
 the baseline to beat: retrieval alone.
 
+With an extractor, the first stage of the paper is an agent too: the fact extractor sees one turn of
+the dialogue, and neither bank nor questions, and writes the facts of the turn, or none. The manager
+then treats these facts one by one and does not see the turn. The extractor's reward is the mean
+outcome too: a fact that it leaves out cannot be remembered, and a useless one takes the place of
+another if the manager keeps it. Manager and extractor are a team with one reward. In group-relative
+credit all turns of each of them share it, and no turn is paid apart, except invalid ones.
+
 Version history: v0, first version.
 """
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, ClassVar, get_args
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
+from arenas.memory.answers import AnswerScores, Outcome, Reader
 from arenas.memory.bank import (
-    EVENTS,
     Fact,
     MemoryBank,
     MemoryEntry,
@@ -30,23 +37,16 @@ from arenas.memory.bank import (
     read_answer,
     read_operations,
 )
+from arenas.memory.decisions import ManagerDecisions
 from arenas.memory.dialogues import dialogue_task
-from arenas.memory.retrieval import BM25, Retriever
+from arenas.memory.extraction import ExtractionError, FactExtraction
+from arenas.memory.retrieval import BM25, Retriever, per_speaker
 from selfplay.arena import Arena
-from selfplay.rewards import exact_match, mean, token_f1
+from selfplay.rewards import mean
 from selfplay.types import Action, Metric, Observation, Task
 
+EXTRACTOR = "fact_extractor_0"
 MANAGER = "memory_manager_0"
-Outcome = Literal["exact_match", "f1"]
-
-
-@runtime_checkable
-class Reader(Protocol):
-    """Protocol of a scripted answer agent."""
-
-    def __call__(self, question: str, memories: Sequence[str]) -> str:
-        """Return the answer from the memories, which are rendered, the nearest one first."""
-        ...
 
 
 class Memory(Arena):
@@ -63,6 +63,9 @@ class Memory(Arena):
         "bank_size": Metric(unit="count"),
         "memories_selected": Metric(unit="count"),
         "memories_unknown": Metric(unit="count", better="lower"),
+        "facts_per_turn": Metric(unit="count"),
+        "facts_not_said": Metric(unit="fraction"),
+        "malformed_extractions": Metric(unit="fraction", better="lower"),
     }
     chief = ("exact_match", "f1")
 
@@ -81,6 +84,9 @@ class Memory(Arena):
         malformed_operation: float = 0.0,
         malformed_answer: float = 0.0,
         manager: bool = True,
+        extractor: bool = False,
+        most_facts: int = 4,
+        malformed_extraction: float = 0.0,
     ) -> None:
         """Args:
         retriever: Retriever of the memories nearest to a fact or a question.
@@ -98,20 +104,28 @@ class Memory(Arena):
             bank unchanged. The paper has no such penalty.
         malformed_answer: Reward of an answer agent for an invalid answer; the manager gets 0.
         manager: False: there is no manager, and every fact becomes an entry.
+        extractor: True: a fact extractor writes the facts of each turn. False: each turn is a fact.
+        most_facts: Maximum number of facts of a turn.
+        malformed_extraction: Added to the extractor's reward for each invalid action, from which no
+            fact is taken.
         """
-        if not manager and reader:
-            raise ValueError("manager is false and there is a reader: no agent is left")
+        if not manager and not extractor and reader:
+            raise ValueError(
+                "manager and extractor are false and there is a reader: no agent is left"
+            )
         if not manager and capacity:
             raise ValueError(f"without a manager capacity is 0 (no limit), not {capacity}")
+        extracting = {"fact_extractor": 1} if extractor else {}
         managing = {"memory_manager": 1} if manager else {}
         answering = {} if reader else {"answer_agent": answer_agents}
-        super().__init__({**managing, **answering})
+        super().__init__({**extracting, **managing, **answering})
         for name, value in (
             ("answer_agents", answer_agents),
             ("retrieved", retrieved),
             ("memories", memories),
             ("most_operations", most_operations),
             ("longest_memory", longest_memory),
+            ("most_facts", most_facts),
         ):
             if value < 1:
                 raise ValueError(f"{name} is at least 1, not {value}")
@@ -123,52 +137,69 @@ class Memory(Arena):
         self.retrieved, self.memories, self.most_operations = retrieved, memories, most_operations
         self.capacity, self.longest_memory = capacity, longest_memory
         self.malformed_operation, self.malformed_answer = malformed_operation, malformed_answer
-        self.manager = manager
-        self.answer_agents = [agent for agent in self.possible_agents if agent != MANAGER]
+        self.manager, self.extractor, self.most_facts = manager, extractor, most_facts
+        self.malformed_extraction = malformed_extraction
+        self.answer_agents = [
+            agent for agent in self.possible_agents if agent.startswith("answer_agent_")
+        ]
 
     def default_task(self, rng: Random) -> Task:
         """Return a small dialogue with known facts."""
         return dialogue_task(rng, number=0, split="train")
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Fill the bank with the task's earlier facts, and show the first new fact.
+        """Fill the bank with the task's earlier facts, and show the first new turn or fact.
 
-        Without a manager the bank gets all facts.
+        Without a manager and an extractor the bank gets all facts.
         """
-        earlier, facts = task.payload.get("earlier", []), task.payload["facts"]
-        self.facts = [
+        earlier, said = task.payload.get("earlier", []), task.payload["facts"]
+        turns = [
             Fact(
                 number=number,
-                **{key: str(fact.get(key, "")) for key in ("text", "speaker", "time")},
+                **{key: str(turn.get(key, "")) for key in ("text", "speaker", "time")},
             )
-            for number, fact in enumerate([*earlier, *facts])
+            for number, turn in enumerate([*earlier, *said])
         ]
         self.questions = [dict(question) for question in task.payload["questions"]]
-        if not facts or not self.questions:
-            missing = "questions" if facts else "facts"
+        if not said or not self.questions:
+            missing = "questions" if said else "facts"
             raise ValueError(f"task {task.id}: the dialogue has no {missing}")
         self.bank = MemoryBank(capacity=self.capacity, longest=self.longest_memory)
-        self.at, self.asked = len(earlier) if self.manager else len(self.facts), 0
-        for fact in self.facts[: self.at]:
-            self.bank.apply(read_operations('{"event": "ADD"}'), fact)
-        self.events = dict.fromkeys(EVENTS, 0)
-        self.malformed_operations = 0
-        self.outcomes: list[dict[str, float]] = []
+        for fact in turns[: len(earlier)]:
+            self._add(fact)
+        self.extraction = FactExtraction(
+            turns[len(earlier) :] if self.extractor else [],
+            earlier=len(earlier) if self.extractor else len(turns),
+            most=self.most_facts,
+            longest=self.longest_memory,
+        )
+        self.decisions = ManagerDecisions(self.bank, most=self.most_operations)
+        if not self.extractor:
+            self._remember(turns[len(earlier) :])
+        self.asked = 0
+        self.scores = AnswerScores()
         self._show()
 
     def acting(self) -> Sequence[str]:
-        """Return the manager for every fact, then the answer agents for the questions."""
-        if self.at < len(self.facts):
+        """Return the extractor for every turn and the manager for every fact, then the answer
+        agents for the questions."""
+        if self.decisions.waiting:
             return [MANAGER]
+        if self.extraction.unread:
+            return [EXTRACTOR]
         return self.answer_agents[: len(self.questions) - self.asked]
 
     def view(self, agent: str) -> Observation:
-        """Return the fact or the agent's question, with the retrieved memories."""
+        """Return the turn, the fact or the agent's question, with the retrieved memories."""
         shown = [entry_fields(entry) for entry in self.shown.get(agent, [])]
         if agent not in self.shown:
             return Observation(text="wait")
+        if agent == EXTRACTOR:
+            turn = self.extraction.unread[0]
+            told = {"turn": turn.text, "speaker": turn.speaker, "time": turn.time}
+            return Observation(text=turn.text, fields={**told, "most_facts": self.most_facts})
         if agent == MANAGER:
-            fact = self.facts[self.at]
+            fact = self.decisions.waiting[0]
             fields: dict[str, Any] = {
                 "fact": fact.text,
                 "speaker": fact.speaker,
@@ -183,49 +214,67 @@ class Memory(Arena):
         return Observation(text="\n".join(lines), fields={**fields, "memories": shown})
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Apply the operation or score the answers."""
-        if MANAGER in actions:
+        """Take the facts, apply the operation or score the answers."""
+        if EXTRACTOR in actions:
+            self._extract(actions[EXTRACTOR])
+        elif MANAGER in actions:
             self._operate(actions[MANAGER])
-            self.at += 1
         else:
             for agent, action in actions.items():
                 self._score(agent, action)
             self.asked += len(actions)
-        if self.at == len(self.facts) and self.reader:
+        if self.reader and not self.decisions.waiting and not self.extraction.unread:
             self._read()
         self._show()
         if self.asked == len(self.questions):
             self._end()
+
+    # The facts ---------------------------------------------------------------------------------
+
+    def _extract(self, action: Action | None) -> None:
+        """Take the extractor's facts of a turn; there are none in an invalid action."""
+        try:
+            facts = self.extraction.take(action)
+        except ExtractionError as reason:
+            self.pay(EXTRACTOR, self.malformed_extraction)
+            self.note(EXTRACTOR, verdict=str(reason))
+            return
+        self.note(EXTRACTOR, verdict="facts" if facts else "no_facts")
+        self._remember(facts)
+
+    def _remember(self, facts: Sequence[Fact]) -> None:
+        """Hand facts to the manager; without one each becomes an entry."""
+        if self.manager:
+            self.decisions.waiting += facts
+            return
+        for fact in facts:
+            self._add(fact)
+
+    def _add(self, fact: Fact) -> None:
+        self.bank.apply(read_operations('{"event": "ADD"}'), fact)
 
     # The bank ----------------------------------------------------------------------------------
 
     def _operate(self, action: Action | None) -> None:
         """Apply the manager's operations; an invalid action changes nothing."""
         try:
-            if action is None:
-                raise OperationError("malformed")
-            operations = read_operations(action)
-            if len(operations) > self.most_operations:
-                raise OperationError("several_operations")
             known = [entry.id for entry in self.shown[MANAGER]]
-            self.bank.apply(operations, self.facts[self.at], known=known)
+            verdict = self.decisions.take(action, known=known)
         except OperationError as reason:
-            self.malformed_operations += 1
             self.pay(MANAGER, self.malformed_operation)
-            self.note(MANAGER, verdict=str(reason))
-            return
-        events = [operation.event for operation in operations] or ["NOOP"]
-        for event in events:
-            self.events[event] += 1
-        self.note(MANAGER, verdict=events[0].lower() if len(events) == 1 else "several")
+            verdict = str(reason)
+        self.note(MANAGER, verdict=verdict)
 
     def _show(self) -> None:
         """Retrieve the memories for the agents that move next."""
         self.shown: dict[str, list[MemoryEntry]] = {}
-        if self.at < len(self.facts):
-            fact = self.facts[self.at]
+        if self.decisions.waiting:
+            fact = self.decisions.waiting[0]
             entries = self.bank.of(fact.speaker)
             self.shown[MANAGER] = self._nearest(fact.text, entries, self.retrieved)
+            return
+        if self.extraction.unread:
+            self.shown[EXTRACTOR] = []
             return
         left = len(self.questions) - self.asked
         for agent in self.answer_agents[:left]:
@@ -233,14 +282,10 @@ class Memory(Arena):
 
     def _found(self, question: Mapping[str, Any]) -> list[MemoryEntry]:
         """Return the memories for a question, equally many of each speaker."""
-        speakers = self.bank.speakers()
-        share, extra = divmod(self.memories, max(len(speakers), 1))
         return [
             entry
-            for place, speaker in enumerate(speakers)
-            for entry in self._nearest(
-                str(question["question"]), self.bank.of(speaker), share + (place < extra)
-            )
+            for speaker, count in per_speaker(self.bank.speakers(), self.memories)
+            for entry in self._nearest(str(question["question"]), self.bank.of(speaker), count)
         ]
 
     def _nearest(self, query: str, entries: Sequence[MemoryEntry], count: int) -> list[MemoryEntry]:
@@ -282,30 +327,18 @@ class Memory(Arena):
         self, question: Mapping[str, Any], shown: Sequence[MemoryEntry], answer: str | None
     ) -> dict[str, float]:
         """Record and return the scores of one answer."""
-        gold = str(question["answer"])
-        scores = {
-            "exact_match": 0.0 if answer is None else exact_match(answer, gold),
-            "f1": 0.0 if answer is None else token_f1(answer, gold),
-        }
-        if evidence := set(question.get("evidence", ())):
-            sources = {source for entry in shown for source in entry.sources}
-            scores["evidence_shown"] = float(evidence <= sources)
-        self.outcomes.append(scores)
-        return scores
+        turns = {self.extraction.turn_of[source] for entry in shown for source in entry.sources}
+        return self.scores.add(question, answer, turns)
 
     def _end(self) -> None:
-        for name in ("exact_match", "f1", "evidence_shown"):
-            if values := [scores[name] for scores in self.outcomes if name in scores]:
-                self.measure(**{name: mean(values)})
-        self.measure(bank_size=len(self.bank.entries))
+        self.measure(**self.scores.means(), bank_size=len(self.bank.entries))
+        earned = mean(self.scores.of(self.outcome))
         if self.manager:
-            self.pay(MANAGER, mean([scores[self.outcome] for scores in self.outcomes]))
-            decided = len(self.facts) - len(self.task.payload.get("earlier", []))
-            # Relative to all facts: with one operation per fact, shares and malformed add up to 1.
-            self.measure(
-                malformed_operations=self.malformed_operations / decided,
-                **{f"share_{name.lower()}": count / decided for name, count in self.events.items()},
-            )
+            self.pay(MANAGER, earned)
+            self.measure(**self.decisions.metrics())
+        if self.extractor:
+            self.pay(EXTRACTOR, earned)
+            self.measure(**self.extraction.metrics())
         self.finish()
 
 

@@ -1,24 +1,28 @@
-"""Demonstrations for the memory arena, for the warm start of a tiny manager and answer agent.
+"""Demonstrations for the memory arena, for the warm start of a tiny model in all of its roles.
 
-The warm start first shows the correct behaviour and then, at the end, mostly bad habits: a manager
-that keeps everything or nothing, or overwrites the nearest entry; an answer agent that copies any
-memory, adds words to the answer, or says that it is unknown. Training has to discover the best
-behaviour; the cost of the manager's habits appears only in the other agents' answers.
+The warm start first shows the correct behaviour and then, at the end, mostly bad habits: an
+extractor that writes each sentence of a turn with probability 1/2, useful and useless ones equally
+often; a manager that keeps everything or nothing, or overwrites the nearest entry; an answer agent
+that copies any memory, adds words to the answer, or says that it is unknown. Training has to
+discover the best behaviour; the cost of the habits of extractor and manager appears only in the
+other agents' answers.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
-from arenas.memory.arena import MANAGER, Memory
+from arenas.memory.arena import EXTRACTOR, MANAGER, Memory
 from arenas.memory.dialogues import (
     CHATTER,
     PEOPLE,
     STATEMENT,
     UNKNOWN,
     VALUES,
+    best_facts,
     best_operation,
     read,
+    sentences_of,
 )
 from selfplay.types import Demonstration, Observation, Task
 
@@ -27,8 +31,12 @@ MANAGING: Mapping[str, float] = {"keep": 6.0, "ignore": 2.0, "overwrite": 1.0, "
 ANSWERING: Mapping[str, float] = {"any": 2.0, "wordy": 3.0, "unknown": 1.0, "careful": 4.0}
 """Weights of an answer agent's habits when training begins."""
 
+EXTRACTING: Mapping[str, float] = {"any": 1.0, "all": 0.0, "nothing": 0.0, "careful": 0.0}
+"""Weights of an extractor's habits when training begins."""
+
 ADD, NOOP = '{"event":"ADD"}', '{"event":"NOOP"}'
 MARKER = "**Answer:** "
+NO_FACTS = "none"
 
 
 class MemoryDemonstrations:
@@ -41,6 +49,7 @@ class MemoryDemonstrations:
         tasks: Sequence[Task],
         managing: Mapping[str, float] = MANAGING,
         answering: Mapping[str, float] = ANSWERING,
+        extracting: Mapping[str, float] = EXTRACTING,
         practice_share: float = 0.9,
         practice_until: float = 0.8,
     ) -> None:
@@ -50,12 +59,14 @@ class MemoryDemonstrations:
         managing: Weights of the manager's habits in the last part of the warm start, which the
             policy imitates when training begins.
         answering: Weights of the answer agent's habits in the last part.
+        extracting: Weights of the extractor's habits in the last part.
         practice_share: Fraction of careful turns before that part, while the task is learned.
         practice_until: Start of the last part, as a fraction of the warm start.
         """
         for name, habits, known in (
             ("managing", managing, MANAGING),
             ("answering", answering, ANSWERING),
+            ("extracting", extracting, EXTRACTING),
         ):
             if not set(habits) <= set(known) or min(habits.values(), default=0.0) < 0:
                 raise ValueError(f"{name}: needs weights, at least 0, for {', '.join(known)}")
@@ -64,36 +75,42 @@ class MemoryDemonstrations:
         if arena.reader or not tasks:
             raise ValueError("demonstrations need dialogues, and an arena without a reader")
         self.arena, self.tasks = arena, tasks
-        self.managing, self.answering = managing, answering
+        self.managing, self.answering, self.extracting = managing, answering, extracting
         self.practice_share, self.practice_until = practice_share, practice_until
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Yield demonstrations without end, per dialogue as many operations as answers."""
+        """Yield demonstrations without end, per dialogue as many of each role as answers."""
         practice = self.practice_share if progress < self.practice_until else 0.0
         while True:
-            operations, answers = self._dialogue(rng.choice(self.tasks), rng, practice)
-            yield from rng.sample(operations, min(len(answers), len(operations)))
+            shown = self._dialogue(rng.choice(self.tasks), rng, practice)
+            answers = shown.pop("answer_agent")
+            for turns in shown.values():
+                yield from rng.sample(turns, min(len(answers), len(turns)))
             yield from answers
 
-    def _dialogue(
-        self, task: Task, rng: Random, practice: float
-    ) -> tuple[list[Demonstration], list[Demonstration]]:
-        """Return the manager's turns and the answer agents' turns of a dialogue."""
-        arena, operations, answers = self.arena, [], []
+    def _dialogue(self, task: Task, rng: Random, practice: float) -> dict[str, list[Demonstration]]:
+        """Return the turns of a dialogue by role; those of other roles before the answers."""
+        arena = self.arena
+        shown: dict[str, list[Demonstration]] = {role: [] for role in arena.roles}
         arena.begin(task, rng.randrange(2**32))
         while not arena.finished:
             actions: dict[str, str | None] = dict.fromkeys(arena.stage)
             for agent in arena.stage:
                 seen = arena.view(agent)
-                if agent == MANAGER:
+                if agent == EXTRACTOR:
+                    facts = extraction(seen, _drawn(self.extracting, rng, practice), rng)
+                    actions[agent] = json.dumps({"facts": facts})
+                    said = "\n".join(facts) or NO_FACTS
+                    shown["fact_extractor"].append(_shown("fact_extractor", seen, said))
+                elif agent == MANAGER:
                     said = operation(seen, _drawn(self.managing, rng, practice))
                     actions[agent] = said
-                    operations.append(_shown("memory_manager", seen, said))
+                    shown["memory_manager"].append(_shown("memory_manager", seen, said))
                 else:  # an answer does not change any later observation
                     said = answer(seen, _drawn(self.answering, rng, practice), rng)
-                    answers.append(_shown("answer_agent", seen, said))
+                    shown["answer_agent"].append(_shown("answer_agent", seen, said))
             arena.play_stage(actions)
-        return operations, answers
+        return shown
 
     def pieces(self) -> list[str]:
         """Return the fixed strings of prompts and completions, one token each."""
@@ -103,6 +120,8 @@ class MemoryDemonstrations:
         found += [ADD, NOOP, '{"event": "UPDATE", "id": "', '{"event": "DELETE", "id": "', '"}']
         found += [*PEOPLE, *VALUES, *CHATTER]
         found += [value for values in VALUES.values() for value in values]
+        if self.arena.extractor:
+            found += ["Turn\n", NO_FACTS, ". ", ".\n", "."]
         return list(dict.fromkeys(found))
 
 
@@ -114,6 +133,16 @@ def _drawn(habits: Mapping[str, float], rng: Random, practice: float) -> str:
     if rng.random() < practice:
         return "careful"
     return rng.choices(list(habits), list(habits.values()))[0]
+
+
+def extraction(seen: Observation, habit: str, rng: Random) -> list[str]:
+    """Return the facts of an extractor with this habit."""
+    sentences = sentences_of(seen.fields["turn"])
+    if habit == "careful":
+        return best_facts(seen.fields["turn"])
+    if habit == "any":
+        return [sentence for sentence in sentences if rng.random() < 0.5]
+    return sentences if habit == "all" else []
 
 
 def operation(seen: Observation, habit: str) -> str:

@@ -2,7 +2,8 @@
 
 Two people talk about themselves over several sessions. A sentence is new, replaces an earlier one
 (an update), denies it (a contradiction), repeats it, or is irrelevant. Each kind has an optimal
-operation on the bank, which `best_operation` returns.
+operation on the bank, which `best_operation` returns. A turn has one sentence, or several; those
+that state something are its facts, which `best_facts` returns.
 
 Every person and attribute has separate values for training and for evaluation, so that the splits
 share no sentence that states a value.
@@ -60,14 +61,19 @@ def dialogue_task(
     questions: int = 4,
     people: int = 2,
     kinds: Mapping[Kind, float] = KINDS,
+    sentences: int = 1,
 ) -> Task:
-    """Return a dialogue with at most `questions` questions about its facts."""
+    """Return a dialogue with at most `questions` questions about its facts.
+
+    It has `facts` turns of `sentences` sentences each.
+    """
     speakers = rng.sample(PEOPLE, people)
     known: dict[tuple[str, str], str] = {}
     last: dict[tuple[str, str], int] = {}
     said: list[dict[str, Any]] = []
-    for place in range(facts):
-        person = rng.choice(speakers)
+    for place in range(facts * sentences):
+        turn, further = divmod(place, sentences)
+        person = said[turn]["speaker"] if further else rng.choice(speakers)
         kind, attribute = _next(rng, person, known, kinds)
         if place == 0:
             kind, attribute = "new", rng.choice(list(VALUES))
@@ -75,8 +81,12 @@ def dialogue_task(
         text = rng.choice(CHATTER)
         if kind != "chatter":
             text = _say(rng, kind, key, known, split)
-            last[key] = place if kind != "repeat" else last[key]
-        session = place * sessions // facts + 1
+            last[key] = turn if kind != "repeat" else last[key]
+        if further:
+            said[turn]["text"] += f" {text}"
+            said[turn]["kind"] += f" {kind}"
+            continue
+        session = turn * sessions // facts + 1
         said.append({"text": text, "speaker": person, "time": f"day {session}", "kind": kind})
     asked = rng.sample(sorted(last), min(questions, len(last)))
     payload = {
@@ -136,14 +146,16 @@ def dialogues(
     questions: int = 4,
     people: int = 2,
     kinds: Mapping[Kind, float] | None = None,
+    sentences: int = 1,
     seed: int = 0,
 ) -> list[Task]:
     """Return `count` dialogues with these numbers of facts, sessions, questions and people.
 
-    `kinds` replaces weights of `KINDS`; a kind that it omits keeps its weight.
+    `kinds` replaces weights of `KINDS`; a kind that it omits keeps its weight. With several
+    `sentences`, `facts` is the number of turns, each with this many sentences of one speaker.
     """
-    if min(count, facts, sessions, questions) < 1:
-        raise ValueError("count, facts, sessions and questions are at least 1")
+    if min(count, facts, sessions, questions, sentences) < 1:
+        raise ValueError("count, facts, sessions, questions and sentences are at least 1")
     if not 1 <= people <= len(PEOPLE):
         raise ValueError(f"people is 1 to {len(PEOPLE)}, not {people}")
     weights = {**KINDS, **(kinds or {})}
@@ -159,9 +171,20 @@ def dialogues(
             questions=questions,
             people=people,
             kinds=weights,
+            sentences=sentences,
         )
         for number in range(count)
     ]
+
+
+def sentences_of(turn: str) -> list[str]:
+    """Return the sentences of a turn."""
+    return re.split(r"(?<=\.) ", turn)
+
+
+def best_facts(turn: str) -> list[str]:
+    """Return the facts of a perfect extractor: the sentences that state something, once each."""
+    return list(dict.fromkeys(text for text in sentences_of(turn) if STATEMENT.search(text)))
 
 
 STATEMENT = re.compile(r"(\w+)'s (\w+) is (not |now )?(\w+)\.?$")

@@ -89,6 +89,12 @@ class Embeddings:
         return np.stack([found[text] for text in texts])
 
 
+def per_speaker(speakers: Sequence[str], count: int) -> list[tuple[str, int]]:
+    """Return each speaker with an equal part of `count`; the first ones get what is left over."""
+    part, extra = divmod(count, max(len(speakers), 1))
+    return [(speaker, part + (place < extra)) for place, speaker in enumerate(speakers)]
+
+
 def _best(scores: Any, count: int) -> list[int]:
     order = sorted(range(len(scores)), key=lambda place: (-float(scores[place]), -place))
     return order[:count]

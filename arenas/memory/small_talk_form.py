@@ -26,8 +26,10 @@ class SmallTalkForm:
         tasks: Dialogues, without held-out ones.
         form: Text of an answer; `{answer}` stands for a value.
         """
-        if arena.reader or not tasks:
-            raise ValueError("demonstrations need dialogues, and an arena without a reader")
+        if arena.reader or arena.extractor or not tasks:
+            raise ValueError(
+                "demonstrations need dialogues, and an arena without a reader and an extractor"
+            )
         if form.count("{answer}") != 1:
             raise ValueError(f"form: {form!r} does not contain {{answer}} once")
         self.arena, self.tasks, self.form = arena, tasks, form

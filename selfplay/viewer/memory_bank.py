@@ -1,7 +1,8 @@
 """Timeline of a memory bank: all operations of an episode, and the history of each entry.
 
-All of it comes from the recorded episode: the task has the facts, the manager's turns have the
-operations, and their verdicts say which operations the arena accepted.
+All of it comes from the recorded episode: the task has the facts, or the turns of a fact extractor
+if there is one, and the manager's turns have the operations. Verdicts say which facts and
+operations the arena accepted.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 from selfplay.run.report.transcripts import shorten
 from selfplay.types import Episode, Turn
 
+EXTRACTOR = "fact_extractor"
 MANAGER = "memory_manager"
 READER = "answer_agent"
 """Endings of the roles' names; in a mixture they follow the name of the part."""
@@ -89,6 +91,8 @@ def time_line(episode: Episode) -> MemoryTimeline | None:
     facts, earlier = payload.get("facts"), payload.get("earlier", [])
     if not managed or not isinstance(facts, list) or not isinstance(earlier, list):
         return None
+    read = [turn for turn in episode.moves() if turn.role.endswith(EXTRACTOR)]
+    facts = _extracted(read, facts) if read else facts
     known = [fact if isinstance(fact, dict) else {} for fact in (*earlier, *facts)]
     lives: dict[str, EntryHistory] = {}
     moments = [
@@ -104,6 +108,19 @@ def time_line(episode: Episode) -> MemoryTimeline | None:
                 if entry in lives:
                     lives[entry].used.append(f"{turn.agent} ({turn.info.get('verdict', '?')})")
     return MemoryTimeline(facts=known, moments=moments, lives=list(lives.values()))
+
+
+def _extracted(read: Sequence[Turn], said: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """Return the facts that an extractor took from the turns of the dialogue, in order."""
+    facts: list[Mapping[str, Any]] = []
+    for turn, spoken in zip(read, said, strict=False):
+        found = _json(turn.action) if turn.info.get("verdict") == "facts" else None
+        listed = found.get("facts") if isinstance(found, dict) else None
+        texts = listed if isinstance(listed, list) else []
+        lines = dict.fromkeys(" ".join(text.split()) for text in texts if isinstance(text, str))
+        origin = spoken if isinstance(spoken, dict) else {}
+        facts += [{**origin, "text": line} for line in lines]
+    return facts
 
 
 def _decided(

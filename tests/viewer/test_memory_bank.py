@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from arenas.memory.arena import MANAGER
+from arenas.memory.arena import EXTRACTOR, MANAGER, raw_env
 from selfplay.types import Task
 from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.memory_bank import time_line
@@ -46,6 +46,26 @@ def test_the_time_line_is_the_banks_own_journal() -> None:
     assert line.moments[4][0].reason == "unknown_id"
 
 
+def test_the_facts_of_an_extractor_are_those_of_the_time_line() -> None:
+    arena = raw_env(extractor=True)
+    task = Task(id="t", payload=PAYLOAD)
+    arena.begin(task, seed=0)
+    written = iter(('["a",  "b  c", "a"]', "no list", "[]", '["d"]', "[]", "[]"))
+    turns = []
+    while EXTRACTOR in arena.stage or MANAGER in arena.stage:
+        (agent,) = arena.stage
+        action = '{"event": "ADD"}' if agent == MANAGER else f'{{"facts": {next(written)}}}'
+        arena.play_stage({agent: action})
+        turns.append(turn(agent, action=action, info=dict(arena.notes[agent])))
+    line = time_line(made(*turns, task=task))
+    assert line is not None
+    assert [life.text for life in line.lives] == ["one", "a", "b c", "d"]
+    assert {life.entry: life.text for life in line.lives} == {
+        name: entry.text for name, entry in arena.bank.entries.items()
+    }
+    assert [fact["time"] for fact in line.facts] == ["day 0", "day 1", "day 1", "day 4"]
+
+
 def test_a_part_of_a_mixture_has_its_time_line_too() -> None:
     episode, _ = played()
     task = Task(id="m/t", payload={"arena": "m", "task": {"id": "t", "payload": PAYLOAD}})
@@ -67,10 +87,13 @@ def test_a_part_of_a_mixture_has_its_time_line_too() -> None:
 def test_no_record_breaks_it(action: Any, verdict: str) -> None:
     managed = turn(MANAGER, action=action, info={"verdict": verdict})
     answered = turn("answer_agent_0", action=action)
+    extracted = turn(EXTRACTOR, action=action, info={"verdict": "facts"})
+    lists = turn(EXTRACTOR, action='{"facts": [7, "x"]}', info={"verdict": "facts"})
     read: tuple[dict[str, Any], ...] = (PAYLOAD, {"facts": [3, None]}, {"facts": [{"text": 7}]})
     for payload in read:
         task = Task(id="t", payload=payload)
         assert time_line(made(*[managed] * 9, answered, task=task)) is not None
+        assert time_line(made(extracted, lists, managed, answered, task=task)) is not None
     none: tuple[dict[str, Any], ...] = ({}, {"facts": 7}, {"task": 7}, {"facts": [], "earlier": 7})
     for payload in none:
         assert time_line(made(managed, task=Task(id="t", payload=payload))) is None

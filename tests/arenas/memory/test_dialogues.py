@@ -14,8 +14,10 @@ from arenas.memory.dialogues import (
     STATEMENT,
     UNKNOWN,
     VALUES,
+    best_facts,
     dialogue_task,
     dialogues,
+    sentences_of,
     values_of,
 )
 from arenas.memory.locomo import tasks
@@ -65,6 +67,31 @@ def test_the_answers_are_what_the_dialogue_comes_to() -> None:
         assert len(task.payload["questions"]) == len(mentioned) >= 1
         assert [fact["time"] for fact in facts] == ["day 1"] * 3 + ["day 2"] * 3 + ["day 3"] * 3
     assert kinds == set(KINDS)
+
+
+def test_a_turn_of_several_sentences_has_facts_and_chatter() -> None:
+    tasks = dialogues(count=100, facts=4, sentences=3, questions=8, seed=2)
+    for task in tasks:
+        turns, known = task.payload["facts"], dict[tuple[str, str], str]()
+        assert len(turns) == 4
+        for turn in turns:
+            kinds = turn["kind"].split()
+            assert len(sentences_of(turn["text"])) == len(kinds) == 3
+            facts = best_facts(turn["text"])
+            stating = zip(sentences_of(turn["text"]), kinds, strict=True)
+            assert {*facts} == {text for text, kind in stating if kind != "chatter"}
+            assert len({*facts}) == len(facts)
+            for fact in facts:
+                stated = STATEMENT.search(fact)
+                assert stated and stated[1] == turn["speaker"]
+                known[stated[1], stated[2]] = stated[4] if stated[3] != "not " else UNKNOWN
+        for question in task.payload["questions"]:
+            person, attribute = question["question"][8:-1].split("'s ")
+            assert question["answer"] == known[person, attribute]
+            for number in question["evidence"]:
+                assert question["answer"] in turns[number]["text"]
+    with pytest.raises(ValueError, match="sentences are at least 1"):
+        dialogues(count=1, sentences=0)
 
 
 def test_how_often_a_kind_is_said_and_by_how_many_are_settings() -> None:

@@ -9,14 +9,27 @@ from typing import Any
 import pytest
 
 from arenas.memory.arena import raw_env
-from arenas.memory.demonstrations import MemoryDemonstrations, answer, operation
-from arenas.memory.dialogues import STATEMENT, TinyReader, best_operation, dialogues, values_of
+from arenas.memory.demonstrations import MemoryDemonstrations, answer, extraction, operation
+from arenas.memory.dialogues import (
+    STATEMENT,
+    TinyReader,
+    best_facts,
+    best_operation,
+    dialogues,
+    sentences_of,
+    values_of,
+)
 from roles.answer_agent import AnswerAgent
+from roles.fact_extractor import FactExtractor
 from roles.memory_manager import MemoryManager
 from selfplay.models.tiny import build_tokenizer
 from selfplay.types import Demonstration, Observation
 
 TASKS = dialogues(count=60, facts=7)
+EXTRACTED: dict[str, Any] = {
+    "arena": raw_env(memories=2, capacity=3, extractor=True),
+    "tasks": dialogues(count=60, facts=4, sentences=2),
+}
 
 
 def source(**settings: Any) -> MemoryDemonstrations:
@@ -78,6 +91,46 @@ def test_habits_by_hand() -> None:
     assert json.loads(operation(seen("It rains."), "overwrite")) == {"event": "ADD"}
 
 
+def test_an_extractor_begins_with_useful_and_useless_sentences_equally_often() -> None:
+    turns = [each for each in shown(1.0, 1500, **EXTRACTED) if each.role == "fact_extractor"]
+    written: Counter[bool] = Counter()
+    said: Counter[bool] = Counter()
+    for each in turns:
+        facts = json.loads(FactExtractor(form="lines").parse(each.completion))["facts"]
+        sentences = sentences_of(each.observation.fields["turn"])
+        if len({*sentences}) < len(sentences):
+            continue  # what is said twice has two chances
+        for sentence in sentences:
+            useful = STATEMENT.search(sentence) is not None
+            said[useful] += 1
+            written[useful] += sentence in facts
+    for useful in (True, False):
+        assert said[useful] > 150
+        assert written[useful] / said[useful] == pytest.approx(0.5, abs=2.5 / said[useful] ** 0.5)
+
+
+def test_extraction_by_hand() -> None:
+    turn = "It rains. Ann's city is now Oslo."
+    seen = Observation(fields={"turn": turn})
+    assert extraction(seen, "careful", Random(0)) == ["Ann's city is now Oslo."]
+    assert extraction(seen, "all", Random(0)) == ["It rains.", "Ann's city is now Oslo."]
+    assert extraction(seen, "nothing", Random(0)) == []
+    assert {len(extraction(seen, "any", Random(seed))) for seed in range(30)} == {0, 1, 2}
+
+
+def test_careful_extractors_are_shown_first_and_roles_equally_often() -> None:
+    found = shown(0.0, practice_share=1.0, **EXTRACTED)
+    roles = Counter(each.role for each in found)
+    assert roles["answer_agent"] > 150 and min(roles.values()) > 100
+    for each in found:
+        if each.role == "fact_extractor":
+            facts = best_facts(each.observation.fields["turn"])
+            assert each.completion == ("\n".join(facts) or "none")
+    tokenizer = build_tokenizer(source(**EXTRACTED).pieces())
+    turns = [each for each in found if each.role == "fact_extractor"]
+    assert max(len(tokenizer(each.completion)["input_ids"]) for each in turns) == 12
+
+
 def test_everything_parses_and_both_roles_are_shown_alike() -> None:
     found = shown(1.0)
     for each in found:
@@ -109,6 +162,7 @@ def test_a_fixed_string_is_one_token() -> None:
         ({"managing": {"kep": 1}}, "managing: needs weights, at least 0, for keep, ignore"),
         ({"answering": {"any": -1}}, "answering: needs weights, at least 0"),
         ({"managing": {"keep": 0}}, "no habit has a weight"),
+        ({"extracting": {"some": 1}}, "extracting: needs weights, at least 0, for any, all"),
         ({"tasks": []}, "demonstrations need dialogues"),
         ({"arena": raw_env(reader=TinyReader())}, "an arena without a reader"),
     ],

@@ -72,7 +72,9 @@ def test_an_operation_in_words_is_what_the_arena_applies() -> None:
     arena.begin(task, seed=0)
     role = ROLES["memory_manager"]
     arena.play_stage({"memory_manager_0": role.parse("ADD")})
-    assert [entry.text for entry in arena.bank.entries.values()] == [arena.facts[0].text]
+    assert [entry.text for entry in arena.bank.entries.values()] == [
+        arena.task.payload["facts"][0]["text"]
+    ]
     assert json.loads(str(role.parse(" DELETE 0\n"))) == {"event": "DELETE", "id": "0"}
 
 

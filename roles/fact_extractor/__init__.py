@@ -1,0 +1,42 @@
+"""The fact extractor, which writes the facts of a turn of a dialogue (Memory-R1, 2508.19828)."""
+
+import json
+from typing import Any, Literal, get_args
+
+from roles.prompts import load
+from selfplay.errors import ConfigError
+from selfplay.role import Role
+from selfplay.types import Action, InvalidAction
+
+Form = Literal["json", "lines"]
+NOTHING = "none"
+"""Whole text of an extractor that finds no fact, in the form of lines."""
+
+
+class FactExtractor(Role):
+    """Parses a text that is only JSON, or a line for each fact; the arena checks the facts."""
+
+    def __init__(self, *, style: str = "full", form: Form = "json", **settings: Any) -> None:
+        """Args:
+        style: Name of a prompt style of the role, or the path of a template.
+        form: json: {"facts": ["...", ...]}. lines: a fact per line, or the one word none.
+        settings: Settings of `Role`.
+        """
+        super().__init__(template=load("fact_extractor", style), **settings)
+        if form not in get_args(Form):
+            raise ConfigError(f"FactExtractor: form is json or lines, not {form!r}")
+        self.form = form
+
+    def parse(self, text: str) -> Action:
+        """Return the facts in JSON; raises `InvalidAction` "not_json" or "no_facts"."""
+        text = text.strip()
+        if self.form == "lines":
+            if not text:
+                raise InvalidAction("no_facts")
+            lines = [] if text.lower() == NOTHING else text.splitlines()
+            return json.dumps({"facts": [line.strip() for line in lines if line.strip()]})
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            raise InvalidAction("not_json") from None
+        return text
