@@ -18,12 +18,19 @@ outcome too: a fact that it leaves out cannot be remembered, and a useless one t
 another if the manager keeps it. Manager and extractor are a team with one reward. In group-relative
 credit all turns of each of them share it, and no turn is paid apart, except invalid ones.
 
+With reflectors, the retrospective reflection of RMM (2503.08026) is an agent too: one reflector for
+each answer agent sees the same question with the retrieved entries, and chooses those that the
+answer agent sees, in order. RMM's rule pays each chosen entry 1 if the answer cites it, and -1 if
+not (`citations`). `right_citations` counts no citation of an answer that earns nothing, because an
+answer agent that cites whatever it sees makes every choice useful, and `outcome` pays the reward of
+the answer itself. The answer agent is not paid for citations.
+
 Version history: v0, first version.
 """
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
@@ -40,10 +47,13 @@ from arenas.memory.bank import (
 from arenas.memory.decisions import ManagerDecisions
 from arenas.memory.dialogues import dialogue_task
 from arenas.memory.extraction import ExtractionError, FactExtraction
-from arenas.memory.retrieval import BM25, Retriever, per_speaker
+from arenas.memory.measures import MEASURES
+from arenas.memory.reflection import MemoryReflection, ReflectionError, ReflectorPay
+from arenas.memory.retrieval import BM25, Retriever, nearest, nearest_of_each
+from arenas.memory.settings import check_settings
 from selfplay.arena import Arena
 from selfplay.rewards import mean
-from selfplay.types import Action, Metric, Observation, Task
+from selfplay.types import Action, Observation, Task
 
 EXTRACTOR = "fact_extractor_0"
 MANAGER = "memory_manager_0"
@@ -54,19 +64,7 @@ class Memory(Arena):
 
     name = "memory_v0"
     services: ClassVar[tuple[str, ...]] = ("retriever", "reader")
-    measures = {
-        "exact_match": Metric(unit="fraction", better="higher"),
-        "f1": Metric(unit="fraction", better="higher"),
-        "evidence_shown": Metric(unit="fraction", better="higher"),
-        "malformed_operations": Metric(unit="fraction", better="lower"),
-        "share_*": Metric(unit="fraction"),
-        "bank_size": Metric(unit="count"),
-        "memories_selected": Metric(unit="count"),
-        "memories_unknown": Metric(unit="count", better="lower"),
-        "facts_per_turn": Metric(unit="count"),
-        "facts_not_said": Metric(unit="fraction"),
-        "malformed_extractions": Metric(unit="fraction", better="lower"),
-    }
+    measures = MEASURES
     chief = ("exact_match", "f1")
 
     def __init__(
@@ -87,6 +85,10 @@ class Memory(Arena):
         extractor: bool = False,
         most_facts: int = 4,
         malformed_extraction: float = 0.0,
+        reflector: bool = False,
+        kept: int = 5,
+        reflector_pay: ReflectorPay = "citations",
+        malformed_reflection: float = 0.0,
     ) -> None:
         """Args:
         retriever: Retriever of the memories nearest to a fact or a question.
@@ -108,37 +110,45 @@ class Memory(Arena):
         most_facts: Maximum number of facts of a turn.
         malformed_extraction: Added to the extractor's reward for each invalid action, from which no
             fact is taken.
+        reflector: True: a reflector per answer agent chooses the entries that the answer agent sees
+            from those that are retrieved for its question.
+        kept: Maximum number of entries that a reflector chooses (5 of 20 in the paper).
+        reflector_pay: Pay of a reflector: citations and right_citations are the mean over the
+            entries that it chose of 1 (cited) and -1 (not cited), and 0 if it chose none; the paper
+            always chooses as many, where mean and sum differ by a factor. outcome: reward of the
+            answer.
+        malformed_reflection: Reward of a reflector for an invalid action, for which the answer
+            agent sees the first `kept` entries in the retriever's order.
         """
-        if not manager and not extractor and reader:
-            raise ValueError(
-                "manager and extractor are false and there is a reader: no agent is left"
-            )
-        if not manager and capacity:
-            raise ValueError(f"without a manager capacity is 0 (no limit), not {capacity}")
         extracting = {"fact_extractor": 1} if extractor else {}
         managing = {"memory_manager": 1} if manager else {}
         answering = {} if reader else {"answer_agent": answer_agents}
-        super().__init__({**extracting, **managing, **answering})
-        for name, value in (
-            ("answer_agents", answer_agents),
-            ("retrieved", retrieved),
-            ("memories", memories),
-            ("most_operations", most_operations),
-            ("longest_memory", longest_memory),
-            ("most_facts", most_facts),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} is at least 1, not {value}")
-        if capacity < 0:
-            raise ValueError(f"capacity is 0 (no limit) or more, not {capacity}")
-        if outcome not in get_args(Outcome):
-            raise ValueError(f"outcome is one of {', '.join(get_args(Outcome))}, not {outcome!r}")
+        reflecting = {"reflector": answer_agents} if reflector else {}
+        super().__init__({**extracting, **managing, **reflecting, **answering})
+        check_settings(
+            reader=reader,
+            capacity=capacity,
+            outcome=outcome,
+            manager=manager,
+            extractor=extractor,
+            reflector=reflector,
+            reflector_pay=reflector_pay,
+            answer_agents=answer_agents,
+            retrieved=retrieved,
+            memories=memories,
+            most_operations=most_operations,
+            longest_memory=longest_memory,
+            most_facts=most_facts,
+            kept=kept,
+        )
         self.retriever, self.reader, self.outcome = retriever, reader, outcome
         self.retrieved, self.memories, self.most_operations = retrieved, memories, most_operations
         self.capacity, self.longest_memory = capacity, longest_memory
         self.malformed_operation, self.malformed_answer = malformed_operation, malformed_answer
         self.manager, self.extractor, self.most_facts = manager, extractor, most_facts
         self.malformed_extraction = malformed_extraction
+        self.reflector, self.kept, self.reflector_pay = reflector, kept, reflector_pay
+        self.malformed_reflection = malformed_reflection
         self.answer_agents = [
             agent for agent in self.possible_agents if agent.startswith("answer_agent_")
         ]
@@ -176,18 +186,22 @@ class Memory(Arena):
         self.decisions = ManagerDecisions(self.bank, most=self.most_operations)
         if not self.extractor:
             self._remember(turns[len(earlier) :])
+        self.reflection = MemoryReflection(most=self.kept, pay=self.reflector_pay)
         self.asked = 0
         self.scores = AnswerScores()
         self._show()
 
     def acting(self) -> Sequence[str]:
-        """Return the extractor for every turn and the manager for every fact, then the answer
-        agents for the questions."""
+        """Return the extractor for every turn and the manager for every fact, then reflectors and
+        answer agents for the questions."""
         if self.decisions.waiting:
             return [MANAGER]
         if self.extraction.unread:
             return [EXTRACTOR]
-        return self.answer_agents[: len(self.questions) - self.asked]
+        asking = self.answer_agents[: len(self.questions) - self.asked]
+        if self.reflector and not self.reflection.chosen:
+            return [_reflector_of(agent) for agent in asking]
+        return asking
 
     def view(self, agent: str) -> Observation:
         """Return the turn, the fact or the agent's question, with the retrieved memories."""
@@ -210,6 +224,8 @@ class Memory(Arena):
         else:
             words = str(self._question(agent)["question"])
             fields = {"question": words}
+            if agent.startswith("reflector_"):
+                fields["kept"] = self.kept
         lines = [*(f"[{entry['id']}] {entry['rendered']}" for entry in shown), words]
         return Observation(text="\n".join(lines), fields={**fields, "memories": shown})
 
@@ -219,6 +235,9 @@ class Memory(Arena):
             self._extract(actions[EXTRACTOR])
         elif MANAGER in actions:
             self._operate(actions[MANAGER])
+        elif self.reflector and not self.reflection.chosen:
+            for agent, action in actions.items():
+                self._reflect(agent, action)
         else:
             for agent, action in actions.items():
                 self._score(agent, action)
@@ -271,31 +290,38 @@ class Memory(Arena):
         if self.decisions.waiting:
             fact = self.decisions.waiting[0]
             entries = self.bank.of(fact.speaker)
-            self.shown[MANAGER] = self._nearest(fact.text, entries, self.retrieved)
+            self.shown[MANAGER] = nearest(self.retriever, fact.text, entries, self.retrieved)
             return
         if self.extraction.unread:
             self.shown[EXTRACTOR] = []
             return
-        left = len(self.questions) - self.asked
-        for agent in self.answer_agents[:left]:
-            self.shown[agent] = self._found(self._question(agent))
+        chosen = self.reflection.chosen
+        for agent in self.answer_agents[: len(self.questions) - self.asked]:
+            if chosen:
+                self.shown[agent] = chosen[_reflector_of(agent)]
+            else:
+                reader = _reflector_of(agent) if self.reflector else agent
+                self.shown[reader] = self._found(self._question(agent))
 
     def _found(self, question: Mapping[str, Any]) -> list[MemoryEntry]:
         """Return the memories for a question, equally many of each speaker."""
-        return [
-            entry
-            for speaker, count in per_speaker(self.bank.speakers(), self.memories)
-            for entry in self._nearest(str(question["question"]), self.bank.of(speaker), count)
-        ]
-
-    def _nearest(self, query: str, entries: Sequence[MemoryEntry], count: int) -> list[MemoryEntry]:
-        places = self.retriever.top(query, [entry.text for entry in entries], count)
-        return [entries[place] for place in places]
+        words = str(question["question"])
+        return nearest_of_each(self.retriever, words, self.bank, self.memories)
 
     # The answers -------------------------------------------------------------------------------
 
     def _question(self, agent: str) -> Mapping[str, Any]:
-        return self.questions[self.asked + self.answer_agents.index(agent)]
+        return self.questions[self.asked + int(agent.rpartition("_")[2])]
+
+    def _reflect(self, agent: str, action: Action | None) -> None:
+        """Store a reflector's choice; of an invalid action it is that of the retriever."""
+        try:
+            self.reflection.take(agent, action, self.shown[agent])
+        except ReflectionError as reason:
+            self.pay(agent, self.malformed_reflection)
+            self.note(agent, verdict=str(reason))
+        else:
+            self.note(agent, verdict="chosen" if self.reflection.chosen[agent] else "none_chosen")
 
     def _score(self, agent: str, action: Action | None) -> None:
         question, shown = self._question(agent), self.shown[agent]
@@ -305,6 +331,9 @@ class Memory(Arena):
             self.pay(agent, self.malformed_answer)
             self.note(agent, verdict="malformed")
         scores = self._book(question, shown, answer)
+        if self.reflector:
+            reflector = _reflector_of(agent)
+            self.pay(reflector, self.reflection.earned(reflector, named, scores[self.outcome]))
         if answer is not None:
             self.pay(agent, scores[self.outcome])
             self.note(
@@ -339,7 +368,13 @@ class Memory(Arena):
         if self.extractor:
             self.pay(EXTRACTOR, earned)
             self.measure(**self.extraction.metrics())
+        if self.reflector:
+            self.measure(**self.reflection.metrics())
         self.finish()
+
+
+def _reflector_of(agent: str) -> str:
+    return f"reflector_{agent.rpartition('_')[2]}"
 
 
 def raw_env(**settings: Any) -> Memory:

@@ -1,11 +1,11 @@
 """Demonstrations for the memory arena, for the warm start of a tiny model in all of its roles.
 
 The warm start first shows the correct behaviour and then, at the end, mostly bad habits: an
-extractor that writes each sentence of a turn with probability 1/2, useful and useless ones equally
-often; a manager that keeps everything or nothing, or overwrites the nearest entry; an answer agent
-that copies any memory, adds words to the answer, or says that it is unknown. Training has to
-discover the best behaviour; the cost of the habits of extractor and manager appears only in the
-other agents' answers.
+extractor that writes each sentence of a turn with probability 1/2, and a reflector that chooses any
+entries, useful and useless ones equally often; a manager that keeps everything or nothing, or
+overwrites the nearest entry; an answer agent that copies any memory, adds words to the answer, or
+says that it is unknown. Training has to discover the best behaviour; the cost of the habits of all
+others appears only in the answers.
 """
 
 import json
@@ -19,6 +19,7 @@ from arenas.memory.dialogues import (
     STATEMENT,
     UNKNOWN,
     VALUES,
+    best_choice,
     best_facts,
     best_operation,
     read,
@@ -34,9 +35,12 @@ ANSWERING: Mapping[str, float] = {"any": 2.0, "wordy": 3.0, "unknown": 1.0, "car
 EXTRACTING: Mapping[str, float] = {"any": 1.0, "all": 0.0, "nothing": 0.0, "careful": 0.0}
 """Weights of an extractor's habits when training begins."""
 
+REFLECTING: Mapping[str, float] = {"any": 1.0, "first": 0.0, "careful": 0.0}
+"""Weights of a reflector's habits when training begins."""
+
 ADD, NOOP = '{"event":"ADD"}', '{"event":"NOOP"}'
 MARKER = "**Answer:** "
-NO_FACTS = "none"
+NONE = "none"
 
 
 class MemoryDemonstrations:
@@ -50,6 +54,7 @@ class MemoryDemonstrations:
         managing: Mapping[str, float] = MANAGING,
         answering: Mapping[str, float] = ANSWERING,
         extracting: Mapping[str, float] = EXTRACTING,
+        reflecting: Mapping[str, float] = REFLECTING,
         practice_share: float = 0.9,
         practice_until: float = 0.8,
     ) -> None:
@@ -60,6 +65,7 @@ class MemoryDemonstrations:
             policy imitates when training begins.
         answering: Weights of the answer agent's habits in the last part.
         extracting: Weights of the extractor's habits in the last part.
+        reflecting: Weights of a reflector's habits in the last part.
         practice_share: Fraction of careful turns before that part, while the task is learned.
         practice_until: Start of the last part, as a fraction of the warm start.
         """
@@ -67,6 +73,7 @@ class MemoryDemonstrations:
             ("managing", managing, MANAGING),
             ("answering", answering, ANSWERING),
             ("extracting", extracting, EXTRACTING),
+            ("reflecting", reflecting, REFLECTING),
         ):
             if not set(habits) <= set(known) or min(habits.values(), default=0.0) < 0:
                 raise ValueError(f"{name}: needs weights, at least 0, for {', '.join(known)}")
@@ -75,7 +82,8 @@ class MemoryDemonstrations:
         if arena.reader or not tasks:
             raise ValueError("demonstrations need dialogues, and an arena without a reader")
         self.arena, self.tasks = arena, tasks
-        self.managing, self.answering, self.extracting = managing, answering, extracting
+        self.managing, self.answering = managing, answering
+        self.extracting, self.reflecting = extracting, reflecting
         self.practice_share, self.practice_until = practice_share, practice_until
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
@@ -100,12 +108,17 @@ class MemoryDemonstrations:
                 if agent == EXTRACTOR:
                     facts = extraction(seen, _drawn(self.extracting, rng, practice), rng)
                     actions[agent] = json.dumps({"facts": facts})
-                    said = "\n".join(facts) or NO_FACTS
+                    said = "\n".join(facts) or NONE
                     shown["fact_extractor"].append(_shown("fact_extractor", seen, said))
                 elif agent == MANAGER:
                     said = operation(seen, _drawn(self.managing, rng, practice))
                     actions[agent] = said
                     shown["memory_manager"].append(_shown("memory_manager", seen, said))
+                elif agent.startswith("reflector_"):
+                    chosen = reflection(seen, _drawn(self.reflecting, rng, practice), rng)
+                    actions[agent] = json.dumps({"memories": chosen})
+                    said = "".join(f"[{name}]" for name in chosen) or NONE
+                    shown["reflector"].append(_shown("reflector", seen, said))
                 else:  # an answer does not change any later observation
                     said = answer(seen, _drawn(self.answering, rng, practice), rng)
                     shown["answer_agent"].append(_shown("answer_agent", seen, said))
@@ -121,7 +134,9 @@ class MemoryDemonstrations:
         found += [*PEOPLE, *VALUES, *CHATTER]
         found += [value for values in VALUES.values() for value in values]
         if self.arena.extractor:
-            found += ["Turn\n", NO_FACTS, ". ", ".\n", "."]
+            found += ["Turn\n", NONE, ". ", ".\n", "."]
+        if self.arena.reflector:
+            found += ["Choose\n", NONE, "]["]
         return list(dict.fromkeys(found))
 
 
@@ -143,6 +158,16 @@ def extraction(seen: Observation, habit: str, rng: Random) -> list[str]:
     if habit == "any":
         return [sentence for sentence in sentences if rng.random() < 0.5]
     return sentences if habit == "all" else []
+
+
+def reflection(seen: Observation, habit: str, rng: Random) -> list[str]:
+    """Return the ids that a reflector with this habit chooses."""
+    memories: Sequence[Mapping[str, str]] = seen.fields["memories"]
+    kept = seen.fields["kept"]
+    if habit == "careful":
+        return best_choice(seen.fields["question"], memories)
+    names = [memory["id"] for memory in memories]
+    return rng.sample(names, min(kept, len(names))) if habit == "any" else names[:kept]
 
 
 def operation(seen: Observation, habit: str) -> str:

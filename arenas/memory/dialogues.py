@@ -187,6 +187,7 @@ def best_facts(turn: str) -> list[str]:
     return list(dict.fromkeys(text for text in sentences_of(turn) if STATEMENT.search(text)))
 
 
+QUESTION = re.compile(r"What is (\w+)'s (\w+)\?")
 STATEMENT = re.compile(r"(\w+)'s (\w+) is (not |now )?(\w+)\.?$")
 
 
@@ -210,13 +211,28 @@ def best_operation(fact: str, memories: Sequence[Mapping[str, str]]) -> str:
     return '{"event":"NOOP"}' if text == value else json.dumps({"event": "UPDATE", "id": name})
 
 
+def best_choice(question: str, memories: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the id of the newest entry about a question's value; [] if it denies the value, or if
+    there is no such entry."""
+    asked = QUESTION.fullmatch(question)
+    about = [
+        (int(memory["id"].partition(".")[0]), memory["id"], stated[3])
+        for memory in memories
+        if (stated := STATEMENT.search(memory["text"]))
+        and asked
+        and stated.group(1, 2) == asked.groups()
+    ]
+    _, name, change = max(about, default=(0, "", "not "))
+    return [] if change == "not " else [name]
+
+
 def read(question: str, memories: Sequence[str]) -> str:
     """Return the value in the first memory that answers a question, or `UNKNOWN`.
 
     This is the scripted reader of the memory arena. It uses the nearest memory: if a bank contains
     both an old and a new value, the answer depends on the retrieval.
     """
-    asked = re.fullmatch(r"What is (\w+)'s (\w+)\?", question)
+    asked = QUESTION.fullmatch(question)
     for memory in memories:
         stated = STATEMENT.search(memory)
         if asked and stated and stated.group(1, 2) == asked.groups() and stated[3] != "not ":

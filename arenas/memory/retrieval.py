@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from arenas.memory.bank import MemoryBank, MemoryEntry
 from selfplay.errors import ConfigError
 
 
@@ -89,10 +90,24 @@ class Embeddings:
         return np.stack([found[text] for text in texts])
 
 
-def per_speaker(speakers: Sequence[str], count: int) -> list[tuple[str, int]]:
-    """Return each speaker with an equal part of `count`; the first ones get what is left over."""
+def nearest(
+    retriever: Retriever, query: str, entries: Sequence[MemoryEntry], count: int
+) -> list[MemoryEntry]:
+    """Return the `count` entries nearest to a query, best first."""
+    return [entries[place] for place in retriever.top(query, [e.text for e in entries], count)]
+
+
+def nearest_of_each(
+    retriever: Retriever, query: str, bank: MemoryBank, count: int
+) -> list[MemoryEntry]:
+    """Return `count` entries, equally many of each speaker; the first speakers get what is left."""
+    speakers = bank.speakers()
     part, extra = divmod(count, max(len(speakers), 1))
-    return [(speaker, part + (place < extra)) for place, speaker in enumerate(speakers)]
+    return [
+        entry
+        for place, speaker in enumerate(speakers)
+        for entry in nearest(retriever, query, bank.of(speaker), part + (place < extra))
+    ]
 
 
 def _best(scores: Any, count: int) -> list[int]:

@@ -26,9 +26,9 @@ class SmallTalkForm:
         tasks: Dialogues, without held-out ones.
         form: Text of an answer; `{answer}` stands for a value.
         """
-        if arena.reader or arena.extractor or not tasks:
+        if arena.reader or arena.extractor or arena.reflector or not tasks:
             raise ValueError(
-                "demonstrations need dialogues, and an arena without a reader and an extractor"
+                "demonstrations need dialogues, and an arena without reader, extractor, reflector"
             )
         if form.count("{answer}") != 1:
             raise ValueError(f"form: {form!r} does not contain {{answer}} once")

@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 
 from arenas.memory.arena import raw_env
-from arenas.memory.demonstrations import MemoryDemonstrations, answer, extraction, operation
+from arenas.memory.demonstrations import (
+    MemoryDemonstrations,
+    answer,
+    extraction,
+    operation,
+    reflection,
+)
 from arenas.memory.dialogues import (
     STATEMENT,
     TinyReader,
+    best_choice,
     best_facts,
     best_operation,
     dialogues,
@@ -22,6 +29,7 @@ from arenas.memory.dialogues import (
 from roles.answer_agent import AnswerAgent
 from roles.fact_extractor import FactExtractor
 from roles.memory_manager import MemoryManager
+from roles.reflector import Reflector
 from selfplay.models.tiny import build_tokenizer
 from selfplay.types import Demonstration, Observation
 
@@ -129,6 +137,44 @@ def test_careful_extractors_are_shown_first_and_roles_equally_often() -> None:
     tokenizer = build_tokenizer(source(**EXTRACTED).pieces())
     turns = [each for each in found if each.role == "fact_extractor"]
     assert max(len(tokenizer(each.completion)["input_ids"]) for each in turns) == 12
+
+
+REFLECTED: dict[str, Any] = {
+    "arena": raw_env(memories=6, manager=False, reflector=True, kept=2),
+    "tasks": dialogues(count=60, facts=8),
+}
+
+
+def test_a_reflector_begins_with_useful_and_useless_entries_equally_often() -> None:
+    chances = {True: 0.0, False: 0.0}
+    chosen = {True: 0, False: 0}
+    for each in shown(1.0, 1500, **REFLECTED):
+        if each.role != "reflector":
+            continue
+        fields = each.observation.fields
+        useful = best_choice(fields["question"], fields["memories"])
+        named = json.loads(Reflector(marker="").parse(each.completion))["memories"]
+        assert len(named) == min(2, len(fields["memories"]))
+        for memory in fields["memories"]:
+            chances[memory["id"] in useful] += len(named) / len(fields["memories"])
+            chosen[memory["id"] in useful] += memory["id"] in named
+    for useful in (True, False):
+        assert chances[useful] > 150
+        assert chosen[useful] == pytest.approx(chances[useful], abs=4 * chances[useful] ** 0.5)
+
+
+def test_reflection_by_hand() -> None:
+    two = seen("What is Ann's city?", "Bob's city is Rome.", "Ann's city is now Oslo.", "It rains.")
+    asked = Observation(fields={**two.fields, "kept": 2})
+    assert reflection(asked, "careful", Random(0)) == ["1"]
+    assert reflection(asked, "first", Random(0)) == ["0", "1"]
+    drawn = {tuple(reflection(asked, "any", Random(seed))) for seed in range(60)}
+    assert len(drawn) == 6 and {len(each) for each in drawn} == {2}
+    for each in shown(0.0, practice_share=1.0, **REFLECTED):
+        if each.role == "reflector":
+            fields = each.observation.fields
+            best = best_choice(fields["question"], fields["memories"])
+            assert each.completion == ("".join(f"[{name}]" for name in best) or "none")
 
 
 def test_everything_parses_and_both_roles_are_shown_alike() -> None:

@@ -1,0 +1,46 @@
+"""The reflector: chooses the memories that an answer agent sees (RMM, 2503.08026)."""
+
+import json
+import re
+from typing import Any
+
+from roles.prompts import load
+from selfplay.role import Role
+from selfplay.types import Action, InvalidAction
+
+CHOICE = re.compile(r"\[([0-9.]{1,20})\]")
+NOTHING = "none"
+"""Whole choice of a reflector that finds no useful memory."""
+
+
+class Reflector(Role):
+    """Parses the chosen memories, the best one first, after a marker."""
+
+    def __init__(
+        self, *, style: str = "full", marker: str = "**Memories:**", **settings: Any
+    ) -> None:
+        """Args:
+        style: Name of a prompt style of the role, or the path of a template.
+        marker: Text before the choice; empty if the whole text is the choice.
+        settings: Settings of `Role`.
+        """
+        super().__init__(template=load("reflector", style), **settings)
+        self.marker = marker
+
+    def parse(self, text: str) -> Action:
+        """Return {"memories": [ids]}; raises `InvalidAction`.
+
+        The choice is one line of ids in square brackets, or the one word none.
+        """
+        if self.marker:
+            if text.count(self.marker) > 1:
+                raise InvalidAction("several_choices")
+            _, marked, text = text.partition(self.marker)
+            if not marked:
+                raise InvalidAction("no_choice")
+        text = text.strip()
+        named = list(dict.fromkeys(CHOICE.findall(text)))
+        rest = CHOICE.sub("", text).replace(",", "").strip().lower()
+        if rest not in ("", NOTHING) or bool(rest) == bool(named):
+            raise InvalidAction("no_choice")
+        return json.dumps({"memories": named})
