@@ -60,7 +60,8 @@ MANAGER = "memory_manager_0"
 
 
 class Memory(Arena):
-    """One memory manager and n answer agents, with one question per agent and stage."""
+    """A memory manager and n answer agents, with one question per agent and stage; on request a
+    fact extractor, and a reflector for each answer agent."""
 
     name = "memory_v0"
     services: ClassVar[tuple[str, ...]] = ("retriever", "reader")

@@ -15,6 +15,7 @@ TINY = (
     *("run.steps=2", "curriculum.batch=2", "sampler.group_size=2", "run.threads=1"),
     "evaluations.held_out.tasks.count=3",
 )
+SHORT = tuple(each.replace("+warmstart", "++warmstart") for each in TINY)
 NOOP = '{"event":"NOOP"}'
 SEEDS = (0, 1, 2)
 
@@ -29,6 +30,36 @@ def test_both_learn_at_once_and_studies_read_the_run(tmp_path: Path) -> None:
     assert {"evaluation/held_out/exact_match", "evaluation/held_out_read/exact_match"} <= set(last)
     found = study(tmp_path, "counterfactual", "--evaluation", "held_out_read", "--default", NOOP)
     assert found["params"]["default"] == NOOP and len(found["estimates"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("experiment", "policies", "metrics"),
+    [
+        (
+            "memory_extractor",
+            ("fact_extractor", "memory_manager", "answer_agent"),
+            (
+                "arena/facts_per_turn",
+                "arena/malformed_extractions",
+                "evaluation/held_out/exact_match",
+            ),
+        ),
+        (
+            "memory_reflector",
+            ("reflector", "answer_agent"),
+            ("arena/memories_kept", "arena/kept_cited", "evaluation/held_out/evidence_shown"),
+        ),
+    ],
+)
+def test_each_role_has_a_policy_that_learns(
+    experiment: str, policies: tuple[str, ...], metrics: tuple[str, ...], tmp_path: Path
+) -> None:
+    outcome = run("train", f"+experiment=tiny/{experiment}", *SHORT, "run.name=x", cwd=tmp_path)
+    assert outcome.code == 0, outcome.err
+    last = json.loads((tmp_path / "runs/x/metrics.jsonl").read_text().splitlines()[-1])
+    for policy in policies:
+        assert last[f"policy/{policy}/learned"] == 1.0 and last[f"policy/{policy}/samples"] > 0
+    assert set(metrics) <= set(last) and not last["episodes/failed"]
 
 
 def study(folder: Path, *arguments: str, name: str = "tiny") -> Mapping[str, Any]:
