@@ -33,13 +33,8 @@ class LearningProgress(CreditMethod):
         absolute: bool = False,
         epsilon: float = 1e-6,
     ) -> None:
-        """Args:
-        measure: Metric of an episode that is compared.
-        delay: Smallest number of steps between the two measurements.
-        patience: Number of steps after which a turn whose task was not played again is dropped.
-        absolute: True pays the absolute change, so that forgetting counts too.
-        epsilon: Added to the standard deviation.
-        """
+        """`measure` names a metric, `delay` and `patience` are steps, `absolute` pays the size of the
+        change, so that forgetting counts too, and `epsilon` is added to the standard deviation."""
         self.measure, self.absolute, self.epsilon = measure, absolute, epsilon
         self.metrics_read = {"measure": measure}
         self.waiting = WaitingTurns(delay=delay, patience=patience)

@@ -15,7 +15,7 @@ from selfplay.tools import Tool, Toolbox, ToolError
 from selfplay.tools.calculator import Calculator
 from selfplay.tools.call_format import ParsedCall
 from selfplay.tools.function import Function
-from selfplay.tools.memory_bank import MemoryBank
+from selfplay.tools.notebook import Notebook
 from selfplay.tools.python import Python
 from selfplay.tools.search import Read, Search
 from selfplay.types import ToolCall
@@ -251,7 +251,7 @@ def test_a_tool_sees_its_own_earlier_calls() -> None:
     assert tool.answer({}, [ToolCall(name="counting")]) == "1"
 
 
-def remembered(tool: MemoryBank, *calls: dict[str, str]) -> list[str]:
+def remembered(tool: Notebook, *calls: dict[str, str]) -> list[str]:
     """The answers to calls one after the other; of a failed one the reason."""
     earlier: list[ToolCall] = []
     for arguments in calls:
@@ -260,12 +260,12 @@ def remembered(tool: MemoryBank, *calls: dict[str, str]) -> list[str]:
         except ToolError as failed:
             result, error = failed.reason, failed.reason
         made = json.dumps(arguments)
-        earlier.append(ToolCall(name="memory", arguments=made, result=result, error=error))
+        earlier.append(ToolCall(name="notebook", arguments=made, result=result, error=error))
     return [each.result for each in earlier]
 
 
-def test_a_memory_bank_follows_from_the_calls_of_its_agent() -> None:
-    tool = MemoryBank(retriever=BM25(), count=1, entries=2, characters=20)
+def test_a_notebook_follows_from_the_calls_of_its_agent() -> None:
+    tool = Notebook(retriever=BM25(), count=1, entries=2, characters=20)
     assert remembered(
         tool,
         {"action": "search", "text": "cat"},
@@ -306,10 +306,10 @@ def test_a_memory_bank_follows_from_the_calls_of_its_agent() -> None:
         {"text": "x"},
     ],
 )
-def test_a_call_of_a_memory_bank_that_does_not_fit_is_refused(arguments: dict[str, object]) -> None:
-    tool = MemoryBank(retriever=BM25(), characters=20)
+def test_a_call_of_a_notebook_that_does_not_fit_is_refused(arguments: dict[str, object]) -> None:
+    tool = Notebook(retriever=BM25(), characters=20)
     earlier = [
-        ToolCall(name="memory", arguments='{"action": "add", "text": "a"}', result="added 1")
+        ToolCall(name="notebook", arguments='{"action": "add", "text": "a"}', result="added 1")
     ]
     with pytest.raises(ToolError) as refused:
         tool.answer(arguments, earlier)

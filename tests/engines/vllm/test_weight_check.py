@@ -157,14 +157,12 @@ class Layer(torch.nn.Module):
 
     def __init__(self, weights: dict[str, torch.Tensor]) -> None:
         super().__init__()
-        for name in ("qkv", "o", "packed"):
-            self.add_module(name, torch.nn.Module())
-        self.blocks = torch.nn.ModuleDict({"qkv": self.qkv, "o": self.o, "packed": self.packed})
+        names = ("qkv", "o", "packed")
+        self.blocks = torch.nn.ModuleDict({name: torch.nn.Module() for name in names})
         fused = torch.cat([weights["blocks.q.weight"], weights["blocks.k.weight"]])
         for name, tensor in {"qkv": fused, "o": weights["blocks.o.weight"].T}.items():
             self.blocks[name].weight = torch.nn.Parameter(tensor.clone())
         self.blocks["packed"].weight = torch.nn.Parameter(torch.zeros(4))
-        del self.qkv, self.o, self.packed
 
 
 def of_model(seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:

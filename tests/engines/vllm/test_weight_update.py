@@ -103,7 +103,8 @@ def test_a_lost_update_below_the_rounding_of_16_bits_ends_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One number moves by one step of bfloat16, which no log-probability shows."""
-    model = make(5).to(torch.bfloat16)
+    model = make(5)
+    model.bfloat16()
     engine = VLLMEngine(max_rows=8, cache=0.1, options={"block_size": 32})
     request = Request(id=0, policy="p", prompt_ids=(5,), seed=0, max_tokens=5)
     try:

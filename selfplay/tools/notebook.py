@@ -1,4 +1,4 @@
-"""The memory bank as a tool: entries that an agent writes, and searches in later turns."""
+"""The notebook as a tool: entries that an agent writes, and searches in later turns."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from selfplay.types import ToolCall
 Action = Literal["add", "update", "delete", "search"]
 
 
-class MemoryBank(Tool):
+class Notebook(Tool):
     """Keeps entries of one agent during an episode: adds, changes, deletes and searches them.
 
     The entries follow from the agent's earlier calls in the episode, so that branches and replays
@@ -20,7 +20,7 @@ class MemoryBank(Tool):
     """
 
     description = (
-        "Your memory. add: keep a text. update: replace the text of an id. delete: forget an id. "
+        "Your notebook. add: keep a text. update: replace the text of an id. delete: forget an id. "
         "search: find the entries nearest to a text."
     )
     session = True
