@@ -103,8 +103,8 @@ def test_a_lost_update_below_the_rounding_of_16_bits_ends_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One number moves by one step of bfloat16, which no log-probability shows."""
-    model = make(5)
-    model.bfloat16()
+    model: Any = make(5)
+    model.to(torch.bfloat16)
     engine = VLLMEngine(max_rows=8, cache=0.1, options={"block_size": 32})
     request = Request(id=0, policy="p", prompt_ids=(5,), seed=0, max_tokens=5)
     try:
@@ -114,7 +114,7 @@ def test_a_lost_update_below_the_rounding_of_16_bits_ends_the_run(
         load = served_policies.load_weights
         monkeypatch.setattr(served_policies, "load_weights", lambda *given, **settings: None)
         with torch.no_grad():
-            norm: Any = model.model.norm.weight
+            norm = model.model.norm.weight
             norm[3] = norm[3].nextafter(torch.tensor(9.0, dtype=torch.bfloat16))
         engine.publish("p", model.state_dict(), 1)
         engine.add(request)
