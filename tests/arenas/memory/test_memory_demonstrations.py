@@ -152,15 +152,15 @@ def test_a_reflector_begins_with_useful_and_useless_entries_equally_often() -> N
         if each.role != "reflector":
             continue
         fields = each.observation.fields
-        useful = best_choice(fields["question"], fields["memories"])
+        best = best_choice(fields["question"], fields["memories"])
         named = json.loads(Reflector(marker="").parse(each.completion))["memories"]
         assert len(named) == min(2, len(fields["memories"]))
         for memory in fields["memories"]:
-            chances[memory["id"] in useful] += len(named) / len(fields["memories"])
-            chosen[memory["id"] in useful] += memory["id"] in named
-    for kind in (True, False):
-        assert chances[kind] > 150
-        assert chosen[kind] == pytest.approx(chances[kind], abs=4 * chances[kind] ** 0.5)
+            chances[memory["id"] in best] += len(named) / len(fields["memories"])
+            chosen[memory["id"] in best] += memory["id"] in named
+    for useful in (True, False):
+        assert chances[useful] > 150
+        assert chosen[useful] == pytest.approx(chances[useful], abs=4 * chances[useful] ** 0.5)
 
 
 def test_reflection_by_hand() -> None:
