@@ -28,7 +28,8 @@ class SmallTalkForm:
         """
         if arena.reader or arena.extractor or arena.reflector or not tasks:
             raise ValueError(
-                "demonstrations need dialogues, and an arena without a reader, extractor or reflector"
+                "demonstrations need dialogues, and an arena without a reader, extractor or "
+                "reflector"
             )
         if form.count("{answer}") != 1:
             raise ValueError(f"form: {form!r} does not contain {{answer}} once")
