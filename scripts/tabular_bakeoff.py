@@ -20,11 +20,13 @@ best mean return over all steps in three seeds that are not reported.
 - area: its mean over all steps, the area under the learning curve;
 - gain: the area less that of `rloo` with the same seed.
 
-Means have Student's interval, over policies or seeds.
+Means have Student's interval, over policies or seeds. `draw` makes a picture for each game, of the
+ratios or of the gains, from the numbers that `--json` kept.
 
 Usage: python scripts/tabular_bakeoff.py noise [--games relay] [--methods grpo rloo] [--seeds 12]
            [--batches 60] [--json FILE]
        python scripts/tabular_bakeoff.py learn [--steps 40] ...
+       python scripts/tabular_bakeoff.py draw --json FILE [--figures docs/figures]
 """
 
 import argparse
@@ -32,6 +34,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +42,9 @@ import numpy as np
 from enumerated_games import GAMES, Game, Player
 from enumerated_methods import METHODS, Method, estimate
 
-from selfplay.study.stats.bootstrap import over_runs
+from selfplay.study.figure_files import printed
+from selfplay.study.plots import IntervalPlot
+from selfplay.study.stats.bootstrap import Estimate, over_runs
 
 WARM = 10
 """Batches that a method sees before its noise is measured, so that averages and critics settle."""
@@ -119,12 +124,57 @@ def tuned(game: Game, method: Method, *, steps: int) -> float:
     return max(areas, key=lambda rate: areas[rate])
 
 
-def shown(values: Sequence[float], *, exponent: bool = False) -> str:
-    """Return a mean with Student's interval; with `exponent`, of logarithms, as a ratio."""
-    found = over_runs("mean", values)
+def mean(values: Sequence[float], *, logs: bool = False, name: str = "mean") -> Estimate:
+    """Return a mean with Student's interval; `logs` are turned into a ratio."""
+    found = over_runs(name, values)
+    if not logs:
+        return found
     ends = (found.value, found.low, found.high)
-    value, low, high = (math.exp(x) for x in ends) if exponent else ends
-    return f"{value:.2f} ({low:.2f} to {high:.2f})"
+    value, low, high = (math.exp(each) for each in ends)
+    return replace(found, value=value, low=low, high=high)
+
+
+def shown(values: Sequence[float], *, logs: bool = False) -> str:
+    """Return the text of a mean with its interval."""
+    found = mean(values, logs=logs)
+    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def beside(rows: Sequence[Row], game: str, method: str, *, noisy: bool) -> list[float]:
+    """Return, by seed, logarithms of ratios of the noise, or differences of areas, of a method to
+    the one that it is compared with."""
+    reference = "magrpo" if noisy and METHODS[method].team else "rloo"
+
+    def of(name: str) -> list[Row]:
+        return [row for row in rows if row["game"] == game and row["credit"] == name]
+
+    pairs = zip(of(method), of(reference), strict=False)
+    if noisy:
+        return [math.log(one["noise"] / two["noise"]) for one, two in pairs]
+    return [area(one["values"]) - area(two["values"]) for one, two in pairs]
+
+
+def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Write a picture for each game; return the paths of the SVG files."""
+    noisy = "noise" in rows[0]
+    what = "noise" if noisy else "learning"
+    paths = []
+    for game in dict.fromkeys(row["game"] for row in rows):
+        names = dict.fromkeys(row["credit"] for row in rows if row["game"] == game)
+        estimates = [
+            mean(beside(rows, game, name, noisy=noisy), logs=noisy, name=name) for name in names
+        ]
+        picture = IntervalPlot(
+            title=game,
+            estimates=estimates,
+            label="noise, relative to rloo or magrpo" if noisy else "area, less that of rloo",
+            null=1.0 if noisy else 0.0,
+        )
+        for kind, data in printed(picture):
+            if kind == "svg":
+                paths.append(folder / f"bakeoff_{what}_{game}.svg")
+                paths[-1].write_bytes(data)
+    return paths
 
 
 def line(cells: Sequence[str]) -> str:
@@ -145,10 +195,9 @@ def noise_table(game: Game, names: Sequence[str], options: argparse.Namespace) -
         method = METHODS[name]
         rows = [noise(game, method, seed, batches=options.batches) for seed in range(options.seeds)]
         every += [{"game": game.name, "credit": name, "seed": n, **r} for n, r in enumerate(rows)]
-        beside = [r for r in every if r["credit"] == ("magrpo" if method.team else "rloo")]
-        logs = [math.log(r["noise"] / b["noise"]) for r, b in zip(rows, beside, strict=False)]
+        logs = beside(every, game.name, name, noisy=True)
         cells = [shown([row[each] for row in rows]) for each in ("bias", "noise")]
-        ratio = shown(logs, exponent=True) if logs else ""
+        ratio = shown(logs, logs=True) if logs else ""
         cost = f"{np.mean([row['seconds'] for row in rows]):.3f}"
         print(
             line([f"`{name}`", "team" if method.team else "own", *cells, ratio, cost]), flush=True
@@ -171,9 +220,9 @@ def learn_table(game: Game, names: Sequence[str], options: argparse.Namespace) -
             {"game": game.name, "credit": name, "seed": n, "rate": rate, "values": curve}
             for n, curve in enumerate(curves)
         ]
-        beside = [area(r["values"]) for r in every if r["credit"] == "rloo"]
+        gains = beside(every, game.name, name, noisy=False)
         areas = [area(curve) for curve in curves]
-        gain = shown([a - b for a, b in zip(areas, beside, strict=False)]) if beside else ""
+        gain = shown(gains) if gains else ""
         cells = [shown([curve[-1] for curve in curves]), shown(areas), gain]
         print(line([f"`{name}`", f"{rate:g}", *cells]), flush=True)
     return every
@@ -182,14 +231,20 @@ def learn_table(game: Game, names: Sequence[str], options: argparse.Namespace) -
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table for each game, and write all numbers if a file is named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("noise", "learn"))
+    parser.add_argument("what", choices=("noise", "learn", "draw"))
     parser.add_argument("--games", nargs="*", choices=list(GAMES), help="default: those that fit")
     parser.add_argument("--methods", nargs="*", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=12, help="policies, or runs")
     parser.add_argument("--batches", type=int, default=60, help="batches per policy (noise)")
     parser.add_argument("--steps", type=int, default=40, help="steps of a run (learn)")
     parser.add_argument("--json", type=Path, help="file for all numbers")
+    parser.add_argument("--figures", type=Path, default=Path(), help="folder of pictures (draw)")
     options = parser.parse_args(arguments)
+    if options.what == "draw":
+        if not options.json:
+            parser.error("draw needs --json FILE, as noise or learn wrote it")
+        print(*draw(json.loads(options.json.read_text()), options.figures), sep="\n")
+        return
     fitting = COOPERATIVE if options.what == "learn" else DENSE
     table = learn_table if options.what == "learn" else noise_table
     found: list[Row] = []
