@@ -211,8 +211,8 @@ class Memory(Arena):
             return Observation(text="wait")
         if agent == EXTRACTOR:
             turn = self.extraction.unread[0]
-            said = {"turn": turn.text, "speaker": turn.speaker, "time": turn.time}
-            return Observation(text=turn.text, fields={**said, "most_facts": self.most_facts})
+            spoken = {"turn": turn.text, "speaker": turn.speaker, "time": turn.time}
+            return Observation(text=turn.text, fields={**spoken, "most_facts": self.most_facts})
         if agent == MANAGER:
             fact = self.decisions.waiting[0]
             fields: dict[str, Any] = {
