@@ -25,7 +25,7 @@ ratios or of the gains, from the numbers that `--json` kept.
 
 Usage: python scripts/tabular_bakeoff.py noise [--games relay] [--methods grpo rloo] [--seeds 12]
            [--batches 60] [--json FILE]
-       python scripts/tabular_bakeoff.py learn [--steps 40] ...
+       python scripts/tabular_bakeoff.py learn [--steps 40] [--rates 0.3] ...
        python scripts/tabular_bakeoff.py draw --json FILE [--figures docs/figures]
 """
 
@@ -115,11 +115,13 @@ def area(values: Sequence[float]) -> float:
     return float(np.mean(values[1:]))
 
 
-def tuned(game: Game, method: Method, *, steps: int) -> float:
+def tuned(game: Game, method: Method, *, steps: int, rates: Sequence[float]) -> float:
     """Return the learning rate with the largest mean area in the seeds of the tuning."""
+    if len(rates) == 1:
+        return rates[0]
     areas = {
         rate: np.mean([area(learn(game, method, seed, steps=steps, rate=rate)) for seed in TUNING])
-        for rate in RATES
+        for rate in rates
     }
     return max(areas, key=lambda rate: areas[rate])
 
@@ -211,7 +213,7 @@ def learn_table(game: Game, names: Sequence[str], options: argparse.Namespace) -
     every: list[Row] = []
     for name in names:
         method = METHODS[name]
-        rate = tuned(game, method, steps=options.steps)
+        rate = tuned(game, method, steps=options.steps, rates=options.rates)
         curves = [
             learn(game, method, seed, steps=options.steps, rate=rate)
             for seed in range(options.seeds)
@@ -237,6 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=12, help="policies, or runs")
     parser.add_argument("--batches", type=int, default=60, help="batches per policy (noise)")
     parser.add_argument("--steps", type=int, default=40, help="steps of a run (learn)")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="rates (learn)")
     parser.add_argument("--json", type=Path, help="file for all numbers")
     parser.add_argument("--figures", type=Path, default=Path(), help="folder of pictures (draw)")
     options = parser.parse_args(arguments)
