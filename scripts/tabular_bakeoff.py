@@ -26,7 +26,7 @@ ratios or of the gains, from the numbers that `--json` kept.
 Usage: python scripts/tabular_bakeoff.py noise [--games relay] [--methods grpo rloo] [--seeds 12]
            [--batches 60] [--json FILE]
        python scripts/tabular_bakeoff.py learn [--steps 40] [--rates 0.3] ...
-       python scripts/tabular_bakeoff.py draw --json FILE [--figures docs/figures]
+       python scripts/tabular_bakeoff.py draw --json FILE [--folder FOLDER]
 """
 
 import argparse
@@ -241,12 +241,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=40, help="steps of a run (learn)")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="rates (learn)")
     parser.add_argument("--json", type=Path, help="file for all numbers")
-    parser.add_argument("--figures", type=Path, default=Path(), help="folder of pictures (draw)")
+    parser.add_argument("--folder", type=Path, default=Path(), help="of the pictures (draw)")
     options = parser.parse_args(arguments)
     if options.what == "draw":
         if not options.json:
             parser.error("draw needs --json FILE, as noise or learn wrote it")
-        print(*draw(json.loads(options.json.read_text()), options.figures), sep="\n")
+        print(*draw(json.loads(options.json.read_text()), options.folder), sep="\n")
         return
     fitting = COOPERATIVE if options.what == "learn" else DENSE
     table = learn_table if options.what == "learn" else noise_table
