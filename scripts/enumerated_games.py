@@ -40,7 +40,8 @@ class Game:
     @cached_property
     def plays(self) -> list[History]:
         """All complete plays."""
-        joint = list(product(range(self.actions), repeat=2))
+        moves = range(self.actions)
+        joint: list[Joint] = [(left, right) for left in moves for right in moves]
         return list(product(joint, repeat=self.rounds))
 
     @cached_property
