@@ -20,7 +20,7 @@ from arenas.debate.rewards import Horizon, Incentives, Whose, debate_return, per
 from arenas.questions.arithmetic import questions
 from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote
 from selfplay.arena import Arena
-from selfplay.rewards import majority, mean
+from selfplay.credit.rewards import majority, mean
 from selfplay.types import Action, Metric, Observation, Task
 
 JUDGE = "judge_0"

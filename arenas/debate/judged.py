@@ -17,7 +17,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.questions.arithmetic import questions
 from selfplay.arena import Arena
-from selfplay.rewards import mean
+from selfplay.credit.rewards import mean
 from selfplay.types import Action, Metric, Observation, Task
 
 JUDGE = "judge_0"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from selfplay.rewards import mean
+from selfplay.credit.rewards import mean
 
 Scores = Sequence[Sequence[float]]
 Horizon = Literal["discounted", "last", "current"]

@@ -21,8 +21,8 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.design.matrix_designs import MatrixDesigns
 from arenas.design.space import DesignSpace, RefusedDesign, Settings, play_task, read_design
 from selfplay.arena import Arena
+from selfplay.credit.rewards import mean
 from selfplay.curriculum.task_buffer import TaskBuffer
-from selfplay.rewards import mean
 from selfplay.rng import derive
 from selfplay.types import Action, Metric, Observation, Task, ToolCall, role_of
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from selfplay.rewards import exact_match, mean, token_f1
+from selfplay.credit.rewards import exact_match, mean, token_f1
 
 Outcome = Literal["exact_match", "f1"]
 

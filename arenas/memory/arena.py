@@ -52,7 +52,7 @@ from arenas.memory.reflection import MemoryReflection, ReflectionError, Reflecto
 from arenas.memory.retrieval import BM25, Retriever, nearest, nearest_of_each
 from arenas.memory.settings import check_settings
 from selfplay.arena import Arena
-from selfplay.rewards import mean
+from selfplay.credit.rewards import mean
 from selfplay.types import Action, Observation, Task
 
 EXTRACTOR = "fact_extractor_0"

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from arenas.memory.bank import MemoryEntry
-from selfplay.rewards import mean
+from selfplay.credit.rewards import mean
 
 ReflectorPay = Literal["citations", "right_citations", "outcome"]
 

@@ -27,7 +27,7 @@ from arenas.questions.verifiers import (
     vote,
 )
 from selfplay.arena import Arena
-from selfplay.rewards import majority, minority, uncertainty
+from selfplay.credit.rewards import majority, minority, uncertainty
 from selfplay.types import Action, Metric, Observation, Task
 
 PROPOSER = "proposer_0"

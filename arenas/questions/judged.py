@@ -24,7 +24,7 @@ from arenas.questions.arena import PROPOSER, fault, proposer_view, question_task
 from arenas.questions.arithmetic import questions
 from arenas.questions.verifiers import Verifier, number_in, read_argued
 from selfplay.arena import Arena
-from selfplay.rewards import mean
+from selfplay.credit.rewards import mean
 from selfplay.types import Action, Metric, Observation, Task
 
 QUESTION_JUDGE = "judge_0"

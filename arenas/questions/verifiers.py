@@ -6,8 +6,8 @@ from difflib import SequenceMatcher
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
+from selfplay.credit.rewards import normalized_answer
 from selfplay.errors import ConfigError
-from selfplay.rewards import normalized_answer
 from selfplay.types import well_formed
 
 LONGEST_NUMBER = 100

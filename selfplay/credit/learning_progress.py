@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from selfplay.credit.base import CreditMethod, learnable_turns, own_return, standardized
+from selfplay.credit.rewards import mean
 from selfplay.credit.waiting_turns import WaitingTurns
-from selfplay.rewards import mean
 from selfplay.types import Group, Sample, Status
 
 

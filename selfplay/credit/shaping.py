@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from selfplay.rewards import cosine_length, overlong
+from selfplay.credit.rewards import cosine_length, overlong
 from selfplay.types import Group, StopReason, Turn
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from selfplay.credit.rewards import minority, uncertainty
 from selfplay.credit.shaping import Overlong, Repetition, Shaping, clusters
-from selfplay.rewards import minority, uncertainty
 from tests.helpers.builders import episode, group, turn
 
 pytest.importorskip("nltk")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from selfplay.credit.rewards import cosine_length, overlong
 from selfplay.credit.shaping import Confidence, CosineLength, OptimalToolCalls, Overlong, Shaping
-from selfplay.rewards import cosine_length, overlong
 from selfplay.types import StopReason, ToolCall, Turn
 from tests.helpers.builders import episode, group, turn
 

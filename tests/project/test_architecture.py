@@ -32,7 +32,7 @@ LAYERS = (
     ("role", "run"),
     ("tools",),
     ("arena", "config", "credit", "curriculum", "sandbox", "study/stats"),
-    ("drawing", "errors", "rewards", "rng", "types"),
+    ("drawing", "errors", "rng", "types"),
     ("number_array",),
 )
 """The modules, packages and groups (folders of a package) of `selfplay` from top to bottom.
@@ -42,17 +42,17 @@ entry belongs to its package.
 """
 
 AUTHORS = {
-    "roles": {"arena", "role", "types", "errors", "rewards", "rng", "sandbox"},
+    "roles": {"arena", "role", "types", "errors", "rng", "sandbox"},
     "arenas": {
         "arena",
         "role",
         "types",
         "errors",
-        "rewards",
         "rng",
         "drawing",
         "sandbox",
         "curriculum",
+        "credit.rewards",
         "tools",
         "config.trust",
     },
@@ -71,6 +71,7 @@ CREDIT_MACHINERY = {
     "joint_actions",
     "missing_signals",
     "replay",
+    "rewards",
     "shaping",
     "team_return",
     "trace",
@@ -222,7 +223,7 @@ def test_the_vocabulary_imports_nothing_else_of_ours(name: str) -> None:
         ("selfplay.rollout.rollout", "from ..train import run", "does not go down"),
         ("selfplay.engines.kv_cache", "from .. import train", "does not go down"),
         ("selfplay.rollout.rollout", "def play():\n    import selfplay.train", "does not go down"),
-        ("selfplay.rewards", "from selfplay import Arena", "does not go down"),
+        ("selfplay.credit.rewards", "from selfplay import Arena", "does not go down"),
         ("selfplay.errors", "import selfplay.types", "does not go down"),
         ("selfplay.train", "from arenas.debate.arena import Debate", "never imports arenas"),
         ("selfplay.train", "import_module('roles.solver')", "never imports roles"),
@@ -319,6 +320,11 @@ def test_what_a_module_exports_exists(path: Path) -> None:
     module = import_module(module_of(path))
     missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
     assert not missing, f"{path.relative_to(ROOT)} exports {missing}, which do not exist"
+
+
+def test_the_top_of_the_library_is_read_at_a_glance() -> None:
+    files = [path.stem for path in (ROOT / "selfplay").glob("*.py")]
+    assert len(files) <= 10 and len(FOLDERS) <= 18, (files, FOLDERS)
 
 
 def test_files_stay_small() -> None:

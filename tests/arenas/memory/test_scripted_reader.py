@@ -6,9 +6,9 @@ from arenas.memory.arena import MANAGER, Memory, raw_env
 from arenas.memory.dialogues import TinyReader, best_operation, dialogues
 from roles.memory_manager import MemoryManager
 from selfplay.credit.counterfactual import Counterfactual
+from selfplay.credit.rewards import mean
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
-from selfplay.rewards import mean
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Group, Observation, Task
 from tests.helpers.dialogues import ADD, NOOP, asked, begun, manage, said

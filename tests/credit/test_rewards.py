@@ -2,7 +2,7 @@
 
 import pytest
 
-from selfplay.rewards import exact_match, majority, mean, token_f1
+from selfplay.credit.rewards import exact_match, majority, mean, token_f1
 
 
 def test_the_mean_of_nothing_is_nothing() -> None:
