@@ -321,13 +321,14 @@ class Trainer:
         groups: Sequence[Group],
         samples: Sequence[Sample],
     ) -> None:
-        """Print a line if the step has nothing to learn from, or if a setting names no metric."""
+        """Print a line if the step has nothing to learn from, or a setting has no effect."""
         experiment = self.experiment
         if line := experiment.silence.line(step, groups, samples):
             self.progress.note(line)
         if step == 1:
             parts = {"credit": experiment.credit, "sampler": experiment.sampler}
-            for line in missing_signals.unmeasured(parts, played):
+            unmeasured = missing_signals.unmeasured(parts, played)
+            for line in (*unmeasured, *missing_signals.unbranched(experiment.sampler, played)):
                 self.progress.note(line)
 
 

@@ -1,5 +1,5 @@
-"""Warnings about missing learning signals: steps in which all advantages are 0, and metrics that a
-setting names but no episode has."""
+"""Warnings about missing learning signals: steps in which all advantages are 0, metrics that a
+setting names but no episode has, and branches where nothing can branch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -53,6 +53,18 @@ def zero_fraction(samples: Sequence[Sample]) -> float:
     """Return the fraction of samples whose advantages are all 0; 1 if there are no samples."""
     zero = sum(not np.any(sample.advantage) for sample in samples)
     return zero / len(samples) if samples else 1.0
+
+
+def unbranched(sampler: object, groups: Sequence[Group]) -> Iterator[str]:
+    """Return a line if a sampler branches between stages and no episode has a second stage."""
+    episodes = [episode for group in groups for episode in group.episodes if episode.turns]
+    alone = all(len({turn.stage for turn in episode.turns}) == 1 for episode in episodes)
+    if getattr(sampler, "tree", False) and episodes and alone:
+        yield (
+            f"sampler {type(sampler).__name__}: it branches between the stages of an episode, and "
+            "every episode has one stage (a tool call and its answer are one), so that all "
+            "episodes are independent; sampler=independent does the same"
+        )
 
 
 def _paid(episode: Episode) -> bool:

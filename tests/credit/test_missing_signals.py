@@ -8,10 +8,12 @@ from selfplay.credit import Credit
 from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.by_role import ByRole
 from selfplay.credit.magrpo import MAGRPO
-from selfplay.credit.missing_signals import Silence, unmeasured, zero_fraction
+from selfplay.credit.missing_signals import Silence, unbranched, unmeasured, zero_fraction
 from selfplay.credit.rejection_sampling import RejectionSampling
 from selfplay.credit.rloo import RLOO
+from selfplay.sampler.independent import Independent
 from selfplay.sampler.resample import Resample
+from selfplay.sampler.tree import Branch
 from selfplay.types import Group, Status
 from tests.helpers.builders import episode, group, sample, solos, turn
 
@@ -78,3 +80,13 @@ def test_a_metric_that_no_game_has_is_named_with_its_nearest() -> None:
     assert list(unmeasured(fine, played)) == []
     cut = group(replace(played[0].episodes[0], status=Status.TRUNCATED))
     assert list(unmeasured(parts, [cut])) == [], "nothing was played that could tell"
+
+
+def test_a_sampler_that_cannot_branch_is_named() -> None:
+    call, answer = turn("a_0", stage=0), turn("a_0", stage=0)
+    single = [group(episode(call, answer), episode(turn("a_0", stage=0)))]
+    (said,) = unbranched(Branch(), single)
+    assert said.startswith("sampler Branch: ") and "sampler=independent" in said
+    several = [*single, group(episode(call, turn("b_0", stage=1)))]
+    assert list(unbranched(Branch(), several)) == list(unbranched(Branch(), [])) == []
+    assert list(unbranched(Independent(), single)) == []
