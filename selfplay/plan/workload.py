@@ -276,6 +276,8 @@ def _tasks(
     """Return the number of tasks of a step by role; "*" stands for all other roles."""
     if assumed.tasks:
         return {"*": assumed.tasks}
+    if "curriculum" in curriculum:  # around another one, such as ScheduledTasks
+        return _tasks(curriculum["curriculum"], roles, assumed)
     if "parts" in curriculum:
         return _shared_out(curriculum, roles, assumed)
     if "proposals" in curriculum:

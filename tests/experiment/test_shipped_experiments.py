@@ -20,8 +20,16 @@ FED = {
 }
 """What a choice needs beside the quickstart's own."""
 GYM = "+services.reasoning_gym._target_=arenas.questions.reasoning_gym.ReasoningGym"
-SERVED = {"evaluations=reasoning_gym": [GYM], "evaluations=reasoning_discussion": [GYM]}
-"""Services that a choice needs, and the quickstart does not have."""
+AUTHOR = "selfplay.credit.learning_progress.LearningProgress"
+SERVED = {
+    "evaluations=reasoning_gym": [GYM],
+    "evaluations=reasoning_discussion": [GYM],
+    "credit=learning_progress": [
+        "~credit.methods.designer",
+        f"+credit.methods.proposer._target_={AUTHOR}",
+    ],
+}
+"""Services or roles that a choice needs, and the quickstart does not have."""
 OWN_FILES = ("paper/ttrl", "smollm2/reasoning")
 """Experiments whose questions are the reader's own, or those of an optional package."""
 
