@@ -119,7 +119,7 @@ def steps_of(
         [*BASE, f"run.steps={steps + 2 * APART}", f"runtime.max_staleness={lag}", *overrides]
     )
     settings["arena"] |= {"_target_": "bench_async.Slow", "seconds": pause}
-    experiment = Experiment(settings)
+    experiment = Experiment(settings).load()
     try:
         run = Run.create(place, settings)
         with Progress(steps, "bench", Console(file=io.StringIO()), live=False) as progress:

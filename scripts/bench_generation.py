@@ -159,7 +159,7 @@ def of_model(name: str, folder: Path) -> GenerationCase | None:
 
 def recorded(name: str, overrides: Sequence[str]) -> GenerationCase:
     """Play one step of an experiment with its warm-started policy and keep the requests."""
-    experiment = Experiment(compose.load([f"+experiment={PLAYED[name]}", *overrides]))
+    experiment = Experiment(compose.load([f"+experiment={PLAYED[name]}", *overrides])).load()
     engine: Any = experiment.engine
     waves: list[list[Request]] = [[]]
     add, step = engine.add, engine.step

@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=7)
     options, overrides = parser.parse_known_args()
     settings = compose.load(["+experiment=tiny/quickstart", *overrides])
-    experiment = Experiment(settings)
+    experiment = Experiment(settings).load()
     rows = []
     with tempfile.TemporaryDirectory() as folder, Progress(0, "bench", live=False) as progress:
         run = Run.create(Path(folder) / "run", settings)

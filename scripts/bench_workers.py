@@ -81,7 +81,7 @@ class Crew:
     def __init__(self, config: dict[str, Any], workers: int) -> None:
         self.players = RolloutSetup(config)
         self.runtime = RayRuntime(workers=workers, worker_cpus=0.01)
-        engine = self.runtime.engine(config, self.players)
+        engine = self.runtime.engine(self.players)
         self.players.load(engine)
         self.runtime.trainers(self.players, PolicyLoss())
         self.play = self.runtime.rollout_fn(self.players)

@@ -33,6 +33,7 @@ class Trainer:
         progress: Shows steps, evaluations and notes to the user.
         """
         self.experiment, self.run_folder, self.progress = experiment, run, progress
+        self.silence = missing_signals.Silence(experiment.credit)
 
     def run(self) -> None:
         """Train from the experiment's current step to the configured number of steps."""
@@ -323,7 +324,7 @@ class Trainer:
     ) -> None:
         """Print a line if the step has nothing to learn from, or a setting has no effect."""
         experiment = self.experiment
-        if line := experiment.silence.line(step, groups, samples):
+        if line := self.silence.line(step, groups, samples):
             self.progress.note(line)
         if step == 1:
             parts = {"credit": experiment.credit, "sampler": experiment.sampler}

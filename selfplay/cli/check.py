@@ -13,10 +13,10 @@ def check(options: argparse.Namespace, overrides: list[str]) -> int:
     no_flags(overrides)
     settings = load(options, overrides)
     from selfplay.config.run_config import run_folder
+    from selfplay.experiment import experiment
     from selfplay.experiment.trial_game import games
-    from selfplay.experiment.validation import validate
 
-    notes = validate(settings)
+    notes = experiment.check(settings)
     run_folder(settings["run"])
     tell(notes)
     faults = 0

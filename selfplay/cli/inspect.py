@@ -120,12 +120,11 @@ def replay(options: argparse.Namespace, overrides: list[str]) -> None:
     no_flags(overrides)
     from selfplay.experiment.drawing import RunDrawer
     from selfplay.experiment.replay import RunReplayer
-    from selfplay.experiment.validation import validate
     from selfplay.run.directory import Run
 
     Run.open(options.run)
     settings = compose.load_changed(options.run, overrides)
-    validate(compose.with_local_runtime(settings))
+    compose.check_config(settings)
     if options.draw:
         drawer = RunDrawer(options.run, settings)
         try:

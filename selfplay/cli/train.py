@@ -46,20 +46,17 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         return
     settings = load(options, overrides)
     from selfplay.config.run_config import run_folder
-    from selfplay.experiment.experiment import Experiment
-    from selfplay.experiment.validation import validate
-    from selfplay.rollout.setup import Components
+    from selfplay.experiment.experiment import Experiment, check
     from selfplay.run.directory import Run
 
     if options.cfg:
-        notes = validate(settings)
+        notes = check(settings)
         run_folder(settings["run"])
         tell(notes)
-        Components(settings).close()  # an arena or a role may refuse its settings
         print(json.dumps(settings, indent=2))
         return
     if not isinstance(settings.get("run"), Mapping) or "seed" not in settings:
-        validate(settings)  # raises ConfigError; every other fault is found by Experiment
+        compose.check_config(settings)  # raises ConfigError; Experiment finds all other faults
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
     run["name"] = _new_name(run, settings["seed"]) if run.get("name") is None else str(run["name"])
     folder = run_folder(run)
@@ -70,7 +67,9 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     settings = {**settings, "run": run}
     with _Stage(lambda: Run.create(folder, settings), settings) as stage:
         try:
-            experiment = Experiment(settings, note=note, loading=stage.open)
+            experiment = Experiment(settings)
+            tell(experiment.notes)
+            _load(experiment, stage)
         except Exception:
             stage.discard()
             raise
@@ -81,7 +80,7 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
 
 def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     from selfplay.config.run_config import run_folder
-    from selfplay.experiment.validation import validate
+    from selfplay.experiment.experiment import check
     from selfplay.run import sweep
     from selfplay.run.report.sweep_report import lines, text, write_ablation
 
@@ -95,7 +94,7 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     trusted: set[str] = set()
     for point in wanted.points:
         settings = load(options, point.overrides, tell=said.append)
-        notes = validate(settings)
+        notes = check(settings)
         run_folder(settings["run"])
         said += notes
         trusted.update(foreign(settings))
@@ -131,10 +130,8 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
         run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
     with _Stage(lambda: run, settings) as stage:
-        if place is None:
-            experiment = Experiment(settings, loading=stage.open)
-        else:
-            experiment = Experiment.resume(settings, place, loading=stage.open)
+        experiment = Experiment(settings)
+        _load(experiment, stage, place)
         _go(experiment, stage, rewind=-1 if place is None else experiment.step)
 
 
@@ -199,6 +196,16 @@ class _Stage:
         self._shown.close()
 
 
+def _load(experiment: Any, stage: _Stage, saved: Path | None = None) -> None:
+    """Open the stage, then load the models or a checkpoint, which may take minutes."""
+    try:
+        stage.open()
+    except BaseException:
+        experiment.close()
+        raise
+    experiment.load(saved)
+
+
 def _go(experiment: Any, stage: _Stage, *, rewind: int | None = None) -> None:
     """Train, and write the summary and the report.
 
@@ -215,7 +222,7 @@ def _go(experiment: Any, stage: _Stage, *, rewind: int | None = None) -> None:
         try:
             fresh = experiment.evaluations_before is None
             with Tracking(
-                build(experiment.config["trackers"], where="trackers"),
+                experiment.trackers,
                 run.folder,
                 experiment.config,
                 step=-1 if fresh else experiment.step,
@@ -258,9 +265,8 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
             "selfplay list evaluations)"
         )
     chosen = {key: settings[key] for key in map(_place, elsewhere)}
-    experiment = Experiment.resume(
-        {**compose.with_local_runtime(settings), **chosen}, place, learning=False
-    )
+    experiment = Experiment({**compose.with_local_runtime(settings), **chosen})
+    experiment.load(place, learning=False)
     try:
         results = {
             name: evaluation.run(name, play, seed=experiment.seed)[0]
@@ -284,10 +290,10 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     if TARGET not in settings.get("warmstart", {}):
         raise ConfigError("this config has no warmstart; choose warmstart=tiny")
     from selfplay.config.run_config import set_up_torch
-    from selfplay.experiment.validation import validate
+    from selfplay.experiment.experiment import check
     from selfplay.models.warmstart import make, tunes
 
-    validate(settings)
+    check(settings)
     set_up_torch(build(settings["run"], where="run"), int(settings["seed"]))
     node = settings["warmstart"]
     source = node.get("demonstrations") or node.get("examples") or {}

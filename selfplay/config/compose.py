@@ -265,7 +265,7 @@ def _search_path(folders: Sequence[str]) -> list[str]:
     return search_path([Path(folder) for folder in folders])
 
 
-def validate(config: Mapping[str, Any]) -> None:
+def check_config(config: Mapping[str, Any]) -> None:
     """Check that a config has all keys, and each `_target_` node against its target."""
     for key in config:
         if key not in (*KEYS, SHARED):
@@ -287,6 +287,8 @@ def validate(config: Mapping[str, Any]) -> None:
     check({key: node for key, node in config.items() if key != "credit"}, provided=services)
     check(config["credit"], where="credit", provided=(*services, "arena"))
     refuse_unchosen(config)
+    if "default" not in config["sampling"]:
+        raise ConfigError("sampling.default: missing; it limits the answers of all other roles")
     nodes = {key: config[key] for key in OBJECTS}
     nodes |= {f"{key}.{name}": node for key in COLLECTIONS for name, node in config[key].items()}
     for name, node in config["evaluations"].items():

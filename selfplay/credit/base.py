@@ -304,10 +304,9 @@ class CreditMethod:
     metrics_read: Mapping[str, str] = MappingProxyType({})
     """Setting of the method to the arena metric that the setting names."""
 
-    @classmethod
-    def min_group_size(cls, settings: Mapping[str, Any]) -> int:
-        """Return the episodes that a group needs under these settings; with fewer, advantages are
-        zero."""
+    @property
+    def min_group_size(self) -> int:
+        """Number of episodes that a group needs; with fewer, all advantages are zero."""
         return 1
 
     def modules(self) -> Mapping[str, Stateful]:
@@ -343,11 +342,10 @@ class GroupRelative(StatelessCredit):
         self.among = group_key(group_by)
         self.absent: Absent | None = None if group_by == "prompt" else _own_pay_there
 
-    @classmethod
-    def min_group_size(cls, settings: Mapping[str, Any]) -> int:
-        """Return 2 within an agent; with other keys, the agents of one episode may be enough
-        siblings."""
-        return 2 if settings.get("group_by") == "agent" else 1
+    @property
+    def min_group_size(self) -> int:
+        """2 within an agent; with other keys, the agents of one episode may be enough siblings."""
+        return 2 if self.group_by == "agent" else 1
 
 
 def _own_pay_there(credited: CreditedTurn, sibling: Episode) -> float:

@@ -13,18 +13,18 @@ from selfplay.types import Group, Sample
 class ByRole(CreditMethod):
     """Credits the turns of each role by the method of that role, or by "default" if it has none.
 
-    It is for roles that need different comparisons: one proposal per prompt can be compared only
-    with the rest of the batch, eight attempts at one task with each other. In a mixture of arenas,
-    whose roles have the names of their arenas in front, every arena gets its own method. A method
-    sees the turns of other roles as not trainable: their rewards count, but the turns are not
-    compared. Failure mode: advantages of different methods have different scales, and a policy that
-    plays several roles follows the largest.
+    Roles need different comparisons: one proposal per prompt is compared with the rest of the
+    batch, eight attempts at one task with each other. A mixture has a method for each arena. A
+    method sees the turns of other roles as not trainable: it does not compare them. Failure mode:
+    the scales of advantages differ, and a policy that plays several roles follows the largest.
     """
 
     def __init__(self, *, methods: Mapping[str, Credit]) -> None:
         """`methods` maps each role to its credit method."""
         if not methods:
             raise ValueError("methods names no role")
+        for name in (name for name, method in methods.items() if method is None):
+            raise ConfigError(f"credit.methods.{name}: no method; drop it: ~credit.methods.{name}")
         self.methods = dict(methods)
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from selfplay.credit.base import StatelessCredit, centred, group_advantages, samples, standardized
 from selfplay.credit.joint_actions import CrossedReturns, Over
@@ -56,9 +56,9 @@ class MAGRPO(StatelessCredit):
         if joint == "cross":
             self.crossed = CrossedReturns(arena, over=over, most=most_joint_actions)
 
-    @classmethod
-    def min_group_size(cls, settings: Mapping[str, Any]) -> int:
-        """Return 2: each agent is compared with itself in the siblings."""
+    @property
+    def min_group_size(self) -> int:
+        """2: each agent is compared with itself in the siblings."""
         return 2
 
     def metrics(self) -> Mapping[str, float]:

@@ -1,8 +1,7 @@
 """Pass@k: an answer is judged by what it adds to the probability that one of k answers is right."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import comb
-from typing import Any
 
 import numpy as np
 
@@ -52,10 +51,10 @@ class PassAtK(GroupRelative):
             raise ValueError(f"k is at least 1, not {k}")
         self.k, self.threshold, self.std = k, threshold, std
 
-    @classmethod
-    def min_group_size(cls, settings: Mapping[str, Any]) -> int:
-        """Return more than k; with fewer answers, every subset of k is nearly the whole group."""
-        return int(settings.get("k", 4)) + 1 if super().min_group_size(settings) > 1 else 1
+    @property
+    def min_group_size(self) -> int:
+        """More than k; with fewer answers, every subset of k is nearly the whole group."""
+        return self.k + 1 if super().min_group_size > 1 else 1
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Return advantages of all turns."""

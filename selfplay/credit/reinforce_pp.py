@@ -1,7 +1,7 @@
 """REINFORCE++: returns whitened over all tokens of the batch."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 from selfplay.credit.base import (
     GroupBy,
@@ -44,10 +44,10 @@ class ReinforcePlusPlus(GroupRelative):
             raise ValueError(f"no baseline {baseline!r}; {get_args(Baseline)} are known")
         self.baseline, self.epsilon = baseline, epsilon
 
-    @classmethod
-    def min_group_size(cls, settings: Mapping[str, Any]) -> int:
-        """Return 1 without the group's baseline: the batch is enough."""
-        return super().min_group_size(settings) if settings.get("baseline") == "group" else 1
+    @property
+    def min_group_size(self) -> int:
+        """1 without the group's baseline: the batch is enough."""
+        return super().min_group_size if self.baseline == "group" else 1
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Return advantages of all turns."""

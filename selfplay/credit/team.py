@@ -1,8 +1,7 @@
 """Team credit: one advantage for all turns of an episode, from comparing whole episodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -32,9 +31,9 @@ class TeamGRPO(StatelessCredit):
         """`std` divides by the standard deviation of the returns, plus `epsilon`."""
         self.scale = partial(standardized, epsilon=epsilon) if std else centred
 
-    @classmethod
-    def min_group_size(cls, settings: Mapping[str, Any]) -> int:
-        """Return 2: an episode is compared with its siblings."""
+    @property
+    def min_group_size(self) -> int:
+        """2: an episode is compared with its siblings."""
         return 2
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:

@@ -24,6 +24,8 @@ class Engine:
 
     renderer: "Renderer | None" = None
     """Renderer of the requests for an engine without a tokenizer; None: that of the policy."""
+    exact: bool = False
+    """True if it computes like the learner, so that its log-probabilities are the learner's."""
     can_update_in_flight: ClassVar[bool] = False
     """True if the engine supports `in_flight_updates`."""
     in_flight_updates: bool = False

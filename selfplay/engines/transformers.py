@@ -29,6 +29,7 @@ from selfplay.types import Completion, Request
 class TransformersEngine(Engine):
     """Serves several policies in this process, each with its own model."""
 
+    exact = True
     can_update_in_flight = True
 
     def __init__(

@@ -2,27 +2,25 @@
 
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from selfplay.arena import Arena
-from selfplay.config import trust
-from selfplay.config.instantiate import build
+from selfplay.config import compose, trust
 from selfplay.config.run_config import RunSettings, set_up_torch
 from selfplay.credit import Credit, Stateful
-from selfplay.credit.missing_signals import Silence
 from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
 from selfplay.errors import RunError, one_line
 from selfplay.experiment.collapse import CollapseMonitor
-from selfplay.experiment.league import LeaguePlan
-from selfplay.experiment.validation import validate
+from selfplay.experiment.league import LeaguePlan, league_config
+from selfplay.experiment.validation import truncated, validate
 from selfplay.league.league import League
 from selfplay.learner import PolicyLearner, checkpoint
-from selfplay.learner.objective import Objective
+from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.rng import derive
 from selfplay.rollout.agent_spec import scheduled_limits
 from selfplay.rollout.evaluation import Evaluation
@@ -33,6 +31,7 @@ from selfplay.run.declarations import RunMetrics, measured_by, reported
 from selfplay.run.metrics import Outcomes
 from selfplay.run.record_reader import read_metrics
 from selfplay.run.sessions import versions
+from selfplay.run.trackers import Tracker
 from selfplay.runtime import Runtime
 from selfplay.sampler import Sampler
 from selfplay.sampler.prefetch import Batches, OnDemandBatches, PrefetchedBatches
@@ -57,71 +56,100 @@ def declared_by(arena: Arena, evaluations: Mapping[str, Evaluation]) -> RunMetri
 class Experiment:
     """The objects of a run.
 
-    The commands make one and pass it to a `Trainer` or run its evaluations; the caller must close
-    it. `state_dict` returns what a checkpoint stores besides weights and optimizers.
+    The commands make one, let it `load` the models, and pass it to a `Trainer` or run its
+    evaluations; the caller must close it. `state_dict` returns what a checkpoint stores besides
+    weights and optimizers.
     """
 
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        *,
-        saved: Path | None = None,
-        note: Callable[[str], object] = lambda line: None,
-        loading: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Args:
-        config: Plain data, as `selfplay.config.compose.load` returns it. It is validated here.
-        saved: A checkpoint to load the policies from, instead of their initial models.
-        note: Called with a line for each valid setting that does not do what its value suggests.
-        loading: Called once before the models are loaded or made, which may take minutes. The
-            rest of the config has been built then.
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Build and validate every object that needs no policy.
 
-        Raises ConfigError for the first part that cannot be built.
+        `config` is plain data, as `selfplay.config.compose.load` returns it.
+
+        Raises ConfigError for the first part that cannot be built, or does not fit the others.
         """
-        for line in validate(config):
-            note(line)
+        compose.check_config(config)
         self._started = time.time()
-        self.config = config
         self.seed = int(config["seed"])
-        self.settings: RunSettings = build(config["run"], where="run")
-        set_up_torch(self.settings, self.seed)
         self.evaluations_before: dict[str, dict[str, float]] | None = None
         self.evaluations_after: dict[str, dict[str, float]] | None = None
         self.outcomes = Outcomes()
         self.seconds_before = 0.0
         self.step = 0
+        self.league: League | None = None
         self._batches: Batches | None = None
-        self.runtime: Runtime = build(config["runtime"], where="runtime")
         self.players = RolloutSetup(config)
         self.population = self.players.population
         try:
-            self._build_all(saved, loading)
+            self.runtime: Runtime = self.players.build("runtime")
+        except BaseException:
+            self.players.close()
+            raise
+        try:
+            self._build()
         except BaseException:
             self.close()
             raise
 
-    def _build_all(self, saved: Path | None, loading: Callable[[], object]) -> None:
-        config, players = self.config, self.players
+    def _build(self) -> None:
+        players = self.players
+        self.settings: RunSettings = players.build("run")
+        self.trackers: Mapping[str, Tracker] = players.build("trackers")
         self.objective: Objective = players.build("objective")
         self.curriculum: Curriculum = players.build("curriculum")
         self.watch: CollapseMonitor = players.build("collapse")
-        self.shaping = Shaping([*players.build("shaping").values()])
+        shaping = players.build("shaping")
+        self.shaping = Shaping([*shaping.values()])
         arena = players.arena
         self.credit: Credit = players.build("credit", arena=arena)
-        self.silence = Silence(self.credit)
         # A sampler drops groups without a signal as the credit method compares them.
         group_by = getattr(self.credit, "group_by", "role")
         self.sampler: Sampler = players.build("sampler", group_by=group_by)
         self.declared = declared_by(arena(), players.evaluations)
-        plan = (
-            LeaguePlan(config["league"], arena=arena(), population=self.population)
-            if config["league"]
-            else None
+        league = league_config(players.build("league"))
+        self._plan: LeaguePlan | None = None
+        if league is not None:
+            self._plan = LeaguePlan(league, arena=arena(), population=self.population)
+        self.notes: Sequence[str] = validate(
+            players,
+            settings=self.settings,
+            runtime=self.runtime,
+            objective=self.objective,
+            shaping=shaping,
+            credit=self.credit,
+            sampler=self.sampler,
+            collapse=self.watch,
+            league=self._plan,
         )
-        # The policies come last, because a warm start or a large model takes minutes.
-        loading()
+        """A line for each valid setting that does not do what its value suggests."""
+
+    def load(self, saved: Path | None = None, *, learning: bool = True) -> "Experiment":
+        """Load or make the models, which may take minutes, and return the experiment.
+
+        Args:
+            saved: A checkpoint whose state is restored.
+            learning: Restore the learners too; False for an experiment that only plays.
+        Raises:
+            ConfigError: For a model that cannot be loaded.
+            RunError: For a checkpoint that does not fit the config.
+        """
+        try:
+            self._load_policies(saved)
+            if saved is not None:
+                self._resume(saved, learning=learning)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _load_policies(self, saved: Path | None) -> None:
+        players = self.players
+        set_up_torch(self.settings, self.seed)
         ACTIVITY.begin("loading models")
-        self.engine = self.runtime.engine(config, players)
+        self.engine = self.runtime.engine(players)
+        if isinstance(self.objective, PolicyLoss):
+            exact = self.engine.exact and not truncated(players)
+            self.objective = self.objective.resolved(exact=exact)
         players.load(
             self.engine,
             saved=saved,
@@ -135,9 +163,8 @@ class Experiment:
             name: (each, self.runtime.rollout_fn(players, name))
             for name, each in players.evaluations.items()
         }
-        self.league: League | None = None
-        if plan is not None:
-            self.league = plan.league(
+        if self._plan is not None:
+            self.league = self._plan.league(
                 policies=self.policies,
                 learners=self.learners,
                 policy_pool=players.policy_pool,
@@ -161,35 +188,25 @@ class Experiment:
                 keeps=self.settings.keeps_checkpoint,
             )
 
+    def _resume(self, saved: Path, *, learning: bool) -> None:
+        try:
+            self.restore(saved, learning=learning)
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+            raise RunError(
+                f"checkpoint {saved}: its state does not fit the config of the run: "
+                f"{one_line(error)}; resume from an older one"
+            ) from error
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Config of the run, as plain data."""
+        return self.players.config
+
     @property
     def batches(self) -> Batches:
         """Source of the groups of each step."""
         assert self._batches is not None
         return self._batches
-
-    @classmethod
-    def resume(
-        cls,
-        config: Mapping[str, Any],
-        path: Path,
-        *,
-        learning: bool = True,
-        loading: Callable[[], object] = lambda: None,
-    ) -> "Experiment":
-        """Return an experiment in a checkpoint's state; without `learning` it can only play."""
-        experiment = cls(config, saved=path, loading=loading)
-        try:
-            try:
-                experiment.restore(path, learning=learning)
-            except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-                raise RunError(
-                    f"checkpoint {path}: its state does not fit the config of the run: "
-                    f"{one_line(error)}; resume from an older one"
-                ) from error
-        except BaseException:
-            experiment.close()
-            raise
-        return experiment
 
     def restore(self, path: Path, *, learning: bool = True) -> None:
         """Restore a checkpoint; episodes that were sampled but not learned from are discarded.
@@ -313,3 +330,13 @@ class Experiment:
                 self.runtime.close()
         if self._batches is not None:
             self._batches.close()
+
+
+def check(config: Mapping[str, Any]) -> Sequence[str]:
+    """Build and validate all objects of a config but the models; return the notes for the user.
+
+    Raises ConfigError for the first setting that cannot be used, in one line.
+    """
+    experiment = Experiment(config)
+    experiment.close()
+    return experiment.notes

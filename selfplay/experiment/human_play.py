@@ -186,7 +186,7 @@ def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> 
     asked = {override.partition("=")[0].partition(".")[0] for override in overrides}
     elsewhere = {key: config[key] for key in compose.LOCAL_DEFAULTS if key in asked}
     config = {**compose.with_local_runtime(config), **elsewhere}
-    experiment = Experiment.resume(config, place, learning=False)
+    experiment = Experiment(config).load(place, learning=False)
     try:
         players = experiment.players
         roles = {name: seat.role for name, seat in players.rollout.seats.items()}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from selfplay.arena import Arena
-from selfplay.config.instantiate import TARGET, build, join
+from selfplay.config.instantiate import TARGET, join
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError
 from selfplay.league.config import LeagueConfig
@@ -19,9 +19,9 @@ from selfplay.rollout.policy_pool import PolicyPool
 class LeaguePlan:
     """A league before the policies are loaded: its settings, checked against the arena."""
 
-    def __init__(self, node: Mapping[str, Any], *, arena: Arena, population: Population) -> None:
+    def __init__(self, settings: LeagueConfig, *, arena: Arena, population: Population) -> None:
         """Raises ConfigError if the arena has no seats for a league."""
-        self.settings, self.agents_of = league_config(node), arena.agents_of
+        self.settings, self.agents_of = settings, arena.agents_of
         self.seats, self.own = self.settings.contested(arena, population.policy_of)
         if self.own in population.opponents:
             raise ConfigError(
@@ -63,11 +63,12 @@ class LeaguePlan:
         )
 
 
-def league_config(node: Mapping[str, Any]) -> LeagueConfig:
-    """Return the settings of the league that a config describes; raises ConfigError."""
-    if TARGET not in node:
+def league_config(built: Any) -> LeagueConfig | None:
+    """Return what the config key `league` describes; None if it is empty, or ConfigError."""
+    if isinstance(built, LeagueConfig):
+        return built
+    if isinstance(built, Mapping) and built:
         raise ConfigError(f"{join('league', TARGET)}: missing; it names the class to build")
-    settings = build(node, where="league")
-    if not isinstance(settings, LeagueConfig):
-        raise ConfigError(f"league: {type(settings).__name__} is not a LeagueConfig")
-    return settings
+    if built != {}:
+        raise ConfigError(f"league: {type(built).__name__} is not a LeagueConfig")
+    return None

@@ -19,6 +19,7 @@ from selfplay.config.instantiate import TARGET
 from selfplay.credit import Credit
 from selfplay.credit.shaping import Shaping
 from selfplay.errors import ConfigError, RunError
+from selfplay.experiment.validation import check_roles, check_sampler_supports_credit
 from selfplay.learner import checkpoint
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
 from selfplay.rollout.setup import Components
@@ -139,8 +140,13 @@ class RunReplayer:
         """Build the components without policies; raises ConfigError or RunError."""
         self.run, self.config = run, config
         self.components = Components(config)
-        self.shaping = Shaping([*self.components.build("shaping").values()])
+        shaping = self.components.build("shaping")
+        self.shaping = Shaping([*shaping.values()])
         self.credit: Credit = self.components.build("credit", arena=self.components.arena)
+        group_by = getattr(self.credit, "group_by", "role")
+        sampler = self.components.build("sampler", group_by=group_by)
+        check_sampler_supports_credit(self.credit, sampler)
+        check_roles(self.credit, shaping, self.components.roles)
         if self.credit.modules():
             raise ConfigError(
                 f"credit {config['credit'][TARGET]} trains a critic, whose values are "

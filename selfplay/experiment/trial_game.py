@@ -55,7 +55,7 @@ def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
     """Play one game of the first training task, and one of the first task of each evaluation.
 
     Args:
-        config: A config that `selfplay.experiment.validation.validate` has accepted.
+        config: A config that `selfplay.experiment.experiment.check` has accepted.
         seed: Seed of the arena's randomness and of the random moves.
     Raises:
         ConfigError: If the arena, a role, a service or an evaluation cannot be built.

@@ -55,6 +55,8 @@ class LeagueConfig:
         for name in self.players:
             if "@" in name:
                 raise ValueError(f"players: {name!r} has an @, which is reserved for snapshots")
+        if not any(each.matchmaking.main for each in self.players.values()):
+            raise ValueError("players: all are exploiters; add a main player to exploit")
 
     def named(self, own: str) -> dict[str, PlayerConfig]:
         """Return the players, with `default` replaced by the policy's name."""
@@ -86,8 +88,6 @@ class LeagueConfig:
                 )
         matchmakings = {name: each.matchmaking for name, each in self.players.items()}
         table = LeagueState(players=matchmakings, anchors=anchors, snapshots=[], payoff=Payoff())
-        if not table.mains:
-            raise ConfigError("league.players: all are exploiters; add a main player to exploit")
         for name, each in matchmakings.items():
             try:
                 each.chances(name, table)

@@ -18,7 +18,7 @@ from selfplay.errors import DivergedError
 from selfplay.learner.batch import named
 from selfplay.types import Sample
 
-Correction: TypeAlias = Literal["none", "truncated", "masked"]
+Correction: TypeAlias = Literal["none", "auto", "truncated", "masked"]
 
 
 class Score(Protocol):
@@ -268,7 +268,9 @@ class PolicyLoss:
     objective maximum likelihood (SFT)."""
     correction: Correction = "none"
     """Importance weights between the engine's probabilities and the learner's, which differ if the
-    two compute differently or the weights are stale: see `correct`."""
+    two compute differently or the weights are stale: see `correct`. auto: truncated if the run's
+    engine computes otherwise than the learner or samples from truncated distributions, else none;
+    the run chooses with `resolved`."""
     weight_low: float = 0.5
     """Smallest weight that `correction=masked` lets pass."""
     weight_high: float = 2.0
@@ -294,8 +296,19 @@ class PolicyLoss:
             raise ValueError(f"objective: ema_rate lies in (0, 1], not {self.ema_rate}")
         if not 0 <= self.weight_low <= 1 <= self.weight_high:
             raise ValueError("objective: weight_low lies in [0, 1], weight_high at 1 or above")
-        if self.correction != "none" and self.advantage == "one":
+        if self.correction in ("truncated", "masked") and self.advantage == "one":
             raise ValueError("objective: a correction weighs advantages; advantage=one has none")
+
+    def resolved(self, *, exact: bool) -> "PolicyLoss":
+        """Return the objective with `correction=auto` replaced by none or truncated.
+
+        `exact` is True if the log-probabilities of samples are the learner's own. `Experiment`
+        calls it once the engine is known.
+        """
+        if self.correction != "auto":
+            return self
+        needed = not exact and self.advantage == "credit"
+        return replace(self, correction="truncated" if needed else "none")
 
     @property
     def reads_reference(self) -> bool:
@@ -314,12 +327,20 @@ class PolicyLoss:
         A ratio or a correction weights such samples; maximum likelihood does not depend on their
         source.
         """
-        return self.ratio != "none" or self.correction != "none" or self.advantage == "one"
+        weighted = self.correction in ("truncated", "masked")
+        return self.ratio != "none" or weighted or self.advantage == "one"
 
     def prepare(
         self, samples: Sequence[Sample], score: Score
     ) -> tuple[list[Sample], dict[str, float]]:
-        """Return the samples for `loss`, before the first step on them, and metrics."""
+        """Return the samples for `loss`, before the first step on them, and metrics.
+
+        Raises ValueError if `correction=auto` was not `resolved`.
+        """
+        if self.correction == "auto":
+            raise ValueError(
+                "objective: correction=auto is for runs; choose none, truncated or masked"
+            )
         if self.correction == "none":
             return list(samples), {}
         return correct(

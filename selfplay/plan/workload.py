@@ -359,8 +359,11 @@ def passes_of(config: Mapping[str, Any], population: Population, policy: str) ->
     """Return `updates` and `passes` of a policy's `Lesson`."""
     learner = {**config["learner"], **population.learner_of(policy)}
     objective = config["objective"]
-    corrected = objective.get("correction", "none") != "none"
-    passes = int(bool(objective.get("kl"))) + int(corrected)
+    corrected = objective.get("correction", "none")
+    if corrected == "auto":  # as a run chooses it, except for truncated sampling
+        exact = getattr(import_target(config["engine"][TARGET], "engine"), "exact", False)
+        corrected = "none" if exact else "truncated"
+    passes = int(bool(objective.get("kl"))) + int(corrected != "none")
     return {"updates": int(learner.get("mini_batches", 1)), "passes": passes}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.arena import Arena
-from selfplay.config.instantiate import build, call, check_arguments, resolve
+from selfplay.config.instantiate import TARGET, build, call, check_arguments, resolve
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, nearest
 from selfplay.models.policy import Policy, load_policy
@@ -17,6 +17,17 @@ from selfplay.rollout.policies import load_policies, placed_at
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import Rollout
 from selfplay.rollout.service import Closable, Measured
+
+METHODS = {
+    "run": "keeps_checkpoint",
+    "curriculum": "tasks",
+    "population": "policy_of",
+    "sampler": "sample",
+    "credit": "assign",
+    "collapse": "seed",
+    "runtime": "check",
+}
+"""Name of the method that the object of each config key must have."""
 
 
 class Components:
@@ -45,8 +56,18 @@ class Components:
             raise
 
     def build(self, key: str, **provided: Any) -> Any:
-        """Return the object of a config key, built with the services and with `provided`."""
-        return build(self.config[key], where=key, provided={**self.services, **provided})
+        """Return the object of a config key, built with the services and with `provided`.
+
+        Raises ConfigError if it cannot be built, or has not the method that its key needs.
+        """
+        node = self.config[key]
+        built = build(node, where=key, provided={**self.services, **provided})
+        if key in METHODS and not hasattr(built, METHODS[key]):
+            raise ConfigError(
+                f"{key}.{TARGET}: {node[TARGET]} has no method {METHODS[key]!r}, so it is not a "
+                f"valid {key}; see selfplay list {key}"
+            )
+        return built
 
     def arena_factory(self, node: Mapping[str, Any], *, where: str) -> Callable[[], Arena]:
         """Return a function that makes new arenas; raises ConfigError if a role is missing."""
@@ -83,7 +104,13 @@ class RolloutSetup(Components):
         self._engines: Mapping[str, Engine] = {}
         super().__init__(config)
         try:
-            self.population: Population = build(config["population"], where="population")
+            self.population: Population = self.build("population")
+            self.policy_pool = PolicyPool(
+                roles=self.roles,
+                policy_of=self.population.policy_of,
+                sampling=config["sampling"],
+                rollout=config["rollout"],
+            )
             self.evaluations: dict[str, Evaluation] = {
                 name: self._evaluation(f"evaluations.{name}", node)
                 for name, node in config["evaluations"].items()
@@ -123,12 +150,6 @@ class RolloutSetup(Components):
         )
         for name, policy in self.policies.items():
             engine.serve(name, policy.model, policy.renderer.end_ids)
-        self.policy_pool = PolicyPool(
-            roles=self.roles,
-            policy_of=self.population.policy_of,
-            sampling=self.config["sampling"],
-            rollout=self.config["rollout"],
-        )
         self._engines = self.policy_pool.engines
         for name, policy in self.policies.items():
             self.policy_pool.add(name, engine, policy.renderer, learn=policy.learn)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from selfplay.engines import Engine
 from selfplay.errors import LearnersLost
@@ -25,11 +25,11 @@ class Runtime(Protocol):
         """Hints for the user about this runtime, one line each."""
         ...
 
-    def check(self, config: Mapping[str, Any]) -> None:
+    def check(self, players: RolloutSetup) -> None:
         """Raise ConfigError if the config needs something that is missing; start nothing."""
         ...
 
-    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> Engine:
+    def engine(self, players: RolloutSetup) -> Engine:
         """Return the engine that serves the policies; called before the other methods."""
         ...
 

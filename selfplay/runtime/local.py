@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from selfplay.config.instantiate import build
 from selfplay.engines import Engine
 from selfplay.errors import LearnersLost, RunError
 from selfplay.learner.learner import Learner
@@ -21,13 +19,13 @@ class Local:
     device = None
     notes: Sequence[str] = ()
 
-    def check(self, config: Mapping[str, Any]) -> None:
+    def check(self, players: RolloutSetup) -> None:
         """Raise ConfigError if the engine cannot be built."""
-        build(config["engine"], where="engine")
+        self.engine(players)
 
-    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> Engine:
+    def engine(self, players: RolloutSetup) -> Engine:
         """Return the engine of the config."""
-        engine: Engine = build(config["engine"], where="engine")
+        engine: Engine = players.build("engine")
         return engine
 
     def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, Learner]:

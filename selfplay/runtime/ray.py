@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import torch
 
-from selfplay.config.instantiate import build
+from selfplay.config.instantiate import TARGET, import_target
 from selfplay.credit import Stateful
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, LearnersLost, RunError, nearest
@@ -172,9 +172,9 @@ class RayRuntime:
             )
         return notes
 
-    def check(self, config: Mapping[str, Any]) -> None:
+    def check(self, players: RolloutSetup) -> None:
         """Raise ConfigError if Ray, the cluster or a requested GPU is missing."""
-        ray = require_ray()
+        ray, config = require_ray(), players.config
         if config["engine"].get("sleep") and not self._colocated:
             raise ConfigError(
                 "engine.sleep: engines of workers sleep only beside ranks on the same GPUs; set "
@@ -186,7 +186,7 @@ class RayRuntime:
             if self.address != "auto":
                 reachable(self.address)
             return
-        build(config["engine"], where="engine")
+        players.build("engine")
         if ray.is_initialized():
             return
         there = torch.cuda.device_count()
@@ -210,14 +210,14 @@ class RayRuntime:
         """Return the type of float32 models in workers; None for float32 itself."""
         return worker_dtype(self._worker_dtype, placement)
 
-    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> Engine:
+    def engine(self, players: RolloutSetup) -> Engine:
         """Reserve the resources of all actors; return the engine that forwards to the workers."""
         local = self.placement(torch.cuda.device_count())
         self.cluster = RayCluster(
             address=self.address, cpus=self._cores(local), timeout=self.timeout
         )
         placement = self.placement(self.cluster.gpus())
-        check_sleep(config, placement)
+        check_sleep(players.config, placement)
         self._placement = placement
         self._workers = RolloutWorkers(
             self.cluster,
@@ -229,10 +229,13 @@ class RayRuntime:
             resources=placement.worker_resources(self._cpus[0]),
         )
         self.cluster.reserve(placement.bundles(*self._cpus))
+        dtype = self.worker_dtype(placement)
+        of_workers = import_target(players.config["engine"][TARGET], "engine")
         self._engine = RemoteEngine(
             tell=self._workers.tell,
             put=self.cluster.put,
-            dtype=self.worker_dtype(placement),
+            dtype=dtype,
+            exact=dtype is None and getattr(of_workers, "exact", False),
         )
         return self._engine
 

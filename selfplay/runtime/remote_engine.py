@@ -34,12 +34,15 @@ class RemoteEngine(Engine):
         tell: Callable[[Change], None],
         put: Callable[[Any], Any],
         dtype: torch.dtype | None = None,
+        exact: bool = False,
     ) -> None:
         """Args:
         tell: Sends an update to all present and future workers.
         put: Stores an object in the cluster and returns a reference to it.
         dtype: Type of the workers' models; None: that of each policy. Adapters keep theirs.
+        exact: True if the workers' engines compute like the learner.
         """
+        self.exact = exact
         self._tell, self._put, self._dtype = tell, put, dtype
         self._learned: dict[str, list[str]] = {}
         self.seconds = 0.0

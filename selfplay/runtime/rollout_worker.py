@@ -279,7 +279,7 @@ class RolloutWorker:
         self._setup = players = RolloutSetup(config)
         if brief.saved is None:
             check_model_files(config, players.population)
-        engine: Engine = build(config["engine"], where="engine")
+        engine: Engine = players.build("engine")
         engine.in_flight_updates = brief.max_staleness > 0 and engine.can_update_in_flight
         engine.has_own_gpu = brief.own_gpu
         attentive = UpdatableEngine(engine, self._inbox, self._follow)

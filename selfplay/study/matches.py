@@ -310,7 +310,7 @@ def games_of(
     from selfplay.experiment.experiment import Experiment  # loads torch
 
     config = with_local_runtime(load_changed(run, changes) if changes else Run.open(run).config())
-    experiment = Experiment.resume(config, places(run)[-1], learning=False)
+    experiment = Experiment(config).load(places(run)[-1], learning=False)
     try:
         games = _games(experiment, evaluation, episodes, metric, seed)
         games.params |= {"changed": " ".join(changes)} if changes else {}

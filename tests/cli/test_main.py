@@ -170,10 +170,10 @@ def test_learning_from_truncated_sampling_is_noted_once_for_each_policy(
     assert main(cut) == 0
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("note: sampling: policy 'base' learns from truncated sampling")
-    assert "objective.correction=truncated" in said
-    assert main([*cut, "objective.correction=truncated"]) == 0
+    assert said.endswith("never tried or unlearned"), "objective.correction=auto weighs the rest"
+    assert main([*cut, "objective.correction=none"]) == 0
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.endswith("never tried or unlearned")
+    assert "objective.correction=truncated" in said
     assert main([*cut[:-1], "sampling.default.top_p=1.0", "sampling.default.stop=['.']"]) == 0
     assert capsys.readouterr().err == ""
 

@@ -8,7 +8,7 @@ import pytest
 from selfplay.cli.main import main
 from selfplay.config import compose
 from selfplay.errors import ConfigError
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
 from tests.helpers.command_process import shared_cache
 
 BASE = "+experiment=tiny/smoke"
@@ -64,7 +64,7 @@ def test_every_algorithm_is_known_here() -> None:
 def test_an_algorithm_is_its_credit_objective_and_sampler(name: str) -> None:
     credit, objective, numbers, (sampler, sizes) = METHODS[name]
     composed, told = loaded(BASE, f"algorithm={name}")
-    validate(composed)
+    check(composed)
     assert composed["credit"]["_target_"] == node("credit", credit)
     assert composed["objective"]["_target_"] == node("objective", objective)
     assert composed["sampler"]["_target_"] == node("sampler", sampler)

@@ -86,13 +86,13 @@ def composed() -> dict[str, Any]:
 
 
 def test_a_config_has_all_its_parts_and_no_other() -> None:
-    compose.validate(composed())
+    compose.check_config(composed())
     with pytest.raises(ConfigError, match="unknown key 'sede'; did you mean 'seed'"):
-        compose.validate({**composed(), "sede": 1})
+        compose.check_config({**composed(), "sede": 1})
     for key in compose.KEYS:
         rest = {name: value for name, value in composed().items() if name != key}
         with pytest.raises(ConfigError, match=f"no {key!r}"):
-            compose.validate(rest)
+            compose.check_config(rest)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_a_part_that_cannot_be_used_is_one_line(path: str, value: Any, complaint
         node = node[name]
     node[last] = value
     with pytest.raises(ConfigError, match=complaint):
-        compose.validate(whole)
+        compose.check_config(whole)
 
 
 def test_services_are_what_an_arena_may_leave_out() -> None:
     whole = composed()
     del whole["services"]["executor"]
     with pytest.raises(ConfigError, match=r"executor: missing; .*AbsoluteZero needs it"):
-        compose.validate(whole)
+        compose.check_config(whole)

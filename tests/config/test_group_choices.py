@@ -27,7 +27,7 @@ def loaded(*overrides: str, **settings: Any) -> tuple[dict[str, Any], list[str]]
 def fits(experiment: str, choice: str) -> None:
     """The choice composes and has its own keys alone."""
     composed, told = loaded(f"+experiment={experiment}", choice)
-    compose.validate(composed)
+    compose.check_config(composed)
     group, _, name = choice.partition("=")
     alone = compose.load([choice])[group]
     assert composed[group].get("_target_") == alone.get("_target_")

@@ -11,7 +11,7 @@ import torch
 from selfplay.cli.main import main
 from selfplay.config import compose
 from selfplay.engines.vllm import engine as vllm_engine
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
 from tests.cli.test_plan import SEVEN
 from tests.helpers.repository import ROOT
 
@@ -49,8 +49,11 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> str:
-    """The config of a 7B model, which stands for every model of the experiments."""
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The config of a 7B model, which stands for every model of the experiments, and a file of
+    questions where experiments look for one."""
+    monkeypatch.chdir(tmp_path)
+    Path("questions.jsonl").write_text('{"question": "7 + 5?", "answer": "12"}\n')
     sizes = {**SEVEN, "max_position_embeddings": 32_768}
     (tmp_path / "config.json").write_text(json.dumps(sizes))
     return f"policy.model={tmp_path}"
@@ -67,12 +70,12 @@ def test_a_pair_composes_and_is_valid(recipe: str, name: str, model: str, gpus: 
     config: dict[str, Any] = compose.load([*pair, model])
     assert config["engine"]["_target_"].endswith("VLLMEngine")
     assert config["run"]["experiment"] == f"paper/{name}"
-    validate(config)
+    check(config)
     assert bool(config["policy"].get("lora")) == (recipe == "gpu_1_lora_7b")
     if name == "absolute_zero_7b":  # the other order: the experiment's own settings win
         other = compose.load([*pair[::-1], model])
         assert (config["engine"]["max_rows"], other["engine"]["max_rows"]) == (256, 128)
-        validate(other)
+        check(other)
 
 
 @pytest.mark.parametrize(("recipe", "name"), PAIRS)

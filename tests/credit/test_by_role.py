@@ -7,13 +7,13 @@ import pytest
 
 from selfplay.credit.by_role import ByRole
 from selfplay.credit.dr_grpo import DrGRPO
+from selfplay.credit.magrpo import MAGRPO
 from selfplay.credit.rae import RAE
 from selfplay.credit.trr import TRR
 from selfplay.errors import ConfigError
 from selfplay.experiment.validation import check_sampler_supports_credit
+from selfplay.sampler.independent import Independent
 from tests.helpers.builders import episode, group, turn
-
-TRR_TARGET = "selfplay.credit.trr.TRR"
 
 
 def groups() -> list[Any]:
@@ -64,12 +64,7 @@ def test_a_role_without_a_method_is_one_line() -> None:
 
 
 def test_what_a_part_needs_the_whole_needs() -> None:
-    node = {
-        "_target_": "selfplay.credit.by_role.ByRole",
-        "methods": {"default": {"_target_": TRR_TARGET}},
-    }
-    sampler = {"_target_": "selfplay.sampler.independent.Independent", "group_size": 1}
-    check_sampler_supports_credit(node, sampler)
-    magrpo = {"_target_": "selfplay.credit.magrpo.MAGRPO"}
+    sampler = Independent(group_size=1)
+    check_sampler_supports_credit(ByRole(methods={"default": TRR()}), sampler)
     with pytest.raises(ConfigError, match="group_size is 1"):
-        check_sampler_supports_credit({**node, "methods": {"solver": magrpo}}, sampler)
+        check_sampler_supports_credit(ByRole(methods={"solver": MAGRPO()}), sampler)

@@ -68,7 +68,7 @@ def test_failed_episodes_and_frozen_policies_are_left_out() -> None:
     assert [(s.turn.agent, s.advantage) for s in found] == [("planner_0", 0.5), ("planner_0", -0.5)]
     assert [s.episode for s in found] == [1, 2]
     assert TeamGRPO().assign([group(failed)]) == []
-    assert TeamGRPO.min_group_size({}) == 2
+    assert TeamGRPO().min_group_size == 2
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -3,7 +3,7 @@
 import pytest
 
 from selfplay.config import compose
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
 from selfplay.models.population import Population
 
 MANAGER_FIRST = "[{learn: [memory_manager], steps: 100}, {learn: [answer_agent], steps: 100}]"
@@ -13,18 +13,10 @@ ALTERNATING = "[{learn: [answer_agent], steps: 5}, {learn: [memory_manager], ste
 @pytest.mark.parametrize(
     "changes",
     [
-        ["+experiment=paper/memory_r1", "arena.outcome=f1", "services=memory_embeddings"],
         ["+experiment=paper/memory_r1", "+population.overrides={answer_agent: {learn: false}}"],
         [
             "+experiment=paper/memory_r1",
             "arena.reader={_target_: arenas.memory.dialogues.TinyReader}",
-        ],
-        [
-            "+experiment=paper/memory_r1",
-            "curriculum=locomo",
-            "curriculum.tasks.path=x.json",
-            "evaluations=locomo",
-            "evaluations.held_out.tasks.path=x.json",
         ],
         ["+experiment=tiny/memory", f"population.phases={MANAGER_FIRST}"],
         ["+experiment=tiny/memory", f"population.phases={ALTERNATING}"],
@@ -44,8 +36,19 @@ ALTERNATING = "[{learn: [answer_agent], steps: 5}, {learn: [memory_manager], ste
     ],
     ids=" ".join,
 )
-def test_a_mode_composes_and_validates(changes: list[str]) -> None:
-    validate(compose.load(changes))
+def test_a_mode_composes_and_can_be_built(changes: list[str]) -> None:
+    check(compose.load(changes))
+
+
+LOCOMO = ["curriculum=locomo", "evaluations=locomo"]
+PATHS = ["curriculum.tasks.path=x.json", "evaluations.held_out.tasks.path=x.json"]
+
+
+@pytest.mark.parametrize(
+    "changes", [["services=memory_embeddings", "arena.outcome=f1"], [*LOCOMO, *PATHS]], ids=" ".join
+)
+def test_a_mode_that_needs_a_package_or_a_file_composes(changes: list[str]) -> None:
+    compose.check_config(compose.load(["+experiment=paper/memory_r1", *changes]))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,7 @@ def test_a_mode_composes_and_validates(changes: list[str]) -> None:
 )
 def test_who_learns_when_in_memory_r1(phases: str, learning: dict[int, str]) -> None:
     composed = compose.load(["+experiment=paper/memory_r1", f"population.phases={phases}"])
-    validate(composed)
+    check(composed)
     settings = {key: value for key, value in composed["population"].items() if key != "_target_"}
     population = Population(**settings)
     roles = ["memory_manager", "answer_agent"]

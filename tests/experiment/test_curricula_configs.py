@@ -10,7 +10,7 @@ import selfplay
 from arenas.questions.arena import names_of
 from selfplay.config import compose
 from selfplay.config.instantiate import build
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
 
 CONFIGS = Path(selfplay.__file__).parent.parent / "configs"
 
@@ -58,7 +58,7 @@ def test_the_documented_references_of_multi_agent_evolve_load(tmp_path: Path) ->
     path.write_text('{"question": "1 + 1", "answer": 2}\n')
     overrides = shlex.split(" ".join(shown).replace("FILE", str(path)))
     settings = built("paper/multi_agent_evolve", *overrides)
-    validate(settings)
+    check(settings)
     (seed,) = build(settings["curriculum"]["seeds"])
     assert seed.payload["question"] == "1 + 1" and "answer" not in seed.payload
     assert settings["curriculum"]["references"] == 4

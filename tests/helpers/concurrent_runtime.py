@@ -63,7 +63,7 @@ class Beside(Local):
         self.max_staleness = max_staleness
         self._playing = Lock()
 
-    def engine(self, config: Mapping[str, Any], players: RolloutSetup) -> Apart:
+    def engine(self, players: RolloutSetup) -> Apart:
         return Apart()
 
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:

@@ -34,14 +34,14 @@ def train(experiment: Experiment, run: Run) -> str:
 
 def trained(place: Path, composed: dict[str, Any]) -> Run:
     run = Run.create(place, composed)
-    train(Experiment(composed), run)
+    train(Experiment(composed).load(), run)
     return run
 
 
 def resumed(run: Run, composed: dict[str, Any]) -> None:
     place, faults = checkpoint.latest(run.folder / "checkpoints")
     assert place is not None and not faults
-    again = Experiment.resume(composed, place)
+    again = Experiment(composed).load(place)
     run.rewind(again.step)
     train(again, run)
 

@@ -10,9 +10,10 @@ import pytest
 
 from selfplay.arena import Arena
 from selfplay.config import compose
+from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError
+from selfplay.experiment.experiment import check
 from selfplay.experiment.league import LeaguePlan
-from selfplay.experiment.validation import validate
 from selfplay.models.population import Population
 from tests.helpers.repository import ROOT
 
@@ -39,10 +40,11 @@ NODE = (
 @pytest.mark.parametrize("name", compose.choices("league"))
 def test_every_league_composes_and_validates(name: str) -> None:
     found = compose.load([*GAME, RANDOM, VERSUS, f"league={name}"])
-    validate(found)
+    check(found)
     assert bool(found["league"]) == (name != "none")
     if found["league"]:
-        LeaguePlan(found["league"], arena=Two(), population=Population(policy={}))
+        league = build(found["league"], where="league")
+        LeaguePlan(league, arena=Two(), population=Population(policy={}))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_every_league_composes_and_validates(name: str) -> None:
 )
 def test_what_could_not_be_is_one_line(overrides: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
-        validate(compose.load([*GAME, *overrides]))
+        check(compose.load([*GAME, *overrides]))
     assert "\n" not in str(caught.value)
 
 
@@ -122,8 +124,8 @@ class Two(Arena):
 
 
 def plan(arena: Arena, *overrides: str, **population: Any) -> LeaguePlan:
-    node = compose.load([*GAME, "league=latest", *overrides])["league"]
-    return LeaguePlan(node, arena=arena, population=Population(policy={}, **population))
+    league = build(compose.load([*GAME, "league=latest", *overrides])["league"], where="league")
+    return LeaguePlan(league, arena=arena, population=Population(policy={}, **population))
 
 
 def test_the_seats_are_those_of_one_main_player() -> None:
@@ -161,7 +163,7 @@ def test_the_commands_of_the_page_compose() -> None:
     for command in commands():
         composed = compose.load(shlex.split(command)[2:])
         if find_spec("ray") or "runtime=ray" not in command:
-            validate(composed)
+            check(composed)
 
 
 def test_the_checkpoints_that_the_page_names_are_written() -> None:

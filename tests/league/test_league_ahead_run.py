@@ -84,7 +84,7 @@ def test_a_run_that_was_broken_off_goes_on_with_the_same_matches(
     """The weights stay what they were, so that it does not matter which of them sampled."""
     composed = settings(*IDLE, lag=2)
     whole, other = (Run.create(tmp_path / name, composed) for name in ("whole", "other"))
-    train(Experiment(composed), whole)
+    train(Experiment(composed).load(), whole)
     update = Learner.update
 
     def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
@@ -95,7 +95,7 @@ def test_a_run_that_was_broken_off_goes_on_with_the_same_matches(
     with monkeypatch.context() as patch:
         patch.setattr(Learner, "update", struck)
         with pytest.raises(type(death)):
-            train(Experiment(composed), other)
+            train(Experiment(composed).load(), other)
     resumed(other, composed)
     assert told(other) == told(whole)
     assert seatings(other) == seatings(whole)

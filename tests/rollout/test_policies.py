@@ -12,7 +12,8 @@ from selfplay.config import compose
 from selfplay.config.instantiate import build
 from selfplay.config.run_config import RunSettings, set_up_torch
 from selfplay.errors import ConfigError
-from selfplay.experiment.validation import check_context_length, validate
+from selfplay.experiment.experiment import check
+from selfplay.experiment.validation import check_context_length
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
@@ -26,7 +27,7 @@ REINFORCE = PolicyLoss(ratio="none", clip="none", aggregate="token_mean")
 
 
 def read(*overrides: str) -> None:
-    validate(compose.load(["+experiment=tiny/smoke", *overrides]))
+    check(compose.load(["+experiment=tiny/smoke", *overrides]))
 
 
 @pytest.fixture(scope="module")

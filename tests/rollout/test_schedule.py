@@ -7,15 +7,23 @@ import pytest
 
 from selfplay.config import compose
 from selfplay.errors import ConfigError
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
+from selfplay.models.renderer import ByteRenderer
 from selfplay.plan.workload import limit_of
-from selfplay.rollout.agent_spec import scheduled_limits
-from selfplay.rollout.policy_pool import rollout_settings, sampling_settings
+from selfplay.role import Role
+from selfplay.rollout.agent_spec import AgentSpec, scheduled_limits
+from selfplay.rollout.policy_pool import agent_spec, rollout_settings
 from selfplay.rollout.schedule import Schedule, sampled_at
 from selfplay.types import Episode, Status
 from tests.helpers.guessing_game import job, rollout
 
 FALLING = Schedule(steps=(1, 5, 9), values=(1.0, 0.5, 0.9))
+
+
+def limits(node: dict[str, Any]) -> AgentSpec:
+    """Return the specification of a solver with these sampling limits."""
+    where = "sampling.solver"
+    return agent_spec(node, where=where, role=Role(), policy="base", renderer=ByteRenderer())
 
 
 @pytest.mark.parametrize(
@@ -52,21 +60,20 @@ def test_values_between_the_steps(step: int | None, linear: float, constant: flo
 )
 def test_a_schedule_that_does_not_fit_is_refused(schedule: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        sampling_settings({"temperature": schedule}, where="sampling.solver")
+        limits({"temperature": schedule})
 
 
 def test_only_limits_have_schedules_and_lengths_are_whole_numbers() -> None:
     ok = {"steps": [1, 3], "values": [4, 9]}
     with pytest.raises(ConfigError, match=r"sampling\.solver\.stop: .*max_tokens"):
-        sampling_settings({"stop": ok}, where="sampling.solver")
+        limits({"stop": ok})
     with pytest.raises(ConfigError, match=r"rollout\.threads: .*max_turns"):
         rollout_settings({"threads": ok})
     with pytest.raises(ConfigError, match=r"max_tokens\.values: \[4\.0, 9\.5\]"):
-        sampling_settings({"max_tokens": {**ok, "values": [4, 9.5]}}, where="sampling.solver")
+        limits({"max_tokens": {**ok, "values": [4, 9.5]}})
     with pytest.raises(ConfigError, match=r"rollout\.max_turns\.values: \[0\.0, 9\.0\]"):
         rollout_settings({"max_turns": {**ok, "values": [0, 9]}})
-    settings = sampling_settings({"max_tokens": ok}, where="sampling.solver")
-    assert settings["max_tokens"] == 9, "outside of training the last value applies"
+    assert limits({"max_tokens": ok}).max_tokens == 9, "outside of training the last value applies"
 
 
 def recorded(seat_schedules: dict[str, Schedule], *, step: int | None) -> Episode:
@@ -112,12 +119,12 @@ def composed(*overrides: str) -> dict[str, Any]:
 
 
 def test_every_value_of_a_schedule_is_validated() -> None:
-    validate(composed("sampling.default.temperature={steps: [1, 9], values: [1.0, 0.7]}"))
+    check(composed("sampling.default.temperature={steps: [1, 9], values: [1.0, 0.7]}"))
     with pytest.raises(ConfigError, match=r"sampling\.default\.temperature: -1"):
-        validate(composed("sampling.default.temperature={steps: [1, 5], values: [-1, 0.7]}"))
+        check(composed("sampling.default.temperature={steps: [1, 5], values: [-1, 0.7]}"))
     with pytest.raises(ConfigError, match="leaves no room for a prompt"):
         # The largest value counts, also if it is not the last one.
-        validate(
+        check(
             composed(
                 "sampling.default.max_tokens={steps: [1, 5, 9], values: [64, 100000, 64]}",
                 "+warmstart.model={positions: 512}",

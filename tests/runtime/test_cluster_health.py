@@ -72,7 +72,7 @@ def test_every_wait_ends_when_ray_dies_or_is_stopped(
     model = save_tiny(tmp_path / "model", **SIZES)
     players = RolloutSetup(settings(model, tmp_path / "mark"))
     runtime = RayRuntime(workers=1, worker_cpus=0.5, timeout=600)
-    players.load(runtime.engine(players.config, players))
+    players.load(runtime.engine(players))
     runtime.trainers(players, PolicyLoss())
     sleeps = tmp_path / "sleeps"
     sleeps.touch()

@@ -9,6 +9,7 @@ import torch
 
 from selfplay.config.compose import load
 from selfplay.errors import ConfigError
+from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import RayCluster, environment
 from selfplay.runtime.placement import (
     Placement,
@@ -75,7 +76,7 @@ def test_an_engine_that_stays_awake_beside_ranks_is_one_line() -> None:
     check_sleep({"engine": {"sleep": False}}, placed(workers=2, available=2, **DEFAULT))
     alone = load(["+experiment=tiny/smoke", "engine=vllm", "engine.sleep=true", "runtime=ray"])
     with pytest.raises(ConfigError, match=r"^engine.sleep: engines of workers sleep only beside"):
-        RayRuntime().check(alone)
+        RayRuntime().check(RolloutSetup(alone))
 
 
 def test_a_line_says_who_is_where() -> None:

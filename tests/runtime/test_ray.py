@@ -13,7 +13,7 @@ import torch
 from selfplay.config.compose import load
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, EngineFailed, RunError, StalledError
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
 from selfplay.models.lora import Lora, adapted, frozen_copy
 from selfplay.runtime.cluster import reachable
 from selfplay.runtime.ray import RayRuntime
@@ -232,7 +232,7 @@ def closed_port() -> Iterator[int]:
 
 def refused(*overrides: str) -> str:
     with pytest.raises(ConfigError) as raised:
-        validate(load([SMOKE, "runtime=ray", *overrides]))
+        check(load([SMOKE, "runtime=ray", *overrides]))
     line = str(raised.value)
     assert "\n" not in line
     return line

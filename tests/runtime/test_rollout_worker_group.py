@@ -38,7 +38,7 @@ class Room:
         config = settings(save_tiny(folder / "model", **SIZES), self.mark, lora=LORA)
         self.players = RolloutSetup(config)
         self.runtime = RayRuntime(workers=2, worker_cpus=0.5, timeout=300)
-        self.engine: Any = self.runtime.engine(config, self.players)
+        self.engine: Any = self.runtime.engine(self.players)
         self.players.load(self.engine)
         self.runtime.trainers(self.players, PolicyLoss())
         self.play = self.runtime.rollout_fn(self.players)

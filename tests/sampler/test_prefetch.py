@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from selfplay.config import compose
+from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError
 from selfplay.experiment.validation import check_staleness
 from selfplay.sampler.dynamic import Dynamic
@@ -118,10 +119,10 @@ def test_what_goes_on_from_a_checkpoint_samples_what_was_not_learned_from_again(
 def test_what_would_take_old_samples_for_new_ones_is_refused(
     overrides: list[str], problem: str | None
 ) -> None:
-    composed = compose.load(overrides)
-    check_staleness(composed, 0)
+    objective = build(compose.load(overrides)["objective"], where="objective")
+    check_staleness(objective, 0)
     if problem is None:
-        check_staleness(composed, 2)
+        check_staleness(objective, 2)
         return
     with pytest.raises(ConfigError, match=problem.replace(".", r"\.")):
-        check_staleness(composed, 2)
+        check_staleness(objective, 2)

@@ -122,7 +122,7 @@ def test_a_run_that_was_broken_off_goes_on_as_if_nothing_had_happened(
     with monkeypatch.context() as patch:
         patch.setattr(Learner, "update", struck)
         with pytest.raises(type(death)):
-            train(Experiment(composed), run)
+            train(Experiment(composed).load(), run)
     resumed(run, composed)
     assert told(run) == told(idle)
     assert states(run) == states(idle)
@@ -142,7 +142,7 @@ def test_learners_that_die_are_begun_again_from_the_newest_checkpoint(
         return update(self, samples, step=step)
 
     monkeypatch.setattr(Learner, "update", struck)
-    said = train(Experiment(composed), run)
+    said = train(Experiment(composed).load(), run)
     assert "step 4: rank 1 died; going on from checkpoint 000002" in said
     assert "step 5: rank 1 died; going on from checkpoint 000004" in said
     assert told(run) == told(idle) and played(run) == played(idle)

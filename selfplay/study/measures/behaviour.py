@@ -300,7 +300,7 @@ def _read_exactly(run: Path, solved: Solved, *, every: bool) -> None:
 
     checkpoints = places(run, every=every)
     config = with_local_runtime(Run.open(run).config())
-    experiment = Experiment.resume(config, checkpoints[-1], learning=False)
+    experiment = Experiment(config).load(checkpoints[-1], learning=False)
     try:
         seats = experiment.players.rollout.seats
         roles = {name: seat.role for name, seat in seats.items()}

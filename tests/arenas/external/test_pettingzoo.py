@@ -15,7 +15,7 @@ from arenas.games.opponents import random_legal
 from roles.player import Player
 from selfplay.config.compose import load
 from selfplay.engines.scripted import ScriptedEngine
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
 from selfplay.models.renderer import ChatRenderer
 from selfplay.types import Status, Task
 from tests.helpers.engine_requests import serving
@@ -263,7 +263,7 @@ def test_the_prompt_of_a_game() -> None:
 def test_the_configs_compose(arena: str) -> None:
     groups = ["roles=pettingzoo", "curriculum=games", "evaluations=none", "warmstart=none"]
     config = load([f"arena={arena}", *groups, "services=none", "credit=grpo"])
-    validate(config)
+    check(config)
     node = {key: value for key, value in config["arena"].items() if key != "_target_"}
     made = PettingZoo(**node)
     made.begin(made.default_task(random.Random(0)), seed=0)

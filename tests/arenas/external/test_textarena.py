@@ -17,7 +17,7 @@ from selfplay.config.compose import load
 from selfplay.config.instantiate import build
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.errors import ConfigError
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
 from selfplay.models.renderer import ByteRenderer, ChatRenderer
 from selfplay.models.tiny import build_model
 from selfplay.role import Role
@@ -265,7 +265,7 @@ def test_a_broken_game_is_a_failed_episode_with_its_reason() -> None:
 def test_the_config_composes() -> None:
     groups = ["roles=textarena", "curriculum=games", "evaluations=none", "warmstart=none"]
     config = load(["arena=textarena", *groups, "services=none", "credit=grpo"])
-    validate(config)
+    check(config)
     node = {key: value for key, value in config["arena"].items() if key != "_target_"}
     arena = TextArena(**node)
     arena.begin(arena.default_task(Random(0)), seed=0)

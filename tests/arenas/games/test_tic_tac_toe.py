@@ -14,7 +14,7 @@ from arenas.games.tic_tac_toe import TicTacToe, env, minimax, raw_env, value
 from roles.player import Player
 from selfplay.config.compose import load
 from selfplay.engines.scripted import ScriptedEngine
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
@@ -169,4 +169,4 @@ def test_a_task_of_no_board_is_refused(board: str) -> None:
 def test_the_configs_compose(name: str) -> None:
     curriculum = "leduc" if name == "leduc" else "games"
     groups = [f"arena={name}", f"roles={name}", f"curriculum={curriculum}"]
-    validate(load([*groups, "services=none", "evaluations=none", "warmstart=none", "credit=rae"]))
+    check(load([*groups, "services=none", "evaluations=none", "warmstart=none", "credit=rae"]))

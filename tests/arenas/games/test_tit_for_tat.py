@@ -9,7 +9,7 @@ from arenas.games.matrix import raw_env
 from arenas.games.tit_for_tat import TitForTat
 from selfplay.config import compose
 from selfplay.config.instantiate import build
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
 from selfplay.role import Role
 
 
@@ -37,7 +37,7 @@ def test_it_answers_in_kind_but_for_its_errors(errs: float) -> None:
 def test_what_a_player_sees_is_one_of_the_situations_that_are_shown() -> None:
     """The prompt of the last round alone is word for word what two rounds come to."""
     settings = compose.load(["+experiment=tiny/dilemma"])
-    validate(settings)
+    check(settings)
     role: Role = build(settings["roles"]["first"], where="roles.first")
     arena = build(settings["arena"], where="arena")
     source = build(settings["warmstart"]["demonstrations"], where="demonstrations")

@@ -12,7 +12,7 @@ from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError
 from selfplay.experiment.collapse import CollapseMonitor
 from selfplay.experiment.collapse.responses import Warn
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import check
 
 FALLS = {"metric": "a", "direction": "decrease", "threshold": 0.5, "window": 1, "patience": 1}
 
@@ -174,7 +174,7 @@ def test_every_shipped_watch_can_be_built(name: str) -> None:
 )
 def test_a_config_of_no_watch_is_refused_before_anything_runs(change: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        validate(load(["+experiment=tiny/kuhn", "collapse=roll_back", change]))
+        check(load(["+experiment=tiny/kuhn", "collapse=roll_back", change]))
 
 
 def test_the_shipped_rules_stay_silent_where_learning_goes_well() -> None:

@@ -15,8 +15,7 @@ from selfplay.curriculum.fixed import FixedTasks
 from selfplay.errors import CollapsedError, ConfigError, RunError
 from selfplay.experiment.collapse import CollapseMonitor
 from selfplay.experiment.collapse.responses import MixAnchors
-from selfplay.experiment.experiment import Experiment
-from selfplay.experiment.validation import validate
+from selfplay.experiment.experiment import Experiment, check
 from selfplay.learner import checkpoint
 from selfplay.rng import derive
 from selfplay.run.directory import Run
@@ -90,7 +89,7 @@ def train(experiment: Experiment, run: Run) -> str:
 
 def trained(place: Path, composed: dict[str, Any]) -> tuple[Run, str]:
     run = Run.create(place, composed)
-    return run, train(Experiment(composed), run)
+    return run, train(Experiment(composed).load(), run)
 
 
 def steps(place: Path) -> list[int]:
@@ -166,7 +165,7 @@ def test_killed_while_it_goes_back_it_resumes_as_if_nothing_had_happened(
     when: str, unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     composed = settings("collapse=roll_back", "run.keep_checkpoints=2")
-    experiment, run = Experiment(composed), Run.create(tmp_path / "run", composed)
+    experiment, run = Experiment(composed).load(), Run.create(tmp_path / "run", composed)
     back = Trainer.rollback
 
     def struck(*arguments: Any) -> None:
@@ -182,7 +181,7 @@ def test_killed_while_it_goes_back_it_resumes_as_if_nothing_had_happened(
     gc.collect()
     place, faults = checkpoint.latest(run.folder / "checkpoints")
     assert place is not None and not faults
-    again = Experiment.resume(composed, place)
+    again = Experiment(composed).load(place)
     run.rewind(again.step)
     train(again, run)
     assert metrics(run.folder) == metrics(unbroken)
@@ -249,7 +248,7 @@ def test_anchors_are_mixed_in_until_a_step() -> None:
 
 
 def test_without_a_league_games_are_played_by_the_rollout_itself() -> None:
-    experiment = Experiment(settings())
+    experiment = Experiment(settings()).load()
     try:
         assert experiment.league is None and not experiment.state_dict()["league"]
         assert isinstance(experiment.batches, OnDemandBatches)
@@ -273,8 +272,8 @@ def test_without_a_league_games_are_played_by_the_rollout_itself() -> None:
 )
 def test_anchors_need_a_league_that_has_some(changes: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=rf"collapse\.response: MixAnchors {complaint}"):
-        validate(compose.load([*changes, "collapse=mix_anchors"]))
-    validate(compose.load(["+experiment=tiny/tic_tac_toe_league", "collapse=mix_anchors"]))
+        check(compose.load([*changes, "collapse=mix_anchors"]))
+    check(compose.load(["+experiment=tiny/tic_tac_toe_league", "collapse=mix_anchors"]))
 
 
 def test_a_record_of_what_was_left_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+"""A run weighs its samples if their log-probabilities are not the learner's own."""
+
+import pytest
+
+from selfplay.config import compose
+from selfplay.engines.transformers import TransformersEngine
+from selfplay.experiment.experiment import Experiment
+from selfplay.learner.objective import PolicyLoss
+
+
+def correction(*overrides: str) -> str:
+    """Return the correction of a loaded run, which its learners have too."""
+    experiment = Experiment(compose.load(["+experiment=tiny/smoke", *overrides]))
+    experiment.load()
+    try:
+        (learner,) = experiment.learners.values()
+        found = experiment.objective
+        assert isinstance(found, PolicyLoss) and learner.objective is found  # type: ignore[attr-defined]
+        return found.correction
+    finally:
+        experiment.close()
+
+
+def test_the_engine_that_samples_with_the_learners_tensors_needs_none() -> None:
+    assert correction() == "none"
+
+
+def test_an_engine_that_computes_otherwise_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TransformersEngine, "exact", False)
+    assert correction() == "truncated"
+    assert correction("objective.correction=none") == "none"
+
+
+def test_samples_of_truncated_distributions_need_one() -> None:
+    assert correction("sampling.default.top_k=4") == "truncated"
