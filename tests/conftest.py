@@ -1,6 +1,10 @@
 """Fixtures that several test files share."""
 
+import gc
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -11,8 +15,16 @@ from transformers import PreTrainedModel
 
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
+from tests.helpers.repository import SHARED
 
 torch.set_num_threads(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder that the workers share; they inherit its name from the first process."""
+    if not hasattr(config, "workerinput"):
+        os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="selfplay-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,6 +34,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """The modules and tests stay until the end, so that no later garbage collection visits them."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Undo a change of the number of torch's threads, which slows the later tests."""
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,18 @@ import shutil
 import signal
 import sys
 import tempfile
+from contextlib import chdir
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
+
+from filelock import FileLock
+
+from tests.helpers.repository import ROOT, SHARED
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -25,10 +31,12 @@ CONTEXT.set_forkserver_preload(
         "selfplay.cli.main",
         "selfplay.train",
         "selfplay.run.report.run_report",
+        "selfplay.engines.transformers",
         "arenas.absolute_zero.demonstrations",
         "roles.proposer",
         "roles.solver",
         "transformers.models.qwen3.modeling_qwen3",
+        "tests.helpers.warm_command",
     ]
 )
 OURS = ("roles", "arenas", "configs")
@@ -96,16 +104,22 @@ def run(
     alarm: float = 0.0,
     cache: Path | None = None,
     first_on_path: Path | None = None,
+    charts: bool = False,
 ) -> Outcome:
     """`selfplay arguments` in the folder `cwd`; `alarm` seconds later it dies, unless 0.
 
-    With `first_on_path` the server's own packages are forgotten and found again from there.
+    With `first_on_path` the server's own packages are forgotten and found again from there. The
+    report of a run has its charts with `charts`: drawing them takes longer than a smoke run.
     """
+    start_server()
     with tempfile.TemporaryDirectory() as texts:
         out, err = Path(texts, "out"), Path(texts, "err")
         process = CONTEXT.Process(
             target=_child,
-            args=(arguments, cwd, cache or shared_cache(), strike, alarm, first_on_path, out, err),
+            args=(
+                *(arguments, cwd, cache or shared_cache()),
+                *(strike, alarm, first_on_path, charts, out, err),
+            ),
         )
         process.start()
         process.join(LONGEST)
@@ -124,6 +138,7 @@ def _child(
     strike: Strike | None,
     alarm: float,
     first_on_path: Path | None,
+    charts: bool,
     out: Path,
     err: Path,
 ) -> None:
@@ -134,7 +149,9 @@ def _child(
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
     os.environ["SELFPLAY_CACHE"] = str(cache)
     import_module("selfplay.train")
-    import_module("selfplay.run.report.run_report")
+    report: Any = import_module("selfplay.run.report.run_report")
+    if not charts:
+        report.draw = lambda chart: "<svg></svg>"
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if strike:
         strike.arm()
@@ -151,6 +168,13 @@ def _child(
 
 
 @lru_cache(maxsize=1)
+def start_server() -> None:
+    """Start the server in the repository, where it finds the modules that it loads."""
+    with chdir(ROOT):
+        ensure_running()
+
+
+@lru_cache(maxsize=1)
 def shared_cache() -> Path:
     """A cache in which the first run leaves its warm start for all others."""
     folder = tempfile.mkdtemp(prefix="selfplay-cache-")
@@ -160,11 +184,19 @@ def shared_cache() -> Path:
 
 @lru_cache(maxsize=1)
 def finished() -> Path:
-    """The folder of a smoke run that went through undisturbed. Copy it to change it."""
-    folder = Path(tempfile.mkdtemp(prefix="selfplay-run-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    outcome = run("train", SMOKE, "run.name=whole", cwd=folder)
-    assert outcome.code == 0, outcome.err
+    """The folder of a smoke run that went through undisturbed. Copy it to change it.
+
+    The first worker of pytest that needs the run makes it. Its warm start is in the cache then.
+    """
+    folder = Path(os.environ[SHARED]) / "finished"
+    with FileLock(folder.with_suffix(".lock")):
+        if not folder.exists():
+            made = Path(tempfile.mkdtemp(dir=folder.parent))
+            cache = made / "cache"
+            outcome = run("train", SMOKE, "run.name=whole", cwd=made, cache=cache, charts=True)
+            assert outcome.code == 0, outcome.err
+            made.rename(folder)
+    shutil.copytree(folder / "cache", shared_cache(), dirs_exist_ok=True)
     return folder / "runs" / "whole"
 
 
