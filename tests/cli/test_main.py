@@ -15,6 +15,7 @@ import selfplay
 from selfplay.cli.main import _parser, main
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.run.directory import Run
+from tests.helpers.command_process import finished, shared_cache
 
 
 @pytest.fixture(autouse=True)
@@ -245,12 +246,15 @@ def test_a_new_run_has_the_threads_that_other_processes_leave(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("selfplay.cli.train.count_beside_others", lambda since: 1)
+    finished()  # has made the warm start
+    monkeypatch.setenv("SELFPLAY_CACHE", str(shared_cache()))
+    monkeypatch.setattr("selfplay.run.report.run_report.draw", lambda chart: "<svg></svg>")
     where = [f"run.folder={tmp_path}", "run.steps=1"]
-    main(["train", SMOKE, *where, "run.name=busy", "run.threads=0"])
+    main(["train", SMOKE, *where, "evaluations=none", "run.name=busy", "run.threads=0"])
     assert "note: run.threads=1, because other processes" in capsys.readouterr().err
     assert Run.open(tmp_path / "busy").config()["run"]["threads"] == 1
     assert main(["train", SMOKE, *where, "run.name=wrong", "run.threads=0", "+sed=1"]) == 2
     assert capsys.readouterr().err.startswith("selfplay: ")
-    main(["train", SMOKE, *where, "run.name=chosen", "run.threads=2"])
+    main(["train", SMOKE, *where, "evaluations=none", "run.name=chosen", "run.threads=2"])
     assert "run.threads=1" not in capsys.readouterr().err
     assert Run.open(tmp_path / "chosen").config()["run"]["threads"] == 2

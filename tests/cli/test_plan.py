@@ -213,6 +213,8 @@ def test_measuring_writes_a_cluster_that_plans(
     monkeypatch.setattr(calibrate, "PROBES", small)
     timings = calibrate.timings
     monkeypatch.setattr(calibrate, "timings", lambda: timings(small, rounds=1))
+    hosted = calibrate.hosted
+    monkeypatch.setattr(calibrate, "hosted", lambda: hosted(games=16))
     monkeypatch.setattr(
         calibrate, "fit", lambda features, seconds: [1e-4] * (len(features[0]) - 1) + [1e-10]
     )
