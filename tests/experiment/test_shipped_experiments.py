@@ -1,5 +1,9 @@
 """Every shipped config composes and is checked against what it names."""
 
+from copy import deepcopy
+from functools import lru_cache
+from typing import Any
+
 import pytest
 
 from selfplay.config import compose
@@ -34,9 +38,15 @@ OWN_FILES = ("paper/ttrl", "smollm2/reasoning")
 """Experiments whose questions are the reader's own, or those of an optional package."""
 
 
+@lru_cache
+def composed_once(name: str) -> dict[str, Any]:
+    """Return the config of an experiment, which several tests read."""
+    return compose.load([f"+experiment={name}"])
+
+
 @pytest.mark.parametrize("name", compose.choices("experiment"))
 def test_every_experiment_composes_and_validates(name: str) -> None:
-    composed = compose.load([f"+experiment={name}"])
+    composed = deepcopy(composed_once(name))
     if name in OWN_FILES:
         compose.check_config(composed)
     else:
@@ -47,7 +57,7 @@ def test_every_experiment_composes_and_validates(name: str) -> None:
 @pytest.mark.parametrize("name", sorted({*compose.choices("experiment")} - {*OWN_FILES}))
 def test_the_tasks_of_every_experiment_can_be_made(name: str) -> None:
     """What only building shows, such as more questions than there are."""
-    composed = compose.load([f"+experiment={name}"])
+    composed = deepcopy(composed_once(name))
     nodes = {f"evaluations.{key}": each for key, each in composed["evaluations"].items()}
     nodes["curriculum"] = composed["curriculum"]
     for where, node in nodes.items():
@@ -73,7 +83,7 @@ def test_a_credit_that_its_sampler_cannot_feed_is_refused(choice: str) -> None:
 
 
 def test_evaluation_warm_start_and_arena_name_one_set_of_held_out_tasks() -> None:
-    composed = compose.load(["+experiment=tiny/quickstart"])
+    composed = deepcopy(composed_once("tiny/quickstart"))
     held_out = composed["shared"]["held_out"]
     assert composed["evaluations"]["held_out_sampled"]["tasks"] == held_out
     assert composed["evaluations"]["held_out_greedy"]["tasks"] == held_out

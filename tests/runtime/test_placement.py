@@ -142,15 +142,19 @@ class Seeing:
         return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
-@pytest.fixture
-def cluster() -> Iterator[RayCluster]:
+@pytest.fixture(scope="module")
+def two_gpus() -> Iterator[None]:
+    """Start a Ray that counts two GPUs."""
     ray.init("local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        made = RayCluster(address=None, cpus=4, timeout=300)
-        yield made
-        made.close()
-    finally:
-        ray.shutdown()
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def cluster(two_gpus: None) -> Iterator[RayCluster]:
+    made = RayCluster(address=None, cpus=4, timeout=300)
+    yield made
+    made.close()
 
 
 def test_an_actor_without_a_gpu_sees_none_and_others_their_own(cluster: RayCluster) -> None:
