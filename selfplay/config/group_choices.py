@@ -164,6 +164,8 @@ def _changed(
                 if before.get(choice.group) == choice.name:
                     continue
                 whose = _settings(bodies, choice)
+                if not whose:
+                    continue
                 of_algorithm = any(path.startswith(f"{ALGORITHM}/") for path in whose)
                 if not of_algorithm and _fits(choice, before.get(choice.group), whose, folders):
                     continue

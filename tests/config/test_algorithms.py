@@ -1,5 +1,6 @@
 """Named algorithms: what each one chooses, and who wins where several choose."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def loaded(*overrides: str) -> tuple[dict[str, Any], list[str]]:
     return compose.load(overrides, tell=told.append), told
 
 
+@cache
 def node(group: str, name: str) -> Any:
     """Return the class that a group's config names."""
     return compose.load([f"{group}={name}"])[group]["_target_"]

@@ -86,11 +86,12 @@ def composed() -> dict[str, Any]:
 
 
 def test_a_config_has_all_its_parts_and_no_other() -> None:
-    compose.check_config(composed())
+    whole = composed()
+    compose.check_config(whole)
     with pytest.raises(ConfigError, match="unknown key 'sede'; did you mean 'seed'"):
-        compose.check_config({**composed(), "sede": 1})
+        compose.check_config({**whole, "sede": 1})
     for key in compose.KEYS:
-        rest = {name: value for name, value in composed().items() if name != key}
+        rest = {name: value for name, value in whole.items() if name != key}
         with pytest.raises(ConfigError, match=f"no {key!r}"):
             compose.check_config(rest)
 
