@@ -49,6 +49,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+@pytest.fixture
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the charts of reports, which take longer to draw than a small run takes."""
+    monkeypatch.setattr("selfplay.run.report.run_report.draw", lambda chart: "<svg></svg>")
+
+
 @pytest.fixture(scope="session")
 def renderer() -> ChatRenderer:
     """The tiny tokenizer's token seam."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import selfplay
 from selfplay.cli.main import _parser, main
@@ -242,13 +243,15 @@ def test_a_run_that_exists_is_not_overwritten(
     assert [path.name for path in (tmp_path / "runs/mine").iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_new_run_has_the_threads_that_other_processes_leave(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("selfplay.cli.train.count_beside_others", lambda since: 1)
     finished()  # has made the warm start
     monkeypatch.setenv("SELFPLAY_CACHE", str(shared_cache()))
-    monkeypatch.setattr("selfplay.run.report.run_report.draw", lambda chart: "<svg></svg>")
+    given: list[int] = []  # two threads would compete with the other tests
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
     where = [f"run.folder={tmp_path}", "run.steps=1"]
     main(["train", SMOKE, *where, "evaluations=none", "run.name=busy", "run.threads=0"])
     assert "note: run.threads=1, because other processes" in capsys.readouterr().err
@@ -258,3 +261,4 @@ def test_a_new_run_has_the_threads_that_other_processes_leave(
     main(["train", SMOKE, *where, "evaluations=none", "run.name=chosen", "run.threads=2"])
     assert "run.threads=1" not in capsys.readouterr().err
     assert Run.open(tmp_path / "chosen").config()["run"]["threads"] == 2
+    assert given == [1, 2]

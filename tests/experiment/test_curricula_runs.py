@@ -16,6 +16,8 @@ from selfplay.cli.main import main
 from selfplay.models.warmstart import WarmStart
 from selfplay.role import Role
 
+pytestmark = pytest.mark.usefixtures("without_charts")
+
 SMALL = ["run.threads=1", "run.episodes_every=1", "run.name=r", "warmstart=none"]
 HELD_OUT = [*SMALL, "evaluations.held_out.tasks.count=4"]
 ASKED = [*HELD_OUT, "evaluations.asked.tasks.count=4"]

@@ -10,6 +10,8 @@ from selfplay.cli.main import main
 from selfplay.run.directory import Run
 from selfplay.run.report.run_report import read_metrics
 
+pytestmark = pytest.mark.usefixtures("without_charts")
+
 SEEDS = (0, 1, 2)
 RETURN, ACCURACY = (f"evaluation/held_out/{name}" for name in ("team_return", "accuracy"))
 SHORT = [

@@ -8,6 +8,8 @@ import pytest
 from selfplay.cli.main import main
 from selfplay.run.record_reader import read_metrics
 
+pytestmark = pytest.mark.usefixtures("without_charts")
+
 SEEDS = (0, 1, 2)
 HELD_OUT = "evaluation/held_out/"
 BRIEF = ["run.steps=2", "evaluations.held_out.tasks.count=4", "curriculum.tasks.count=8"]

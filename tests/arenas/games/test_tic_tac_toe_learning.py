@@ -10,6 +10,8 @@ from selfplay.cli.main import main
 from selfplay.run.report.run_report import read_metrics
 from tests.helpers.command_process import shared_cache
 
+pytestmark = pytest.mark.usefixtures("without_charts")
+
 SEEDS = (0, 1, 2)
 TINY = (
     "run.steps=2",
