@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from selfplay.arena import Arena
+from selfplay.credit.grpo import GRPO
 from selfplay.rng import derive
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.rollout import EpisodeSpec
@@ -93,6 +94,7 @@ def test_the_first_evaluation_says_so_once() -> None:
         evaluations={"held_out": (made(metrics={"accuracy": "raet"}), lottery)},
         players=SimpleNamespace(counts=dict),
         batches=SimpleNamespace(paused=nullcontext),
+        credit=GRPO(),
         seed=0,
     )
     run: Any = None  # evaluating writes nothing

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from selfplay.arena import Arena
 from selfplay.config.run_config import RunSettings
 from selfplay.credit.dr_grpo import DrGRPO
+from selfplay.credit.grpo import GRPO
 from selfplay.engines.scripted import ScriptedEngine, constant
 from selfplay.errors import CollapsedError, ConfigError, PromptTooLong
 from selfplay.models.renderer import ChatRenderer
@@ -168,7 +169,8 @@ def test_failures_are_counted_by_name_and_stop_the_run_in_the_end(renderer: Chat
     assert figures["episodes/failed"] == figures["episodes/failed/PromptTooLong"] == 2
 
     def guarded(share: float) -> None:
-        experiment: Any = SimpleNamespace(settings=RunSettings(steps=1, max_failed_fraction=share))
+        settings = RunSettings(steps=1, max_failed_fraction=share)
+        experiment: Any = SimpleNamespace(settings=settings, credit=GRPO())
         run: Any = None  # the check writes nothing
         trainer = Trainer(experiment, run, Progress(1, "run", live=False))
         trainer.check_health(figures, 1, error=error)

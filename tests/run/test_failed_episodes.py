@@ -10,6 +10,7 @@ import pytest
 
 from selfplay.arena import Arena
 from selfplay.cli.train import _print_summary
+from selfplay.credit.grpo import GRPO
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.run.declarations import RunMetrics
 from selfplay.run.directory import Run
@@ -87,6 +88,7 @@ def test_the_loop_records_what_its_evaluations_played(
         watch=SimpleNamespace(observe=lambda step, figures: {}),
         service_metrics=dict,
         settings=SimpleNamespace(steps=9),
+        credit=GRPO(),
         seed=0,
     )
     run = Run.create(tmp_path / "run", {})

@@ -45,7 +45,7 @@ class Home:
                 f"policy.model={save_tiny(folder, hidden=16, layers=2, heads=2, intermediate=24)}",
             ]
         )
-        self.objective = build(self.config["objective"])
+        self.objective = build(self.config["objective"]).resolved(exact=True)
 
     def players(self) -> Any:
         population = build(self.config["population"])
