@@ -58,7 +58,7 @@ class Components:
     def build(self, key: str, **provided: Any) -> Any:
         """Return the object of a config key, built with the services and with `provided`.
 
-        Raises ConfigError if it cannot be built, or has not the method that its key needs.
+        Raises ConfigError if it cannot be built, or lacks the method that its key needs.
         """
         node = self.config[key]
         built = build(node, where=key, provided={**self.services, **provided})

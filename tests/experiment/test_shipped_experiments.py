@@ -70,7 +70,7 @@ def test_every_choice_composes_and_validates(choice: str) -> None:
     composed = compose.load(
         ["+experiment=tiny/quickstart", choice, *FED.get(choice, SERVED.get(choice, []))]
     )
-    if choice.startswith("evaluations="):  # the quickstart has not the roles of every evaluation
+    if choice.startswith("evaluations="):  # the quickstart lacks the roles of some
         compose.check_config(composed)
     else:
         check(composed)
