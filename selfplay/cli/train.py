@@ -13,7 +13,7 @@ from typing import Any
 
 from selfplay.cli.arguments import load, no_flags, note, nothing_more, tell
 from selfplay.config import compose
-from selfplay.config.instantiate import TARGET, build
+from selfplay.config.instantiate import TARGET
 from selfplay.config.threads import ProcessorTime, count_beside_others
 from selfplay.config.trust import foreign
 from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
@@ -290,11 +290,12 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     if TARGET not in settings.get("warmstart", {}):
         raise ConfigError("this config has no warmstart; choose warmstart=tiny")
     from selfplay.config.run_config import set_up_torch
-    from selfplay.experiment.experiment import check
+    from selfplay.experiment.experiment import Experiment
     from selfplay.models.warmstart import make, tunes
 
-    check(settings)
-    set_up_torch(build(settings["run"], where="run"), int(settings["seed"]))
+    experiment = Experiment(settings)
+    experiment.close()
+    set_up_torch(experiment.settings, experiment.seed)
     node = settings["warmstart"]
     source = node.get("demonstrations") or node.get("examples") or {}
     shown = source.get(TARGET, node[TARGET])
@@ -302,8 +303,7 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     print(f"warm start: {verb} {shown}", file=sys.stderr)
     bases: dict[str | None, None] = {None: None}
     if tunes(node):
-        population = build(settings["population"], where="population")
-        policies = population.policies(settings["roles"]).values()
+        policies = experiment.population.policies(settings["roles"]).values()
         bases = {each["model"]: None for each in policies if each.get("learn", True)}
     for base in bases:
         print(make(node, lambda text: print(text, file=sys.stderr), base=base))

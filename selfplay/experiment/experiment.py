@@ -333,7 +333,9 @@ class Experiment:
 
 
 def check(config: Mapping[str, Any]) -> Sequence[str]:
-    """Build and validate all objects of a config but the models; return the notes for the user.
+    """Build and validate all objects of a config but the policies; return the notes for the user.
+
+    A critic that copies a model (`credit.critic.model`) belongs to the credit method and is loaded.
 
     Raises ConfigError for the first setting that cannot be used, in one line.
     """
