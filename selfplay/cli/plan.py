@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from selfplay.config import compose
+from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET, build, call
 from selfplay.errors import ConfigError
 from selfplay.models.population import Population
@@ -87,7 +87,7 @@ def plan(
         with_plus = [f"+{o}" if o.startswith(groups) else o for o in overrides]
         config = compose.load(with_plus, search=search)
         assumed = workloads.assumptions(asked_of)
-        compose.refuse_unchosen(config)
+        plain_data.refuse_unchosen(config)
         asked = workloads.of_config(config, assumed)
     else:
         if asked_of:

@@ -3,13 +3,14 @@
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from selfplay.arena import Arena
-from selfplay.config import compose, trust
+from selfplay.config import plain_data, trust
 from selfplay.config.run_config import RunSettings, set_up_torch
 from selfplay.credit import Credit, Stateful
 from selfplay.credit.shaping import Shaping
@@ -68,7 +69,7 @@ class Experiment:
 
         Raises ConfigError for the first part that cannot be built, or does not fit the others.
         """
-        compose.check_config(config)
+        plain_data.check_config(config)
         self._started = time.time()
         self.seed = int(config["seed"])
         self.evaluations_before: dict[str, dict[str, float]] | None = None
@@ -105,7 +106,6 @@ class Experiment:
         # A sampler drops groups without a signal as the credit method compares them.
         group_by = getattr(self.credit, "group_by", "role")
         self.sampler: Sampler = players.build("sampler", group_by=group_by)
-        self.declared = declared_by(arena(), players.evaluations)
         league = league_config(players.build("league"))
         self._plan: LeaguePlan | None = None
         if league is not None:
@@ -196,6 +196,11 @@ class Experiment:
                 f"checkpoint {saved}: its state does not fit the config of the run: "
                 f"{one_line(error)}; resume from an older one"
             ) from error
+
+    @cached_property
+    def declared(self) -> RunMetrics:
+        """Declarations of metrics by the arenas of training and of the evaluations."""
+        return declared_by(self.players.arena(), self.players.evaluations)
 
     @property
     def config(self) -> Mapping[str, Any]:

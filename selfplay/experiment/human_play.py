@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from selfplay.arena import Arena
-from selfplay.config import compose
+from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET, import_target, signature
 from selfplay.engines.human import Ask, HumanEngine, HumanQuestion, Refusal, news
 from selfplay.engines.scripted import Scripted
@@ -184,7 +184,7 @@ def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> 
         place = checkpoint.at(place.parent, step)
     config = compose.load_changed(folder, overrides) if overrides else run.config()
     asked = {override.partition("=")[0].partition(".")[0] for override in overrides}
-    elsewhere = {key: config[key] for key in compose.LOCAL_DEFAULTS if key in asked}
+    elsewhere = {key: config[key] for key in plain_data.LOCAL_DEFAULTS if key in asked}
     config = {**compose.with_local_runtime(config), **elsewhere}
     experiment = Experiment(config).load(place, learning=False)
     try:

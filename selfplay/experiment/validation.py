@@ -1,6 +1,6 @@
 """Validation of the objects of a run against each other, before a model is loaded.
 
-`selfplay.config.compose.check_config` has checked the config, and each object its own settings.
+`selfplay.config.plain_data.check_config` has checked the config, and each object its own settings.
 What is left are objects that do not fit each other, and the settings of policies and learners,
 whose objects need a model. `validate` calls the checks below in the order in which they stand here.
 """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from selfplay.config import compose
+from selfplay.config import compose, plain_data
 from selfplay.experiment.experiment import check
 from selfplay.models.population import Population
 
@@ -48,7 +48,7 @@ PATHS = ["curriculum.tasks.path=x.json", "evaluations.held_out.tasks.path=x.json
     "changes", [["services=memory_embeddings", "arena.outcome=f1"], [*LOCOMO, *PATHS]], ids=" ".join
 )
 def test_a_mode_that_needs_a_package_or_a_file_composes(changes: list[str]) -> None:
-    compose.check_config(compose.load(["+experiment=paper/memory_r1", *changes]))
+    plain_data.check_config(compose.load(["+experiment=paper/memory_r1", *changes]))
 
 
 @pytest.mark.parametrize(
