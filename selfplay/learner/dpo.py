@@ -37,6 +37,7 @@ class DPO:
     reference: ClassVar[Literal["initial"]] = "initial"
     ema_rate: ClassVar[float] = 0.0
     kl: ClassVar[float] = 0.0
+    divergence: ClassVar[None] = None
     entropy: ClassVar[float] = 0.0
     linear_in_advantage: ClassVar[bool] = True
     reads_reference: ClassVar[bool] = True

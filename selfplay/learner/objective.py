@@ -16,6 +16,7 @@ from torch import Tensor
 
 from selfplay.errors import DivergedError
 from selfplay.learner.batch import named
+from selfplay.learner.logprobs import Divergence
 from selfplay.types import Sample
 
 Correction: TypeAlias = Literal["none", "auto", "truncated", "masked"]
@@ -127,7 +128,8 @@ def _difference(logprob: float, sampled: float) -> float:
 Ratio: TypeAlias = Literal["token", "sequence", "none"]
 Clip: TypeAlias = Literal["ppo", "dual", "cispo", "none"]
 Aggregate: TypeAlias = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
-Estimator: TypeAlias = Literal["k1", "k2", "k3"]
+Estimator: TypeAlias = Literal["k1", "k2", "k3", "exact", "forward"]
+"""See `PolicyLoss.estimator`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,11 @@ class LossInputs:
     mask: Tensor
     """[B, C] 1.0 on trainable tokens, 0.0 on padding and on tokens that others wrote."""
     reference_logprobs: Tensor | None = None
-    """[B, C] nats under the reference policy, if there is a KL term."""
+    """[B, C] nats under the reference policy, if there is a KL term that is estimated from the
+    sampled tokens."""
+    kl: Tensor | None = None
+    """[B, C] nats between the distributions of each token under policy and reference, if the KL
+    term sums over the vocabulary; carries the gradient."""
     entropy: Tensor | None = None
     """[B, C] nats, if there is an entropy bonus; carries the gradient."""
 
@@ -170,7 +176,13 @@ class Objective(Protocol):
     @property
     def kl(self) -> float:
         """Weight of a KL term per token; above 0, `LossInputs` have the reference's
-        log-probabilities."""
+        log-probabilities, or the KL itself."""
+        ...
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """Direction of the KL over the whole vocabulary that `LossInputs` have; None if the KL term
+        needs only the reference's log-probabilities of the sampled tokens."""
         ...
 
     @property
@@ -260,7 +272,12 @@ class PolicyLoss:
     """Fraction of the difference to the policy by which the EMA moves per batch."""
     estimator: Estimator = "k3"
     """k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d with d = logp - logp_ref. As a loss, k2 has the
-    gradient of the KL itself; k1's gradient is zero in expectation (it only adds noise)."""
+    gradient of the KL itself; k1's gradient is zero in expectation (it only adds noise).
+
+    exact and forward sum over the vocabulary at each sampled token, so they need no samples of
+    other tokens. exact: KL(pi, reference), with the expectation of k2's gradient and less variance
+    (2504.10637). forward: KL(reference, pi), whose gradient at a token does not vanish with the
+    token's probability, so that a token that is never sampled comes back."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
     advantage: Literal["credit", "one"] = "credit"
@@ -316,6 +333,13 @@ class PolicyLoss:
         return self.kl > 0
 
     @property
+    def divergence(self) -> Divergence | None:
+        """Direction of the KL over the whole vocabulary, if the KL term is one."""
+        if not self.kl or self.estimator not in ("exact", "forward"):
+            return None
+        return "reverse" if self.estimator == "exact" else "forward"
+
+    @property
     def linear_in_advantage(self) -> bool:
         """True if a sample with advantage 0 has no gradient, so that it need not be computed."""
         return self.advantage == "credit" and self.kl == 0 and self.entropy == 0
@@ -365,9 +389,7 @@ class PolicyLoss:
             sums["clipped"] = float((bounded & (mask > 0)).sum())
         value = surrogate
         if self.kl:
-            if scores.reference_logprobs is None:
-                raise ValueError("objective: a KL term needs reference log-probabilities")
-            divergence = kl_estimate(scores.logprobs, scores.reference_logprobs, self.estimator)
+            divergence = self._reference_kl(scores)
             value = value - self.kl * divergence
             sums["reference_kl"] = float((divergence.detach() * mask).sum())
         if self.entropy:
@@ -379,6 +401,16 @@ class PolicyLoss:
             sums["policy_kl"] = float(((difference.exp() - 1 - difference) * mask).sum())
             sums["surprisal"] = float((-scores.logprobs * mask).sum())
         return -self._aggregate(value, mask, totals), sums
+
+    def _reference_kl(self, scores: LossInputs) -> Tensor:
+        """Return [B, C] nats between policy and reference."""
+        if self.estimator == "exact" or self.estimator == "forward":
+            if scores.kl is None:
+                raise ValueError("objective: this KL term needs the KL over the vocabulary")
+            return scores.kl
+        if scores.reference_logprobs is None:
+            raise ValueError("objective: a KL term needs reference log-probabilities")
+        return kl_estimate(scores.logprobs, scores.reference_logprobs, self.estimator)
 
     def _ratio(self, scores: LossInputs, difference: Tensor) -> Tensor:
         """Return [B, C] pi / pi_old."""
@@ -418,7 +450,9 @@ class PolicyLoss:
         return per_sequence.sum() / (totals.sequences * self.length)
 
 
-def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: Estimator) -> Tensor:
+def kl_estimate(
+    logprobs: Tensor, reference: Tensor, estimator: Literal["k1", "k2", "k3"]
+) -> Tensor:
     """Return [B, C] per-token estimates of KL(pi, reference) on samples from pi."""
     d = (logprobs - reference).clamp(-20, 20)
     if estimator == "k1":
