@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from selfplay.learner.batch import Batch
 from selfplay.learner.precision import computing
+from selfplay.models.float32_head import in_float32
 from selfplay.models.tree_attention import evaluating, run_tree
 
 LOGITS = 2**25
@@ -89,7 +89,7 @@ class Scorer:
         temperature = None
         if bool((batch.temperature != 1).any()):
             temperature = batch.temperature.to(device)
-        states, head = self.next_tokens(batch)
+        states, head = self._states(batch)
         found = read(
             states,
             head,
@@ -113,18 +113,20 @@ class Scorer:
         With `keep`, they have copies of the output embedding's weights, which then may be freed or
         change.
         """
+        states, head = self._states(batch)
+        return NextTokens(states, in_float32(head, keep=keep))
+
+    def _states(self, batch: Batch) -> tuple[Tensor, torch.nn.Module]:
+        """Return [N, H] states at `batch.places` and the output embedding, or [N, V] logits and the
+        identity."""
         places = batch.places.to(self.model.device)
         with computing(self.model, bfloat16=self.bfloat16):
             if self.problem:
-                return NextTokens(self._logits(batch, places), torch.nn.Identity())
+                return self._logits(batch, places), torch.nn.Identity()
             outs = self._run(self.model.get_decoder(), batch)
         hidden = torch.cat([out.last_hidden_state for out in outs], dim=1).flatten(0, 1)
         head = self.model.get_output_embeddings()
-        states = hidden[places].to(head.weight.dtype)
-        if not keep:
-            return NextTokens(states, head)
-        weights = {name: weight.detach().clone() for name, weight in head.named_parameters()}
-        return NextTokens(states, lambda part: functional_call(head, weights, (part,)))
+        return hidden[places].to(head.weight.dtype), head
 
     def _run(self, module: Callable[..., Any], batch: Batch, **more: Any) -> list[Any]:
         """Return outputs of the model or its decoder, to be joined along the columns."""
@@ -184,7 +186,7 @@ def _log_softmax(logits: Tensor, temperature: Tensor | None) -> Tensor:
 
 def read(
     states: Tensor,
-    head: Callable[[Tensor], Tensor],
+    head: torch.nn.Module,
     targets: Tensor,
     temperature: Tensor | None,
     *,
@@ -206,7 +208,7 @@ def read(
             with torch.no_grad():
                 other = reference.head(before)
         return read_logits(
-            head(states),
+            logits(states),
             targets,
             temperature,
             entropy=entropy,
@@ -214,7 +216,7 @@ def read(
             divergence=divergence,
         )
 
-    before = None if reference is None else reference.states
+    before, logits = None if reference is None else reference.states, in_float32(head)
     if isinstance(head, torch.nn.Identity):
         return part(states, targets, temperature, before)
     size = max(1, LOGITS // vocabulary(head) // (1 if reference is None else 2))
@@ -236,7 +238,7 @@ def read(
     )
 
 
-def vocabulary(head: Any) -> int:
+def vocabulary(head: torch.nn.Module) -> int:
     """Return the number of logits that an output embedding makes of a hidden state."""
     weight = head.weight
     assert isinstance(weight, Tensor)

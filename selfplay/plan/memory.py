@@ -126,7 +126,7 @@ def _unsharded(member: Member, cluster: ClusterSpec) -> float:
     float32 gradients of the head, which is used in pieces. With shards, two layers and the
     embeddings are gathered. If all weights learn, there are also the gradients
     of one layer, in the type of the passes and once more in float32 for their sum over the ranks,
-    and those of the head.
+    and those of the head, with a copy of its weights and of its gradients in float32.
     """
     outline, width = member.outline, cluster.width
     if cluster.sharded == 1:
@@ -138,7 +138,8 @@ def _unsharded(member: Member, cluster: ClusterSpec) -> float:
     gathered = width * (2 * outline.layer_parameters + ends)
     if member.rank:
         return gathered
-    return gathered + (width + 4) * outline.layer_parameters + width * outline.embedding
+    head = (width + (8 if width < 4 else 0)) * outline.embedding
+    return gathered + (width + 4) * outline.layer_parameters + head
 
 
 def _activations(member: Member, cluster: ClusterSpec) -> float:
