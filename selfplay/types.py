@@ -227,6 +227,8 @@ class Request:
     """Name of the agent that moves, for scripted engines."""
     observation: Observation = Observation()
     """The agent's observation, for scripted engines."""
+    group: int = 0
+    """Seed of the group of episodes. Their prompts begin alike, so one worker answers them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
