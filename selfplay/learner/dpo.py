@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from selfplay.errors import ConfigError
-from selfplay.learner.objective import BatchCounts, LossInputs, Score, mismatch
+from selfplay.learner.objective import BatchCounts, LossInputs, Score
+from selfplay.learner.rollout_correction import mismatch
 from selfplay.types import Sample
 
 
