@@ -7,7 +7,9 @@ from pettingzoo import register
 
 # Entry points are names, so that an arena is imported only when it is made.
 register("aec", "selfplay/absolute_zero_v0", entry_point="arenas.absolute_zero.arena:env")
+register("aec", "selfplay/cited_answers_v0", entry_point="arenas.questions.cited:env")
 register("aec", "selfplay/collaboration_v0", entry_point="arenas.collaboration.arena:env")
+register("aec", "selfplay/corpus_questions_v0", entry_point="arenas.questions.corpus_questions:env")
 register("aec", "selfplay/debate_v0", entry_point="arenas.debate.arena:env")
 register("aec", "selfplay/delegation_v0", entry_point="arenas.collaboration.delegation:env")
 register("aec", "selfplay/designed_games_v0", entry_point="arenas.design.arena:env")

@@ -29,7 +29,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from selfplay.learner import fsdp, logprobs
 from selfplay.learner.activation_checkpointing import recompute
 from selfplay.learner.learner import FUSED_FROM
-from selfplay.learner.logprobs import LOGITS, Scorer, read_head
+from selfplay.learner.logprobs import LOGITS, Scorer, read
 from selfplay.learner.precision import computing
 from selfplay.models.lora import Lora, adapted
 from selfplay.plan.cluster import GB, load_cluster
@@ -103,7 +103,7 @@ class Update(torch.nn.Module):
         hidden = out.last_hidden_state.flatten(0, 1)
         head = self.model.get_output_embeddings()
         wanted = hidden[places].to(head.weight.dtype)
-        return read_head(wanted, head, targets, None, entropy=False)[0]
+        return read(wanted, head, targets, None, entropy=False).logprobs
 
 
 @contextmanager

@@ -3,10 +3,13 @@
 With `objective.reference=initial`, each decision is paid its return minus `objective.kl` times the
 KL to the policy at the beginning. If that policy is uniform, self-play can end where every decision
 has probabilities in proportion to exp(Q / kl), with Q the return of each move in chips: the logit
-equilibrium of agents (McKelvey and Palfrey, 1998). Its exploitability is what a run with this `kl`
-can reach without errors, so that `kl` can be chosen before the run. Needs selfplay[games].
+equilibrium of agents (McKelvey and Palfrey, 1998). With `objective.estimator=forward` they are in
+proportion to 1 / (c - Q / kl), with c such that they add up to 1. The exploitability of this
+equilibrium is what a run with this `kl` can reach without errors, so that `kl` can be chosen before
+the run. Needs selfplay[games].
 
 Usage: python scripts/regularised_equilibrium.py [--game leduc_poker] [--kl 2 1 0.5 0.25]
+       [--divergence forward]
 """
 
 import argparse
@@ -26,9 +29,13 @@ ROUNDS = 3000
 class Equilibrium:
     """Search for the regularised equilibrium of a two-player zero-sum game."""
 
-    def __init__(self, game: str) -> None:
-        """`game` is a name of OpenSpiel with its parameters, such as leduc_poker."""
+    def __init__(self, game: str, *, divergence: str = "reverse") -> None:
+        """Args:
+        game: Name of OpenSpiel with its parameters, such as leduc_poker.
+        divergence: reverse: KL(policy, uniform). forward: KL(uniform, policy).
+        """
         self.game = pyspiel.load_game(game)
+        self._best = self._inverse if divergence == "forward" else self._softmax
         self.table = TabularPolicy(self.game)
         self.policy = self.table.action_probability_array
         self.legal = self.table.legal_actions_mask.astype(bool)
@@ -41,9 +48,9 @@ class Equilibrium:
         """
         returns, error = self.returns(), 1.0
         for number in range(ROUNDS):
-            self.policy[:] = self._softmax(returns / kl)
+            self.policy[:] = self._best(returns / kl)
             found = self.returns()
-            error = float(np.abs(self._softmax(found / kl) - self.policy).max())
+            error = float(np.abs(self._best(found / kl) - self.policy).max())
             if error < ENOUGH:
                 break
             returns += 2.0 / (number + 20) * (found - returns)
@@ -94,13 +101,27 @@ class Equilibrium:
         powers = np.exp(shown - shown.max(axis=1, keepdims=True))
         return powers / powers.sum(axis=1, keepdims=True)
 
+    def _inverse(self, returns: Any) -> Any:
+        """Return the probabilities that maximise the sum of p Q + u log p, with u uniform."""
+        uniform = self.legal / self.legal.sum(axis=1, keepdims=True)
+        best = np.where(self.legal, returns, -np.inf).max(axis=1, keepdims=True)
+        gaps = np.where(self.legal, best - returns, 0.0)
+        low, high = np.zeros_like(best), np.ones_like(best)  # of c - best
+        for _ in range(50):
+            middle = (low + high) / 2
+            too_much = (uniform / (middle + gaps)).sum(axis=1, keepdims=True) > 1
+            low, high = np.where(too_much, middle, low), np.where(too_much, high, middle)
+        found = uniform / (high + gaps)
+        return found / found.sum(axis=1, keepdims=True)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--game", default="leduc_poker")
     parser.add_argument("--kl", type=float, nargs="+", default=[2.0, 1.0, 0.5, 0.25])
+    parser.add_argument("--divergence", choices=["reverse", "forward"], default="reverse")
     options = parser.parse_args()
-    found = Equilibrium(options.game)
+    found = Equilibrium(options.game, divergence=options.divergence)
     print(f"{options.game}: exploitability {found.exploitability():.3f} of uniform play")
     for kl in options.kl:
         error = found.solve(kl)

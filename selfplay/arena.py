@@ -150,6 +150,14 @@ class Arena(AECEnv):
         """
         return action
 
+    def potential(self, agent: str) -> float | None:
+        """Return phi of the current state for an agent that is to move; None for no potential.
+
+        Records keep it as `potential` in the `info` of the move, and `shaping=potential` pays its
+        change. It depends on the state alone; 0 is the potential of an ended episode.
+        """
+        return None
+
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
         """Return a move's answer to the task, the same text for the same meaning; "" is no answer.
 
@@ -399,7 +407,11 @@ class Arena(AECEnv):
         moves, self._moves = self._moves, {}
         self.history.append(moves)
         self.notes = {}
+        potentials = {name: self.potential(name) for name in moves}
         self.advance(moves)
+        for name, potential in potentials.items():
+            if potential is not None:
+                self.note(name, potential=float(potential))
         self._go_on()
 
     def _go_on(self) -> None:

@@ -221,12 +221,13 @@ class Request:
     keep_stop: bool = False
     """True if the text of the completion keeps the stop string; for engines that return text."""
     decode: Callable[[Sequence[int]], str] | None = field(default=None, repr=False, compare=False)
-    """Function from sampled token ids to their text; engines that return token ids need it to find
-    stop strings."""
+    """Function from token ids to text, with which engines that return ids find stop strings."""
     agent: str = ""
     """Name of the agent that moves, for scripted engines."""
     observation: Observation = Observation()
     """The agent's observation, for scripted engines."""
+    group: int = 0
+    """Seed of the group of episodes. Their prompts begin alike, so one worker answers them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -249,8 +250,7 @@ class Completion:
     text: str | None = None
     """Text of the completion if the engine returns text; if None, the ids are decoded."""
     too_long: str = ""
-    """Reason why the prompt does not fit into the model's context, if only the answer of a remote
-    engine shows it; there is no completion then."""
+    """Reason why a prompt does not fit the model, if a remote engine says so in place of ids."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

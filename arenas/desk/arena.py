@@ -173,6 +173,20 @@ class Desk(Arena):
         lines = [f"{each['by']}: {each['text']}" for each in said]
         return Observation(text="\n".join([*top, *lines]), fields=fields)
 
+    def potential(self, agent: str) -> float | None:
+        """Return minus the number of records that differ from the right database, for the agent of
+        the desk alone."""
+        if agent != "agent_0":
+            return None
+        wanted = self.desk.wanted
+        return -float(
+            sum(
+                self.tables[table].get(key) != wanted[table].get(key)
+                for table in {*self.tables, *wanted}
+                for key in {*self.tables[table], *wanted[table]}
+            )
+        )
+
     def _words(self, text: str) -> str:
         """Return a message on one line, so that it cannot look like another's."""
         return " ".join(text[: 4 * self.message_length].split())[: self.message_length]

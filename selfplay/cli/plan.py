@@ -13,7 +13,7 @@ from selfplay.errors import ConfigError
 from selfplay.models.population import Population
 from selfplay.plan import recorded_workload as records
 from selfplay.plan import workload as workloads
-from selfplay.plan.cluster import ClusterSpec, load_cluster, this_machine
+from selfplay.plan.cluster import ClusterSpec, EngineGroup, load_cluster, this_machine
 from selfplay.plan.layout import DERIVED, PLACEMENT, Processes, derive
 from selfplay.plan.memory import Member
 from selfplay.plan.model_shape import ModelShape, of_config, read_outline
@@ -52,6 +52,8 @@ def run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
 
         if options.steps < 3:
             raise ConfigError("--steps: at least 3 are needed, because the first third is ignored")
+        if prediction.cluster.groups:
+            raise ConfigError("--simulate: all engines of a simulation hold all policies; drop it")
         simulated = simulate(prediction, steps=options.steps)
     measured = None if options.run is None else records.seconds(options.run)
     if options.json:
@@ -100,7 +102,7 @@ def plan(
     models = members(config)
     own_layout = not any(key in given for key in PLACEMENT)
     if own_layout:
-        processes = _processes(config, cluster)
+        processes = _processes(config, cluster, models)
         cluster, more = derive(cluster, config, models, processes, given=given)
         notes += more
     else:
@@ -129,9 +131,12 @@ def _hardware(own: Sequence[str]) -> tuple[ClusterSpec, dict[str, Any], list[str
     return cluster, {key: plain[key] for key in (*PLACEMENT, *DERIVED) if key in plain}, []
 
 
-def _processes(config: Mapping[str, Any], cluster: ClusterSpec) -> Processes:
+def _processes(
+    config: Mapping[str, Any], cluster: ClusterSpec, models: Mapping[str, Member]
+) -> Processes:
     """Return the processes that a config's runtime starts on a cluster."""
     from selfplay.runtime.local import Local
+    from selfplay.runtime.policy_groups import check_groups
     from selfplay.runtime.ray import RayRuntime
 
     runtime = build(config["runtime"], where="runtime")
@@ -142,6 +147,8 @@ def _processes(config: Mapping[str, Any], cluster: ClusterSpec) -> Processes:
         raise ConfigError(f"runtime: a plan covers runtime=local and runtime=ray, not {kind}")
     available = cluster.devices if cluster.device.kind == "cuda" else 0
     placement = runtime.placement(available)
+    if placement.groups:
+        check_groups(placement.groups, models)
     return Processes(
         workers=placement.workers,
         learners=placement.learners,
@@ -151,6 +158,10 @@ def _processes(config: Mapping[str, Any], cluster: ClusterSpec) -> Processes:
         max_staleness=runtime.max_staleness,
         colocated=placement.colocated,
         short_weights=runtime.worker_dtype(placement) is not None,
+        groups=[
+            EngineGroup(policies=group.policies, engines=group.workers)
+            for group in placement.groups
+        ],
     )
 
 

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from math import cos, pi
+from math import cos, exp, pi
 from string import punctuation
 
 
@@ -82,3 +82,17 @@ def minority(share: float) -> float:
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"a share lies in [0, 1], not {share}")
     return min(share, 1 - share)
+
+
+def success_variance(solve_rate: float, *, width: float = 0.1) -> float:
+    """Return SPICE's reward of a challenger (2510.24684): exp(-(v - 1/4)^2 / (2 width^2)).
+
+    v = s (1 - s) is the variance of right and wrong answers at the solve rate s in [0, 1]. It is at
+    most 1/4, at s = 1/2, where the reward is 1. With the paper's width of 0.1 (a variance of 0.01)
+    a question that all or none solve still earns exp(-3.125) = 0.04.
+    """
+    if not 0.0 <= solve_rate <= 1.0:
+        raise ValueError(f"a solve rate lies in [0, 1], not {solve_rate}")
+    if width <= 0:
+        raise ValueError(f"width is positive, not {width}")
+    return exp(-((solve_rate * (1 - solve_rate) - 0.25) ** 2) / (2 * width**2))

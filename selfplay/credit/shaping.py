@@ -6,17 +6,18 @@ turn keeps its reward before shaping in `info["unshaped_reward"]`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import combinations
 from math import cos, pi
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from selfplay.credit.rewards import cosine_length, overlong
-from selfplay.types import Group, StopReason, Turn
+from selfplay.errors import ConfigError
+from selfplay.types import Episode, Group, StopReason, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +85,15 @@ class Shaper(Protocol):
 
     def rewards(self, turns: Sequence[Turn]) -> Sequence[float]:
         """Return the new rewards of all turns of a step, in their order."""
+        ...
+
+
+@runtime_checkable
+class EpisodeShaper(Protocol):
+    """A rule that needs whole episodes, such as `selfplay.credit.potential.PotentialBased`."""
+
+    def of_episode(self, episode: Episode) -> Sequence[float]:
+        """Return the new rewards of all turns of an episode, in their order."""
         ...
 
 
@@ -221,22 +231,28 @@ class OptimalToolCalls:
 class Shaping:
     """Applies all shapers of a run, one after the other, to the trainable turns."""
 
-    def __init__(self, shapers: Sequence[Shaper] = ()) -> None:
+    def __init__(self, shapers: Sequence[Shaper | EpisodeShaper] = ()) -> None:
         self.shapers = tuple(shapers)
 
     def apply(self, *lists: Sequence[Group]) -> tuple[list[Group], ...]:
-        """Return the groups with shaped rewards. Turns that several lists share stay shared."""
+        """Return the groups with shaped rewards. Turns that several lists share stay shared.
+
+        Raises ConfigError if a turn of several episodes gets different rewards in them.
+        """
         if not self.shapers:
             return tuple(list(groups) for groups in lists)
-        every = (e for groups in lists for group in groups for e in group.episodes)
+        every = [e for groups in lists for group in groups for e in group.episodes]
         originals = {id(turn): turn for e in every for turn in e.turns if turn.trainable}
-        turns = list(originals.values())
+        new = dict(originals)
         for shaper in self.shapers:
-            rewards = shaper.rewards(turns)
-            turns = [replace(t, reward=r) for t, r in zip(turns, rewards, strict=True)]
+            if isinstance(shaper, EpisodeShaper):
+                rewards = _by_episode(shaper, every, new)
+            else:
+                rewards = dict(zip(new, shaper.rewards(list(new.values())), strict=True))
+            new = {key: replace(turn, reward=rewards[key]) for key, turn in new.items()}
         paid = {
-            key: replace(new, info={**new.info, "unshaped_reward": originals[key].reward})
-            for key, new in zip(originals, turns, strict=True)
+            key: replace(turn, info={**turn.info, "unshaped_reward": originals[key].reward})
+            for key, turn in new.items()
         }
 
         def shaped(turn: Turn) -> Turn:
@@ -255,3 +271,20 @@ class Shaping:
             ]
             for groups in lists
         )
+
+
+def _by_episode(
+    shaper: EpisodeShaper, episodes: Sequence[Episode], turns: Mapping[int, Turn]
+) -> dict[int, float]:
+    """Return the rewards of all turns by key; `turns` are the present ones."""
+    rewards: dict[int, float] = {}
+    for episode in episodes:
+        present = tuple(turns.get(id(turn), turn) for turn in episode.turns)
+        found = shaper.of_episode(replace(episode, turns=present))
+        for turn, reward in zip(episode.turns, found, strict=True):
+            if id(turn) in turns and rewards.setdefault(id(turn), reward) != reward:
+                raise ConfigError(
+                    f"shaping: {type(shaper).__name__} gives a turn that several episodes share "
+                    "different rewards; choose a sampler that does not branch"
+                )
+    return rewards

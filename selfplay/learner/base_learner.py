@@ -10,7 +10,8 @@ from random import Random
 
 from selfplay.errors import ConfigError
 from selfplay.learner.batch import computed, named, trainable_tokens
-from selfplay.learner.objective import BatchCounts, Objective, check_logprobs_known
+from selfplay.learner.objective import BatchCounts, Objective
+from selfplay.learner.rollout_correction import check_logprobs_known
 from selfplay.models.position_limits import ContextBound
 from selfplay.rng import derive
 from selfplay.types import Sample

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from selfplay.errors import ConfigError
-from selfplay.learner.objective import BatchCounts, LossInputs, Score, mismatch
+from selfplay.learner.objective import BatchCounts, LossInputs, Score
+from selfplay.learner.rollout_correction import mismatch
 from selfplay.types import Sample
 
 
@@ -37,6 +38,7 @@ class DPO:
     reference: ClassVar[Literal["initial"]] = "initial"
     ema_rate: ClassVar[float] = 0.0
     kl: ClassVar[float] = 0.0
+    divergence: ClassVar[None] = None
     entropy: ClassVar[float] = 0.0
     linear_in_advantage: ClassVar[bool] = True
     reads_reference: ClassVar[bool] = True

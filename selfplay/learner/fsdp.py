@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from selfplay.learner.activation_checkpointing import blocks
 from selfplay.learner.batch import Batch, PackedRow, computed, passes, sort_key
 from selfplay.learner.learner import Learner
-from selfplay.learner.logprobs import Scorer
+from selfplay.learner.logprobs import NextTokens, Scorer
 from selfplay.learner.packing import common
 from selfplay.learner.process_group import whole
 from selfplay.types import Sample
@@ -96,10 +96,16 @@ class ShardedScorer(torch.nn.Module):
             self.reshard()  # type: ignore[operator]  # FSDP's
         return result
 
-    def forward(self, batch: Batch, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Return [S, C] log-probabilities and entropies, like the scorer."""
-        scores: tuple[Tensor, Tensor | None] = self._scorer(batch, entropy=entropy)
-        return scores
+    def forward(self, batch: Batch, *, distributions: bool = False, **wanted: Any) -> Any:
+        """Return the scorer's [S, C] scores, or with `distributions` those of the next tokens."""
+        if distributions:
+            return self._scorer.next_tokens(batch, keep=True)
+        return self._scorer(batch, **wanted)
+
+    def next_tokens(self, batch: Batch) -> NextTokens:
+        """Return the distributions of the next token at `batch.places`, without gradients."""
+        found: NextTokens = self(batch, distributions=True)
+        return found
 
 
 class ShardedProcessGroup:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.activation_checkpointing import Checkpointing, recompute, recomputes
 from selfplay.learner.base_learner import BaseLearner
 from selfplay.learner.batch import Batch, cut, nothing, pad
-from selfplay.learner.logprobs import Scorer
+from selfplay.learner.logprobs import Divergence, NextTokens, Scorer, TokenScores
 from selfplay.learner.objective import BatchCounts, LossInputs, Objective
 from selfplay.learner.packing import Packing, packer
 from selfplay.learner.precision import Precision, check_masters, in_bfloat16
@@ -48,8 +48,24 @@ RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
 }
 """Check of each numeric setting of a learner, and the condition in words for an error."""
 
-Scoring: TypeAlias = Callable[..., tuple[Tensor, Tensor | None]]
-"""Function with the signature of `Scorer.__call__`."""
+
+class Scoring(Protocol):
+    """Scorer of a model, local (`logprobs.Scorer`) or sharded (`fsdp.ShardedScorer`)."""
+
+    def __call__(
+        self,
+        batch: Batch,
+        *,
+        entropy: bool = False,
+        reference: NextTokens | None = None,
+        divergence: Divergence = "reverse",
+    ) -> TokenScores:
+        """Return [S, C] scores of the samples' tokens."""
+        ...
+
+    def next_tokens(self, batch: Batch) -> NextTokens:
+        """Return the distributions of the next token at `batch.places`."""
+        ...
 
 
 class Learner(BaseLearner):
@@ -187,7 +203,7 @@ class Learner(BaseLearner):
         completions: dict[int, list[float]] = {}
         with self._attend(), evaluating(model), explained("log-probabilities", LESS_MEMORY):
             for batch in self._micro_batches(samples):
-                rows, _ = scorer(batch)
+                rows = scorer(batch).logprobs
                 for sample, row in zip(batch.samples, rows.tolist(), strict=True):
                     completions[id(sample)] = row[: len(sample.turn.completion_ids)]
         return [completions[id(sample)] for sample in samples]
@@ -289,19 +305,29 @@ class Learner(BaseLearner):
             update_ema(self.reference, self.model, self.objective.ema_rate)
 
     def _scores(self, batch: Batch) -> LossInputs:
-        logprobs, entropy = self.scorer(batch, entropy=bool(self.objective.entropy))
-        reference = None
-        if self.objective.kl and self.reference_scorer is not None:
+        objective, scorer = self.objective, self.reference_scorer
+        before, reference = None, None
+        if objective.kl and scorer is not None:
             with torch.no_grad():
-                reference, _ = self.reference_scorer(batch)
-        device = logprobs.device
+                if objective.divergence is None:
+                    reference = scorer(batch).logprobs
+                else:
+                    before = scorer.next_tokens(batch)
+        found = self.scorer(
+            batch,
+            entropy=bool(objective.entropy),
+            reference=before,
+            divergence=objective.divergence or "reverse",
+        )
+        device = found.logprobs.device
         return LossInputs(
-            logprobs=logprobs,
+            logprobs=found.logprobs,
             old_logprobs=batch.old_logprobs.to(device),
             advantages=batch.advantages.to(device),
             mask=batch.mask.to(device),
             reference_logprobs=reference,
-            entropy=entropy,
+            kl=found.kl,
+            entropy=found.entropy,
         )
 
     def weights(self) -> Mapping[str, torch.Tensor]:

@@ -6,7 +6,7 @@ pass, so that their memory depends neither on the number of tokens nor on the vo
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,10 +15,38 @@ from transformers import PreTrainedModel
 
 from selfplay.learner.batch import Batch
 from selfplay.learner.precision import computing
+from selfplay.models.float32_head import in_float32
 from selfplay.models.tree_attention import evaluating, run_tree
 
 LOGITS = 2**25
 """Largest number of logits in memory at once; 128 MiB in float32."""
+
+
+Divergence: TypeAlias = Literal["reverse", "forward"]
+"""reverse: KL(pi, reference). forward: KL(reference, pi)."""
+
+
+class TokenScores(NamedTuple):
+    """Scores of the tokens that samples read: [N] in a function of logits, [S, C] from a scorer."""
+
+    logprobs: Tensor
+    """Nats of the tokens."""
+    entropy: Tensor | None
+    """Nats of the distributions from which the tokens were drawn, if asked."""
+    kl: Tensor | None
+    """Nats between these distributions and the reference's, if there is a reference."""
+
+
+class NextTokens(NamedTuple):
+    """Distributions of the next token at N places, by a model without gradients.
+
+    `Scorer.next_tokens` makes them for a reference; the scorer of the policy reads them.
+    """
+
+    states: Tensor
+    """[N, H] inputs of `head`."""
+    head: Callable[[Tensor], Tensor]
+    """Function from [n, H] states to [n, V] logits."""
 
 
 class Scorer:
@@ -37,35 +65,68 @@ class Scorer:
         self.note = f"all logits of a micro-batch at once: {self.problem}" if self.problem else ""
         self._takes = _parameters(model)
 
-    def __call__(self, batch: Batch, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Return [S, C] nats of the samples' tokens at their temperatures, and their entropies if
-        asked.
+    def __call__(
+        self,
+        batch: Batch,
+        *,
+        entropy: bool = False,
+        reference: NextTokens | None = None,
+        divergence: Divergence = "reverse",
+    ) -> TokenScores:
+        """Return [S, C] scores of the samples' tokens at their temperatures.
 
         A token that is not trainable is not computed: it gets the sampler's log-probability, and
-        entropy 0.
+        entropy and KL 0.
+
+        Args:
+            batch: The micro-batch.
+            entropy: True if entropies are wanted.
+            reference: Distributions of the reference at `batch.places`, if the KL is wanted.
+            divergence: Direction of the KL.
         """
         device = self.model.device
-        places, targets = batch.places.to(device), batch.targets.to(device)
+        targets = batch.targets.to(device)
         temperature = None
         if bool((batch.temperature != 1).any()):
             temperature = batch.temperature.to(device)
-        if self.problem:
-            with computing(self.model, bfloat16=self.bfloat16):
-                logits = self._logits(batch, places)
-            values, entropies = read(logits, targets, temperature, entropy=entropy)
-        else:
-            with computing(self.model, bfloat16=self.bfloat16):
-                outs = self._run(self.model.get_decoder(), batch)
-            hidden = torch.cat([out.last_hidden_state for out in outs], dim=1).flatten(0, 1)
-            head = self.model.get_output_embeddings()
-            values, entropies = read_head(
-                hidden[places].to(head.weight.dtype), head, targets, temperature, entropy=entropy
-            )
-        old = batch.old_logprobs.to(device=device, dtype=values.dtype)
-        logprobs = batch.scatter(values, old)
-        return logprobs, None if entropies is None else batch.scatter(
-            entropies, torch.zeros_like(old)
+        states, head = self._states(batch)
+        found = read(
+            states,
+            head,
+            targets,
+            temperature,
+            entropy=entropy,
+            reference=reference,
+            divergence=divergence,
         )
+        old = batch.old_logprobs.to(device=device, dtype=found.logprobs.dtype)
+        none = torch.zeros_like(old)
+        return TokenScores(
+            logprobs=batch.scatter(found.logprobs, old),
+            entropy=None if found.entropy is None else batch.scatter(found.entropy, none),
+            kl=None if found.kl is None else batch.scatter(found.kl, none),
+        )
+
+    def next_tokens(self, batch: Batch, *, keep: bool = False) -> NextTokens:
+        """Return the distributions at `batch.places`, from one forward pass.
+
+        With `keep`, they have copies of the output embedding's weights, which then may be freed or
+        change.
+        """
+        states, head = self._states(batch)
+        return NextTokens(states, in_float32(head, keep=keep))
+
+    def _states(self, batch: Batch) -> tuple[Tensor, torch.nn.Module]:
+        """Return [N, H] states at `batch.places` and the output embedding, or [N, V] logits and the
+        identity."""
+        places = batch.places.to(self.model.device)
+        with computing(self.model, bfloat16=self.bfloat16):
+            if self.problem:
+                return self._logits(batch, places), torch.nn.Identity()
+            outs = self._run(self.model.get_decoder(), batch)
+        hidden = torch.cat([out.last_hidden_state for out in outs], dim=1).flatten(0, 1)
+        head = self.model.get_output_embeddings()
+        return hidden[places].to(head.weight.dtype), head
 
     def _run(self, module: Callable[..., Any], batch: Batch, **more: Any) -> list[Any]:
         """Return outputs of the model or its decoder, to be joined along the columns."""
@@ -91,47 +152,90 @@ class Scorer:
         return logits[places // columns, places % columns - columns]
 
 
-def read(
-    logits: Tensor, targets: Tensor, temperature: Tensor | None, *, entropy: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Return [N] log-probabilities of `targets` [N] by `logits` [N, V], and entropies if asked.
+def read_logits(
+    logits: Tensor,
+    targets: Tensor,
+    temperature: Tensor | None,
+    *,
+    entropy: bool,
+    reference: Tensor | None = None,
+    divergence: Divergence = "reverse",
+) -> TokenScores:
+    """Return [N] scores of `targets` [N] by `logits` [N, V].
 
-    Computed in float32 at least, as the sampler does.
+    Computed in float32 at least, as the sampler does. `reference` are the [N, V] logits of a
+    reference, which get the same temperature.
     """
+    distribution = _log_softmax(logits, temperature)
+    chosen = distribution.gather(1, targets[:, None])[:, 0]
+    spread = -(distribution.exp() * distribution).sum(-1) if entropy else None
+    if reference is None:
+        return TokenScores(chosen, spread, None)
+    pair = distribution, _log_softmax(reference, temperature)
+    first, second = pair if divergence == "reverse" else pair[::-1]
+    return TokenScores(chosen, spread, (first.exp() * (first - second)).sum(-1))
+
+
+def _log_softmax(logits: Tensor, temperature: Tensor | None) -> Tensor:
     if logits.dtype != torch.float64:
         logits = logits.float()
     if temperature is not None:
         logits = logits / temperature[:, None]
-    distribution = logits.log_softmax(-1)
-    chosen = distribution.gather(1, targets[:, None])[:, 0]
-    if not entropy:
-        return chosen, None
-    return chosen, -(distribution.exp() * distribution).sum(-1)
+    return logits.log_softmax(-1)
 
 
-def read_head(
-    hidden: Tensor,
+def read(
+    states: Tensor,
     head: torch.nn.Module,
     targets: Tensor,
     temperature: Tensor | None,
     *,
     entropy: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Apply `read` to the logits `head(hidden)` of `hidden` [N, H], a few tokens at a time."""
+    reference: NextTokens | None = None,
+    divergence: Divergence = "reverse",
+) -> TokenScores:
+    """Apply `read_logits` to the logits `head(states)` of `states` [N, H], a few tokens at a
+    time.
 
-    def part(hidden: Tensor, targets: Tensor, temperature: Tensor | None) -> Any:
-        return read(head(hidden), targets, temperature, entropy=entropy)
+    If `head` is the identity, the logits exist already, and all are read at once.
+    """
 
-    size = max(1, LOGITS // vocabulary(head))
-    if len(hidden) <= size:
-        return part(hidden, targets, temperature)
-    heats = [None] * len(hidden) if temperature is None else temperature.split(size)
+    def part(
+        states: Tensor, targets: Tensor, temperature: Tensor | None, before: Tensor | None
+    ) -> TokenScores:
+        other = None
+        if reference is not None and before is not None:
+            with torch.no_grad():
+                other = reference.head(before)
+        return read_logits(
+            logits(states),
+            targets,
+            temperature,
+            entropy=entropy,
+            reference=other,
+            divergence=divergence,
+        )
+
+    before, logits = None if reference is None else reference.states, in_float32(head)
+    if isinstance(head, torch.nn.Identity):
+        return part(states, targets, temperature, before)
+    size = max(1, LOGITS // vocabulary(head) // (1 if reference is None else 2))
+    if len(states) <= size:
+        return part(states, targets, temperature, before)
+    count = -(-len(states) // size)
+    pieces = [
+        [None] * count if values is None else values.split(size)
+        for values in (states, targets, temperature, before)
+    ]
     parts = [
         checkpoint(part, *given, use_reentrant=False, preserve_rng_state=False)
-        for given in zip(hidden.split(size), targets.split(size), heats, strict=False)
+        for given in zip(*pieces, strict=True)
     ]
-    values = torch.cat([values for values, _ in parts])
-    return values, torch.cat([entropies for _, entropies in parts]) if entropy else None
+    return TokenScores(
+        logprobs=torch.cat([part.logprobs for part in parts]),
+        entropy=torch.cat([part.entropy for part in parts]) if entropy else None,
+        kl=None if reference is None else torch.cat([part.kl for part in parts]),
+    )
 
 
 def vocabulary(head: torch.nn.Module) -> int:

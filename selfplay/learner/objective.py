@@ -1,24 +1,20 @@
 """The policy objective: ratio x clip x aggregate, plus a KL term and an entropy bonus.
 
 Sums over micro-batches are divided by counts of the whole batch, so that the gradient does not
-depend on how the batch was cut. `correct` computes importance weights for a sampler whose
-probabilities differ from the learner's.
+depend on how the batch was cut.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from math import exp
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from selfplay.errors import DivergedError
-from selfplay.learner.batch import named
+from selfplay.learner.logprobs import Divergence
+from selfplay.learner.rollout_correction import Correction, correct
 from selfplay.types import Sample
-
-Correction: TypeAlias = Literal["none", "auto", "truncated", "masked"]
 
 
 class Score(Protocol):
@@ -31,103 +27,11 @@ class Score(Protocol):
         ...
 
 
-def correct(
-    samples: Sequence[Sample],
-    present: Sequence[Sequence[float]],
-    *,
-    mode: Correction,
-    low: float,
-    high: float,
-) -> tuple[list[Sample], dict[str, float]]:
-    """Return the samples with importance-weighted advantages and the learner's log-probabilities,
-    and metrics.
-
-    w = p_learner / p_sampled per token. truncated: min(w, high) (TIS). masked: w within [low,
-    high], else 0 (IcePop). The ratio of the objective then starts at 1, so that its clip bounds
-    only the updates, and the weights alone carry the mismatch. Every term of the surrogate is
-    proportional to the advantage, so the weight is multiplied into it. A token without loss gets
-    the weight 0.
-
-    Args:
-        samples: Samples with the sampler's log-probabilities.
-        present: [N, C] nats under the learner's weights before the first step.
-        mode: truncated or masked.
-        low: Smallest weight that a mask lets pass.
-        high: Largest weight.
-    Raises:
-        DivergedError: If one of the two log-probabilities of a trainable token is not finite: such
-            a token has no weight.
-    """
-    corrected, cut, tokens = [], 0, 0
-    for sample, now in zip(samples, present, strict=True):
-        turn, weights = sample.turn, list[float | None]()
-        check_logprobs_known(sample, turn.logprobs, whose="sampler")
-        check_logprobs_known(sample, now, whose="learner")
-        for logprob, sampled, counts in zip(now, turn.logprobs, turn.loss_mask, strict=True):
-            if not counts:
-                weights.append(None)
-                continue
-            weight = exp(_difference(logprob, sampled))
-            within = weight <= high and (mode == "truncated" or weight >= low)
-            weights.append(weight if within else high if mode == "truncated" else 0.0)
-            tokens, cut = tokens + 1, cut + (not within)
-        advantage = sample.advantage
-        own = advantage if isinstance(advantage, tuple) else (advantage,) * len(weights)
-        corrected.append(
-            replace(
-                sample,
-                turn=replace(turn, logprobs=tuple(now)),
-                advantage=tuple(
-                    0.0 if w is None else a * w for a, w in zip(own, weights, strict=True)
-                ),
-            )
-        )
-    metrics = {"mismatch_kl": mismatch(samples, present), "corrected_share": cut / max(tokens, 1)}
-    return corrected, metrics
-
-
-def mismatch(samples: Sequence[Sample], present: Sequence[Sequence[float]]) -> float:
-    """Return an estimate of KL(sampler, learner) in nats per token that the policy chose.
-
-    It is k3 = r - 1 - log r with r = p_learner / p_sampled: never negative, and of less variance
-    than -log r.
-    """
-    differences = [
-        _difference(logprob, sampled)
-        for sample, now in zip(samples, present, strict=True)
-        for logprob, sampled, counts in zip(
-            now, sample.turn.logprobs, sample.turn.loss_mask, strict=True
-        )
-        if counts
-    ]
-    return sum(exp(d) - 1 - d for d in differences) / max(len(differences), 1)
-
-
-def check_logprobs_known(sample: Sample, logprobs: Sequence[float], *, whose: str) -> None:
-    """Raise DivergedError, naming the turn, if a trainable token's log-probability is not finite.
-
-    Args:
-        sample: The sample with the turn.
-        logprobs: [C] nats.
-        whose: Source of the log-probabilities (sampler or learner), for the error.
-    """
-    for index, (value, counts) in enumerate(zip(logprobs, sample.turn.loss_mask, strict=False)):
-        if counts and not math.isfinite(value):
-            raise DivergedError(
-                f"{named(sample)}: the {whose} gave token {index} of the completion the "
-                f"log-probability {value}; the weights are broken: resume from an earlier "
-                "checkpoint with a lower learning rate, or choose another engine"
-            )
-
-
-def _difference(logprob: float, sampled: float) -> float:
-    return max(-20.0, min(20.0, logprob - sampled))
-
-
 Ratio: TypeAlias = Literal["token", "sequence", "none"]
 Clip: TypeAlias = Literal["ppo", "dual", "cispo", "none"]
 Aggregate: TypeAlias = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
-Estimator: TypeAlias = Literal["k1", "k2", "k3"]
+Estimator: TypeAlias = Literal["k1", "k2", "k3", "exact", "forward"]
+"""See `PolicyLoss.estimator`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +50,11 @@ class LossInputs:
     mask: Tensor
     """[B, C] 1.0 on trainable tokens, 0.0 on padding and on tokens that others wrote."""
     reference_logprobs: Tensor | None = None
-    """[B, C] nats under the reference policy, if there is a KL term."""
+    """[B, C] nats under the reference policy, if there is a KL term that is estimated from the
+    sampled tokens."""
+    kl: Tensor | None = None
+    """[B, C] nats between the distributions of each token under policy and reference, if the KL
+    term sums over the vocabulary; carries the gradient."""
     entropy: Tensor | None = None
     """[B, C] nats, if there is an entropy bonus; carries the gradient."""
 
@@ -170,7 +78,13 @@ class Objective(Protocol):
     @property
     def kl(self) -> float:
         """Weight of a KL term per token; above 0, `LossInputs` have the reference's
-        log-probabilities."""
+        log-probabilities, or the KL itself."""
+        ...
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """Direction of the KL over the whole vocabulary that `LossInputs` have; None if the KL term
+        needs only the reference's log-probabilities of the sampled tokens."""
         ...
 
     @property
@@ -260,7 +174,12 @@ class PolicyLoss:
     """Fraction of the difference to the policy by which the EMA moves per batch."""
     estimator: Estimator = "k3"
     """k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d with d = logp - logp_ref. As a loss, k2 has the
-    gradient of the KL itself; k1's gradient is zero in expectation (it only adds noise)."""
+    gradient of the KL itself; k1's gradient is zero in expectation (it only adds noise).
+
+    exact and forward sum over the vocabulary at each sampled token, so they need no samples of
+    other tokens. exact: KL(pi, reference), with the expectation of k2's gradient and less variance
+    (2504.10637). forward: KL(reference, pi), whose gradient at a token does not vanish with the
+    token's probability, so that a token that is never sampled comes back."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
     advantage: Literal["credit", "one"] = "credit"
@@ -316,6 +235,13 @@ class PolicyLoss:
         return self.kl > 0
 
     @property
+    def divergence(self) -> Divergence | None:
+        """Direction of the KL over the whole vocabulary, if the KL term is one."""
+        if not self.kl or self.estimator not in ("exact", "forward"):
+            return None
+        return "reverse" if self.estimator == "exact" else "forward"
+
+    @property
     def linear_in_advantage(self) -> bool:
         """True if a sample with advantage 0 has no gradient, so that it need not be computed."""
         return self.advantage == "credit" and self.kl == 0 and self.entropy == 0
@@ -365,9 +291,7 @@ class PolicyLoss:
             sums["clipped"] = float((bounded & (mask > 0)).sum())
         value = surrogate
         if self.kl:
-            if scores.reference_logprobs is None:
-                raise ValueError("objective: a KL term needs reference log-probabilities")
-            divergence = kl_estimate(scores.logprobs, scores.reference_logprobs, self.estimator)
+            divergence = self._reference_kl(scores)
             value = value - self.kl * divergence
             sums["reference_kl"] = float((divergence.detach() * mask).sum())
         if self.entropy:
@@ -379,6 +303,16 @@ class PolicyLoss:
             sums["policy_kl"] = float(((difference.exp() - 1 - difference) * mask).sum())
             sums["surprisal"] = float((-scores.logprobs * mask).sum())
         return -self._aggregate(value, mask, totals), sums
+
+    def _reference_kl(self, scores: LossInputs) -> Tensor:
+        """Return [B, C] nats between policy and reference."""
+        if self.estimator == "exact" or self.estimator == "forward":
+            if scores.kl is None:
+                raise ValueError("objective: this KL term needs the KL over the vocabulary")
+            return scores.kl
+        if scores.reference_logprobs is None:
+            raise ValueError("objective: a KL term needs reference log-probabilities")
+        return kl_estimate(scores.logprobs, scores.reference_logprobs, self.estimator)
 
     def _ratio(self, scores: LossInputs, difference: Tensor) -> Tensor:
         """Return [B, C] pi / pi_old."""
@@ -418,7 +352,9 @@ class PolicyLoss:
         return per_sequence.sum() / (totals.sequences * self.length)
 
 
-def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: Estimator) -> Tensor:
+def kl_estimate(
+    logprobs: Tensor, reference: Tensor, estimator: Literal["k1", "k2", "k3"]
+) -> Tensor:
     """Return [B, C] per-token estimates of KL(pi, reference) on samples from pi."""
     d = (logprobs - reference).clamp(-20, 20)
     if estimator == "k1":

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
@@ -124,6 +124,16 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EngineGroup:
+    """Engines that hold the same policies."""
+
+    policies: Sequence[str]
+    """Names of the policies."""
+    engines: int
+    """Number of engines."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
     """Devices and layout. The keys can be overridden as `cluster.KEY=value`."""
 
@@ -141,6 +151,8 @@ class ClusterSpec:
     """Bandwidth between a device and main memory, in GB/s."""
     rollout: int = 0
     """Number of devices that only generate; 0: all devices alternate generation and learning."""
+    groups: Sequence[EngineGroup] = ()
+    """Engines by policy; empty: each one holds all policies."""
     tensor: int = 1
     """Number of devices per copy of the engine (tensor parallelism)."""
     shards: int = 0
@@ -218,6 +230,24 @@ class ClusterSpec:
     def engines(self) -> int:
         """Number of copies of the engine."""
         return self.generators // self.tensor
+
+    def serving(self, policy: str) -> "ClusterSpec":
+        """Return the cluster with only those engines that hold a policy."""
+        for group in self.groups:
+            if policy in group.policies:
+                rollout = group.engines * self.tensor
+                return replace(self, groups=(), rollout=rollout, devices=self.learners + rollout)
+        return self
+
+    def group_of(self, policy: str) -> int:
+        """Return the index of the engines that hold a policy; 0 if all hold all policies."""
+        places = [n for n, group in enumerate(self.groups) if policy in group.policies]
+        return places[0] if places else 0
+
+    def held(self, names: Iterable[str]) -> list[list[str]]:
+        """Return the policies of these names that are together in one engine, for each group."""
+        known = list(names)
+        return [[n for n in known if n in group.policies] for group in self.groups] or [known]
 
     @property
     def sharded(self) -> int:

@@ -3,13 +3,13 @@
 `selfplay plan` makes it. Keys of `cluster` that are set by hand have priority over derived ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from selfplay.config.instantiate import TARGET
 from selfplay.errors import ConfigError
-from selfplay.plan.cluster import GB, ClusterSpec
+from selfplay.plan.cluster import GB, ClusterSpec, EngineGroup
 from selfplay.plan.memory import Member, served
 
 PLACEMENT = ("rollout", "tensor", "shards")
@@ -48,6 +48,8 @@ class Processes:
     """True if each rank shares the device of one worker, and one of the two rests."""
     short_weights: bool = False
     """True if workers hold float32 models in 16 bits."""
+    groups: Sequence[EngineGroup] = ()
+    """Workers by policy; empty: each one holds all policies."""
 
 
 def derive(
@@ -88,6 +90,8 @@ def derive(
         idle = cluster.devices - changes["devices"]
         if idle:
             notes.append(f"{idle} of the {cluster.devices} devices have no work")
+    changes["groups"] = processes.groups
+    notes += [f"{' and '.join(g.policies)}: {g.engines} worker(s)" for g in processes.groups]
     if processes.replicas > 1:
         changes["shards"] = processes.learners // processes.replicas
     apart, colocated = bool(changes["rollout"]), processes.colocated
@@ -127,11 +131,13 @@ def derive(
                 "set engine.sleep=true"
             )
         changes["stays"] = not apart and not sleeps
-        _check_engines(config["engine"], members, sleeps=sleeps, apart=apart)
+        for together in _together(members, processes.groups):
+            _check_engines(config["engine"], together, sleeps=sleeps, apart=apart)
     made = replace(cluster, **{k: v for k, v in changes.items() if k not in given})
     if engine == VLLM and on_gpu and "engine_share" not in given:
         share = config["engine"].get("memory") or _share(members, made, alone=apart or colocated)
-        made = replace(made, engine_share=float(share) * len(engines(members)))
+        several = max(len(engines(each)) for each in _together(members, made.groups))
+        made = replace(made, engine_share=float(share) * several)
     if engine == VLLM and on_gpu and made.engine_bytes == 4:
         notes.append(
             "vLLM computes in float32, which is slow on a GPU; leave engine.dtype, and "
@@ -158,6 +164,14 @@ def engines(members: Mapping[str, Member]) -> dict[object, list[str]]:
     for name, member in members.items():
         found.setdefault((member.outline, bool(member.rank)), []).append(name)
     return found
+
+
+def _together(
+    members: Mapping[str, Member], groups: Sequence[EngineGroup]
+) -> list[dict[str, Member]]:
+    """Return the policies of each kind of worker."""
+    found = [{n: m for n, m in members.items() if n in group.policies} for group in groups]
+    return found or [dict(members)]
 
 
 def _check_engines(
@@ -257,5 +271,6 @@ def _share(members: Mapping[str, Member], cluster: ClusterSpec, *, alone: bool) 
 
     if not alone:
         return SHARED
-    copies = served(members, cluster) / (cluster.device.memory * GB)
+    largest = max(served(each, cluster) for each in _together(members, cluster.groups))
+    copies = largest / (cluster.device.memory * GB)
     return max(1 - copies - MARGIN, MARGIN)

@@ -46,7 +46,9 @@ class MemoryPlan:
     cache: float
     """Bytes left for the key-value cache."""
     cache_tokens: float
-    """Capacity of the cache per copy of the engine, in tokens."""
+    """Capacity of the cache per copy of the engine, in tokens; the smallest one of all copies."""
+    tokens_of: Mapping[str, float] = field(default_factory=dict)
+    """The same of the engines that hold a policy, by policy."""
     host: float = 0.0
     """Bytes of main memory per machine for offloaded state."""
     limit: float
@@ -126,7 +128,7 @@ def _unsharded(member: Member, cluster: ClusterSpec) -> float:
     float32 gradients of the head, which is used in pieces. With shards, two layers and the
     embeddings are gathered. If all weights learn, there are also the gradients
     of one layer, in the type of the passes and once more in float32 for their sum over the ranks,
-    and those of the head.
+    and those of the head, with a copy of its weights and of its gradients in float32.
     """
     outline, width = member.outline, cluster.width
     if cluster.sharded == 1:
@@ -138,7 +140,8 @@ def _unsharded(member: Member, cluster: ClusterSpec) -> float:
     gathered = width * (2 * outline.layer_parameters + ends)
     if member.rank:
         return gathered
-    return gathered + (width + 4) * outline.layer_parameters + width * outline.embedding
+    head = (width + (8 if width < 4 else 0)) * outline.embedding
+    return gathered + (width + 4) * outline.layer_parameters + head
 
 
 def _activations(member: Member, cluster: ClusterSpec) -> float:
@@ -185,26 +188,14 @@ def plan_memory(
     learned = learning(members, cluster, micro_batch=micro_batch, completions=completions)
     state = sum(learned[name] for name in ("weights", "gradients", "optimizer", "reference"))
     together = not cluster.rollout
-    copies = engine_weights = served(members, cluster)
-    if cluster.same_weights and together:
-        engine_weights = served({n: m for n, m in members.items() if not m.learns}, cluster)
-    elif cluster.in_turns:
-        shapes = {(member.outline, bool(member.rank)): member for member in members.values()}
-        adapters = {name: member for name, member in members.items() if member.rank}
-        whole = {str(shape): member for shape, member in shapes.items() if not member.rank}
-        engine_weights = served({**adapters, **whole}, cluster)
-    generating = {
-        "engine weights": engine_weights,
-        "copies": copies if cluster.copies else 0.0,
-        "engine reserved": cluster.engine_reserved * GB,
-        "learner's state": state if together and not cluster.asleep else 0.0,
-    }
-    left = limit - sum(generating.values())
-    if cluster.engine_share:
-        share = cluster.engine_share * cluster.device.memory * GB
-        left = min(left, share - engine_weights - cluster.engine_reserved * GB)
+    kept = state if together and not cluster.asleep else 0.0
+    kinds = [
+        _engine({name: members[name] for name in names}, cluster, kept)
+        for names in cluster.held(members)
+    ]
+    generating, left, per_token = min(kinds, key=lambda kind: kind[1] / kind[2])
+    copies = generating["copies"]
     longest = max(longest, cluster.longest)
-    per_token = max(_cache(member.outline, cluster) for member in members.values())
     complaints = []
     if sum(learned.values()) > limit:
         largest = max(learned, key=learned.__getitem__)
@@ -219,7 +210,7 @@ def plan_memory(
         )
     on_host = float(8 * sum(_size(m) for m in members.values() if m.learns)) * cluster.offload
     on_host = on_host / cluster.sharded + (state if cluster.asleep and together else 0.0)
-    if cluster.asleep and cluster.copies and together:  # they rest while the learner works
+    if cluster.asleep and together:  # they rest while the learner works
         on_host += copies
     host = on_host * min(cluster.node, cluster.devices)
     if host > cluster.host * GB:
@@ -231,10 +222,47 @@ def plan_memory(
         generating=generating,
         cache=max(left, 0.0),
         cache_tokens=max(left, 0.0) / per_token,
+        tokens_of={
+            name: max(room, 0.0) / size
+            for names, (_, room, size) in zip(cluster.held(members), kinds, strict=True)
+            for name in names
+        },
         host=host,
         limit=limit,
         complaints=tuple(complaints),
     )
+
+
+def _engine(
+    members: Mapping[str, Member], cluster: ClusterSpec, kept: float
+) -> tuple[dict[str, float], float, float]:
+    """Return the bytes of a device with an engine by component, those left for its cache, and the
+    bytes of a token in it.
+
+    Args:
+        members: Policies that the engine holds.
+        cluster: Layout.
+        kept: Bytes of the learner's state that stay on the device.
+    """
+    copies = weights = served(members, cluster)
+    if cluster.same_weights and not cluster.rollout:
+        weights = served({n: m for n, m in members.items() if not m.learns}, cluster)
+    elif cluster.in_turns:
+        shapes = {(member.outline, bool(member.rank)): member for member in members.values()}
+        adapters = {name: member for name, member in members.items() if member.rank}
+        whole = {str(shape): member for shape, member in shapes.items() if not member.rank}
+        weights = served({**adapters, **whole}, cluster)
+    generating = {
+        "engine weights": weights,
+        "copies": copies if cluster.copies else 0.0,
+        "engine reserved": cluster.engine_reserved * GB,
+        "learner's state": kept,
+    }
+    left = cluster.usable * cluster.device.memory * GB - sum(generating.values())
+    if cluster.engine_share:
+        share = cluster.engine_share * cluster.device.memory * GB
+        left = min(left, share - weights - cluster.engine_reserved * GB)
+    return generating, left, max(_cache(member.outline, cluster) for member in members.values())
 
 
 def _size(member: Member) -> int:

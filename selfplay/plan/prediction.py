@@ -103,15 +103,17 @@ class Prediction:
 
     def flowing(self, case: Case = LIKELY) -> float:
         """Return the seconds to generate a step's completions if the engines are never idle."""
-        total = 0.0
+        totals: dict[int, float] = {}
         for flow in self.workload.flows:
-            outline = self.members[flow.policy].outline
-            live = living(flow, self.cluster, self.memory)[0]
+            outline, own = self.members[flow.policy].outline, self.cluster.serving(flow.policy)
+            live = living(flow, own, self.memory)[0]
             context = live * (flow.prompt + flow.completion.mean / 2)
-            rate = live / decode_step(outline, self.cluster, case)(live, context)
-            total += flow.requests * flow.completion.mean / (rate * self.cluster.engines)
+            rate = live / decode_step(outline, own, case)(live, context)
+            place = self.cluster.group_of(flow.policy)
+            seconds = flow.requests * flow.completion.mean / (rate * own.engines)
+            totals[place] = totals.get(place, 0.0) + seconds
         parts = self.seconds(case)
-        return total + parts["prefill"] + parts["environment"]
+        return max(totals.values(), default=0.0) + parts["prefill"] + parts["environment"]
 
     @property
     def tokens_per_second(self) -> float:
@@ -145,8 +147,9 @@ class Prediction:
         rates = self.cluster.device.rates
         fixed = rates.step + rates.layer * max(m.outline.layers for m in self.members.values())
         flow = max(self.workload.flows, key=lambda each: each.requests * each.completion.mean)
-        live = living(flow, self.cluster, self.memory)[0]
-        whole = decode_step(self.members[flow.policy].outline, self.cluster)(
+        own = self.cluster.serving(flow.policy)
+        live = living(flow, own, self.memory)[0]
+        whole = decode_step(self.members[flow.policy].outline, own)(
             live, live * (flow.prompt + flow.completion.mean / 2)
         )
         if fixed + rates.row * live > whole / 2:
@@ -226,7 +229,9 @@ def _ahead(before: Prediction) -> Prediction | None:
 def _moved(workers: int) -> Callable[[Prediction], Prediction | None]:
     def change(before: Prediction) -> Prediction | None:
         cluster = before.cluster
-        if not cluster.rollout or not 0 < cluster.rollout + workers < cluster.devices:
+        if cluster.groups or not cluster.rollout:
+            return None
+        if not 0 < cluster.rollout + workers < cluster.devices:
             return None
         return replace(before, cluster=replace(cluster, rollout=cluster.rollout + workers))
 
@@ -241,7 +246,8 @@ def _more_actors(before: Prediction) -> Prediction | None:
 
 def _doubled(before: Prediction) -> Prediction:
     cluster = before.cluster
-    made = replace(cluster, devices=2 * cluster.devices, rollout=2 * cluster.rollout)
+    groups = [replace(group, engines=2 * group.engines) for group in cluster.groups]
+    made = replace(cluster, devices=2 * cluster.devices, rollout=2 * cluster.rollout, groups=groups)
     return replace(before, cluster=made)
 
 

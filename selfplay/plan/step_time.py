@@ -128,24 +128,29 @@ def generation(
     """Return the time of generation.
 
     Stages run one after another, each as long as its busiest engine. The flows of a stage use the
-    engines one after another. The lengths of a flow are quantiles of its distribution, divided
-    evenly between the engines; the busiest engine has the longest.
+    engines one after another, or at the same time if their policies have engines apart. The lengths
+    of a flow are quantiles of its distribution, divided evenly between the engines; the busiest
+    engine has the longest.
     """
     read = decoded = tail = 0.0
     limited = starved = False
     for stage in workload.stages:
+        used: dict[int, list[float]] = {}
         for flow in stage:
-            outline = members[flow.policy].outline
-            step = decode_step(outline, cluster, case)
+            outline, own = members[flow.policy].outline, cluster.serving(flow.policy)
+            step = decode_step(outline, own, case)
             count = max(1, round(flow.requests))
-            lengths = flow.completion.spread(count)[:: -cluster.engines]
-            live, room = living(flow, cluster, memory)
-            limited |= room < min(cluster.sequences, len(lengths))
+            lengths = flow.completion.spread(count)[:: -own.engines]
+            live, room = living(flow, own, memory)
+            limited |= room < min(own.sequences, len(lengths))
             seconds, small = makespan(_dealt(lengths), flow.prompt, live, step)
-            read += prefill(outline, cluster, flow, case)
-            decoded, tail = decoded + seconds, tail + small
+            times = used.setdefault(cluster.group_of(flow.policy), [0.0, 0.0, 0.0])
+            for place, value in enumerate((prefill(outline, own, flow, case), seconds, small)):
+                times[place] += value
             context = live * (flow.prompt + flow.completion.mean / 2)
-            starved |= _starved(outline, cluster, live, context, case)
+            starved |= _starved(outline, own, live, context, case)
+        longest = max(used.values(), key=lambda times: times[0] + times[1])
+        read, decoded, tail = read + longest[0], decoded + longest[1], tail + longest[2]
     return GenerationTime(prefill=read, decode=decoded, tail=tail, limited=limited, starved=starved)
 
 
@@ -157,7 +162,8 @@ def living(flow: Flow, cluster: ClusterSpec, memory: MemoryPlan) -> tuple[int, i
     stay longer, so that the running ones are on average more than half way.
     """
     held = flow.prompt * flow.prompts / flow.requests + flow.completion.mean
-    room = int(memory.cache_tokens / max(held, 1.0))
+    tokens = memory.tokens_of.get(flow.policy, memory.cache_tokens)
+    room = int(tokens / max(held, 1.0))
     requests = -(-flow.requests // cluster.engines)
     return max(1, min(room, cluster.sequences, int(requests))), room
 

@@ -1,6 +1,6 @@
 """Loads the policies of a population, and makes a learner for each policy that learns."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ def load_policies(
     afresh: bool = False,
     device: str | None = None,
     dtype: str | None = None,
+    only: Collection[str] | None = None,
 ) -> dict[str, Policy]:
     """Return the policies by name; policies with adapters over the same model share it.
 
@@ -43,10 +44,13 @@ def load_policies(
             fixed reference needs it, and a checkpoint does not store it.
         device: Device of the policies, in place of the configured one.
         dtype: Type of the weights of models that are configured in float32.
+        only: Names of the policies to load; None: all.
     """
     policies: dict[str, Policy] = {}
     bases: Bases = {}
     for name, node in population.policies(roles).items():
+        if only is not None and name not in only:
+            continue
         where = f"policy {name!r}"
         lora = lora_of(node, where=where)
         # A base made by this run's warm start exists nowhere else, so the checkpoint stores it.

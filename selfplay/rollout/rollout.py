@@ -303,6 +303,7 @@ class Rollout:
             decode=seat.renderer.text if seat.stop else None,
             agent=agent,
             observation=observation,
+            group=game.spec.seed,
         )
 
     def _tool_use(self, seat: AgentSpec) -> ToolUse | None:

@@ -1,7 +1,7 @@
 """Builds everything that a rollout needs, in reading order: services, roles, arenas, policies,
 engine, rollouts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,7 @@ class RolloutSetup(Components):
         afresh: bool = False,
         device: str | None = None,
         dtype: str | None = None,
+        only: Collection[str] | None = None,
     ) -> None:
         """Load the policies, serve them in the engine, and make the rollouts.
 
@@ -136,6 +137,8 @@ class RolloutSetup(Components):
             afresh: See `load_policies`.
             device: Device of the policies, in place of the configured one.
             dtype: Type of the weights of models that are configured in float32.
+            only: Names of the policies and opponents to serve; no rollouts are made for them.
+                None: all, with the rollouts.
         """
         self.engine, self.saved = engine, saved
         self.policies: dict[str, Policy] = load_policies(
@@ -147,13 +150,16 @@ class RolloutSetup(Components):
             afresh=afresh,
             device=device,
             dtype=dtype,
+            only=only,
         )
         for name, policy in self.policies.items():
             engine.serve(name, policy.model, policy.renderer.end_ids)
         self._engines = self.policy_pool.engines
         for name, policy in self.policies.items():
             self.policy_pool.add(name, engine, policy.renderer, learn=policy.learn)
-        self._add_opponents(device=device, dtype=dtype)
+        self._add_opponents(device=device, dtype=dtype, only=only)
+        if only is not None:
+            return
         self.rollout: Rollout = self.policy_pool.rollout(self.arena)
         """The rollout of training."""
         self.rollouts = {
@@ -189,14 +195,18 @@ class RolloutSetup(Components):
         """Return the engines; one that serves several policies is listed once."""
         return list({id(engine): engine for engine in self._engines.values()}.values())
 
-    def _add_opponents(self, *, device: str | None, dtype: str | None) -> None:
-        """Add the population's opponents to the pool.
+    def _add_opponents(
+        self, *, device: str | None, dtype: str | None, only: Collection[str] | None
+    ) -> None:
+        """Add the population's opponents, or those of `only`, to the pool.
 
         An opponent that is a saved model is loaded here. It does not learn, and no checkpoint
         stores it.
         """
         saved = self.population.checkpoints()
         for name, opponent in self.population.opponents.items():
+            if only is not None and name not in only:
+                continue
             if name not in saved:
                 self.policy_pool.add(name, opponent)
                 continue

@@ -39,3 +39,28 @@ class Colocation:
         began = time.perf_counter()
         rest()
         self.seconds += time.perf_counter() - began
+
+
+def check_colocated(
+    workers: int,
+    learners: int | None,
+    worker_gpus: float | None,
+    learner_gpus: float | None,
+    max_staleness: int,
+) -> None:
+    """Raise ValueError for settings that do not fit workers and ranks on the same GPUs."""
+    if max_staleness:
+        raise ValueError(
+            "max_staleness must be 0 with colocated=true, because workers do not play while the "
+            f"ranks learn, not {max_staleness}"
+        )
+    if learners not in (None, workers):
+        raise ValueError(
+            f"learners must be {workers}, the number of workers, with colocated=true, not "
+            f"{learners}; or leave it null"
+        )
+    if (worker_gpus, learner_gpus) != (None, None):
+        raise ValueError(
+            "worker_gpus and learner_gpus must be null with colocated=true: each pair of worker "
+            "and rank has one GPU"
+        )

@@ -21,7 +21,7 @@ from selfplay.learner.objective import BatchCounts, Objective
 from selfplay.models.out_of_memory import explained
 from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
-from selfplay.runtime.rollout_worker import check_model_files
+from selfplay.runtime.engine_worker import check_model_files
 from selfplay.runtime.weight_sync import Packed, checksum, pack, unpack
 from selfplay.types import Sample
 

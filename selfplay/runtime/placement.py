@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from selfplay.errors import ConfigError
+from selfplay.runtime.policy_groups import PolicyGroup
 
 VERSIONS = 2
 """Versions of the weights that are in the object store at once: one is used, the next arrives."""
@@ -30,6 +31,8 @@ class Placement:
     """GPUs of each rank."""
     colocated: bool = False
     """True if each rank shares its GPU with one worker, and one of the two rests."""
+    groups: Sequence[PolicyGroup] = ()
+    """Workers by policy, in the order of their bundles; empty: each one holds all policies."""
 
     @property
     def gpus(self) -> float:
@@ -68,7 +71,12 @@ class Placement:
         return {"CPU": cpus, "GPU": self.learner_gpus}
 
     def notes(self) -> list[str]:
-        """Return one line that says who computes where, if there are GPUs."""
+        """Return lines that say who holds which policies and, with GPUs, who computes where."""
+        held = ", ".join(map(str, self.groups))
+        groups = [f"runtime: {held}; this process plays the games"] if held else []
+        return [*groups, *self._devices()]
+
+    def _devices(self) -> list[str]:
         if not self.gpus:
             return []
         if self.colocated:
@@ -93,6 +101,7 @@ def placed(
     learner_gpus: float | None,
     available: float,
     colocated: bool = False,
+    groups: Sequence[PolicyGroup] = (),
 ) -> Placement:
     """Return the placement for the numbers that are set, with defaults for those that are None.
 
@@ -106,6 +115,7 @@ def placed(
         learner_gpus: GPUs of each rank, if set.
         available: Number of GPUs of the cluster.
         colocated: True for as many ranks as workers, in pairs with one GPU each.
+        groups: Workers by policy, if set; their numbers add up to `workers`.
 
     Raises ConfigError if the ranks leave no GPU for the workers, or if there are too few for pairs.
     """
@@ -142,6 +152,7 @@ def placed(
         learners=learners,
         worker_gpus=float(worker_gpus),
         learner_gpus=float(learner_gpus),
+        groups=groups,
     )
 
 

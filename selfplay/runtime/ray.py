@@ -25,7 +25,8 @@ from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import RayCluster, reachable, require_ray
-from selfplay.runtime.colocation import Colocation
+from selfplay.runtime.colocation import Colocation, check_colocated
+from selfplay.runtime.engine_worker import WorkerConfig
 from selfplay.runtime.learner_worker_group import LearnerWorkerGroup
 from selfplay.runtime.local import Local
 from selfplay.runtime.placement import (
@@ -37,9 +38,11 @@ from selfplay.runtime.placement import (
     store_notes,
     worker_dtype,
 )
+from selfplay.runtime.policy_groups import check_groups, policy_groups
 from selfplay.runtime.remote_engine import RemoteEngine
-from selfplay.runtime.rollout_worker import WorkerConfig
 from selfplay.runtime.rollout_worker_group import RolloutWorkers
+from selfplay.runtime.sampling_engine import SamplingEngine
+from selfplay.runtime.sampling_worker_group import SamplingWorkers
 from selfplay.runtime.weight_sync import LoadState
 from selfplay.types import Episode
 
@@ -55,7 +58,7 @@ class RayRuntime:
     def __init__(
         self,
         *,
-        workers: int = 2,
+        workers: int | Mapping[str, int | str] = 2,
         learners: int | None = None,
         replicas: int = 1,
         colocated: bool = False,
@@ -72,7 +75,10 @@ class RayRuntime:
         max_restarts: int = 3,
     ) -> None:
         """Args:
-        workers: Number of actors that play episodes.
+        workers: Number of actors that play episodes, each with all policies. A mapping gives each
+            policy workers of its own: {proposer: 2, judge: 1}; {critic: judge} lets the workers of
+            the judge hold the critic too. This process then plays the episodes, and the workers
+            only sample.
         learners: Number of learner ranks; 0: this process learns, on the CPU. None: 1 if workers
             have GPUs, else 0; as many as workers if `colocated`.
         replicas: Number of copies of the learners' state, each sharded over equally many ranks
@@ -101,6 +107,15 @@ class RayRuntime:
         max_restarts: Maximum number of worker deaths over the same jobs, and of learner losses
             without a checkpoint in between.
         """
+        groups = () if isinstance(workers, int) else policy_groups(workers)
+        if groups:
+            if colocated or chunks != 1:
+                raise ValueError(
+                    "workers by policy do not fit colocated=true or chunks: this process plays the "
+                    "games, and asks all workers at once; set colocated=false and chunks=1"
+                )
+            workers = sum(group.workers for group in groups)
+        assert isinstance(workers, int)
         least = {"workers": 1, "chunks": 1, "replicas": 1}
         given: dict[str, float | None] = {
             "workers": workers,
@@ -126,7 +141,7 @@ class RayRuntime:
                 "set learners to at least 1"
             )
         if colocated:
-            _check_colocated(workers, learners, worker_gpus, learner_gpus, max_staleness)
+            check_colocated(workers, learners, worker_gpus, learner_gpus, max_staleness)
         if (ranks := workers if colocated else learners or 1) % replicas:
             raise ValueError(f"replicas must divide the {ranks} rank(s), and {replicas} does not")
         if worker_dtype not in get_args(WorkerType):
@@ -149,7 +164,9 @@ class RayRuntime:
             worker_gpus=worker_gpus,
             learner_gpus=learner_gpus,
             colocated=colocated,
+            groups=groups,
         )
+        self._groups = groups
         self._worker_dtype: WorkerType = worker_dtype
         self._placement: Placement | None = None
         self.cluster: RayCluster | None = None
@@ -181,6 +198,11 @@ class RayRuntime:
                 "engine.sleep=false, or runtime.colocated=true"
             )
         check_devices(config)
+        if self._groups:
+            population = players.population
+            check_groups(
+                self._groups, {**population.policies(players.roles), **population.checkpoints()}
+            )
         if self.address is not None:
             # auto is resolved when the run starts; a config can be checked on any machine.
             if self.address != "auto":
@@ -219,24 +241,33 @@ class RayRuntime:
         placement = self.placement(self.cluster.gpus())
         check_sleep(players.config, placement)
         self._placement = placement
-        self._workers = RolloutWorkers(
-            self.cluster,
-            count=self.workers,
-            chunks=self.chunks,
-            timeout=self.timeout,
-            max_restarts=self.max_restarts,
-            load_timeout=self.load_timeout,
-            resources=placement.worker_resources(self._cpus[0]),
-        )
-        self.cluster.reserve(placement.bundles(*self._cpus))
         dtype = self.worker_dtype(placement)
         of_workers = import_target(players.config["engine"][TARGET], "engine")
-        self._engine = RemoteEngine(
-            tell=self._workers.tell,
-            put=self.cluster.put,
-            dtype=dtype,
-            exact=dtype is None and getattr(of_workers, "exact", False),
-        )
+        weights: dict[str, Any] = {
+            "put": self.cluster.put,
+            "dtype": dtype,
+            "exact": dtype is None and getattr(of_workers, "exact", False),
+        }
+        limits: dict[str, Any] = {
+            "timeout": self.timeout,
+            "max_restarts": self.max_restarts,
+            "load_timeout": self.load_timeout,
+        }
+        self._workers: RolloutWorkers | SamplingWorkers
+        if self._groups:
+            in_step = torch.are_deterministic_algorithms_enabled()
+            self._workers = SamplingWorkers(self.cluster, self._groups, in_step=in_step, **limits)
+            self._engine: RemoteEngine = SamplingEngine(self._workers, **weights)
+        else:
+            self._workers = RolloutWorkers(
+                self.cluster,
+                count=self.workers,
+                chunks=self.chunks,
+                resources=placement.worker_resources(self._cpus[0]),
+                **limits,
+            )
+            self._engine = RemoteEngine(tell=self._workers.tell, **weights)
+        self.cluster.reserve(placement.bundles(*self._cpus))
         return self._engine
 
     def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, PolicyLearner]:
@@ -278,7 +309,7 @@ class RayRuntime:
             replicas=self.replicas,
             dtype=dtype,
         )
-        if placement.colocated:
+        if placement.colocated and isinstance(self._workers, RolloutWorkers):
             self._colocation = Colocation(
                 workers_rest=self._workers.rest, ranks_rest=self._ranks.rest
             )
@@ -296,12 +327,17 @@ class RayRuntime:
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
         """Return the function that plays jobs on workers.
 
-        It first sends the states of the driver's services, and ranks on the same GPUs rest.
+        It first sends the states of the driver's services, and ranks on the same GPUs rest. Where
+        workers only sample, the rollouts of this process play.
         """
+        workers = self._workers
+        if isinstance(workers, SamplingWorkers):
+            own = Local().rollout_fn(players, evaluation)
+            return partial(workers.play, own, training=evaluation is None)
 
         def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
             first = partial(self._before_jobs, players.services)
-            return self._workers.run(jobs, evaluation, first=first)
+            return workers.run(jobs, evaluation, first=first)
 
         return play
 
@@ -349,31 +385,6 @@ class RayRuntime:
     def _cores(self, placement: Placement) -> float:
         worker, learner = self._cpus
         return placement.workers * worker + placement.learners * learner
-
-
-def _check_colocated(
-    workers: int,
-    learners: int | None,
-    worker_gpus: float | None,
-    learner_gpus: float | None,
-    max_staleness: int,
-) -> None:
-    """Raise ValueError for settings that do not fit workers and ranks on the same GPUs."""
-    if max_staleness:
-        raise ValueError(
-            "max_staleness must be 0 with colocated=true, because workers do not play while the "
-            f"ranks learn, not {max_staleness}"
-        )
-    if learners not in (None, workers):
-        raise ValueError(
-            f"learners must be {workers}, the number of workers, with colocated=true, not "
-            f"{learners}; or leave it null"
-        )
-    if (worker_gpus, learner_gpus) != (None, None):
-        raise ValueError(
-            "worker_gpus and learner_gpus must be null with colocated=true: each pair of worker "
-            "and rank has one GPU"
-        )
 
 
 def _sent_bytes(policy: Policy, dtype: torch.dtype | None) -> float:

@@ -1,9 +1,9 @@
 """Driver side of the rollout workers: dispatches jobs, collects episodes, restarts dead workers."""
 
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from threading import Lock
 from typing import Any
@@ -12,14 +12,11 @@ from selfplay.errors import LearnersLost, RunError, one_line
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.run.activity import ACTIVITY, Tally
 from selfplay.runtime.cluster import TICK, RayCluster, ours
-from selfplay.runtime.rollout_worker import (
-    EngineDied,
-    LostWorker,
-    RolloutResult,
-    RolloutWorker,
-    WorkerConfig,
-)
+from selfplay.runtime.engine_worker import LostWorker, WorkerConfig
+from selfplay.runtime.rollout_worker import RolloutResult, RolloutWorker
+from selfplay.runtime.updatable_engine import EngineDied
 from selfplay.runtime.weight_sync import Change, SyncState
+from selfplay.runtime.worker_book import WorkerBook
 from selfplay.types import Episode
 
 FAREWELL = 10.0
@@ -48,25 +45,6 @@ class _Member:
     """Monotonic time at which its number of steps last changed."""
     asked: Any = None
     """Reference to the answer to the open question for its number of steps."""
-
-
-@dataclass(kw_only=True)
-class _Book:
-    """Metrics since they were last read."""
-
-    deaths: int = 0
-    """Number of worker deaths."""
-    resubmitted: int = 0
-    """Number of jobs that were played again."""
-    elsewhere: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Metrics of the workers' services and engines by name."""
-
-    def add(self, counts: Mapping[str, float]) -> None:
-        """Add a worker's metrics; of differences, keep the largest."""
-        for name, value in counts.items():
-            known = self.elsewhere[name]
-            largest = name.endswith("difference")
-            self.elsewhere[name] = max(known, value) if largest else known + value
 
 
 class RolloutWorkers:
@@ -103,7 +81,7 @@ class RolloutWorkers:
         self._members = [_Member(bundle=number) for number in range(count)]
         self._present, self._telling = SyncState(), Lock()
         self._playing, self._closed = Lock(), False
-        self._book = _Book()
+        self._book = WorkerBook()
         self._brief: Callable[[], WorkerConfig] | None = None
 
     def start(self, brief: Callable[[], WorkerConfig]) -> None:
@@ -181,7 +159,7 @@ class RolloutWorkers:
 
     def counts(self) -> dict[str, float]:
         """Return worker deaths, resubmitted jobs, and metrics of services and engines."""
-        book, self._book = self._book, _Book()
+        book, self._book = self._book, WorkerBook()
         return {
             "runtime/worker_deaths": float(book.deaths),
             "runtime/resubmitted_jobs": float(book.resubmitted),

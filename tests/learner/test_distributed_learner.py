@@ -90,6 +90,12 @@ CASES: dict[str, tuple[Make, list[Sample]]] = {
     "one long micro-batch": (Make(settings={"max_tokens": 10_000}), batch()),
     "reference": (Make(objective=PolicyLoss(kl=0.2)), batch()),
     "ema": (Make(objective=MAGNET), batch()),
+    "exact KL": (Make(objective=PolicyLoss(kl=0.2, estimator="exact")), batch()),
+    "forward KL, EMA": (Make(objective=PolicyLoss(**EMA, estimator="forward")), batch()),
+    "exact KL, one embedding": (
+        Make(model="gpt2", objective=PolicyLoss(kl=0.2, estimator="exact", entropy=0.1)),
+        batch(),
+    ),
     "correction": (Make(objective=replace(REINFORCE, correction="truncated")), batch()),
     "pairs": (Make(objective=DPO()), PAIRS),
     "adapter": (Make(model="adapter", objective=PolicyLoss(kl=0.2)), batch()),
@@ -265,8 +271,9 @@ def test_temperatures_are_not_rounded_on_ranks(two: Forks) -> None:
     short.to(torch.bfloat16)
     micro = next(make()._micro_batches(given))
     with torch.no_grad():
-        (wanted,) = Scorer(short)(micro)[0].tolist()
-        (rounded,) = Scorer(short)(replace(micro, temperature=micro.temperature.bfloat16()))[0]
+        (wanted,) = Scorer(short)(micro).logprobs.tolist()
+        rounding = replace(micro, temperature=micro.temperature.bfloat16())
+        (rounded,) = Scorer(short)(rounding).logprobs
     assert found == pytest.approx(wanted, abs=1e-3)
     assert found != pytest.approx(rounded.tolist(), abs=1e-3)
 

@@ -25,7 +25,7 @@ from selfplay.models.policy import load_policy
 from selfplay.models.population import Population
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.rollout.policies import load_policies
-from selfplay.runtime.rollout_worker import check_model_files
+from selfplay.runtime.engine_worker import check_model_files
 from selfplay.types import Demonstration, Observation
 from tests.helpers.builders import same, weights
 

@@ -1,5 +1,6 @@
 """The learner: what moves the weights, and what must not."""
 
+import copy
 import io
 import math
 from dataclasses import replace
@@ -96,7 +97,7 @@ def test_likelihood_rises_for_good_samples_and_falls_for_bad() -> None:
         assert sign * (float(logprobs(model, one).sum().detach()) - before) > 0
 
 
-@pytest.mark.parametrize("estimator", ["k2", "k3"])
+@pytest.mark.parametrize("estimator", ["k2", "k3", "exact", "forward"])
 def test_the_kl_term_pulls_towards_the_reference(estimator: Any) -> None:
     model, reference, one = llama(0), llama(1).requires_grad_(False), sample([1, 2], [5], 0.0)
     objective = replace(REINFORCE, kl=1.0, estimator=estimator)
@@ -111,6 +112,27 @@ def test_the_kl_term_pulls_towards_the_reference(estimator: Any) -> None:
     assert same(kept, weights(reference))
     with pytest.raises(ConfigError, match="needs a reference"):
         Learner(model, objective=objective)
+
+
+@pytest.mark.parametrize("estimator", ["k2", "exact", "forward"])
+def test_only_the_forward_kl_pulls_at_a_token_that_is_hardly_ever_sampled(estimator: Any) -> None:
+    """Token 7 has the probability 1e-7; the reference gives it one in 24."""
+    model, reference = llama(0), llama(0).requires_grad_(False)
+    head = torch.nn.Linear(16, 24)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()
+    reference.set_output_embeddings(head.requires_grad_(False))
+    own = copy.deepcopy(head).requires_grad_(True)
+    with torch.no_grad():
+        own.bias[7] = -13.0
+    model.set_output_embeddings(own)
+    objective = replace(REINFORCE, kl=1.0, estimator=estimator)
+    learner = Learner(model, objective=objective, reference=reference, clip_norm=1e9)
+    learner.update([sample([1, 2], [token], 0.0) for token in (3, 4)], step=1)
+    assert own.bias.grad is not None
+    pull = -float(own.bias.grad[7])
+    assert pull == pytest.approx(1 / 24 if estimator == "forward" else 0, abs=1e-5)
 
 
 def test_the_entropy_bonus_raises_entropy() -> None:

@@ -26,8 +26,8 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from selfplay.learner import logprobs
-from selfplay.learner.batch import alone, nothing, pad
-from selfplay.learner.logprobs import Scorer
+from selfplay.learner.batch import PackedRow, alone, nothing, pad
+from selfplay.learner.logprobs import Divergence, NextTokens, Scorer
 from selfplay.learner.packing import Packer
 from tests.helpers.builders import SIZES, llama, sample
 
@@ -90,16 +90,19 @@ def pulled(
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
+def rows_of(packing: str) -> list[PackedRow]:
+    if packing == "trie":
+        return Packer(packing="trie").rows(SAMPLES, max_tokens=100)
+    return [alone(one) for one in SAMPLES]
+
+
 def agrees(model: PreTrainedModel, packing: str) -> Scorer:
     """Check values and gradients of all samples in one micro-batch; returns the scorer."""
     model.eval()
-    scorer, rows = Scorer(model), [alone(one) for one in SAMPLES]
-    if packing == "trie":
-        rows = Packer(packing="trie").rows(SAMPLES, max_tokens=100)
-    batch = pad(rows)
+    scorer, batch = Scorer(model), pad(rows_of(packing))
     back = [batch.samples.index(one) for one in SAMPLES]
-    values, entropies = scorer(batch, entropy=True)
-    assert entropies is not None
+    values, entropies, kl = scorer(batch, entropy=True)
+    assert entropies is not None and kl is None
     wanted = expected(model)
     torch.testing.assert_close(values[back], wanted[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropies[back], wanted[1], atol=1e-5, rtol=1e-5)
@@ -120,6 +123,61 @@ def test_all_at_once_or_a_few_at_a_time(
         agrees(ordinary(kind), "trie")
 
 
+def expected_kl(
+    model: PreTrainedModel, reference: PreTrainedModel, divergence: Divergence
+) -> torch.Tensor:
+    """[3, 4] nats by torch's own KL, from the logits of both models' forward passes."""
+    found = torch.zeros(3, 4)
+    for row, one in enumerate(SAMPLES):
+        turn = one.turn
+        ids = torch.tensor([[*turn.prompt_ids, *turn.completion_ids]])
+        logits = [model(input_ids=ids).logits, reference(input_ids=ids).logits.detach()]
+        pair = [
+            torch.distributions.Categorical(
+                logits=each[0, len(turn.prompt_ids) - 1 : -1] / turn.temperature
+            )
+            for each in logits
+        ]
+        first, second = pair if divergence == "reverse" else pair[::-1]
+        nats = torch.distributions.kl_divergence(first, second)
+        found[row, : len(nats)] = nats * torch.tensor(turn.loss_mask)
+    return found
+
+
+@pytest.mark.parametrize("divergence", ["reverse", "forward"])
+@pytest.mark.parametrize("packing", ["rows", "trie"])
+@pytest.mark.parametrize(
+    ("kinds", "logits"),
+    [(("llama", "gpt2"), 2**25), (("llama", "gpt2"), 1), (("llama", "gemma2"), 3 * 24)],
+)
+def test_the_kl_over_the_vocabulary_and_its_gradient(
+    kinds: tuple[str, str],
+    logits: int,
+    packing: str,
+    divergence: Divergence,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a model and a reference of another build, also one that makes all its logits at once."""
+    monkeypatch.setattr(logprobs, "LOGITS", logits)
+    model, other = ordinary(kinds[0]).eval(), kinds[1]
+    reference = (peculiar(other) if other == "gemma2" else ordinary(other)).eval()
+    with torch.no_grad():  # models of small random weights hardly differ from the uniform one
+        model.get_output_embeddings().weight.mul_(10)
+    batch = pad(rows_of(packing))
+    back = [batch.samples.index(one) for one in SAMPLES]
+    for keep in (False, True):
+        with torch.no_grad():
+            before = Scorer(reference).next_tokens(batch, keep=keep)
+        found = Scorer(model)(batch, reference=before, divergence=divergence).kl
+        assert found is not None
+        wanted = expected_kl(model, reference, divergence)
+        assert float(wanted.detach().max()) > 0.1
+        torch.testing.assert_close(found[back], wanted, atol=1e-5, rtol=1e-5)
+        right, own = (pulled(model, nats, torch.zeros(3, 4)) for nats in (wanted, found[back]))
+        assert float((own - right).norm() / right.norm()) < 1e-5
+    assert all(p.grad is None for p in reference.parameters())
+
+
 @pytest.mark.parametrize("kind", ["granite", "cohere", "gemma2"])
 def test_logits_that_change_behind_the_head_are_the_models_own(kind: str) -> None:
     scorer = agrees(peculiar(kind), "rows")
@@ -130,7 +188,7 @@ def test_logits_that_change_behind_the_head_are_the_models_own(kind: str) -> Non
 
 def test_logits_of_nothing_are_nothing_and_have_a_gradient() -> None:
     """What a rank computes while others have more to do."""
-    found, _ = Scorer(peculiar("gemma2"))(pad([nothing()]))
+    found = Scorer(peculiar("gemma2"))(pad([nothing()])).logprobs
     assert found.shape == (1, 1)
     found.sum().backward()
 
@@ -188,31 +246,40 @@ class Peak(TorchDispatchMode):
         return out
 
 
-def memory(tokens: int, vocabulary: int, *, entropy: bool = False) -> int:
+def memory(tokens: int, vocabulary: int, *, terms: str) -> int:
     """Peak bytes of a forward and backward pass from `tokens` hidden states to the loss."""
     head = torch.nn.Linear(4, vocabulary, bias=False)
     hidden = torch.randn(tokens, 4, requires_grad=True)
     targets = torch.arange(tokens) % vocabulary
     heats = torch.full((tokens,), 0.5)
+    other = NextTokens(torch.randn(tokens, 4), torch.nn.Linear(4, vocabulary).requires_grad_(False))
     with Peak() as counter:
-        values, entropies = logprobs.read_head(hidden, head, targets, heats, entropy=entropy)
-        loss = values.sum() if entropies is None else (values + entropies).sum()
-        del values, entropies
+        found = logprobs.read(
+            hidden,
+            head,
+            targets,
+            heats,
+            entropy="entropy" in terms,
+            reference=other if "kl" in terms else None,
+        )
+        loss = sum(values.sum() for values in found if values is not None)
+        del found
+        assert isinstance(loss, torch.Tensor)
         loss.backward()
     assert hidden.grad is not None and head.weight.grad is not None
     return counter.most
 
 
-@pytest.mark.parametrize("entropy", [False, True])
+@pytest.mark.parametrize("terms", ["", "entropy", "kl", "entropy and kl"])
 def test_peak_memory_does_not_grow_with_length_times_vocabulary(
-    entropy: bool, monkeypatch: pytest.MonkeyPatch
+    terms: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logprobs, "LOGITS", 2**14)
     for tokens, vocabulary in ((128, 1024), (512, 1024), (128, 4096), (512, 4096)):
-        held = memory(tokens, vocabulary, entropy=entropy)
+        held = memory(tokens, vocabulary, terms=terms)
         # A few copies of the logits held at once, of the weights and of the hidden states.
         assert held < 4 * (6 * 2**14 + 4 * 4 * vocabulary + 16 * 4 * tokens)
     assert held < 4 * tokens * vocabulary / 12  # all logits, once
     # The measure itself: at once, several copies of all logits are there.
     monkeypatch.setattr(logprobs, "LOGITS", 2**30)
-    assert memory(512, 1024, entropy=entropy) > 2 * 4 * 512 * 1024
+    assert memory(512, 1024, terms=terms) > 2 * 4 * 512 * 1024

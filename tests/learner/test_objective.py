@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from selfplay.learner.dpo import DPO
+from selfplay.learner.logprobs import read_logits
 from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss, kl_estimate
 
 PRESETS = {
@@ -188,6 +189,51 @@ def test_the_gradients_of_the_kl_estimates_in_expectation() -> None:
         expected = (p * kl_estimate(logp, q.log(), name)).sum()  # type: ignore[arg-type]
         (found,) = torch.autograd.grad(expected, logits, retain_graph=True)
         assert found.tolist() == pytest.approx(gradient.tolist(), abs=1e-12), name
+
+
+@pytest.mark.parametrize(
+    ("estimator", "divergence"), [("exact", "reverse"), ("forward", "forward")]
+)
+def test_the_gradient_of_a_kl_over_the_vocabulary(estimator: Any, divergence: Any) -> None:
+    """exact: that of k2 in expectation. forward: pi - reference, whatever was sampled."""
+    logits = torch.tensor([[0.3, -0.4, -18.0]], dtype=torch.float64, requires_grad=True)
+    q = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64)
+    found = read_logits(
+        logits,
+        torch.tensor([0]),
+        None,
+        entropy=False,
+        reference=q.log(),
+        divergence=divergence,
+    )
+    one = torch.ones(1, 1, dtype=torch.float64)
+    assert found.kl is not None
+    given = LossInputs(
+        logprobs=found.logprobs[:, None].detach(),
+        old_logprobs=0 * one,
+        advantages=0 * one,
+        mask=one,
+        kl=found.kl[:, None],
+    )
+    objective = PolicyLoss(ratio="none", clip="none", kl=0.5, estimator=estimator)
+    assert objective.divergence == divergence
+    loss, sums = objective.loss(given, BatchCounts(tokens=1, sequences=1))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    logp = logits.detach().log_softmax(1)
+    p = logp.exp()
+    nats = (p * (logp - q.log())).sum() if estimator == "exact" else (q * (q.log() - logp)).sum()
+    wanted = p - q if estimator == "forward" else p * (logp - q.log() - nats)
+    assert sums["reference_kl"] == pytest.approx(float(nats))
+    assert gradient.tolist()[0] == pytest.approx((0.5 * wanted).tolist()[0], abs=1e-12)
+    lost = abs(float(gradient[0, 2]))  # of a token with the probability 1e-8
+    assert lost < 1e-6 if estimator == "exact" else lost == pytest.approx(0.15, abs=1e-6)
+    with pytest.raises(ValueError, match="needs the KL over the vocabulary"):
+        objective.loss(replace(given, kl=None), BatchCounts(tokens=1, sequences=1))
+
+
+def test_only_a_kl_term_asks_for_a_divergence() -> None:
+    assert PolicyLoss(estimator="exact").divergence is None
+    assert PolicyLoss(kl=1.0).divergence is None
 
 
 def test_on_the_sampling_policy_the_ratio_has_reinforces_gradient() -> None:

@@ -10,7 +10,8 @@ import torch
 
 from selfplay.errors import DivergedError
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import Correction, PolicyLoss, correct
+from selfplay.learner.objective import PolicyLoss
+from selfplay.learner.rollout_correction import Correction, correct
 from tests.helpers.builders import llama, sample
 from tests.helpers.gradients import close, gradient, on_policy, samples
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from selfplay.models.float32_head import compute_logits_in_float32
+from selfplay.models.float32_head import compute_logits_in_float32, in_float32
 from selfplay.models.policy import load_policy
 from tests.helpers.builders import llama, save_tiny
 
@@ -53,3 +53,34 @@ def test_a_loaded_policy_has_them(tmp_path: Path, dtype: str, named: str) -> Non
     policy.save(tmp_path / "again")
     again = load_policy("base", model=str(tmp_path / "again"), dtype=dtype, learn=False)
     assert torch.equal(again.model(input_ids=IDS).logits, policy.model(input_ids=IDS).logits)
+
+
+def test_the_gradients_of_pieces_are_added_in_float32() -> None:
+    torch.manual_seed(0)
+    head = torch.nn.Linear(16, 24, bias=False).to(torch.bfloat16)
+    states = torch.randn(256, 16).to(torch.bfloat16)
+
+    def at_once(logits: Any) -> float:
+        pull = torch.randn(256, 24, generator=torch.Generator().manual_seed(1))
+        head.weight.grad = None
+        pieces = zip(states.split(4), pull.split(4), strict=True)
+        sum((logits(part).float() * own).sum() for part, own in pieces).backward()
+        assert head.weight.grad is not None
+        wanted = pull.double().T @ states.double()
+        return float((head.weight.grad.double() - wanted).norm() / wanted.norm())
+
+    rounded, summed = at_once(head), at_once(in_float32(head))
+    assert summed < 2**-8 < rounded  # one rounding at the end, beside one for each piece
+
+
+def test_copies_keep_their_values_and_get_no_gradient() -> None:
+    head = torch.nn.Linear(4, 3).to(torch.bfloat16)
+    states = torch.ones(2, 4, dtype=torch.bfloat16, requires_grad=True)
+    kept, before = in_float32(head, keep=True), in_float32(head)(states).detach()
+    with torch.no_grad():
+        head.weight.zero_()
+    assert torch.equal(kept(states), before)
+    kept(states).sum().backward()
+    assert head.weight.grad is None and states.grad is not None
+    fixed = head.requires_grad_(False)
+    assert in_float32(fixed) is fixed

@@ -11,7 +11,7 @@ from selfplay.errors import RunError
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.out_of_memory import explained
-from selfplay.runtime.rollout_worker import EngineDied, UpdatableEngine, UpdateQueue
+from selfplay.runtime.updatable_engine import EngineDied, UpdatableEngine, UpdateQueue
 from tests.helpers.builders import llama, sample
 
 FULL = (

@@ -8,7 +8,7 @@ import torch
 
 from selfplay.cli.plan import plan
 from selfplay.errors import ConfigError
-from selfplay.plan.cluster import GB, ClusterSpec, load_cluster, this_machine
+from selfplay.plan.cluster import GB, ClusterSpec, EngineGroup, load_cluster, this_machine
 from selfplay.plan.layout import VLLM, Processes, derive
 from selfplay.plan.memory import Member, learning, plan_memory
 from tests.helpers.model_shapes import QWEN_3B, QWEN_7B
@@ -181,3 +181,16 @@ def test_without_a_cluster_it_is_this_machine(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Unheard GPU")
     with pytest.raises(ConfigError, match="no data sheet of 'Unheard GPU'"):
         this_machine()
+
+
+def test_each_policy_on_workers_of_its_own_has_a_cache_of_its_own() -> None:
+    two = {"big": replace(ONE["base"]), "small": Member(outline=QWEN_3B, frozen_bytes=4)}
+    groups = [
+        EngineGroup(policies=["big"], engines=3),
+        EngineGroup(policies=["small"], engines=1),
+    ]
+    found, notes = made(config("vllm"), replace(SPLIT, groups=groups), members=two)
+    assert found.serving("big").engines == 3 and found.serving("small").engines == 1
+    assert notes == ["big: 3 worker(s)", "small: 1 worker(s)"]
+    planned = plan_memory(two, found, micro_batch=4096, completions=2048, longest=4096)
+    assert planned.tokens_of["small"] > planned.tokens_of["big"] == planned.cache_tokens

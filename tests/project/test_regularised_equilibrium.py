@@ -13,14 +13,18 @@ pytest.importorskip("pyspiel")
 PASS, BET = 0, 1
 
 
-@pytest.fixture(scope="module")
-def kuhn() -> Any:
+def search(divergence: str) -> Any:
     path = ROOT / "scripts/regularised_equilibrium.py"
     spec = spec_from_file_location("regularised_equilibrium", path)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Equilibrium("kuhn_poker")
+    return module.Equilibrium("kuhn_poker", divergence=divergence)
+
+
+@pytest.fixture(scope="module")
+def kuhn() -> Any:
+    return search("reverse")
 
 
 def chance(found: Any, situation: str, move: int) -> float:
@@ -45,3 +49,14 @@ def test_exploitability_is_between_that_of_uniform_play_and_none(kuhn: Any) -> N
         found.append(kuhn.exploitability())
     assert found[0] == pytest.approx(11 / 24, abs=0.01)  # of uniform play
     assert found[0] > found[1] > found[2] > 0
+
+
+@pytest.mark.parametrize("kl", [2.0, 0.5])
+def test_the_forward_kl_has_the_formula_of_its_own(kl: float) -> None:
+    found = search("forward")
+    assert found.solve(kl) <= 1e-3
+    for king, jack in (("2b", "0b"), ("2pb", "0pb")):
+        for situation, gain in ((king, 3.0), (jack, -1.0)):  # of a call over a fold
+            call = chance(found, situation, BET)
+            # At the maximum, every move has the same Q + kl u / p.
+            assert gain + kl / (2 * call) == pytest.approx(kl / (2 * (1 - call)), abs=0.05)

@@ -18,8 +18,8 @@ from selfplay.models.lora import Lora, adapted, frozen_copy
 from selfplay.runtime.cluster import reachable
 from selfplay.runtime.ray import RayRuntime
 from selfplay.runtime.remote_engine import RemoteEngine
-from selfplay.runtime.rollout_worker import EngineDied, UpdatableEngine, UpdateQueue
 from selfplay.runtime.rollout_worker_group import cut
+from selfplay.runtime.updatable_engine import EngineDied, UpdatableEngine, UpdateQueue
 from selfplay.runtime.weight_sync import (
     AddPolicy,
     Change,

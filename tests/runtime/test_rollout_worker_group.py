@@ -42,7 +42,7 @@ class Room:
         self.players.load(self.engine)
         self.runtime.trainers(self.players, PolicyLoss())
         self.play = self.runtime.rollout_fn(self.players)
-        self.workers = self.runtime._workers
+        self.workers: Any = self.runtime._workers
         self.policy = self.players.policies["thinker"]
 
     def change(self, scale: float) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from selfplay.errors import LearnersLost, RunError
 from selfplay.runtime.remote_engine import RemoteEngine
-from selfplay.runtime.rollout_worker import RolloutWorker, UpdatableEngine
+from selfplay.runtime.rollout_worker import RolloutWorker
+from selfplay.runtime.updatable_engine import UpdatableEngine
 from selfplay.runtime.weight_sync import (
     Change,
     RemoteWeights,

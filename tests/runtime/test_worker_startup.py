@@ -10,12 +10,8 @@ from selfplay.config.compose import load
 from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError, LearnersLost
 from selfplay.run.activity import Tally
-from selfplay.runtime.rollout_worker import (
-    LostWorker,
-    RolloutWorker,
-    WorkerConfig,
-    check_model_files,
-)
+from selfplay.runtime.engine_worker import LostWorker, WorkerConfig, check_model_files
+from selfplay.runtime.rollout_worker import RolloutWorker
 from selfplay.runtime.rollout_worker_group import RolloutWorkers
 from tests.helpers.builders import save_tiny
 from tests.helpers.command_process import SMOKE

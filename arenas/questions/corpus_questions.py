@@ -1,0 +1,343 @@
+"""Questions from a corpus: a proposer asks about documents that the solvers do not see.
+
+In SPICE (2510.24684) the proposer, there called the challenger, reads a passage, and writes a
+question with its answer. It is paid by the variance of the solvers' success, and for an invalid
+question it pays a penalty. In Search self-play (2510.18821) the proposer is given an answer. It
+searches, and writes a question that has this answer. The question is valid only if a reader, which
+sees the documents that the proposer found and cannot search, finds the answer in them. The proposer
+is paid for the solvers' failures.
+
+The solvers see the question alone. With a search tool, which their role has or has not, they can
+find what the proposer read.
+
+Version history: v0, first version.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, ClassVar, Literal, get_args
+
+from pettingzoo.utils.wrappers import OrderEnforcingWrapper
+
+from arenas.absolute_zero.rewards import learnability
+from arenas.questions.arena import PROPOSER, check_choice, fault, question_task, seats
+from arenas.questions.places import place_questions
+from arenas.questions.verifiers import Matches, Verifier, read_argued, vote
+from selfplay.arena import Arena
+from selfplay.credit.rewards import mean, normalized_answer, success_variance
+from selfplay.tools.search import Document, documents_of
+from selfplay.types import Action, Metric, Observation, Task, ToolCall, well_formed
+
+READER = "reader_0"
+CorpusPay = Literal["variance", "failures", "learnability", "none"]
+MOST_RESULTS = 20
+"""Largest number of the proposer's tool results that the arena reads."""
+RESULT_LENGTH = 4000
+"""Characters of a tool result that the reader sees."""
+REFUSED = (
+    "malformed", "no_answer", "too_long", "held_out", "leaks", "ungrounded", "few_searches",
+    "repeated_search", "unanswerable",
+)  # fmt: skip
+"""Reasons for which a proposal is invalid."""
+
+
+class CorpusQuestions(Arena):
+    """A proposer that reads or searches, a reader that checks, and n solvers of the question."""
+
+    name = "corpus_questions_v0"
+    services: ClassVar[tuple[str, ...]] = ("verifier", "oracle", "corpus")
+    measures = {
+        "solve_rate": Metric(unit="fraction", better="higher"),
+        "valid_proposal": Metric(unit="fraction", better="higher"),
+        "label_accuracy": Metric(unit="fraction", better="higher"),
+        "question_words": Metric(unit="count"),
+        "searches": Metric(unit="count"),
+        "attempts": Metric(unit="count"),
+        "solved": Metric(unit="count", better="higher"),
+        **{f"verdict/{reason}": Metric(unit="fraction", better="lower") for reason in REFUSED},
+    }
+    chief = ("solve_rate", "valid_proposal")
+
+    def __init__(
+        self,
+        *,
+        proposers: int = 1,
+        readers: int = 0,
+        solvers: int = 8,
+        proposer_pay: CorpusPay = "variance",
+        invalid: float = -0.1,
+        min_searches: int = 0,
+        noise: int = 0,
+        corpus: Sequence[Document] | str | None = None,
+        verifier: Verifier | None = None,
+        oracle: Verifier | None = None,
+        wrong: float = 0.0,
+        malformed: float = 0.0,
+        forbidden: frozenset[str] = frozenset(),
+        question_length: int = 1000,
+        answer_length: int = 100,
+    ) -> None:
+        """Args:
+        proposers: 1, or 0 if all questions are given.
+        readers: 1 if a question is valid only if the reader answers it from the proposer's
+            documents, without a search; 0 for no such check.
+        solvers: Number of answers per question.
+        proposer_pay: variance: SPICE's reward of the variance of the solvers' success. failures:
+            Search self-play's 1 - solve rate. learnability: Absolute Zero's. none: 0.
+        invalid: Proposer's reward for an invalid question.
+        min_searches: Fewest different calls of the proposer's tools; 0 if it has no tools. The
+            results of the calls are its documents.
+        noise: Number of documents of `corpus` that the reader sees beside the proposer's.
+        corpus: Documents for `noise`: a list, or the path of a JSON Lines file.
+        verifier: Scores answers; None: 1 if the answer means the question's answer, else 0.
+        oracle: Checks the proposer's own answer for the metrics only, without effect on rewards.
+        wrong: Solver's reward for a well-formed wrong answer; a right one gets 1.
+        malformed: Solver's reward for a text without an answer.
+        forbidden: Ids of questions (see `question_task`) that may not be proposed.
+        question_length, answer_length: Maximum characters; longer texts are invalid.
+        """
+        super().__init__(
+            {**seats(proposers, solver=solvers), **({"reader": readers} if readers else {})}
+        )
+        check_choice("proposer_pay", proposer_pay, get_args(CorpusPay))
+        if readers not in (0, 1) or (readers and not proposers):
+            raise ValueError("readers is 0 or 1, and 1 only with a proposer")
+        if min(min_searches, noise) < 0 or min(question_length, answer_length) < 1:
+            raise ValueError(
+                "min_searches and noise are not negative, question_length and answer_length are "
+                "at least 1"
+            )
+        if noise and corpus is None:
+            raise ValueError("noise needs a corpus: the documents that a reader sees beside others")
+        self.corpus = documents_of(corpus) if corpus is not None else ()
+        if noise > len(self.corpus):
+            raise ValueError(f"noise: the corpus has {len(self.corpus)} documents, not {noise}")
+        self.proposer_pay, self.invalid = proposer_pay, invalid
+        self.min_searches, self.noise = min_searches, noise
+        self.verifier: Verifier = verifier or Matches()
+        self.oracle = oracle
+        self.wrong, self.malformed = wrong, malformed
+        self.forbidden = forbidden
+        self.question_length, self.answer_length = question_length, answer_length
+        self.solvers = [a for a in self.possible_agents if a.startswith("solver")]
+
+    def default_task(self, rng: Random) -> Task:
+        """Return a short passage to ask about, or a question about an invented place."""
+        if PROPOSER in self.possible_agents:
+            passage = "The mayor of Doreth is Fenika. The founder of Doreth is Kalmor."
+            return Task(id="passage", payload={"mode": "propose", "passage": passage})
+        return place_questions(count=1, hops=(1,), regions_count=2, seed=rng.randrange(2**32))[0]
+
+    def setup(self, task: Task, rng: Random) -> None:
+        """Begin with the proposal or, if the question is given, with the answers."""
+        self.proposing = task.payload.get("mode") == "propose"
+        if self.proposing and PROPOSER not in self.possible_agents:
+            raise ValueError("a task to propose needs proposers: 1")
+        self.passage = str(task.payload.get("passage") or "")
+        self.answer = str(task.payload.get("answer") or "")
+        self.question = "" if self.proposing else str(task.payload["question"])
+        self.found: list[tuple[str, str]] = []
+        """Queries of the proposer and their results."""
+        self.checked = not (self.proposing and READER in self.possible_agents)
+        drawn = rng.sample(range(len(self.corpus)), self.noise) if self.proposing else []
+        self.noisy = [self.corpus[index].text for index in drawn]
+        self.order = rng.random()
+        """Number from which the order of the reader's documents is drawn."""
+
+    def acting(self) -> Sequence[str]:
+        """Return the proposer, then the reader, then all solvers at once."""
+        if not self.question:
+            return [PROPOSER]
+        return self.solvers if self.checked else [READER]
+
+    def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
+        """Return the proposal with the queries and results of its calls under "found".
+
+        Whatever else stood there is replaced, so that no model can invent documents.
+        """
+        if agent != PROPOSER:
+            return action
+        said = _proposal(action)
+        if said is None:
+            return action
+        found = [[call.arguments, call.result] for call in calls if not call.error]
+        return json.dumps({**said, "found": found[:MOST_RESULTS]})
+
+    def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
+        """Return the canonical answer to a given question; None for proposed questions."""
+        if task.payload.get("mode") == "propose":
+            return None
+        return vote(self._read(action), self.verifier)
+
+    def view(self, agent: str) -> Observation:
+        """Return passage and given answer to a proposer, documents and question to a reader, and
+        the question alone to a solver."""
+        if agent == PROPOSER:
+            given = str(self.task.payload.get("answer") or "")
+            return proposer_view(self.passage, given)
+        if agent == READER:
+            return reader_view(self.question, self.documents())
+        return Observation(text=self.question, fields={"question": self.question})
+
+    def documents(self) -> list[str]:
+        """Return passage, results of searches and noise in the order in which a reader sees them.
+
+        A document that occurs twice is shown once.
+        """
+        own = [self.passage, *(result for _, result in self.found)]
+        every = list(dict.fromkeys(text for text in [*own, *self.noisy] if text))
+        Random(self.order).shuffle(every)
+        return every
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        """Check the proposal, hear the reader, or score the answers."""
+        if PROPOSER in actions:
+            self._propose(actions[PROPOSER])
+        elif READER in actions:
+            self._check(actions[READER])
+        else:
+            self._solve(actions)
+
+    def _propose(self, action: Action | None) -> None:
+        said = _proposal(action or "") or {}
+        question = well_formed(" ".join(str(said.get("question") or "").split()))
+        if not self.answer:
+            self.answer = well_formed(" ".join(str(said.get("answer") or "").split()))
+        if self.min_searches:
+            self.found = _found(said.get("found"))
+            self.measure(searches=len(self.found))
+        reason = self._fault(question)
+        if reason:
+            self._refuse(reason)
+            return
+        self.question = question
+        if self.checked:
+            self._accept()
+
+    def _fault(self, question: str) -> str | None:
+        """Return the reason why a proposal is invalid before a reader sees it, or None."""
+        if reason := fault(question, self.task.payload, self.question_length, self.forbidden):
+            return reason
+        if not self.answer:
+            return "no_answer"
+        if len(self.answer) > self.answer_length:
+            return "too_long"
+        if holds(question, self.answer):
+            return "leaks"
+        queries = [query for query, _ in self.found]
+        if len(set(queries)) < len(queries):
+            return "repeated_search"
+        if len(queries) < self.min_searches:
+            return "few_searches"
+        own = [self.passage, *(result for _, result in self.found)]
+        return None if any(holds(text, self.answer) for text in own) else "ungrounded"
+
+    def _check(self, action: Action | None) -> None:
+        """Accept the question if the reader found its answer; its move teaches no policy."""
+        said = self._read(action)
+        right = said is not None and self.verifier(said, self._problem()) > 0.5
+        self.note(READER, verdict="correct" if right else "wrong")
+        self.leave_out(READER)
+        self.checked = True
+        if right:
+            self._accept()
+        else:
+            self._refuse("unanswerable")
+
+    def _accept(self) -> None:
+        self.note(PROPOSER, verdict="valid")
+        self.measure(valid_proposal=1.0, question_words=len(self.question.split()))
+        if self.oracle:
+            self.measure(label_accuracy=self.oracle(self.answer, self._problem()) > 0.5)
+
+    def _refuse(self, reason: str) -> None:
+        self.note(PROPOSER, verdict=reason)
+        self.measure(valid_proposal=0.0)
+        self.pay(PROPOSER, self.invalid)
+        self.finish()
+
+    def _problem(self) -> dict[str, Any]:
+        return {**self.task.payload, "question": self.question, "answer": self.answer}
+
+    def _solve(self, actions: Mapping[str, Action | None]) -> None:
+        right = []
+        for agent, action in actions.items():
+            answer = self._read(action)
+            right.append(answer is not None and self.verifier(answer, self._problem()) > 0.5)
+            verdict = "correct" if right[-1] else "wrong"
+            self.note(agent, verdict="malformed" if answer is None else verdict)
+            missed = self.malformed if answer is None else self.wrong
+            self.pay(agent, 1.0 if right[-1] else missed)
+        rate = mean(right)
+        self.measure(solve_rate=rate, attempts=len(right), solved=sum(right))
+        if self.proposing:
+            self.pay(PROPOSER, self._worth(rate))
+            self.create(question_task(self.task.type, self.question, self.answer))
+        self.finish()
+
+    def _worth(self, rate: float) -> float:
+        """Return the proposer's reward for a question with this solve rate."""
+        if self.proposer_pay == "variance":
+            return success_variance(rate)
+        if self.proposer_pay == "failures":
+            return 1.0 - rate
+        return learnability(rate) if self.proposer_pay == "learnability" else 0.0
+
+    def _read(self, action: Action | None) -> str | None:
+        said = read_argued(action, answer=self.answer_length, argument=0)
+        return said["answer"] if said else None
+
+
+def proposer_view(passage: str, answer: str) -> Observation:
+    """Return the view of a proposer: a passage, an answer to ask for, or both."""
+    lines = [passage, f"answer: {answer}" if answer else ""]
+    return Observation(
+        text="\n".join(line for line in lines if line),
+        fields={"passage": passage, "answer": answer},
+    )
+
+
+def reader_view(question: str, documents: Sequence[str]) -> Observation:
+    """Return the view of a reader: documents and a question about them."""
+    return Observation(
+        text="\n".join([*documents, question]),
+        fields={"question": question, "documents": list(documents)},
+    )
+
+
+def holds(text: str, answer: str) -> bool:
+    """Return True if a text contains an answer, as whole words after SQuAD's normalization."""
+    wanted = normalized_answer(answer)
+    if not wanted:
+        return answer.strip().lower() in text.lower()
+    return f" {wanted} " in f" {normalized_answer(text)} "
+
+
+def _proposal(action: str) -> dict[str, Any] | None:
+    """Return the JSON object of a proposal; None for any other text."""
+    try:
+        said = json.loads(action)
+    except (ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _found(given: Any) -> list[tuple[str, str]]:
+    """Return queries and results that `with_calls` added to a proposal."""
+    found = []
+    for each in given[:MOST_RESULTS] if isinstance(given, list) else []:
+        match each:
+            case [str(query), str(result)]:
+                found.append((well_formed(query), well_formed(result[:RESULT_LENGTH])))
+    return found
+
+
+def raw_env(**settings: Any) -> CorpusQuestions:
+    """Return the arena without a wrapper."""
+    return CorpusQuestions(**settings)
+
+
+def env(**settings: Any) -> Any:
+    """Return the arena in PettingZoo's order-enforcing wrapper."""
+    return OrderEnforcingWrapper(raw_env(**settings))

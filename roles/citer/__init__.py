@@ -1,0 +1,38 @@
+"""The citer, which answers and cites documents by their ids."""
+
+import json
+from typing import Any
+
+from roles.prompts import load
+from selfplay.role import TaggedRole
+from selfplay.types import Action, InvalidAction
+
+
+class Citer(TaggedRole):
+    """Parses `<answer>...</answer>` and at most one `<cite>...</cite>` with ids."""
+
+    def __init__(
+        self,
+        *,
+        style: str = "full",
+        opening: str = "<answer>",
+        closing: str = "</answer>",
+        **settings: Any,
+    ) -> None:
+        """`style` is the name of a prompt style of the role, or the path of a template."""
+        super().__init__(
+            template=load("citer", style), opening=opening, closing=closing, **settings
+        )
+        self.citation = TaggedRole(opening="<cite>", closing="</cite>")
+
+    def parse(self, text: str) -> Action:
+        """Return {"answer": ..., "cited": [...]}; raises `InvalidAction` without an answer, and for
+        tags of citations that are not one pair."""
+        answer, rest = self.split(text)
+        if not answer:
+            raise InvalidAction("no_answer")
+        cited = ""
+        if "<cite>" in rest or "</cite>" in rest:
+            cited, _ = self.citation.split(rest)
+        ids = [each for part in cited.split(",") for each in part.split()]
+        return json.dumps({"answer": answer, "cited": ids})

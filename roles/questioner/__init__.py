@@ -1,0 +1,47 @@
+"""The questioner, which asks a question and knows its answer."""
+
+import json
+from typing import Any
+
+from roles.prompts import load
+from selfplay.role import TaggedRole
+from selfplay.types import Action, InvalidAction
+
+
+class Questioner(TaggedRole):
+    """Parses `<question>...</question>` and, if it is to answer too, `<answer>...</answer>`."""
+
+    def __init__(
+        self,
+        *,
+        game: str = "passage_questioner",
+        style: str = "full",
+        answers: bool = True,
+        opening: str = "<question>",
+        closing: str = "</question>",
+        **settings: Any,
+    ) -> None:
+        """Args:
+        game: Name of the prompt; `passage_questioner` is shown a passage, `answer_questioner` an
+            answer.
+        style: Name of a prompt style of the game, or the path of a template.
+        answers: False if the answer is given, so that the question alone is written.
+        opening, closing: Tags of the question.
+        settings: Settings of `Role`.
+        """
+        super().__init__(template=load(game, style), opening=opening, closing=closing, **settings)
+        self.answers = answers
+        self.answer_tags = TaggedRole(opening="<answer>", closing="</answer>")
+
+    def parse(self, text: str) -> Action:
+        """Return {"question": ..., "answer": ...}, the answer only if it is to be written; raises
+        `InvalidAction`, also for an empty part."""
+        question, rest = self.split(text)
+        if not question:
+            raise InvalidAction("empty")
+        if not self.answers:
+            return json.dumps({"question": question})
+        answer, _ = self.answer_tags.split(rest)
+        if not answer:
+            raise InvalidAction("empty")
+        return json.dumps({"question": question, "answer": answer})

@@ -1,0 +1,222 @@
+"""A process with an engine, which loads policies and gets their new weights from the driver."""
+
+import pickle
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from selfplay.config.instantiate import TARGET, build
+from selfplay.config.run_config import set_up_torch
+from selfplay.engines import Engine
+from selfplay.errors import ConfigError, LearnersLost, SelfplayError, one_line
+from selfplay.league.snapshots import copy_of
+from selfplay.learner.checkpoint import broken
+from selfplay.models.model_cache import is_complete
+from selfplay.models.population import Population
+from selfplay.models.warmstart import place_of, tunes
+from selfplay.rollout.setup import RolloutSetup
+from selfplay.runtime.updatable_engine import UpdatableEngine, UpdateQueue
+from selfplay.runtime.weight_sync import (
+    AddPolicy,
+    Change,
+    LoadState,
+    OffloadPolicy,
+    RemovePolicy,
+    UpdateWeights,
+    check_arrival,
+    unpack,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """The settings of a new worker, which the driver sends."""
+
+    config: Mapping[str, Any]
+    """Config of the run."""
+    threads: int
+    """Number of torch threads."""
+    saved: Path | None
+    """Checkpoint to load the policies from; None: their initial models."""
+    max_staleness: int
+    """Maximum number of updates between sampling and learning."""
+    timeout: float
+    """Maximum number of seconds of every wait."""
+    host: str
+    """Name of the driver's machine."""
+    device: str = "cpu"
+    """Device of the models."""
+    own_gpu: bool = False
+    """True if the worker has a whole GPU."""
+    dtype: str | None = None
+    """Type of the weights of models; None: that of each policy."""
+    policies: Sequence[str] | None = None
+    """Names of the policies that the worker holds; None: all, and it plays the games too."""
+    number: int = 0
+    """Number of updates so far."""
+    changes: Sequence[Change] = ()
+    """Updates that produce the current state."""
+
+
+class LostWorker(RuntimeError):
+    """Raised if a worker cannot continue but its run can; the worker is replaced."""
+
+
+class EngineWorker:
+    """Base class of the Ray actors with an engine: it loads policies and applies updates.
+
+    Its methods are called in threads of their own: one that samples, one that receives updates, and
+    one that answers.
+    """
+
+    def __init__(self) -> None:
+        self._inbox = UpdateQueue()
+        self._models: dict[str, PreTrainedModel] = {}
+        """Models of the policies and snapshots that get weights, by policy."""
+        self._setup: RolloutSetup | None = None
+        self._engine: UpdatableEngine | None = None
+        self._fault: BaseException | None = None
+        self._timeout: float | None = None
+
+    def begin(self, brief: WorkerConfig) -> None:
+        """Build and load everything that samples; the next call of the work raises an error."""
+        self._timeout = brief.timeout
+        try:
+            self._begin(brief)
+        except Exception as error:
+            self._fault = _reported(error, brief)
+
+    def _begin(self, brief: WorkerConfig) -> None:
+        config = brief.config
+        settings = build(config["run"], where="run")
+        set_up_torch(replace(settings, threads=brief.threads), int(config["seed"]))
+        self._inbox.begin(brief.number, [self._fetched(change) for change in brief.changes])
+        self._setup = players = RolloutSetup(config)
+        if brief.saved is None:
+            check_model_files(config, players.population)
+        engine: Engine = players.build("engine")
+        engine.in_flight_updates = brief.max_staleness > 0 and engine.can_update_in_flight
+        engine.has_own_gpu = brief.own_gpu
+        attentive = UpdatableEngine(engine, self._inbox, self._follow)
+        players.load(
+            attentive,
+            saved=brief.saved,
+            device=brief.device,
+            dtype=brief.dtype,
+            only=brief.policies,
+        )
+        self._models = {name: policy.model for name, policy in players.policies.items()}
+        self._engine = attentive
+
+    def tell(self, number: int, change: Change) -> None:
+        """Receive an update, which is applied before the next jobs or between two steps.
+
+        New weights are fetched here, while the engine samples with the old ones.
+        """
+        try:
+            self._inbox.put(number, self._fetched(change))
+        except BaseException as error:  # the thread that plays raises it
+            self._inbox.fail(error)
+
+    def steps(self) -> int:
+        """Return the number of engine steps so far; -1 before the engine is built."""
+        return -1 if self._engine is None else self._engine.steps
+
+    def rest(self) -> None:
+        """Leave the GPU to a rank until the next jobs.
+
+        A worker that could not begin does nothing, because its next call raises the reason.
+        """
+        if self._engine is not None and self._fault is None:
+            self._engine.rest()
+
+    def close(self) -> None:
+        """End the processes that services and engines started."""
+        if self._setup is not None:
+            self._setup.close()
+
+    def _follow(self, change: Change) -> None:
+        """Apply an update."""
+        assert self._setup is not None
+        players, engine = self._setup, self._setup.engine
+        match change:
+            case AddPolicy(policy=name, player=player):
+                copy = copy_of(players.policies[player], name)
+                engine.serve(name, copy.model, copy.renderer.end_ids)
+                self._models[name] = copy.model
+                players.policy_pool.add(name, engine, copy.renderer)
+            case UpdateWeights(policy=name, weights=packed, version=version):
+                engine.publish(name, {} if packed is None else unpack(packed), version)
+                check_arrival(name, self._models[name], change.checksums, version)
+            case LoadState(service=name, state=state):
+                players.services[name].load_state_dict(pickle.loads(state))
+            case RemovePolicy(policy=name):
+                players.policy_pool.remove(name)
+                engine.withdraw(name)
+                del self._models[name]
+            case OffloadPolicy(policy=name):
+                engine.release(name)
+
+    def _fetched(self, change: Change) -> Change:
+        """Return an update with its weights in place of the reference to them.
+
+        On the machine of their sender they stay where they are, in memory that is shared.
+        """
+        if not isinstance(change, UpdateWeights) or change.weights is None:
+            return change
+        return replace(change, weights=self._get(change.weights))
+
+    def _get(self, reference: Any) -> Any:
+        import ray
+
+        try:
+            return ray.get(reference, timeout=self._timeout)
+        except ray.exceptions.GetTimeoutError:
+            raise
+        except ray.exceptions.ObjectLostError as error:
+            raise LearnersLost(f"the newest weights are lost: {one_line(error)}") from error
+        except (OSError, ray.exceptions.RaySystemError) as error:
+            # When a machine is lost, its worker lives a moment longer than its raylet.
+            raise LostWorker(f"its machine was lost: {one_line(error)}") from error
+
+
+def _reported(error: Exception, brief: WorkerConfig) -> Exception:
+    """Return the error that the driver receives for an error at the start of a worker."""
+    host, saved = socket.gethostname(), brief.saved
+    if saved is not None and saved.parent.is_dir() and broken(saved):
+        # Training has removed this checkpoint in the meantime. If this machine sees no folder of
+        # checkpoints at all, the original error is raised.
+        return LostWorker(f"checkpoint {saved} was removed while it was read")
+    if isinstance(error, SelfplayError) and host != brief.host:
+        return type(error)(f"worker on {host}: {error}")
+    return error
+
+
+def check_model_files(
+    config: Mapping[str, Any], population: Population, *, bases: bool = False
+) -> None:
+    """Raise ConfigError if a policy needs a warm start that this machine does not have.
+
+    A worker makes no warm start: that takes minutes and gives other weights on another processor.
+    `bases` is True if a checkpoint contains the base models of adapters.
+    """
+    warmstart = config["warmstart"]
+    policies = population.policies(config["roles"]).values()
+    nodes = [node for node in policies if not (bases and node.get("lora"))]
+    if TARGET not in warmstart:
+        return
+    if tunes(warmstart):
+        starts = {node.get("model") for node in nodes if node.get("learn", True)}
+    else:
+        starts = {None for node in nodes if not node.get("model")}
+    for base in starts:
+        place = place_of(warmstart, base=base)
+        if not is_complete(place):
+            raise ConfigError(
+                f"the warm start is not in {place}; set SELFPLAY_CACHE to a folder that all "
+                "machines of the cluster share"
+            )

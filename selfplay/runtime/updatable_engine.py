@@ -1,0 +1,184 @@
+"""The engine of a worker, which applies the driver's updates between two steps."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from threading import Condition
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from selfplay.engines import Engine
+from selfplay.errors import EngineFailed, SelfplayError, StalledError, one_line
+from selfplay.models.offload import offload
+from selfplay.models.out_of_memory import explained
+from selfplay.runtime.weight_sync import (
+    AddPolicy,
+    Change,
+    LoadState,
+    OffloadPolicy,
+    RemovePolicy,
+    UpdateWeights,
+)
+from selfplay.types import Completion, Request
+
+
+class EngineDied(RuntimeError):
+    """Raised if an engine failed; its worker cannot continue and is replaced."""
+
+
+class UpdateQueue:
+    """Updates that wait to be applied, in the order in which the driver sent them."""
+
+    def __init__(self) -> None:
+        self._changes: deque[Change] = deque()
+        self._number = 0
+        self._arrived = Condition()
+        self._fault: BaseException | None = None
+
+    def put(self, number: int, change: Change) -> None:
+        """Add the update with this number."""
+        with self._arrived:
+            self._changes.append(change)
+            self._number = max(self._number, number)
+            self._arrived.notify_all()
+
+    def fail(self, fault: BaseException) -> None:
+        """Let all later calls of `wait` and `take` raise an error, because an update is lost."""
+        with self._arrived:
+            self._fault = self._fault or fault
+            self._arrived.notify_all()
+
+    def begin(self, number: int, changes: Sequence[Change]) -> None:
+        """Insert the updates sent before this worker started; later ones may be here already."""
+        with self._arrived:
+            self._changes.extendleft(reversed(changes))
+            self._number = max(self._number, number)
+            self._arrived.notify_all()
+
+    def wait(self, number: int, timeout: float | None) -> None:
+        """Wait until all updates up to this number are here; StalledError if they are late.
+
+        `timeout` is in seconds; None waits without a limit.
+        """
+        with self._arrived:
+            here = self._arrived.wait_for(lambda: self._fault or self._number >= number, timeout)
+            if self._fault is not None:
+                raise self._fault
+            if not here:
+                raise StalledError(
+                    f"runtime: waited {timeout:g} s for update {number} of the driver"
+                )
+
+    def take(self, *, held: tuple[type[Change], ...] = ()) -> list[Change]:
+        """Remove and return the updates that can be applied now.
+
+        Updates of the types in `held`, and later ones of the same policies, stay in the queue.
+        """
+        with self._arrived:
+            if self._fault is not None:
+                raise self._fault
+            ready, left, names = [], deque[Change](), set()
+            for change in self._changes:
+                name = None if isinstance(change, LoadState) else change.policy
+                if isinstance(change, held) or name in names:
+                    names.add(name)
+                    left.append(change)
+                else:
+                    ready.append(change)
+            self._changes = left
+            return ready
+
+
+class UpdatableEngine(Engine):
+    """Wraps another engine and applies the driver's updates between its steps.
+
+    Raises the wrapped engine's failures as EngineDied.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        inbox: UpdateQueue,
+        follow: Callable[[Change], None],
+    ) -> None:
+        """Args:
+        engine: The wrapped engine.
+        inbox: Queue of the updates.
+        follow: Applies an update.
+        """
+        self.engine, self.inbox, self._follow = engine, inbox, follow
+        # No policy is added or withdrawn while requests may be in flight. Jobs that need a new
+        # policy begin after its update.
+        self._held: tuple[type[Change], ...] = (AddPolicy, RemovePolicy, OffloadPolicy)
+        self.in_flight_updates = engine.in_flight_updates
+        if not self.in_flight_updates:
+            self._held += (UpdateWeights,)
+        self._served: dict[str, PreTrainedModel] = {}
+        self._restore: Callable[[], None] = lambda: None
+        self.steps = 0
+        """Number of steps so far; its growth shows that the worker is alive."""
+
+    def catch_up(self) -> None:
+        """Apply all waiting updates; no requests may be in flight."""
+        for change in self.inbox.take():
+            self._follow(change)
+
+    def step(self) -> list[Completion]:
+        """Apply the waiting updates, then step the engine."""
+        for change in self.inbox.take(held=self._held):
+            self._follow(change)
+        self.steps += 1
+        return self._call(self.engine.step)
+
+    def add(self, request: Request) -> None:
+        self._call(self.engine.add, request)
+
+    def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
+        self._call(self.engine.serve, policy, model, end_ids)
+        self._served[policy] = model
+
+    def withdraw(self, policy: str) -> None:
+        self._call(self.engine.withdraw, policy)
+        del self._served[policy]
+
+    def release(self, policy: str) -> None:
+        self._call(self.engine.release, policy)
+
+    def forget(self) -> None:
+        """Drop what the engine keeps of earlier requests."""
+        self._call(self.engine.forget)
+
+    def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
+        self._call(self.engine.publish, policy, weights, version)
+
+    def sleep(self) -> None:
+        self._call(self.engine.sleep)
+
+    def rest(self) -> None:
+        """Free the engine's memory on the GPU, and move the served models to main memory."""
+        self.sleep()
+        distinct = {id(model): model for model in self._served.values()}
+        self._restore = offload(distinct.values())
+
+    def wake(self) -> None:
+        """Move the served models back; the engine takes its memory with the next request."""
+        self._restore()
+        self._restore = lambda: None
+
+    def drain_metrics(self) -> Mapping[str, float]:
+        return self.engine.drain_metrics()
+
+    def close(self) -> None:
+        self.engine.close()
+
+    @staticmethod
+    def _call(method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            with explained("an engine", "lower engine.memory or engine.max_rows"):
+                return method(*arguments)
+        except EngineFailed as error:
+            raise EngineDied(str(error)) from error
+        except SelfplayError:
+            raise
+        except Exception as error:
+            raise EngineDied(one_line(error)) from error
