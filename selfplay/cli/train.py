@@ -291,7 +291,7 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
         raise ConfigError("this config has no warmstart; choose warmstart=tiny")
     from selfplay.config.run_config import set_up_torch
     from selfplay.experiment.experiment import Experiment
-    from selfplay.models.warmstart import make, tunes
+    from selfplay.models.warmstart import make
 
     experiment = Experiment(settings)
     experiment.close()
@@ -299,12 +299,13 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     node = settings["warmstart"]
     source = node.get("demonstrations") or node.get("examples") or {}
     shown = source.get(TARGET, node[TARGET])
-    verb = "fine-tuning on examples of" if tunes(node) else "making demonstrations with"
+    tunes = experiment.population.warmstart.tunes
+    verb = "fine-tuning on examples of" if tunes else "making demonstrations with"
     print(f"warm start: {verb} {shown}", file=sys.stderr)
     bases: dict[str | None, None] = {None: None}
-    if tunes(node):
-        policies = experiment.population.policies(settings["roles"]).values()
-        bases = {each["model"]: None for each in policies if each.get("learn", True)}
+    if tunes:
+        policies = experiment.population.policies.values()
+        bases = {each.model: None for each in policies if each.learn}
     for base in bases:
         print(make(node, lambda text: print(text, file=sys.stderr), base=base))
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,19 @@ SETTINGS = (
     "sampling",
     "learner",
     "rollout",
-    "league",
 )
 """Keys with plain settings of objects that the program builds itself."""
 TABLES = ("evaluations", "sampling")
 """Keys with plain settings per name."""
-KEYS = ("seed", *OBJECTS, *COLLECTIONS, *SETTINGS)
+OPTIONAL = ("league",)
+"""Keys with one node that has a `_target_`, or with nothing."""
+PROVIDED: Mapping[str, Sequence[str]] = {
+    "credit": ("arena",),
+    "league": ("arena", "population"),
+    "population": ("role_names", "warmstart"),
+}
+"""Arguments that the program gives to the object of a key, besides the services."""
+KEYS = ("seed", *OBJECTS, *OPTIONAL, *COLLECTIONS, *SETTINGS)
 """All keys that a config must have."""
 REQUIRED = ("arena", "roles")
 """Keys that are empty in the primary config and that a run must set."""
@@ -86,26 +93,19 @@ def check_config(config: Mapping[str, Any]) -> None:
         check_seed(convert(int, config["seed"], where="seed"))
     except ValueError as error:
         raise ConfigError(f"seed: {error}") from error
-    services = ("seed", *config["services"])
-    check({key: node for key, node in config.items() if key != "credit"}, provided=services)
-    check(config["credit"], where="credit", provided=(*services, "arena"))
+    for key, node in config.items():
+        check(node, where=key, provided=("seed", *config["services"], *PROVIDED.get(key, ())))
     refuse_unchosen(config)
     if "default" not in config["sampling"]:
         raise ConfigError("sampling.default: missing; it limits the answers of all other roles")
-    nodes = {key: config[key] for key in OBJECTS}
-    nodes |= {f"{key}.{name}": node for key in COLLECTIONS for name, node in config[key].items()}
+    for key in (*OBJECTS, *OPTIONAL):
+        if config[key] or key in OBJECTS:
+            _refuse_targetless(config[key], where=key)
+    for key in COLLECTIONS:
+        for name, node in config[key].items():
+            _refuse_targetless(node, where=f"{key}.{name}")
     for name, node in config["evaluations"].items():
-        nodes[f"evaluations.{name}.arena"] = node.get("arena")
-    for where, node in nodes.items():
-        if not isinstance(node, Mapping) or TARGET not in node:
-            raise ConfigError(f"{where}.{TARGET}: missing; set it to the class to build")
-    for group, lowest in (("rollout", 1), ("learner", 0)):
-        for name, value in config[group].items():
-            least = 0 if name in ("overlap", "max_waiting") else lowest
-            if isinstance(value, int | float) and value < least:
-                raise ConfigError(
-                    f"{group}.{name}: {value} does not fit: at least {least} is needed"
-                )
+        _refuse_targetless(node.get("arena"), where=f"evaluations.{name}.arena")
 
 
 def refuse_unchosen(config: Mapping[str, Any]) -> None:
@@ -122,6 +122,11 @@ def refuse_unchosen(config: Mapping[str, Any]) -> None:
 def _refuse_plain(node: Any, *, where: str) -> None:
     if not isinstance(node, Mapping):
         raise ConfigError(f"{where}: {node!r} does not fit: needs keys and values")
+
+
+def _refuse_targetless(node: Any, *, where: str) -> None:
+    if not isinstance(node, Mapping) or TARGET not in node:
+        raise ConfigError(f"{where}.{TARGET}: missing; set it to the class to build")
 
 
 def check_expansion(path: Path, *, resolved: bool = False) -> None:
@@ -211,32 +216,32 @@ def check_text(text: str, *, what: str) -> None:
         raise ConfigError(f"{what}: {_shown(text)} does not fit: it contains the character NUL")
 
 
-def check_plain(value: Any) -> None:
+def check_plain(node: Any) -> None:
     """Raise ConfigError, with the key, for the first value that is invalid in any setting.
 
     Invalid are NaN, which passes checks by comparison, and text that is not UTF-8 or contains NUL.
     """
-    for path, leaf in _leaves(value, ""):
+    for path, value in _leaves(node, ""):
         where = path or "the config"
-        if isinstance(leaf, float) and math.isnan(leaf):
+        if isinstance(value, float) and math.isnan(value):
             raise ConfigError(f"{where}: nan does not fit: a finite number is needed")
-        if isinstance(leaf, str):
-            check_text(leaf, what=where)
+        if isinstance(value, str):
+            check_text(value, what=where)
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield all keys and all single values, each with the path of its key."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
+    if isinstance(node, Mapping):
+        for key, inner in node.items():
             if isinstance(key, str):
                 yield path, key
             name = key if isinstance(key, str) and key.isprintable() else ascii(key)
             yield from _leaves(inner, f"{path}.{name}" if path else name)
-    elif isinstance(value, list | tuple):
-        for place, inner in enumerate(value):
+    elif isinstance(node, list | tuple):
+        for place, inner in enumerate(node):
             yield from _leaves(inner, f"{path}.{place}" if path else str(place))
     else:
-        yield path, value
+        yield path, node
 
 
 def _shown(text: str) -> str:

@@ -19,6 +19,8 @@ from selfplay.rng import derive
 from selfplay.role import Role
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import EpisodeSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
+from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.setup import Components
 from selfplay.run.directory import record, reporting_disk, write_atomic
 from selfplay.run.formatting import number
@@ -203,8 +205,8 @@ def _arena(config: Mapping[str, Any], ask: Ask, script: str) -> Iterator[PlaySet
         pool = PolicyPool(
             roles=components.roles,
             policy_of=lambda role: OTHERS,
-            sampling={"default": {}},
-            rollout={},
+            sampling=dict.fromkeys(components.roles, SamplingSettings()),
+            rollout=RolloutSettings(),
         )
         try:
             pool.add(OTHERS, Scripted(script=script or CHANCE))

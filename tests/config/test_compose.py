@@ -7,6 +7,7 @@ import pytest
 
 from selfplay.config import compose, plain_data
 from selfplay.errors import ConfigError
+from selfplay.experiment.experiment import check
 
 
 def test_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_part_that_cannot_be_used_is_one_line(path: str, value: Any, complaint
         node = node[name]
     node[last] = value
     with pytest.raises(ConfigError, match=complaint):
-        plain_data.check_config(whole)
+        check(whole)
 
 
 def test_services_are_what_an_arena_may_leave_out() -> None:

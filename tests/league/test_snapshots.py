@@ -12,10 +12,12 @@ from selfplay.errors import ConfigError
 from selfplay.league import Snapshot
 from selfplay.league.snapshots import Snapshots
 from selfplay.learner import checkpoint
-from selfplay.models.lora import Lora
 from selfplay.models.policy import Bases, Policy, load_model, load_policy
+from selfplay.models.policy_settings import Lora
 from selfplay.role import Role
 from selfplay.rollout.policy_pool import PolicyPool
+from selfplay.rollout.rollout_settings import RolloutSettings
+from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.types import Request
 from tests.helpers.builders import same, save_tiny, weights
 
@@ -46,8 +48,8 @@ class Made:
         self.seating = PolicyPool(
             roles={"player": Role()},
             policy_of=lambda role: "base",
-            sampling={"default": {}},
-            rollout={},
+            sampling={"player": SamplingSettings()},
+            rollout=RolloutSettings(),
         )
         self.snapshots = Snapshots(self.policies, self.seating, self.engine, begin_again=again)
 
