@@ -20,7 +20,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.questions.corpus_questions import holds
 from arenas.questions.places import corpus as places
 from arenas.questions.places import place_questions
-from arenas.questions.verifiers import Matches, Verifier, read_argued, vote
+from arenas.questions.verifiers import Matches, Verifier, json_object, read_argued, vote
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean
 from selfplay.tools.search import Document, documents_of
@@ -100,11 +100,8 @@ class CitedAnswers(Arena):
 
         Whatever else stood there is replaced, so that no model can invent a search.
         """
-        try:
-            said = json.loads(action)
-        except (ValueError, RecursionError):
-            return action
-        if not isinstance(said, dict):
+        said = json_object(action)
+        if said is None:
             return action
         found = [id for call in calls if not call.error for id in SHOWN.findall(call.result)]
         known = [id for id in dict.fromkeys(found) if id in self.documents]
@@ -122,36 +119,37 @@ class CitedAnswers(Arena):
         """Score answers and citations."""
         right: list[bool] = []
         precisions: list[float] = []
-        counts: list[int] = []
+        cited: list[int] = []
+        shown: list[int] = []
         for agent, action in actions.items():
-            answer = self._read(action)
-            right.append(answer is not None and self.verifier(answer, {**self.task.payload}) > 0.5)
-            cited, shown = _citations(action)
-            supported = sum(id in shown and self._shows(id) for id in cited)
-            fits = 0 < len(cited) <= self.most_cited
-            precisions.append(supported / len(cited) if fits else 0.0)
-            counts.append(len(cited))
+            answer, said = self._read(action), json_object(action) or {}
+            named, seen = _ids(said.get("cited")), _ids(said.get("shown"))
+            right.append(answer is not None and self.verifier(answer, self.task.payload) > 0.5)
+            supported = sum(id in seen and self._shows(id) for id in named)
+            fits = 0 < len(named) <= self.most_cited
+            precisions.append(supported / len(named) if fits else 0.0)
+            cited.append(len(named))
+            shown.append(len(seen))
             verdict = "correct" if right[-1] else "wrong"
             self.note(
                 agent,
                 verdict="malformed" if answer is None else verdict,
-                cited=len(cited),
+                cited=len(named),
                 supported=supported,
-                shown=len(shown),
+                shown=len(seen),
             )
             missed = self.malformed if answer is None else self.wrong
-            paid = 1.0 + self.citation_reward * precisions[-1] if right[-1] else missed
-            self.pay(agent, paid)
+            self.pay(agent, 1.0 + self.citation_reward * precisions[-1] if right[-1] else missed)
         self.measure(
             solve_rate=mean(right),
-            cited=mean(counts),
+            cited=mean(cited),
             cited_well=mean([r and p == 1 for r, p in zip(right, precisions, strict=True)]),
-            shown=mean([len(_citations(action)[1]) for action in actions.values()]),
+            shown=mean(shown),
             attempts=len(right),
             solved=sum(right),
         )
-        if any(counts):
-            citing = [p for p, count in zip(precisions, counts, strict=True) if count]
+        citing = [p for p, count in zip(precisions, cited, strict=True) if count]
+        if citing:
             self.measure(citation_precision=mean(citing))
         self.finish()
 
@@ -162,17 +160,6 @@ class CitedAnswers(Arena):
     def _read(self, action: Action | None) -> str | None:
         said = read_argued(action, answer=self.answer_length, argument=0)
         return said["answer"] if said else None
-
-
-def _citations(action: Action | None) -> tuple[list[str], list[str]]:
-    """Return the different ids that an action cites, and those that its searches showed."""
-    try:
-        said = json.loads(action or "")
-    except (ValueError, RecursionError):
-        return [], []
-    if not isinstance(said, dict):
-        return [], []
-    return _ids(said.get("cited")), _ids(said.get("shown"))
 
 
 def _ids(given: Any) -> list[str]:

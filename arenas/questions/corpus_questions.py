@@ -23,7 +23,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.absolute_zero.rewards import learnability
 from arenas.questions.arena import PROPOSER, check_choice, fault, question_task, seats
 from arenas.questions.places import place_questions
-from arenas.questions.verifiers import Matches, Verifier, read_argued, vote
+from arenas.questions.verifiers import Matches, Verifier, json_object, read_argued, vote
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean, normalized_answer, success_variance
 from selfplay.tools.search import Document, documents_of
@@ -158,7 +158,7 @@ class CorpusQuestions(Arena):
         """
         if agent != PROPOSER:
             return action
-        said = _proposal(action)
+        said = json_object(action)
         if said is None:
             return action
         found = [[call.arguments, call.result] for call in calls if not call.error]
@@ -200,7 +200,7 @@ class CorpusQuestions(Arena):
             self._solve(actions)
 
     def _propose(self, action: Action | None) -> None:
-        said = _proposal(action or "") or {}
+        said = json_object(action) or {}
         question = well_formed(" ".join(str(said.get("question") or "").split()))
         if not self.answer:
             self.answer = well_formed(" ".join(str(said.get("answer") or "").split()))
@@ -312,15 +312,6 @@ def holds(text: str, answer: str) -> bool:
     if not wanted:
         return answer.strip().lower() in text.lower()
     return f" {wanted} " in f" {normalized_answer(text)} "
-
-
-def _proposal(action: str) -> dict[str, Any] | None:
-    """Return the JSON object of a proposal; None for any other text."""
-    try:
-        said = json.loads(action)
-    except (ValueError, RecursionError):
-        return None
-    return said if isinstance(said, dict) else None
 
 
 def _found(given: Any) -> list[tuple[str, str]]:

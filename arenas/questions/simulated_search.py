@@ -9,7 +9,6 @@ simulator, the same arena measures what the solver has learned.
 Version history: v0, first version.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Literal, get_args
@@ -18,7 +17,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.questions.arena import check_choice
 from arenas.questions.places import place_questions
-from arenas.questions.verifiers import Matches, Verifier, vote
+from arenas.questions.verifiers import Matches, Verifier, json_object, vote
 from selfplay.arena import Arena
 from selfplay.tools.call_format import defused
 from selfplay.tools.search import LONGEST_QUERY, Search
@@ -193,11 +192,8 @@ def read_move(action: Action | None) -> tuple[str, str]:
 
     A query is one line.
     """
-    try:
-        said = json.loads(action or "")
-    except (ValueError, RecursionError):
-        return "", ""
-    if not isinstance(said, dict) or len(said) != 1:
+    said = json_object(action)
+    if said is None or len(said) != 1:
         return "", ""
     ((kind, text),) = said.items()
     if kind not in ("search", "answer") or not isinstance(text, str) or not text.strip():

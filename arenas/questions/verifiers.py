@@ -108,6 +108,15 @@ def number_in(text: str) -> Fraction | None:
         return None
 
 
+def json_object(action: str | None) -> dict[str, Any] | None:
+    """Return the object of a JSON action; None for any other text."""
+    try:
+        said = json.loads(action or "")
+    except (ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
 def read_argued(action: str | None, *, answer: int, argument: int) -> dict[str, str] | None:
     """Return {"answer": ..., "argument": ...} from a JSON action.
 

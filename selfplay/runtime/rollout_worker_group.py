@@ -3,55 +3,42 @@
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
-from threading import Lock
 from typing import Any
 
-from selfplay.errors import LearnersLost, RunError, one_line
+from selfplay.errors import RunError
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.run.activity import ACTIVITY, Tally
-from selfplay.runtime.cluster import TICK, RayCluster, ours
-from selfplay.runtime.engine_worker import LostWorker, WorkerConfig
+from selfplay.runtime.cluster import TICK, RayCluster
+from selfplay.runtime.engine_worker_group import LISTEN, PLAY, EngineWorkerGroup, WorkerMember
 from selfplay.runtime.rollout_worker import RolloutResult, RolloutWorker
-from selfplay.runtime.updatable_engine import EngineDied
-from selfplay.runtime.weight_sync import Change, SyncState
-from selfplay.runtime.worker_book import WorkerBook
+from selfplay.runtime.weight_sync import Change
 from selfplay.types import Episode
-
-FAREWELL = 10.0
-"""Seconds in which workers end the processes that they started."""
-PLAY, FETCH, LISTEN = "play", "fetch", "listen"
-"""Names of a worker's threads."""
 
 
 @dataclass(kw_only=True, eq=False)
-class _Member:
-    """One worker of the fixed number, and its replacements after a death."""
+class _Member(WorkerMember):
+    """A worker that plays chunks of jobs."""
 
-    bundle: int
-    """Index of its resources in the cluster."""
-    actor: Any = None
-    """Ray actor; None before the start and after a death."""
     chunk: int | None = None
     """Index of the chunk that it plays; None while it is idle."""
-    result: Any = None
-    """Reference to the result of the chunk."""
     steps: int | None = None
     """Last known number of its engine's steps."""
-    loaded: bool = False
-    """True if its models and its engine are loaded."""
     heard: float = 0.0
     """Monotonic time at which its number of steps last changed."""
     asked: Any = None
     """Reference to the answer to the open question for its number of steps."""
 
 
-class RolloutWorkers:
+class RolloutWorkers(EngineWorkerGroup[_Member]):
     """Dispatches jobs to rollout workers and replaces workers that die or hang.
 
     Takes exactly one episode per job: results of a replaced worker are ignored.
     """
+
+    worker = RolloutWorker
+    again = "resubmitted_jobs"
 
     def __init__(
         self,
@@ -65,41 +52,23 @@ class RolloutWorkers:
         resources: Mapping[str, float] | None = None,
     ) -> None:
         """Args:
-        cluster: The cluster; its first `count` bundles are for the workers.
+        cluster, timeout, max_restarts, load_timeout, resources: See `EngineWorkerGroup`.
         count: Number of workers.
         chunks: Number of chunks per worker that a list of jobs is divided into.
-        timeout: Seconds without an engine step after which a worker counts as hanging.
-        max_restarts: Maximum number of worker deaths per chunk before the run ends.
-        load_timeout: Seconds in which a new worker loads its models and its engine, at least
-            `timeout`.
-        resources: Each worker's part of its bundle; None: the whole bundle.
         """
-        self._resources = resources
-        self.cluster, self.chunks = cluster, chunks
-        self.timeout, self.max_restarts = timeout, max_restarts
-        self.load_timeout = load_timeout
-        self._members = [_Member(bundle=number) for number in range(count)]
-        self._present, self._telling = SyncState(), Lock()
-        self._playing, self._closed = Lock(), False
-        self._book = WorkerBook()
-        self._brief: Callable[[], WorkerConfig] | None = None
-
-    def start(self, brief: Callable[[], WorkerConfig]) -> None:
-        """Start all workers without waiting for them.
-
-        Args:
-            brief: Makes the settings of a new worker; the updates so far are filled in.
-        """
-        self._brief = brief
-        self._fill()
+        super().__init__(
+            cluster,
+            [_Member(bundle=number) for number in range(count)],
+            timeout=timeout,
+            load_timeout=load_timeout,
+            max_restarts=max_restarts,
+            resources=resources,
+        )
+        self.chunks = chunks
 
     def tell(self, change: Change) -> None:
         """Send an update to all workers and to their later replacements."""
-        with self._telling:
-            self._present.book(change)
-            for member in self._members:
-                if member.actor is not None:
-                    self._ask(member, "tell", self._present.number, change, group=FETCH)
+        self._tell(0, change)
 
     def run(
         self,
@@ -138,7 +107,7 @@ class RolloutWorkers:
         A worker that died, failed or does not answer is ended, and replaced before the next jobs.
         """
         asked = {
-            self._ask(member, "rest", group=PLAY): member
+            self._ask(member, "rest", thread=PLAY): member
             for member in self._members
             if member.actor is not None
         }
@@ -157,66 +126,16 @@ class RolloutWorkers:
             self._book.deaths += 1
             self._give_up(asked[answer])
 
-    def counts(self) -> dict[str, float]:
-        """Return worker deaths, resubmitted jobs, and metrics of services and engines."""
-        book, self._book = self._book, WorkerBook()
-        return {
-            "runtime/worker_deaths": float(book.deaths),
-            "runtime/resubmitted_jobs": float(book.resubmitted),
-            **book.elsewhere,
-        }
-
-    def close(self) -> None:
-        """End all workers and the processes that they started."""
-        self._closed = True
-        actors = [member.actor for member in self._members if member.actor is not None]
-        try:
-            idle = [m for m in self._members if m.actor is not None and m.chunk is None]
-            farewells = [self._ask(member, "close", group=PLAY) for member in idle]
-            if farewells and not self.cluster.dead:
-                self.cluster.ray.wait(farewells, num_returns=len(farewells), timeout=FAREWELL)
-        finally:
-            for actor in actors:
-                self.cluster.kill(actor)
-            # Ray must not shut down while another thread is still in one of its calls.
-            if self._playing.acquire(timeout=FAREWELL):
-                self._playing.release()
-
-    def _fill(self) -> None:
-        """Start a worker in every place without one."""
-        for member in self._members:
-            if member.actor is None:
-                self._replace(member)
-
-    def _replace(self, member: _Member) -> None:
-        assert self._brief is not None, "no worker was started"
-        if self._closed:
-            raise RunError("runtime: closed while jobs were being played")
-        groups, brief = {PLAY: 1, FETCH: 1, LISTEN: 1}, self._brief()
-        with self._telling:
-            now = self._present
-            brief = replace(brief, number=now.number, changes=now.changes())
-            member.actor = self.cluster.actor(
-                RolloutWorker, bundle=member.bundle, groups=groups, resources=self._resources
-            )
-            self._ask(member, "begin", brief, group=PLAY)
-
     def _give_up(self, member: _Member) -> None:
-        """End a worker and ignore its results."""
-        self.cluster.kill(member.actor)
-        with self._telling:  # `tell` must not reach a worker that is being removed
-            member.actor = member.chunk = member.result = member.asked = None
-            member.loaded = False
-
-    def _ask(self, member: _Member, method: str, *arguments: Any, group: str) -> Any:
-        return getattr(member.actor, method).options(concurrency_group=group).remote(*arguments)
+        super()._give_up(member)
+        member.chunk = member.asked = None
 
     def _play(
         self, chunks: Sequence[Sequence[EpisodeSpec]], evaluation: str | None, tally: Tally
     ) -> list[Episode]:
         waiting, done = deque(range(len(chunks))), dict[int, Sequence[Episode]]()
         deaths = Counter[int]()
-        number = self._present.number
+        number = self._present[0].number
         while len(done) < len(chunks):
             for member in self._members:
                 if member.chunk is None and waiting:
@@ -239,7 +158,7 @@ class RolloutWorkers:
                         f"runtime: {deaths[chunk]} workers died over the same jobs "
                         f"(runtime.max_restarts is {self.max_restarts}); the last one: {why}"
                     )
-                self._replace(member)
+                self._start(member)
         return [episode for index in range(len(chunks)) for episode in done[index]]
 
     def _submit(
@@ -252,7 +171,7 @@ class RolloutWorkers:
     ) -> None:
         member.chunk, member.heard, member.steps = index, time.monotonic(), None
         jobs = list(chunks[index])
-        member.result = self._ask(member, "run", jobs, evaluation, number, group=PLAY)
+        member.result = self._ask(member, "run", jobs, evaluation, number, thread=PLAY)
 
     def _finished(self) -> list[_Member]:
         """Return the workers with a result or an error, and those that hang."""
@@ -269,14 +188,10 @@ class RolloutWorkers:
                 finished.append(member)
         return finished
 
-    def _limit(self, member: _Member) -> float:
-        """Return the number of silent seconds after which a worker counts as hanging."""
-        return self.timeout if member.loaded else max(self.timeout, self.load_timeout)
-
     def _last_heard(self, member: _Member, now: float) -> float:
         """Return the time at which a worker's number of engine steps last changed."""
         if member.asked is None:
-            member.asked = self._ask(member, "steps", group=LISTEN)
+            member.asked = self._ask(member, "steps", thread=LISTEN)
         answered, _ = self.cluster.ray.wait([member.asked], timeout=0)
         if answered:
             steps = self._sign(member.asked)
@@ -301,24 +216,11 @@ class RolloutWorkers:
         tally: Tally,
     ) -> str | None:
         """Take a worker's result; return the reason if the worker failed, else None."""
-        exceptions = self.cluster.ray.exceptions
         assert member.chunk is not None
-        try:
-            played: RolloutResult = self.cluster.ray.get(member.result, timeout=0)
-        except exceptions.GetTimeoutError:
-            if not member.loaded:
-                return f"not loaded after {self._limit(member):g} s (runtime.load_timeout)"
-            return f"no engine step for {self.timeout:g} s (runtime.timeout)"
-        except exceptions.RayTaskError as error:
-            if isinstance(error.cause, EngineDied):
-                return f"its engine failed: {error.cause}"
-            if isinstance(error.cause, LostWorker):
-                return str(error.cause)
-            if isinstance(error.cause, LearnersLost):
-                self._give_up(member)  # it waits for weights that do not exist any more
-            raise ours(error) from None
-        except exceptions.RayError as error:
-            return one_line(error)
+        played, why = self._result(member)
+        if why is not None:
+            return why
+        assert isinstance(played, RolloutResult)
         done[member.chunk] = played.episodes
         turns = (turn for episode in played.episodes for turn in episode.turns)
         tally.add(len(played.episodes), tokens=sum(len(turn.completion_ids) for turn in turns))

@@ -46,7 +46,7 @@ class SamplingWorker(EngineWorker):
                 self._in_flight.difference_update(done.id for done in self._engine.step())
             self._engine.catch_up()
             self._engine.forget()
-        completions = [answer for request in requests if (answer := self._refused(request))]
+        completions = [answer for request in requests if (answer := self._queue(request))]
         if self._in_flight:
             sampled = self._engine.step()
             self._in_flight.difference_update(done.id for done in sampled)
@@ -54,7 +54,7 @@ class SamplingWorker(EngineWorker):
         counts = {} if self._in_flight else self._setup.counts()
         return SampleResult(completions=completions, counts=counts)
 
-    def _refused(self, request: Request) -> Completion | None:
+    def _queue(self, request: Request) -> Completion | None:
         """Queue a request; return its answer if the prompt is too long for the model."""
         assert self._engine is not None and self._setup is not None
         if request.stop:

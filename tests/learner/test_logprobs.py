@@ -157,7 +157,7 @@ def test_the_kl_over_the_vocabulary_and_its_gradient(
     divergence: Divergence,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a model and a reference of another build, also one that makes all its logits at once."""
+    """The reference has another architecture; Gemma 2 makes all its logits at once."""
     monkeypatch.setattr(logprobs, "LOGITS", logits)
     model, other = ordinary(kinds[0]).eval(), kinds[1]
     reference = (peculiar(other) if other == "gemma2" else ordinary(other)).eval()

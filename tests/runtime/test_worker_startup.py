@@ -95,7 +95,7 @@ def test_a_worker_may_load_longer_than_it_may_be_silent(monkeypatch: pytest.Monk
     workers = RolloutWorkers(
         cluster, count=1, chunks=1, timeout=10, max_restarts=1, load_timeout=100
     )
-    monkeypatch.setattr(workers, "_ask", lambda member, method, *given, group: method)
+    monkeypatch.setattr(workers, "_ask", lambda member, method, *given, thread: method)
     (member,) = workers._members
     workers._submit(member, 0, [[]], None, 0)
 

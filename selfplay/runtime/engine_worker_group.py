@@ -1,0 +1,184 @@
+"""Driver side of workers with engines: starts them, sends them updates, and ends them."""
+
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any, ClassVar, Generic, TypeVar
+
+from selfplay.errors import LearnersLost, RunError, one_line
+from selfplay.runtime.cluster import RayCluster, ours
+from selfplay.runtime.engine_worker import EngineWorker, LostWorker, WorkerConfig
+from selfplay.runtime.updatable_engine import EngineDied
+from selfplay.runtime.weight_sync import Change, SyncState
+from selfplay.runtime.worker_book import WorkerBook
+
+FAREWELL = 10.0
+"""Seconds in which workers end the processes that they started."""
+PLAY, FETCH, LISTEN = "play", "fetch", "listen"
+"""Names of a worker's threads."""
+
+
+@dataclass(kw_only=True, eq=False)
+class WorkerMember:
+    """One worker of the fixed number, and its replacements after a death."""
+
+    bundle: int
+    """Index of its resources in the cluster."""
+    group: int = 0
+    """Index of the group of workers with the same policies."""
+    actor: Any = None
+    """Ray actor; None before the start and after a death."""
+    result: Any = None
+    """Reference to the result of its present call; None while it is idle."""
+    loaded: bool = False
+    """True if its models and its engine are loaded."""
+
+
+M = TypeVar("M", bound=WorkerMember)
+
+
+class EngineWorkerGroup(ABC, Generic[M]):
+    """Base class of `RolloutWorkers` and `SamplingWorkers`, which differ in the calls of the
+    work."""
+
+    worker: ClassVar[type[EngineWorker]]
+    """Class of the actors."""
+    again: ClassVar[str]
+    """Name of the metric that counts the work that was sent again."""
+
+    def __init__(
+        self,
+        cluster: RayCluster,
+        members: Sequence[M],
+        *,
+        timeout: float,
+        load_timeout: float,
+        max_restarts: int,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
+        """Args:
+        cluster: The cluster; its first bundles are for the workers.
+        members: The workers.
+        timeout: Seconds without an engine step after which a worker counts as hanging.
+        load_timeout: Seconds in which a new worker loads its models and its engine, at least
+            `timeout`.
+        max_restarts: Maximum number of deaths over the same work before the run ends.
+        resources: Each worker's part of its bundle; None: the whole bundle.
+        """
+        self.cluster, self._members, self._resources = cluster, list(members), resources
+        self.timeout, self.load_timeout = timeout, max(timeout, load_timeout)
+        self.max_restarts = max_restarts
+        self._present = [SyncState() for _ in {member.group for member in members}]
+        self._telling, self._playing, self._closed = Lock(), Lock(), False
+        self._book = WorkerBook()
+        self._brief: Callable[[], WorkerConfig] | None = None
+
+    def start(self, brief: Callable[[], WorkerConfig]) -> None:
+        """Start all workers without waiting for them.
+
+        Args:
+            brief: Makes the settings of a new worker; policies and updates are filled in.
+        """
+        self._brief = brief
+        self._fill()
+
+    def counts(self) -> dict[str, float]:
+        """Return worker deaths, work that was sent again, and metrics of services and engines."""
+        book, self._book = self._book, WorkerBook()
+        return {
+            "runtime/worker_deaths": float(book.deaths),
+            f"runtime/{self.again}": float(book.resubmitted),
+            **book.elsewhere,
+        }
+
+    def close(self) -> None:
+        """End all workers and the processes that they started."""
+        self._closed = True
+        actors = [member.actor for member in self._members if member.actor is not None]
+        try:
+            idle = [m for m in self._members if m.actor is not None and m.result is None]
+            farewells = [self._ask(member, "close", thread=PLAY) for member in idle]
+            if farewells and not self.cluster.dead:
+                self.cluster.ray.wait(farewells, num_returns=len(farewells), timeout=FAREWELL)
+        finally:
+            for actor in actors:
+                self.cluster.kill(actor)
+            # Ray must not shut down while another thread is still in one of its calls.
+            if self._playing.acquire(timeout=FAREWELL):
+                self._playing.release()
+
+    def _tell(self, group: int, change: Change) -> None:
+        """Send an update to the workers of a group, and to their later replacements."""
+        with self._telling:
+            present = self._present[group]
+            present.book(change)
+            for member in self._members:
+                if member.group == group and member.actor is not None:
+                    self._ask(member, "tell", present.number, change, thread=FETCH)
+
+    def _policies(self, group: int) -> Sequence[str] | None:
+        """Return the policies that the workers of a group hold; None: all."""
+        return None
+
+    def _fill(self) -> None:
+        """Start a worker in every place without one."""
+        for member in self._members:
+            if member.actor is None:
+                self._start(member)
+
+    def _start(self, member: M) -> None:
+        assert self._brief is not None, "no worker was started"
+        if self._closed:
+            raise RunError("runtime: closed while jobs were being played")
+        threads, brief = {PLAY: 1, FETCH: 1, LISTEN: 1}, self._brief()
+        with self._telling:
+            now = self._present[member.group]
+            brief = replace(
+                brief,
+                policies=self._policies(member.group),
+                number=now.number,
+                changes=now.changes(),
+            )
+            member.actor = self.cluster.actor(
+                self.worker, bundle=member.bundle, groups=threads, resources=self._resources
+            )
+            self._ask(member, "begin", brief, thread=PLAY)
+
+    def _ask(self, member: M, method: str, *arguments: Any, thread: str, **named: Any) -> Any:
+        call = getattr(member.actor, method).options(concurrency_group=thread)
+        return call.remote(*arguments, **named)
+
+    def _give_up(self, member: M) -> None:
+        """End a worker and ignore its results."""
+        self.cluster.kill(member.actor)
+        with self._telling:  # `_tell` must not reach a worker that is being removed
+            member.actor = member.result = None
+            member.loaded = False
+
+    def _limit(self, member: M) -> float:
+        """Return the number of silent seconds after which a worker counts as hanging."""
+        return self.timeout if member.loaded else self.load_timeout
+
+    def _result(self, member: M) -> tuple[Any, str | None]:
+        """Return a worker's result and None, or None and the reason if the worker failed.
+
+        Raises the errors of the work itself, which another worker would raise too.
+        """
+        exceptions = self.cluster.ray.exceptions
+        try:
+            return self.cluster.ray.get(member.result, timeout=0), None
+        except exceptions.GetTimeoutError:
+            if not member.loaded:
+                return None, f"not loaded after {self._limit(member):g} s (runtime.load_timeout)"
+            return None, f"no engine step for {self.timeout:g} s (runtime.timeout)"
+        except exceptions.RayTaskError as error:
+            if isinstance(error.cause, EngineDied):
+                return None, f"its engine failed: {error.cause}"
+            if isinstance(error.cause, LostWorker):
+                return None, str(error.cause)
+            if isinstance(error.cause, LearnersLost):
+                self._give_up(member)  # it waits for weights that do not exist any more
+            raise ours(error) from None
+        except exceptions.RayError as error:
+            return None, one_line(error)
