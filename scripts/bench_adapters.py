@@ -18,8 +18,9 @@ from bench_timing import Line, arguments, compared, interleaved, show
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from selfplay.engines.transformers import TransformersEngine
-from selfplay.models.lora import Lora, adapted
+from selfplay.models.lora import adapted
 from selfplay.models.mixed_adapters import adapter_layers
+from selfplay.models.policy_settings import Lora
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.types import Completion, Request
 

@@ -31,7 +31,8 @@ from selfplay.learner.activation_checkpointing import recompute
 from selfplay.learner.learner import FUSED_FROM
 from selfplay.learner.logprobs import LOGITS, Scorer, read
 from selfplay.learner.precision import computing
-from selfplay.models.lora import Lora, adapted
+from selfplay.models.lora import adapted
+from selfplay.models.policy_settings import Lora
 from selfplay.plan.cluster import GB, load_cluster
 from selfplay.plan.memory import Member, learning
 from selfplay.plan.model_shape import of_config

@@ -46,9 +46,9 @@ GROUPS = {
 """The config groups in the order of the page, each with one line."""
 SETTINGS = {
     "run": "selfplay.config.run_config.RunSettings",
-    "learner": "selfplay.learner.learner.Learner",
-    "rollout": "selfplay.rollout.rollout.Rollout",
-    "sampling": "selfplay.rollout.rollout.AgentSpec",
+    "learner": "selfplay.learner.learner_settings.LearnerSettings",
+    "rollout": "selfplay.rollout.rollout_settings.RolloutSettings",
+    "sampling": "selfplay.rollout.sampling_settings.SamplingSettings",
 }
 """Keys of base.yaml without a group, each with the class that takes its settings."""
 

@@ -13,6 +13,13 @@ class ConfigError(SelfplayError):
     """Raised if the config names something that does not exist or does not fit."""
 
 
+class SettingError(ConfigError, ValueError):
+    """Raised by an object for a setting that does not fit; the line begins with the setting's name.
+
+    The builder of a config puts the key path of the object before it.
+    """
+
+
 class PromptTooLong(ConfigError):
     """Raised if a prompt leaves no room for an answer in the model's context.
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from selfplay.cli.arguments import HOST, PLAY_PORT, no_flags, nothing_more
-from selfplay.config import compose
+from selfplay.config import compose, plain_data
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.run.formatting import number
 
@@ -124,7 +124,7 @@ def replay(options: argparse.Namespace, overrides: list[str]) -> None:
 
     Run.open(options.run)
     settings = compose.load_changed(options.run, overrides)
-    compose.check_config(settings)
+    plain_data.check_config(settings)
     if options.draw:
         drawer = RunDrawer(options.run, settings)
         try:

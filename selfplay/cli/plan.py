@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from selfplay.config import compose
+from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET, build, call
 from selfplay.errors import ConfigError
 from selfplay.models.population import Population
@@ -89,7 +89,7 @@ def plan(
         with_plus = [f"+{o}" if o.startswith(groups) else o for o in overrides]
         config = compose.load(with_plus, search=search)
         assumed = workloads.assumptions(asked_of)
-        compose.refuse_unchosen(config)
+        plain_data.refuse_unchosen(config)
         asked = workloads.of_config(config, assumed)
     else:
         if asked_of:
@@ -167,20 +167,19 @@ def _processes(
 
 def members(config: Mapping[str, Any]) -> dict[str, Member]:
     """Return the policies of a config, by name."""
-    population: Population = build(config["population"], where="population")
+    population = Population.of(config)
     found, outlines = {}, dict[str, ModelShape]()
-    saved = {name: {**each, "learn": False} for name, each in population.checkpoints().items()}
-    for name, node in {**population.policies(config["roles"]), **saved}.items():
-        model = node.get("model")
+    for name, settings in {**population.policies, **population.saved_models}.items():
+        model, lora = settings.model, settings.lora
         key = str(model)
         if key not in outlines:
             outlines[key] = read_outline(model) if model else _made(config["warmstart"])
         found[name] = Member(
             outline=outlines[key],
-            learns=bool(node.get("learn", True)),
-            rank=int((node.get("lora") or {}).get("rank", 0)),
+            learns=settings.learn,
+            rank=0 if lora is None else lora.rank,
             reference=bool(config["objective"].get("kl")),
-            frozen_bytes=2 if node.get("dtype", "float32") in ("bfloat16", "float16") else 4,
+            frozen_bytes=2 if settings.dtype in ("bfloat16", "float16") else 4,
         )
     return found
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from selfplay.cli.arguments import load, no_flags, note, nothing_more, tell
-from selfplay.config import compose
+from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET
 from selfplay.config.threads import ProcessorTime, count_beside_others
 from selfplay.config.trust import foreign
@@ -31,7 +31,7 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     if resume:
         known = ("config_path", "config_dir", "cfg", "multirun")
         flags = [flag for flag in known if getattr(options, flag)]
-        elsewhere = [o for o in overrides if _place(o) in compose.LOCAL_DEFAULTS]
+        elsewhere = [o for o in overrides if _place(o) in plain_data.LOCAL_DEFAULTS]
         more = [o for o in overrides if o not in elsewhere]
         more += [f"--{flag.replace('_', '-')}" for flag in flags]
         if more or len(resume) > 1:
@@ -56,7 +56,7 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         print(json.dumps(settings, indent=2))
         return
     if not isinstance(settings.get("run"), Mapping) or "seed" not in settings:
-        compose.check_config(settings)  # raises ConfigError; Experiment finds all other faults
+        plain_data.check_config(settings)  # raises ConfigError; Experiment finds all other faults
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
     run["name"] = _new_name(run, settings["seed"]) if run.get("name") is None else str(run["name"])
     folder = run_folder(run)
@@ -247,7 +247,7 @@ def _go(experiment: Any, stage: _Stage, *, rewind: int | None = None) -> None:
 
 def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     """Evaluate the newest checkpoint of a run, by default in this process."""
-    elsewhere = [each for each in rest if _place(each) in compose.LOCAL_DEFAULTS]
+    elsewhere = [each for each in rest if _place(each) in plain_data.LOCAL_DEFAULTS]
     nothing_more([each for each in rest if each not in elsewhere])
     from selfplay.experiment.experiment import Experiment
     from selfplay.learner import checkpoint
@@ -291,7 +291,7 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
         raise ConfigError("this config has no warmstart; choose warmstart=tiny")
     from selfplay.config.run_config import set_up_torch
     from selfplay.experiment.experiment import Experiment
-    from selfplay.models.warmstart import make, tunes
+    from selfplay.models.warmstart import make
 
     experiment = Experiment(settings)
     experiment.close()
@@ -299,12 +299,13 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     node = settings["warmstart"]
     source = node.get("demonstrations") or node.get("examples") or {}
     shown = source.get(TARGET, node[TARGET])
-    verb = "fine-tuning on examples of" if tunes(node) else "making demonstrations with"
+    tunes = experiment.population.warmstart.tunes
+    verb = "fine-tuning on examples of" if tunes else "making demonstrations with"
     print(f"warm start: {verb} {shown}", file=sys.stderr)
     bases: dict[str | None, None] = {None: None}
-    if tunes(node):
-        policies = experiment.population.policies(settings["roles"]).values()
-        bases = {each["model"]: None for each in policies if each.get("learn", True)}
+    if tunes:
+        policies = experiment.population.policies.values()
+        bases = {each.model: None for each in policies if each.learn}
     for base in bases:
         print(make(node, lambda text: print(text, file=sys.stderr), base=base))
 

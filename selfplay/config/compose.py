@@ -1,4 +1,4 @@
-"""Composition of a config with Hydra, checks, and one-line errors."""
+"""Composition of a config with Hydra, and one-line errors."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,48 +26,16 @@ from selfplay.config.group_choices import (
     with_choices_of_algorithm,
     without_settings_of_others,
 )
-from selfplay.config.instantiate import TARGET, check, convert
-from selfplay.config.plain_data import check_expansion, check_folder_sizes, check_plain
+from selfplay.config.instantiate import TARGET
+from selfplay.config.plain_data import (
+    KEYS,
+    LOCAL_DEFAULTS,
+    REQUIRED,
+    check_expansion,
+    check_folder_sizes,
+)
 from selfplay.errors import ConfigError, nearest
-from selfplay.rng import check_seed
 
-LOCAL_DEFAULTS = {
-    "engine": "selfplay.engines.transformers.TransformersEngine",
-    "runtime": "selfplay.runtime.local.Local",
-}
-"""Targets of the keys `engine` and `runtime` that need no other machine and no extra package."""
-OBJECTS = (
-    "run",
-    "arena",
-    "curriculum",
-    "population",
-    "sampler",
-    "credit",
-    "objective",
-    "collapse",
-    *LOCAL_DEFAULTS,
-)
-"""Keys with one node that has a `_target_`."""
-COLLECTIONS = ("services", "roles", "shaping", "trackers")
-"""Keys with a node per name that has a `_target_`."""
-SETTINGS = (
-    "policy",
-    "warmstart",
-    "evaluations",
-    "sampling",
-    "learner",
-    "rollout",
-    "league",
-)
-"""Keys with plain settings of objects that the program builds itself."""
-TABLES = ("evaluations", "sampling")
-"""Keys with plain settings per name."""
-KEYS = ("seed", *OBJECTS, *COLLECTIONS, *SETTINGS)
-"""All keys that a config must have."""
-REQUIRED = ("arena", "roles")
-"""Keys that are empty in the primary config and that a run must set."""
-SHARED = "shared"
-"""Optional key for nodes to which several others refer, as in `${shared.held_out}`."""
 RUN = "config"
 """Name of the primary config of a run folder, in which all values are resolved."""
 BASE = "base"
@@ -263,62 +231,6 @@ def _search_path(folders: Sequence[str]) -> list[str]:
         if not Path(folder).is_dir():
             raise ConfigError(f"--config-dir {folder}: no such folder")
     return search_path([Path(folder) for folder in folders])
-
-
-def check_config(config: Mapping[str, Any]) -> None:
-    """Check that a config has all keys, and each `_target_` node against its target."""
-    for key in config:
-        if key not in (*KEYS, SHARED):
-            raise ConfigError(f"unknown key {key!r}; {nearest(key, KEYS)}")
-    for key in KEYS:
-        if key not in config:
-            raise ConfigError(f"the config has no {key!r}; it needs {', '.join(KEYS)}")
-        if key != "seed":
-            _refuse_plain(config[key], where=key)
-    check_plain(config)
-    for key in (*COLLECTIONS, *TABLES):
-        for name, node in config[key].items():
-            _refuse_plain(node, where=f"{key}.{name}")
-    try:
-        check_seed(convert(int, config["seed"], where="seed"))
-    except ValueError as error:
-        raise ConfigError(f"seed: {error}") from error
-    services = ("seed", *config["services"])
-    check({key: node for key, node in config.items() if key != "credit"}, provided=services)
-    check(config["credit"], where="credit", provided=(*services, "arena"))
-    refuse_unchosen(config)
-    if "default" not in config["sampling"]:
-        raise ConfigError("sampling.default: missing; it limits the answers of all other roles")
-    nodes = {key: config[key] for key in OBJECTS}
-    nodes |= {f"{key}.{name}": node for key in COLLECTIONS for name, node in config[key].items()}
-    for name, node in config["evaluations"].items():
-        nodes[f"evaluations.{name}.arena"] = node.get("arena")
-    for where, node in nodes.items():
-        if not isinstance(node, Mapping) or TARGET not in node:
-            raise ConfigError(f"{where}.{TARGET}: missing; set it to the class to build")
-    for group, lowest in (("rollout", 1), ("learner", 0)):
-        for name, value in config[group].items():
-            least = 0 if name in ("overlap", "max_waiting") else lowest
-            if isinstance(value, int | float) and value < least:
-                raise ConfigError(
-                    f"{group}.{name}: {value} does not fit: at least {least} is needed"
-                )
-
-
-def refuse_unchosen(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the config has no arena or no roles, such as the primary config."""
-    if not config["arena"]:
-        raise ConfigError(
-            "no arena is chosen; add an experiment, such as +experiment=tiny/quickstart, or choose "
-            "arena=NAME and roles=NAME"
-        )
-    if not config["roles"]:
-        raise ConfigError("no roles are chosen; choose roles=NAME, or an experiment")
-
-
-def _refuse_plain(node: Any, *, where: str) -> None:
-    if not isinstance(node, Mapping):
-        raise ConfigError(f"{where}: {node!r} does not fit: needs keys and values")
 
 
 def groups(search: Sequence[str] = ()) -> list[str]:

@@ -8,19 +8,22 @@ import inspect
 import pkgutil
 import traceback
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
+from functools import partial
 from importlib import import_module
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from selfplay.config import trust
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, SettingError, nearest
 
 TARGET = "_target_"
+T = TypeVar("T")
 
 
 def build(node: Any, *, where: str = "", provided: Mapping[str, Any] | None = None) -> Any:
@@ -54,10 +57,28 @@ def resolve(
     return target, check_arguments(target, values, where=where)
 
 
+def make(target: type[T], node: Mapping[str, Any], *, where: str, base: T | None = None) -> T:
+    """Return the settings of a dataclass that a config node holds, converted and checked.
+
+    Args:
+        target: The dataclass.
+        node: Settings by name, as plain data.
+        where: Key path of the node, for errors.
+        base: Settings that those of the node replace; None: the defaults.
+    """
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{where}: {node!r} does not fit: it holds settings by name")
+    values = check_arguments(target, node, where=where)
+    made: T = call(target if base is None else partial(replace, base), values, where=where)
+    return made
+
+
 def call(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
     """Call a target; its ValueError becomes a ConfigError."""
     try:
         return target(**values)
+    except SettingError as error:
+        raise ConfigError(join(where, error)) from error
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
 
@@ -67,9 +88,9 @@ def check(node: Any, *, where: str = "", provided: Collection[str] = ()) -> None
     for path, inner in _targets(node, where):
         target = import_target(inner[TARGET], path)
         trust.admit_settings(str(inner[TARGET]), inner, path)
-        given = {key: value for key, value in inner.items() if key != TARGET}
-        pending = {key for key, value in given.items() if any(_targets(value, ""))}
-        check_arguments(target, given, where=path, pending=pending, provided=provided)
+        values = {key: value for key, value in inner.items() if key != TARGET}
+        pending = {key for key, value in values.items() if any(_targets(value, ""))}
+        check_arguments(target, values, where=path, pending=pending, provided=provided)
 
 
 def check_arguments(
@@ -110,7 +131,20 @@ def check_arguments(
 
 
 def convert(hint: Any, value: Any, *, where: str) -> Any:
-    """Return `value` converted to a type hint, e.g. "1e-4" to float; raises ConfigError."""
+    """Return `value` converted to a type hint, e.g. "1e-4" to float; raises ConfigError.
+
+    A mapping becomes the dataclass of the hint, alone, in a union, or in a list or mapping of it.
+    """
+    inner = typing.get_args(hint)
+    branches = inner if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+    target = next(filter(_is_settings, branches), None)
+    if target is not None and isinstance(value, Mapping):
+        return make(target, value, where=where)
+    if target is None and inner and _is_settings(inner[-1]):
+        if isinstance(value, Mapping):
+            return {key: convert(inner[-1], value[key], where=join(where, key)) for key in value}
+        if isinstance(value, list):
+            return [convert(inner[-1], each, where=join(where, i)) for i, each in enumerate(value)]
     try:
         # A dataclass has its own pydantic settings and accepts no others.
         adapter = TypeAdapter(hint, config=None if is_dataclass(hint) else _LENIENT)
@@ -135,6 +169,10 @@ def convert(hint: Any, value: Any, *, where: str) -> Any:
     if isinstance(value, bool) and isinstance(converted, int | float) and converted is not value:
         raise ConfigError(f"{where}: {str(value).lower()} does not fit: a number is needed")
     return converted
+
+
+def _is_settings(hint: Any) -> bool:
+    return isinstance(hint, type) and is_dataclass(hint)
 
 
 _LENIENT = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True)
@@ -250,15 +288,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def _targets(node: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    children: Iterable[tuple[Any, Any]] = ()
     if isinstance(node, Mapping):
         if TARGET in node:
             yield where, node
-        children = node.items()
+        for key, value in node.items():
+            yield from _targets(value, join(where, key))
     elif isinstance(node, Sequence) and not isinstance(node, str):
-        children = enumerate(node)
-    for key, value in children:
-        yield from _targets(value, join(where, key))
+        for index, value in enumerate(node):
+            yield from _targets(value, join(where, index))
 
 
 def _modules_beside(module: str) -> list[str]:

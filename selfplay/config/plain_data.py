@@ -1,16 +1,62 @@
-"""Checks of plain data: YAML files that are safe to read, and valid values of settings."""
+"""Checks of a config as plain data: files that are safe to read, all keys, and valid values."""
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from selfplay.errors import ConfigError
+from selfplay.config.instantiate import TARGET, check, convert
+from selfplay.errors import ConfigError, nearest
+from selfplay.rng import check_seed
 
+LOCAL_DEFAULTS = {
+    "engine": "selfplay.engines.transformers.TransformersEngine",
+    "runtime": "selfplay.runtime.local.Local",
+}
+"""Targets of the keys `engine` and `runtime` that need no other machine and no extra package."""
+OBJECTS = (
+    "run",
+    "arena",
+    "curriculum",
+    "population",
+    "sampler",
+    "credit",
+    "objective",
+    "collapse",
+    *LOCAL_DEFAULTS,
+)
+"""Keys with one node that has a `_target_`."""
+COLLECTIONS = ("services", "roles", "shaping", "trackers")
+"""Keys with a node per name that has a `_target_`."""
+SETTINGS = (
+    "policy",
+    "warmstart",
+    "evaluations",
+    "sampling",
+    "learner",
+    "rollout",
+)
+"""Keys with plain settings of objects that the program builds itself."""
+TABLES = ("evaluations", "sampling")
+"""Keys with plain settings per name."""
+OPTIONAL = ("league",)
+"""Keys with one node that has a `_target_`, or with nothing."""
+PROVIDED: Mapping[str, Sequence[str]] = {
+    "credit": ("arena",),
+    "league": ("arena", "population"),
+    "population": ("role_names", "warmstart"),
+}
+"""Arguments that the program gives to the object of a key, besides the services."""
+KEYS = ("seed", *OBJECTS, *OPTIONAL, *COLLECTIONS, *SETTINGS)
+"""All keys that a config must have."""
+REQUIRED = ("arena", "roles")
+"""Keys that are empty in the primary config and that a run must set."""
+SHARED = "shared"
+"""Optional key for nodes to which several others refer, as in `${shared.held_out}`."""
 LARGEST_FILE = 2_000_000
 """Largest number of bytes of a YAML file."""
 MOST_NODES = 30_000
@@ -27,6 +73,60 @@ REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 """Pattern of the start of an interpolation, `${`, without an escaping backslash."""
 NUMBER = re.compile(r"[-+.0-9][-+.:_0-9A-Fa-fxo]*")
 """Pattern of text that YAML may read as a number; it matches more than YAML does."""
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """Check that a config has all keys, and each `_target_` node against its target."""
+    for key in config:
+        if key not in (*KEYS, SHARED):
+            raise ConfigError(f"unknown key {key!r}; {nearest(key, KEYS)}")
+    for key in KEYS:
+        if key not in config:
+            raise ConfigError(f"the config has no {key!r}; it needs {', '.join(KEYS)}")
+        if key != "seed":
+            _refuse_plain(config[key], where=key)
+    check_plain(config)
+    for key in (*COLLECTIONS, *TABLES):
+        for name, node in config[key].items():
+            _refuse_plain(node, where=f"{key}.{name}")
+    try:
+        check_seed(convert(int, config["seed"], where="seed"))
+    except ValueError as error:
+        raise ConfigError(f"seed: {error}") from error
+    for key, node in config.items():
+        check(node, where=key, provided=("seed", *config["services"], *PROVIDED.get(key, ())))
+    refuse_unchosen(config)
+    if "default" not in config["sampling"]:
+        raise ConfigError("sampling.default: missing; it limits the answers of all other roles")
+    for key in (*OBJECTS, *OPTIONAL):
+        if config[key] or key in OBJECTS:
+            _refuse_targetless(config[key], where=key)
+    for key in COLLECTIONS:
+        for name, node in config[key].items():
+            _refuse_targetless(node, where=f"{key}.{name}")
+    for name, node in config["evaluations"].items():
+        _refuse_targetless(node.get("arena"), where=f"evaluations.{name}.arena")
+
+
+def refuse_unchosen(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the config has no arena or no roles, such as the primary config."""
+    if not config["arena"]:
+        raise ConfigError(
+            "no arena is chosen; add an experiment, such as +experiment=tiny/quickstart, or choose "
+            "arena=NAME and roles=NAME"
+        )
+    if not config["roles"]:
+        raise ConfigError("no roles are chosen; choose roles=NAME, or an experiment")
+
+
+def _refuse_plain(node: Any, *, where: str) -> None:
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{where}: {node!r} does not fit: needs keys and values")
+
+
+def _refuse_targetless(node: Any, *, where: str) -> None:
+    if not isinstance(node, Mapping) or TARGET not in node:
+        raise ConfigError(f"{where}.{TARGET}: missing; set it to the class to build")
 
 
 def check_expansion(path: Path, *, resolved: bool = False) -> None:
@@ -116,32 +216,32 @@ def check_text(text: str, *, what: str) -> None:
         raise ConfigError(f"{what}: {_shown(text)} does not fit: it contains the character NUL")
 
 
-def check_plain(value: Any) -> None:
+def check_plain(node: Any) -> None:
     """Raise ConfigError, with the key, for the first value that is invalid in any setting.
 
     Invalid are NaN, which passes checks by comparison, and text that is not UTF-8 or contains NUL.
     """
-    for path, leaf in _leaves(value, ""):
+    for path, value in _leaves(node, ""):
         where = path or "the config"
-        if isinstance(leaf, float) and math.isnan(leaf):
+        if isinstance(value, float) and math.isnan(value):
             raise ConfigError(f"{where}: nan does not fit: a finite number is needed")
-        if isinstance(leaf, str):
-            check_text(leaf, what=where)
+        if isinstance(value, str):
+            check_text(value, what=where)
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield all keys and all single values, each with the path of its key."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
+    if isinstance(node, Mapping):
+        for key, inner in node.items():
             if isinstance(key, str):
                 yield path, key
             name = key if isinstance(key, str) and key.isprintable() else ascii(key)
             yield from _leaves(inner, f"{path}.{name}" if path else name)
-    elif isinstance(value, list | tuple):
-        for place, inner in enumerate(value):
+    elif isinstance(node, list | tuple):
+        for place, inner in enumerate(node):
             yield from _leaves(inner, f"{path}.{place}" if path else str(place))
     else:
-        yield path, value
+        yield path, node
 
 
 def _shown(text: str) -> str:

@@ -3,22 +3,24 @@
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from selfplay.arena import Arena
-from selfplay.config import compose, trust
+from selfplay.config import plain_data, trust
 from selfplay.config.run_config import RunSettings, set_up_torch
 from selfplay.credit import Credit, Stateful
 from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
 from selfplay.errors import RunError, one_line
 from selfplay.experiment.collapse import CollapseMonitor
-from selfplay.experiment.league import LeaguePlan, league_config
-from selfplay.experiment.validation import truncated, validate
+from selfplay.experiment.validation import validate
+from selfplay.league.config import LeagueConfig
 from selfplay.league.league import League
+from selfplay.league.snapshots import Snapshots
 from selfplay.learner import PolicyLearner, checkpoint
 from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.rng import derive
@@ -68,7 +70,7 @@ class Experiment:
 
         Raises ConfigError for the first part that cannot be built, or does not fit the others.
         """
-        compose.check_config(config)
+        plain_data.check_config(config)
         self._started = time.time()
         self.seed = int(config["seed"])
         self.evaluations_before: dict[str, dict[str, float]] | None = None
@@ -100,16 +102,13 @@ class Experiment:
         self.watch: CollapseMonitor = players.build("collapse")
         shaping = players.build("shaping")
         self.shaping = Shaping([*shaping.values()])
-        arena = players.arena
-        self.credit: Credit = players.build("credit", arena=arena)
+        self.credit: Credit = players.build("credit", arena=players.arena)
         # A sampler drops groups without a signal as the credit method compares them.
         group_by = getattr(self.credit, "group_by", "role")
         self.sampler: Sampler = players.build("sampler", group_by=group_by)
-        self.declared = declared_by(arena(), players.evaluations)
-        league = league_config(players.build("league"))
-        self._plan: LeaguePlan | None = None
-        if league is not None:
-            self._plan = LeaguePlan(league, arena=arena(), population=self.population)
+        self._league: LeagueConfig | None = players.build(
+            "league", arena=players.arena(), population=self.population
+        )
         self.notes: Sequence[str] = validate(
             players,
             settings=self.settings,
@@ -119,7 +118,7 @@ class Experiment:
             credit=self.credit,
             sampler=self.sampler,
             collapse=self.watch,
-            league=self._plan,
+            league=self._league,
         )
         """A line for each valid setting that does not do what its value suggests."""
 
@@ -148,7 +147,7 @@ class Experiment:
         ACTIVITY.begin("loading models")
         self.engine = self.runtime.engine(players)
         if isinstance(self.objective, PolicyLoss):
-            exact = self.engine.exact and not truncated(players)
+            exact = self.engine.exact and not players.truncated()
             self.objective = self.objective.resolved(exact=exact)
         players.load(
             self.engine,
@@ -163,12 +162,15 @@ class Experiment:
             name: (each, self.runtime.rollout_fn(players, name))
             for name, each in players.evaluations.items()
         }
-        if self._plan is not None:
-            self.league = self._plan.league(
-                policies=self.policies,
+        if self._league is not None:
+            named = self._league.named().items()
+            again = [name for name, player in named if player.matchmaking.reset]
+            self.league = League(
+                self._league,
+                snapshots=Snapshots(
+                    self.policies, players.policy_pool, self.engine, begin_again=again
+                ),
                 learners=self.learners,
-                policy_pool=players.policy_pool,
-                engine=self.engine,
                 learning=self.learning,
                 seed=self.seed,
                 max_staleness=self.runtime.max_staleness,
@@ -196,6 +198,11 @@ class Experiment:
                 f"checkpoint {saved}: its state does not fit the config of the run: "
                 f"{one_line(error)}; resume from an older one"
             ) from error
+
+    @cached_property
+    def declared(self) -> RunMetrics:
+        """Declarations of metrics by the arenas of training and of the evaluations."""
+        return declared_by(self.players.arena(), self.players.evaluations)
 
     @property
     def config(self) -> Mapping[str, Any]:

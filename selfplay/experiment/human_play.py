@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from selfplay.arena import Arena
-from selfplay.config import compose
+from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET, import_target, signature
 from selfplay.engines.human import Ask, HumanEngine, HumanQuestion, Refusal, news
 from selfplay.engines.scripted import Scripted
@@ -19,6 +19,8 @@ from selfplay.rng import derive
 from selfplay.role import Role
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import EpisodeSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
+from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.setup import Components
 from selfplay.run.directory import record, reporting_disk, write_atomic
 from selfplay.run.formatting import number
@@ -184,7 +186,7 @@ def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> 
         place = checkpoint.at(place.parent, step)
     config = compose.load_changed(folder, overrides) if overrides else run.config()
     asked = {override.partition("=")[0].partition(".")[0] for override in overrides}
-    elsewhere = {key: config[key] for key in compose.LOCAL_DEFAULTS if key in asked}
+    elsewhere = {key: config[key] for key in plain_data.LOCAL_DEFAULTS if key in asked}
     config = {**compose.with_local_runtime(config), **elsewhere}
     experiment = Experiment(config).load(place, learning=False)
     try:
@@ -203,8 +205,8 @@ def _arena(config: Mapping[str, Any], ask: Ask, script: str) -> Iterator[PlaySet
         pool = PolicyPool(
             roles=components.roles,
             policy_of=lambda role: OTHERS,
-            sampling={"default": {}},
-            rollout={},
+            sampling=dict.fromkeys(components.roles, SamplingSettings()),
+            rollout=RolloutSettings(),
         )
         try:
             pool.add(OTHERS, Scripted(script=script or CHANCE))

@@ -15,6 +15,7 @@ from selfplay.role import Role
 from selfplay.rollout.matches import returns
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import EpisodeSpec
+from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.run.formatting import number
 from selfplay.run.report.html import visible
@@ -62,12 +63,11 @@ def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
     """
     players = RolloutSetup(config)
     try:
-        roles = players.roles
         curriculum = players.build("curriculum")
-        yield _game("arena", players.arena, lambda: curriculum.tasks(1)[0], config, roles, seed)
+        yield _game("arena", players.arena, lambda: curriculum.tasks(1)[0], players, seed)
         for name, each in players.evaluations.items():
             title = f"evaluations.{name}"
-            yield _game(title, each.arena, lambda: each.tasks[0], config, roles, seed)  # noqa: B023
+            yield _game(title, each.arena, lambda: each.tasks[0], players, seed)  # noqa: B023
     finally:
         players.close()
 
@@ -76,18 +76,17 @@ def _game(
     title: str,
     arena: Callable[[], Arena],
     first: Callable[[], Task],
-    config: Mapping[str, Any],
-    roles: Mapping[str, Role],
+    players: RolloutSetup,
     seed: int,
 ) -> CheckedGame:
     """Play one game of an arena; an error of the arena or a role becomes a fault of the game."""
     try:
-        task = first()
+        task, roles = first(), players.roles
         pool = PolicyPool(
             roles=roles,
             policy_of=lambda role: PLAYER,
-            sampling={"default": {"max_tokens": 1_000_000}},
-            rollout={**config["rollout"], "max_turns": MOST_TURNS},
+            sampling=dict.fromkeys(roles, SamplingSettings(max_tokens=1_000_000)),
+            rollout=players.limits.changed(max_turns=MOST_TURNS),
         )
         pool.add(PLAYER, ScriptedEngine({PLAYER: _player(roles)}))
         spec = EpisodeSpec(task=task, seed=derive(seed, "check", title))

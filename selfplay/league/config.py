@@ -1,13 +1,15 @@
 """The settings of a league, and their validation."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from selfplay.arena import Arena
 from selfplay.errors import ConfigError, nearest
 from selfplay.league import LeagueState, Matchmaking
 from selfplay.league.ratings import Payoff, Ratings
 from selfplay.league.snapshots import EvictionPolicy, SnapshotTrigger
+from selfplay.models.population import Population
 from selfplay.types import role_of
 
 DEFAULT = "default"
@@ -40,6 +42,10 @@ class LeagueConfig:
     """Results of all pairs."""
     ratings: Ratings
     """One strength per policy."""
+    arena: Arena
+    """Arena of training; the program provides it."""
+    population: Population
+    """Policies of the run; the program provides them."""
     anchors: Sequence[str] | None = None
     """Names from `population.opponents` that the league uses; None: all."""
     seats: Sequence[str] = ()
@@ -57,29 +63,43 @@ class LeagueConfig:
                 raise ValueError(f"players: {name!r} has an @, which is reserved for snapshots")
         if not any(each.matchmaking.main for each in self.players.values()):
             raise ValueError("players: all are exploiters; add a main player to exploit")
+        if self.own in self.population.opponents:
+            raise ConfigError(
+                f"league.seats: they are played by {self.own!r}, an opponent, of whom there "
+                "are no snapshots; give their role a policy (learn: false freezes it), and "
+                "name the opponent in league.anchors"
+            )
+        self._check_players()
 
-    def named(self, own: str) -> dict[str, PlayerConfig]:
+    @property
+    def own(self) -> str:
+        """Name of the policy that plays all contested seats."""
+        return self._contested[1]
+
+    @property
+    def contested(self) -> list[str]:
+        """Agents that change seats."""
+        return self._contested[0]
+
+    @property
+    def anchor_names(self) -> list[str]:
+        """Names of the anchors."""
+        return list(self.population.opponents if self.anchors is None else self.anchors)
+
+    def named(self) -> dict[str, PlayerConfig]:
         """Return the players, with `default` replaced by the policy's name."""
-        return {own if name == DEFAULT else name: each for name, each in self.players.items()}
+        return _named(self.players, self.own)
 
-    def known_anchors(self, opponents: Collection[str]) -> list[str]:
-        """Return the anchors; raises ConfigError for a name that is no opponent."""
+    def _check_players(self) -> None:
+        """Raise ConfigError for an unknown player or anchor, or for impossible matchmaking."""
+        opponents = self.population.opponents
         for name in self.anchors or ():
             if name not in opponents:
                 raise ConfigError(
                     f"league.anchors: no opponent {name!r} in population.opponents; "
                     f"{nearest(name, opponents)}"
                 )
-        return list(opponents if self.anchors is None else self.anchors)
-
-    def validate(self, learning: Collection[str], opponents: Collection[str]) -> None:
-        """Raise ConfigError for an unknown player or anchor, or for impossible matchmaking.
-
-        Args:
-            learning: Names of the policies that learn.
-            opponents: Names in `population.opponents`.
-        """
-        anchors = self.known_anchors(opponents)
+        learning = self.population.learning
         for name in self.players:
             if name != DEFAULT and name not in learning:
                 raise ConfigError(
@@ -87,26 +107,29 @@ class LeagueConfig:
                     "a policy without a role must be in population.extra_policies"
                 )
         matchmakings = {name: each.matchmaking for name, each in self.players.items()}
-        table = LeagueState(players=matchmakings, anchors=anchors, snapshots=[], payoff=Payoff())
+        table = LeagueState(
+            players=matchmakings, anchors=self.anchor_names, snapshots=[], payoff=Payoff()
+        )
         for name, each in matchmakings.items():
             try:
                 each.chances(name, table)
             except ValueError as error:
                 raise ConfigError(f"league.players.{name}.matchmaking: {error}") from error
 
-    def contested(self, arena: Arena, policy_of: Callable[[str], str]) -> tuple[list[str], str]:
-        """Return the agents that change seats, and the policy that plays all of them.
+    @cached_property
+    def _contested(self) -> tuple[list[str], str]:
+        """Agents that change seats, and the policy that plays all of them.
 
         Raises ConfigError for fewer than two agents, or agents of different policies.
         """
-        known = arena.possible_agents
+        known = self.arena.possible_agents
         for seat in self.seats:
             if seat not in known:
                 raise ConfigError(f"league.seats: no agent {seat!r}; {nearest(seat, known)}")
         seats = list(self.seats or known)
         if len(set(seats)) < 2:
             raise ConfigError(f"league.seats: two agents are needed, and there is {seats}")
-        owners = sorted({policy_of(role_of(seat)) for seat in seats})
+        owners = sorted({self.population.policy_of(role_of(seat)) for seat in seats})
         if len(owners) > 1:
             raise ConfigError(
                 f"league.seats: they belong to different policies ({', '.join(owners)}); let their "
@@ -117,10 +140,14 @@ class LeagueConfig:
                 f"league.players: {DEFAULT} stands for {owners[0]!r}, whose seats these are, and "
                 "both are named; keep one of them"
             )
-        named = self.named(owners[0])
+        named = _named(self.players, owners[0])
         if owners[0] not in named or not named[owners[0]].matchmaking.main:
             raise ConfigError(
                 f"league.players: {owners[0]!r}, whose seats these are, is no main player; name it "
                 f"or {DEFAULT}"
             )
         return seats, owners[0]
+
+
+def _named(players: Mapping[str, PlayerConfig], own: str) -> dict[str, PlayerConfig]:
+    return {own if name == DEFAULT else name: each for name, each in players.items()}

@@ -18,7 +18,6 @@ from selfplay.learner import PolicyLearner
 from selfplay.learner.checkpoint import FrozenPolicy
 from selfplay.rng import derive
 from selfplay.rollout.rollout import RolloutFn
-from selfplay.types import Task
 
 
 class League:
@@ -44,40 +43,34 @@ class League:
         self,
         settings: LeagueConfig,
         *,
-        seats: Sequence[str],
-        own: str,
-        anchors: Sequence[str],
         snapshots: Snapshots,
         learners: Mapping[str, PolicyLearner],
-        agents_of: Callable[[Task], Collection[str]],
         learning: Callable[[int], Collection[str]],
         seed: int,
         max_staleness: int = 0,
     ) -> None:
         """Args:
         settings: The settings of the config.
-        seats: The agents that change seats.
-        own: The policy that plays these seats.
-        anchors: Names of opponents that do not change.
         snapshots: Makes and stores copies of the players.
         learners: Learners of the players; a reset player's learner is reset too.
-        agents_of: Returns the agents that take part in a task (`Arena.agents_of`).
         learning: Returns the policies that learn at a step; each group goes to one of them.
         seed: Seed of the run.
         max_staleness: Number of steps that are sampled ahead of the learner.
         """
-        self.settings, self.seats, self.own = settings, list(seats), own
+        self.settings, self.seats, self.own = settings, settings.contested, settings.own
         self.snapshots, self.learners, self.seed = snapshots, learners, seed
-        self.agents_of, self.learning, self.max_staleness = agents_of, learning, max_staleness
-        self._adding = {name: each.add for name, each in settings.named(own).items()}
+        self.agents_of = settings.arena.agents_of
+        """Returns the agents that take part in a task."""
+        self.learning, self.max_staleness = learning, max_staleness
+        self._adding = {name: each.add for name, each in settings.named().items()}
         self.ratings = settings.ratings
         self.table = LeagueState(
-            players={name: each.matchmaking for name, each in settings.named(own).items()},
-            anchors=list(anchors),
+            players={name: each.matchmaking for name, each in settings.named().items()},
+            anchors=settings.anchor_names,
             snapshots=[],
             payoff=settings.payoff,
         )
-        for name in (*self.table.players, *anchors):
+        for name in (*self.table.players, *self.table.anchors):
             self.ratings.add(name)
         self.step = 0
         self._begun = False

@@ -17,7 +17,7 @@ from selfplay.credit import Stateful
 from selfplay.errors import DivergedError, RunError, one_line
 from selfplay.learner import Sharded
 from selfplay.models.lora import BASES
-from selfplay.models.policy import Policy
+from selfplay.models.policy import Base, Policy
 from selfplay.run.directory import reporting_disk, sync
 from selfplay.run.files import sha256
 from selfplay.run.untrusted import is_confined
@@ -80,8 +80,8 @@ def save(
     with reporting_disk(folder):
         try:
             partial.mkdir(parents=True)
-            _save_policies(policies, partial, place)
-            known = _save_frozen(frozen or {}, partial, place)
+            known = _save_policies(policies, partial, place)
+            known |= _save_frozen(frozen or {}, partial, place)
             known |= _save_learners(learners, partial)
             versions = {name: policy.version for name, policy in policies.items()}
             text = json.dumps({"step": step, "versions": versions, **state})
@@ -246,15 +246,17 @@ def broken(place: Path) -> str | None:
         return "its manifest is missing or damaged"
     if not isinstance(hashes, dict) or "state.json" not in hashes:
         return "its manifest is damaged"
-    for name, expected in hashes.items():
-        path = place / name
-        if not is_confined(place, path):
-            return "its manifest names a file outside it"
-        if not path.is_file():
-            return f"{name} is missing"
-        if sha256(path) != expected:
-            return f"{name} is damaged"
-    return None
+    return next(filter(None, (_fault(place, *entry) for entry in hashes.items())), None)
+
+
+def _fault(place: Path, name: str, expected: str) -> str | None:
+    """Return the fault of one file of a checkpoint, or None."""
+    path = place / name
+    if not is_confined(place, path):
+        return "its manifest names a file outside it"
+    if not path.is_file():
+        return f"{name} is missing"
+    return None if sha256(path) == expected else f"{name} is damaged"
 
 
 def load(
@@ -356,23 +358,62 @@ def _save_learners(learners: Mapping[str, Stateful], partial: Path) -> dict[str,
     return hashes
 
 
-def _save_policies(policies: Mapping[str, Policy], partial: Path, place: Path) -> None:
+def _save_policies(policies: Mapping[str, Policy], partial: Path, place: Path) -> dict[str, str]:
     """Write the policies, and once each the bases of adapters that only this run has.
 
     An adapter names its base by an absolute path, because transformers resolves a relative one from
-    the current folder.
+    the current folder. Returns the hashes that are known.
     """
+    hashes: dict[str, str] = {}
     for name, policy in policies.items():
-        _save_policy(policy, Path("policies", name), partial, place)
+        hashes |= _save_policy(policy, Path("policies", name), partial, place)
+    return hashes
 
 
-def _save_policy(policy: Policy, name: Path, partial: Path, place: Path) -> None:
-    at = None
+def _save_policy(policy: Policy, name: Path, partial: Path, place: Path) -> dict[str, str]:
+    at, hashes = None, dict[str, str]()
     if policy.base is not None and policy.base.kept is not None:
         at = Path(BASES, policy.base.kept)
         if not (partial / at).exists():
-            policy.base.save(partial / at)
+            hashes = _save_base(policy.base, at, partial)
     policy.save(partial / name, base=str((place / at).absolute()) if at else None)
+    return hashes
+
+
+def _save_base(base: Base, at: Path, partial: Path) -> dict[str, str]:
+    """Write a base that never changes, or link to it in the newest checkpoint that has it whole.
+
+    The files of the earlier checkpoint are read and compared with its manifest, so that damage is
+    not passed on. Returns the hashes that are known.
+    """
+    for earlier in kept(partial.parent):
+        hashes = _recorded(earlier, at)
+        if hashes and not any(_fault(earlier, *entry) for entry in hashes.items()):
+            _link(earlier / at, partial / at)
+            return hashes
+    base.save(partial / at)
+    return {}
+
+
+def _recorded(place: Path, at: Path) -> dict[str, str]:
+    """Return the hashes that a checkpoint's manifest records for the files of one folder."""
+    try:
+        hashes = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(hashes, dict):
+        return {}
+    return {name: known for name, known in hashes.items() if Path(name).parent == at}
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make a folder of hard links to the files of another one, or of copies where it has to be."""
+    target.mkdir(parents=True)
+    for path in source.iterdir():
+        try:
+            os.link(path, target / path.name)
+        except OSError:  # the file system has no hard links, or the file has too many
+            shutil.copy2(path, target / path.name)
 
 
 def _save_frozen(frozen: Mapping[str, FrozenPolicy], partial: Path, place: Path) -> dict[str, str]:
@@ -386,16 +427,8 @@ def _save_frozen(frozen: Mapping[str, FrozenPolicy], partial: Path, place: Path)
     for name, copy in frozen.items():
         target, source = partial / FROZEN / name, copy.written
         if source is None or not source.is_dir() or copy.policy.base is not None:
-            _save_policy(copy.policy, Path(FROZEN, name), partial, place)
+            hashes |= _save_policy(copy.policy, Path(FROZEN, name), partial, place)
             continue
-        target.mkdir(parents=True)
-        known = json.loads((source.parent.parent / MANIFEST).read_text(encoding="utf-8"))
-        for path in source.iterdir():
-            try:
-                os.link(path, target / path.name)
-            except OSError:  # the file system has no hard links, or the file has too many
-                shutil.copy2(path, target / path.name)
-            key = str(Path(FROZEN, name, path.name))
-            if key in known:
-                hashes[key] = known[key]
+        _link(source, target)
+        hashes |= _recorded(source.parent.parent, Path(FROZEN, name))
     return hashes

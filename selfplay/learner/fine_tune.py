@@ -16,17 +16,18 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from transformers import PreTrainedModel
 
-from selfplay.config.instantiate import call, check_arguments
 from selfplay.errors import ConfigError, nearest
 from selfplay.learner.base_learner import check_sample
 from selfplay.learner.batch import computed
 from selfplay.learner.chat_file import ChatExample
-from selfplay.learner.learner import Learner, check_learner_settings
+from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import BatchCounts, PolicyLoss
 from selfplay.models.legal_answers import legal_answers
-from selfplay.models.lora import Lora, adapted, merge, require_peft
+from selfplay.models.lora import adapted, merge, require_peft
 from selfplay.models.partial_training import PartialTraining
 from selfplay.models.policy import load_with_renderer
+from selfplay.models.policy_settings import Lora
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.training_progress import Report, TrainingProgress
 from selfplay.models.warmstart import DemonstrationStream
@@ -75,7 +76,7 @@ class FineTune:
         final: float = 0.1,
         weight_decay: float = 0.0,
         clip_norm: float = 1.0,
-        lora: Mapping[str, Any] | None = None,
+        lora: Lora | None = None,
         max_tokens: int = 2048,
         until: float | None = None,
         device: str = "auto",
@@ -108,18 +109,19 @@ class FineTune:
             )
         if until is not None and not until > 0:
             raise ValueError(f"until: {until} does not fit: a loss above 0, or null, is needed")
-        rates = {"lr": lr, "weight_decay": weight_decay, "clip_norm": clip_norm}
-        check_learner_settings({**rates, "max_tokens": max_tokens}, where="warmstart")
+        self.settings = LearnerSettings(
+            lr=lr,
+            weight_decay=weight_decay,
+            clip_norm=clip_norm,
+            max_tokens=max_tokens,
+            max_skipped=0,
+        )
         check_seed(seed)
-        self.lora: Lora | None = None
         if lora is not None:
-            where = "warmstart.lora"
-            self.lora = call(Lora, check_arguments(Lora, lora, where=where), where=where)
-            require_peft(where)
+            require_peft("warmstart.lora")
         self.source, self.roles, self.seed = examples, dict(roles or {}), seed
-        self.steps, self.batch, self.max_tokens = steps, batch, max_tokens
-        self.lr, self.warmup, self.final = lr, warmup, final
-        self.weight_decay, self.clip_norm = weight_decay, clip_norm
+        self.steps, self.batch, self.lora = steps, batch, lora
+        self.warmup, self.final = warmup, final
         self.until, self.device = until, device
 
     def prepare(self, report: Report) -> None:
@@ -162,7 +164,7 @@ class FineTune:
             for step, shown in enumerate(batches, first):
                 samples, totals = self.samples(shown, renderer, learner)
                 warm = min(1.0, (step + 1) / max(self.warmup, 1))
-                learner.lr = self.lr * warm * max(self.final, 1 - step / self.steps)
+                learner.lr = self.settings.lr * warm * max(self.final, 1 - step / self.steps)
                 loss = learner.optimize(samples, totals, step=step)["loss"]
                 done = self.until is not None and loss < self.until
                 progress.show(step, loss, last=done)
@@ -185,11 +187,7 @@ class FineTune:
         return Learner(
             model,
             objective=PolicyLoss(ratio="none", clip="none", aggregate="token_mean"),
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            clip_norm=self.clip_norm,
-            max_tokens=self.max_tokens,
-            max_skipped=0,
+            **vars(self.settings),
         )
 
     def _batches(self) -> Iterator[list[ChatExample]]:

@@ -10,18 +10,20 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel
 
+from selfplay.config.instantiate import call
 from selfplay.errors import ConfigError, DivergedError
-from selfplay.learner.activation_checkpointing import Checkpointing, recompute, recomputes
+from selfplay.learner.activation_checkpointing import recompute, recomputes
 from selfplay.learner.base_learner import BaseLearner
 from selfplay.learner.batch import Batch, cut, nothing, pad
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.logprobs import Divergence, NextTokens, Scorer, TokenScores
 from selfplay.learner.objective import BatchCounts, LossInputs, Objective
-from selfplay.learner.packing import Packing, packer
-from selfplay.learner.precision import Precision, check_masters, in_bfloat16
+from selfplay.learner.packing import packer
+from selfplay.learner.precision import check_masters, in_bfloat16
 from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
 from selfplay.models.offload import offload
 from selfplay.models.out_of_memory import explained
-from selfplay.models.tree_attention import Kernel, attending, evaluating, kernel_model_problem
+from selfplay.models.tree_attention import attending, evaluating, kernel_model_problem
 from selfplay.run.activity import ACTIVITY
 from selfplay.types import Sample
 
@@ -32,21 +34,6 @@ LESS_MEMORY = (
     "(runtime.learners)"
 )
 """Keys with which an update needs less memory."""
-LARGEST = 1e30
-"""Largest number that 32 bits hold even after AdamW has divided it by its bias correction."""
-RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    "lr": (lambda x: 0 <= x <= LARGEST, f"a finite number of at least 0 (at most {LARGEST:g})"),
-    "betas": (lambda x: 0 <= x < 1, "a number of at least 0 and below 1"),
-    "weight_decay": (lambda x: 0 <= x <= LARGEST, "a finite number of at least 0"),
-    "clip_norm": (lambda x: 0 < x <= LARGEST, "a finite number above 0"),
-    "warmup_steps": (lambda x: x >= 0, "at least 0"),
-    "decay_steps": (lambda x: x >= 0, "at least 0"),
-    "final_lr": (lambda x: 0 <= x <= 1, "a fraction from 0 to 1"),
-    "mini_batches": (lambda x: x >= 1, "at least 1"),
-    "max_tokens": (lambda x: x >= 1, "at least 1"),
-    "max_skipped": (lambda x: x >= 0, "at least 0"),
-}
-"""Check of each numeric setting of a learner, and the condition in words for an error."""
 
 
 class Scoring(Protocol):
@@ -81,71 +68,33 @@ class Learner(BaseLearner):
         *,
         objective: Objective,
         reference: PreTrainedModel | None = None,
-        lr: float = 1e-6,
-        betas: tuple[float, float] = (0.9, 0.999),
-        weight_decay: float = 0.0,
-        clip_norm: float = 1.0,
-        warmup_steps: int = 0,
-        decay_steps: int = 0,
-        final_lr: float = 0.1,
-        mini_batches: int = 1,
-        max_tokens: int = 16_384,
-        precision: Precision = "auto",
-        packing: Packing = "auto",
-        attention: Kernel | None = None,
-        activation_checkpointing: Checkpointing = "auto",
-        max_skipped: int = 5,
         seed: int = 0,
         device: str | None = None,
+        **settings: Any,
     ) -> None:
         """Args:
         model: Model that is trained in place.
         objective: Objective to maximise.
         reference: Frozen policy of the KL term.
-        lr: AdamW's highest learning rate.
-        betas: AdamW's decay rates.
-        weight_decay: AdamW's weight decay.
-        clip_norm: Largest gradient norm; finite, so that one bad batch has a bounded step.
-        warmup_steps: Optimizer steps until the full learning rate, which is reached linearly.
-        decay_steps: Optimizer steps until the last learning rate, `final_lr` times `lr`; the rate
-            falls linearly from the first step on. 0: it does not fall.
-        final_lr: Last learning rate, as a fraction of `lr`.
-        mini_batches: Optimizer steps per batch of samples.
-        max_tokens: Tokens of one forward pass, padding included.
-        precision: Type in which forward and backward passes compute: float32, bfloat16, or
-            auto, which is bfloat16 on a GPU. Weights and optimizer stay in float32, and so does
-            the output embedding.
-        packing: Rows for samples that share prefixes: auto (one row if that is cheaper), trie (one
-            row if it saves a token), rows (a row per sample).
-        attention: Attention kernel while learning: sdpa, eager, flex_attention or
-            flash_attention_2; None for the one that the model was loaded with.
-        activation_checkpointing: True recomputes blocks in the backward pass, which saves the
-            memory of their inner activations; auto: on a GPU, if the model supports it.
-        max_skipped: Maximum number of optimizer steps in a row that are skipped because their loss
-            or gradient is not finite; one more ends the run. 0: the first one ends it.
         seed: Seed of the split into mini-batches.
         device: Kind of the device on which passes will compute; None: that of the model.
+        settings: Those of `LearnerSettings`, by name.
         """
+        own: LearnerSettings = call(LearnerSettings, settings, where="learner")
         if objective.reads_reference and reference is None:
             raise ConfigError("objective: it needs a reference policy")
-        if objective.one_step and mini_batches > 1:
+        if objective.one_step and own.mini_batches > 1:
             raise ConfigError(
                 "learner.mini_batches: this objective weighs its samples by the present weights, "
                 "which the second mini-batch no longer has; set mini_batches=1"
             )
-        numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "clip_norm": clip_norm}
-        numbers["final_lr"] = final_lr
-        counts = {"warmup_steps": warmup_steps, "mini_batches": mini_batches}
-        counts["decay_steps"] = decay_steps
-        counts |= {"max_tokens": max_tokens, "max_skipped": max_skipped}
-        check_learner_settings({**numbers, **counts}, where="learner")
         self.model, self.reference, self.objective = model, reference, objective
-        self.lr, self.warmup_steps, self.decay_steps = lr, warmup_steps, decay_steps
-        self.final_lr, self.clip_norm = final_lr, clip_norm
-        self.mini_batches, self.max_tokens, self.seed = mini_batches, max_tokens, seed
-        self.max_skipped, self.steps, self.skipped = max_skipped, 0, 0
+        self.lr, self.warmup_steps, self.decay_steps = own.lr, own.warmup_steps, own.decay_steps
+        self.final_lr, self.clip_norm = own.final_lr, own.clip_norm
+        self.mini_batches, self.max_tokens, self.seed = own.mini_batches, own.max_tokens, seed
+        self.max_skipped, self.steps, self.skipped = own.max_skipped, 0, 0
         device = device or model.device.type
-        self.bfloat16 = in_bfloat16(precision, device)
+        self.bfloat16 = in_bfloat16(own.precision, device)
         """True if forward and backward passes compute in bfloat16."""
         scorer = Scorer(model, bfloat16=self.bfloat16)
         self.scorer: Scoring = scorer
@@ -154,22 +103,22 @@ class Learner(BaseLearner):
             self.reference_scorer = Scorer(reference, bfloat16=self.bfloat16)
         models = [model] if reference is None else [model, reference]
         for scored in models:
-            if reason := kernel_model_problem(attention, scored):
+            if reason := kernel_model_problem(own.attention, scored):
                 raise ConfigError(f"learner.attention: {reason}")
-        self.attention, self._attend = attention, partial(attending, attention, *models)
+        self.attention, self._attend = own.attention, partial(attending, own.attention, *models)
         with self._attend():
-            self.packer = packer(packing, models)
+            self.packer = packer(own.packing, models)
         self.longest = self.packer.longest
         self.notes = tuple(filter(None, (self.packer.note, scorer.note)))
         """Notes for the user about how this model is computed."""
-        self.recomputes = recomputes(activation_checkpointing, model, device)
+        self.recomputes = recomputes(own.activation_checkpointing, model, device)
         """True if backward passes compute the blocks again."""
         if self.recomputes:
             recompute(model)
         self.passes = 0
         """Number of micro-batches that have begun; its growth shows that the learner works."""
         self.peers: ProcessGroup = SingleProcess()
-        self.adam: Any = {"lr": lr, "betas": (betas[0], betas[1]), "weight_decay": weight_decay}
+        self.adam: Any = {"lr": own.lr, "betas": own.betas, "weight_decay": own.weight_decay}
         self.use_parameters()
 
     def use_parameters(self) -> None:
@@ -369,20 +318,6 @@ class Learner(BaseLearner):
         self.steps, self.skipped = state["steps"], state.get("skipped", 0)
         if self.reference is not None and "ema" in state:
             self.reference.load_state_dict(state["ema"], strict=False)
-
-
-def check_learner_settings(settings: Mapping[str, Any], *, where: str) -> None:
-    """Raise ConfigError for the first number that a `Learner` cannot learn with.
-
-    Args:
-        settings: Numbers by their names in `Learner`; other names are ignored.
-        where: Config key of the settings, for the error.
-    """
-    for name, (fits, needed) in RANGES.items():
-        value = settings.get(name)
-        for number in value if isinstance(value, Sequence) else (value,):
-            if isinstance(number, int | float) and not fits(number):
-                raise ConfigError(f"{where}.{name}: {number:g} does not fit: {needed} is needed")
 
 
 def update_ema(average: PreTrainedModel, model: PreTrainedModel, rate: float) -> None:

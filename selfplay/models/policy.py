@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeAlias
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from selfplay.config.instantiate import call
 from selfplay.errors import ConfigError, RunError
 from selfplay.models import load_report, packaged
 from selfplay.models import lora as adapters
 from selfplay.models.float32_head import compute_logits_in_float32
-from selfplay.models.lora import Lora
+from selfplay.models.policy_settings import PolicySettings
 from selfplay.models.renderer import ChatRenderer
 
 
@@ -110,62 +112,50 @@ class Policy:
         self.model.load_state_dict(saved)
 
 
-def load_policy(
-    name: str,
-    *,
-    model: str,
-    learn: bool = True,
-    dtype: str = "float32",
-    device: str = "auto",
-    lora: Lora | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    keep_thinking: bool = False,
-    bases: Bases | None = None,
-    seed: int = 0,
-) -> Policy:
-    """Return a policy from a Hugging Face name, a folder or a packaged model (`pip:NAME`).
+def load_policy(name: str, *, bases: Bases | None = None, seed: int = 0, **settings: Any) -> Policy:
+    """Return a policy with its model.
 
     Args:
         name: Name of the policy in the population.
-        model: Initial model. The folder of an adapter means its base merged with it.
-        learn: True if a learner changes the weights.
-        dtype: Type of the weights.
-        device: Device of the weights; auto is the GPU if there is one.
-        lora: Adapter that is trained instead of the weights.
-        chat_template_kwargs: Values by the name of a variable of the model's chat template, such
-            as {enable_thinking: false}.
-        keep_thinking: False: the chat template decides if the thinking of earlier turns stays in
-            a conversation. True: it stays.
         bases: Bases that policies with adapters share; new ones are added.
         seed: Seed of a new adapter's A.
+        settings: Those of `PolicySettings`, by name, with a model.
 
     Raises ConfigError, in one line, if there is no such model or its tokenizer cannot chat.
     """
     where = f"policy {name!r}"
-    chat: dict[str, Any] = {
-        "chat_template_kwargs": chat_template_kwargs,
-        "keep_thinking": keep_thinking,
-    }
+    own: PolicySettings = call(PolicySettings, settings, where=where)
+    model, learn, lora, device = str(own.model), own.learn, own.lora, own.device
+    load = partial(
+        load_with_renderer,
+        model,
+        where=where,
+        dtype=own.dtype,
+        device=device,
+        chat_template_kwargs=own.chat_template_kwargs,
+        keep_thinking=own.keep_thinking,
+    )
     if lora is None:
-        loaded, renderer = load_with_renderer(
-            model, where=where, dtype=dtype, device=device, chat=chat
-        )
+        loaded, renderer = load()
         if not learn:
             loaded.requires_grad_(False)
         return Policy(name=name, model=loaded, renderer=renderer, learn=learn)
     shared = {} if bases is None else bases
-    if (model, dtype, device) not in shared:
-        loaded, renderer = load_with_renderer(
-            model, where=where, dtype=dtype, device=device, chat=chat
-        )
+    key = (model, own.dtype, device)
+    if key not in shared:
+        loaded, renderer = load()
         loaded.eval().requires_grad_(False)
         source = str(Path(model).expanduser().resolve()) if _looks_local(model) else model
-        shared[model, dtype, device] = Base(model=loaded, renderer=renderer, source=source)
-    base = shared[model, dtype, device]
+        shared[key] = Base(model=loaded, renderer=renderer, source=source)
+    base = shared[key]
     loaded = adapters.adapted(base.model, lora, seed=seed, where=f"{where}: lora")
     if not learn:
         loaded.requires_grad_(False)
-    renderer = base.renderer.configured(where=where, **chat)
+    renderer = base.renderer.configured(
+        where=where,
+        chat_template_kwargs=own.chat_template_kwargs,
+        keep_thinking=own.keep_thinking,
+    )
     return Policy(name=name, model=loaded, renderer=renderer, learn=learn, base=base)
 
 
@@ -175,11 +165,12 @@ def load_with_renderer(
     where: str,
     dtype: str,
     device: str,
-    chat: Mapping[str, Any] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    keep_thinking: bool = False,
 ) -> tuple[PreTrainedModel, ChatRenderer]:
     """Return the model of a name or folder on its device, and its renderer.
 
-    `chat` holds settings of the renderer. Raises ConfigError, in one line that begins with `where`,
+    Raises ConfigError, in one line that begins with `where`,
     for a model that cannot be used.
     """
     target = device_of(device, where)
@@ -201,7 +192,13 @@ def load_with_renderer(
         )
     rows = int(loaded.get_input_embeddings().weight.shape[0])  # type: ignore[index]
     ends = end_tokens(loaded, rows, where=where)
-    renderer = ChatRenderer(tokenizer, where=where, end_ids=ends, **(chat or {}))
+    renderer = ChatRenderer(
+        tokenizer,
+        where=where,
+        end_ids=ends,
+        chat_template_kwargs=chat_template_kwargs,
+        keep_thinking=keep_thinking,
+    )
     if len(tokenizer) > rows:
         raise ConfigError(
             f"{where}: the tokenizer of {model!r} has {len(tokenizer)} tokens, its model only "
@@ -276,36 +273,6 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
     return loaded
 
 
-def outline(model: str) -> PreTrainedModel | None:
-    """Return the modules of a model without weights; None if its config is not on this machine."""
-    source = _on_this_machine(model)
-    if source is None:
-        return None
-    try:
-        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-        with torch.device("meta"):
-            made: PreTrainedModel = AutoModelForCausalLM.from_config(
-                config, trust_remote_code=False
-            )
-    except Exception:  # the file can make transformers fail in any way
-        return None  # the fault is reported when the model is loaded
-    return made
-
-
-def positions(model: str) -> int | None:
-    """Return the context length of a model; None if it has no limit, or no config on this
-    machine."""
-    source = _on_this_machine(model)
-    if source is None:
-        return None
-    try:
-        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-    except Exception:  # the file can make transformers fail in any way
-        return None
-    found: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return found
-
-
 def _looks_local(model: str) -> bool:
     if packaged.is_packaged(model):
         return False
@@ -317,15 +284,6 @@ def _loadable(model: str, *, where: str) -> str:
     if packaged.is_packaged(model):
         return str(packaged.prepare(model, where=where))
     return str(Path(model).expanduser()) if model.startswith("~") else model
-
-
-def _on_this_machine(model: str) -> str | None:
-    """Return the name or folder to read a config from; None for a packaged model outside the
-    cache."""
-    if not packaged.is_packaged(model):
-        return _loadable(model, where="policy.model")
-    found = packaged.cached(model)
-    return str(found) if found else None
 
 
 def _shape(weights: Mapping[str, torch.Tensor], key: str) -> str:

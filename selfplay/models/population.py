@@ -5,23 +5,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from selfplay.config.instantiate import call, check_arguments
+from selfplay.config.instantiate import build, make
 from selfplay.errors import ConfigError, nearest
+from selfplay.models.policy_settings import PolicySettings
+from selfplay.models.warmstart_settings import WarmStartSettings
 
 SHARED = "base"
 """Name of the policy that all roles share."""
 
-CHAT = ("chat_template_kwargs", "keep_thinking")
-"""Settings of a policy's chat template."""
-
-SETTINGS = ("model", "learn", "dtype", "device", "lora", *CHAT)
-"""Settings of a policy."""
-
 LEARNER = "learner"
 """Additional setting in `overrides`: learner settings of one policy."""
-
-CHECKPOINT = ("model", "dtype", "device", *CHAT)
-"""Settings of an opponent that is a saved model."""
 
 
 @runtime_checkable
@@ -57,9 +50,12 @@ class Population:
     it which policies learn at a step.
     """
 
-    policy: Mapping[str, Any]
-    """Settings of every policy (model, learn, dtype, device, lora, chat_template_kwargs,
-    keep_thinking) that `overrides` does not replace."""
+    policy: PolicySettings
+    """Settings of every policy that `overrides` does not replace."""
+    role_names: Sequence[str]
+    """Names of all roles; the program provides them."""
+    warmstart: WarmStartSettings
+    """Makes the models of policies without one, or fine-tunes them; the program provides it."""
     sharing: Literal["shared", "separate"] = "shared"
     """shared: one policy for all roles. separate: one policy per role, which is an adapter over one
     base if `policy` has lora."""
@@ -76,84 +72,117 @@ class Population:
 
     A league, an evaluation or `roles` assigns them to agents.
     """
-    phases: Sequence[Mapping[str, Any]] = ()
+    phases: Sequence[Phase] = ()
     """Phases of training, repeated in this order: {learn: [solver], steps: 10}. Without phases, all
     policies learn at every step."""
 
-    @cached_property
-    def plan(self) -> tuple[Phase, ...]:
-        """The phases. Raises ConfigError for an impossible one."""
-        keys = [f"population.phases.{number}" for number in range(len(self.phases))]
-        return tuple(
-            call(Phase, check_arguments(Phase, node, where=where), where=where)
-            for where, node in zip(keys, self.phases, strict=True)
-        )
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Population":
+        """Build the population of a run's config, without its services."""
+        provided = {
+            "role_names": tuple(config["roles"]),
+            "warmstart": WarmStartSettings(config=config["warmstart"]),
+        }
+        made: Population = build(config["population"], where="population", provided=provided)
+        return made
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for unknown names, settings that do not fit, policies that have no
+        model or never learn, and phases that contradict `learn`."""
+        self._check_opponents()
+        for role in self.roles:
+            if role not in self.role_names:
+                raise ConfigError(
+                    f"population.roles: no role {role!r}; {nearest(role, self.role_names)}"
+                )
+        for name, own in self.overrides.items():
+            if name not in self._names:
+                raise ConfigError(
+                    f"population.overrides: no policy {name!r}; {nearest(name, self._names)}"
+                )
+            if not isinstance(own.get(LEARNER, {}), Mapping):
+                raise ConfigError(
+                    f"population.overrides.{name}.learner: {own[LEARNER]!r} does not fit: it "
+                    "holds learner settings by name, such as {lr: 1e-5}"
+                )
+        for name, settings in self.policies.items():
+            self._check_model(settings, where=self.where(name))
+        self._check_learning()
 
     def policy_of(self, role: str) -> str:
         """Return the name of the policy of a role."""
         return self.roles.get(role, SHARED if self.sharing == "shared" else role)
 
-    def policies(self, roles: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return name to settings of every policy that the roles need.
+    @cached_property
+    def _names(self) -> list[str]:
+        """Names of the policies, in the order of their roles."""
+        played = [*map(self.policy_of, self.role_names), *self.extra_policies]
+        return [name for name in dict.fromkeys(played) if name not in self.opponents]
 
-        Raises ConfigError for unknown names, if no policy learns, or if the phases contradict
-        `learn`.
-        """
-        known = list(roles)
-        played = [*(self.policy_of(role) for role in known), *self.extra_policies]
-        names = [name for name in dict.fromkeys(played) if name not in self.opponents]
-        self._refuse_opponents(known)
-        for role in self.roles:
-            if role not in known:
-                raise ConfigError(f"population.roles: no role {role!r}; {nearest(role, known)}")
-        for name in self.overrides:
-            if name not in names:
-                raise ConfigError(
-                    f"population.overrides: no policy {name!r}; {nearest(name, names)}"
-                )
-        _refuse_unknown(self.policy, SETTINGS, where="population.policy")
-        for name, settings in self.overrides.items():
-            _refuse_unknown(settings, (*SETTINGS, LEARNER), where=f"population.overrides.{name}")
-            if not isinstance(settings.get(LEARNER, {}), Mapping):
-                raise ConfigError(
-                    f"population.overrides.{name}.learner: {settings[LEARNER]!r} does not fit: it "
-                    "holds learner settings by name, such as {lr: 1e-5}"
-                )
-        policies = {name: {**self.policy, **self.overrides.get(name, {})} for name in names}
-        for settings in policies.values():
-            settings.pop(LEARNER, None)
-        self._refuse_idle({name: node.get("learn", True) for name, node in policies.items()})
-        return policies
+    @cached_property
+    def policies(self) -> Mapping[str, PolicySettings]:
+        """Settings of every policy that the roles need, by name."""
+        made = {}
+        for name in self._names:
+            own = {k: v for k, v in self.overrides.get(name, {}).items() if k != LEARNER}
+            made[name] = make(PolicySettings, own, where=self.where(name), base=self.policy)
+        return made
 
-    def checkpoints(self) -> dict[str, dict[str, Any]]:
-        """Return name to settings of every opponent that is a saved model."""
-        return {name: dict(node) for name, node in self.opponents.items() if _is_settings(node)}
+    @property
+    def learning(self) -> list[str]:
+        """Names of the policies that learn."""
+        return [name for name, settings in self.policies.items() if settings.learn]
+
+    @cached_property
+    def saved_models(self) -> Mapping[str, PolicySettings]:
+        """Settings of every opponent that is a saved model, by name. None of them learns."""
+        fixed = PolicySettings(learn=False)
+        return {
+            name: make(PolicySettings, node, where=f"population.opponents.{name}", base=fixed)
+            for name, node in self.opponents.items()
+            if isinstance(node, Mapping)
+        }
+
+    @cached_property
+    def context_lengths(self) -> Mapping[str, int | None]:
+        """Longest input in tokens of every policy and saved model, by name; None: unlimited or
+        unknown."""
+        served = {**self.policies, **self.saved_models}
+        return {
+            name: each.context_length if each.model else self.warmstart.context_length
+            for name, each in served.items()
+        }
+
+    def where(self, name: str) -> str:
+        """Return the config key of a policy's settings."""
+        return f"population.overrides.{name}" if name in self.overrides else "policy"
 
     def learner_of(self, name: str) -> Mapping[str, Any]:
         """Return the settings that replace the run's learner settings for one policy."""
-        given: Mapping[str, Any] = self.overrides.get(name, {}).get(LEARNER, {})
-        return given
+        return dict(self.overrides.get(name, {}).get(LEARNER, {}))
 
     def learns(self, name: str, step: int) -> bool:
         """Return True if the phases let a policy learn at a step; the first step is 1."""
-        left = (step - 1) % sum(phase.steps for phase in self.plan) if self.plan else 0
-        for phase in self.plan:
+        left = (step - 1) % sum(phase.steps for phase in self.phases) if self.phases else 0
+        for phase in self.phases:
             if left < phase.steps:
                 return name in phase.learn
             left -= phase.steps
         return True
 
-    def _refuse_opponents(self, roles: Sequence[str]) -> None:
+    def _check_opponents(self) -> None:
         """Raise ConfigError for an opponent that cannot play, or that has the name of a policy."""
         for name, opponent in self.opponents.items():
             where = f"population.opponents.{name}"
-            if name in (SHARED, *roles, *self.extra_policies):
+            if name in (SHARED, *self.role_names, *self.extra_policies):
                 raise ConfigError(f"{where}: {name!r} names a policy or role; choose another name")
             if not name.replace("_", "").replace("-", "").isalnum():
                 raise ConfigError(f"{where}: a name has letters, digits, '-' and '_' only")
-            if _is_settings(opponent):
-                _refuse_unknown(opponent, CHECKPOINT, where=where)
-                if not opponent.get("model"):
+            if isinstance(opponent, Mapping):
+                for key in ("learn", "lora"):
+                    if key in opponent:
+                        raise ConfigError(f"{where}.{key}: unknown key; a saved model is fixed")
+                if not self.saved_models[name].model:
                     raise ConfigError(
                         f"{where}: names neither an engine (_target_) nor a saved model (model)"
                     )
@@ -163,29 +192,53 @@ class Population:
                     "engine, such as selfplay.engines.scripted.Scripted"
                 )
 
-    def _refuse_idle(self, learn: Mapping[str, bool]) -> None:
+    def _check_model(self, settings: PolicySettings, *, where: str) -> None:
+        """Raise ConfigError for a policy without a model, and for an adapter that does not fit it.
+
+        No weights are loaded. A model without a config on this machine is not checked.
+        """
+        if not settings.model and self.warmstart.tunes:
+            raise ConfigError(
+                f"{where}.model: missing, and the warm start fine-tunes one; choose "
+                "policy=huggingface policy.model=NAME, or another warmstart"
+            )
+        if settings.lora is None:
+            return
+        if not settings.model and self.warmstart.kind is None:
+            raise ConfigError(
+                f"{where}.lora: an adapter needs a base; set policy.model, or choose a warmstart "
+                "config"
+            )
+        from selfplay.models.lora import adapted_layers  # loads torch
+        from selfplay.models.model_outline import outline
+
+        base = outline(settings.model) if settings.model else self.warmstart.outline
+        if base is not None:
+            adapted_layers(settings.lora, base, where=f"{where}.lora")
+
+    def _check_learning(self) -> None:
         """Raise ConfigError unless a policy learns, and the phases name exactly the policies that
         learn."""
-        if not any(learn.values()):
+        policies = self.policies
+        if not self.learning:
             raise ConfigError("population: no policy learns; set learn=true for at least one")
-        for number, phase in enumerate(self.plan):
+        for number, phase in enumerate(self.phases):
             where = f"population.phases.{number}.learn"
             for name in phase.learn:
-                if name not in learn:
-                    raise ConfigError(f"{where}: no policy {name!r}; {nearest(name, learn)}")
-                if not learn[name]:
+                if name not in policies:
+                    raise ConfigError(f"{where}: no policy {name!r}; {nearest(name, policies)}")
+                if not policies[name].learn:
                     raise ConfigError(
                         f"{where}: policy {name!r} is frozen (learn: false), so that no phase can "
                         "let it learn; set learn: true, or take it out of the phase"
                     )
-        for name, learning in learn.items():
-            if learning and self.plan and not any(name in phase.learn for phase in self.plan):
+        for name, each in policies.items():
+            if each.learn and self.phases and not any(name in phase.learn for phase in self.phases):
                 raise ConfigError(
                     f"population.phases: policy {name!r} learns in none of them; add it to one, or "
                     f"freeze it with population.overrides.{name}.learn=false"
                 )
-        for name, settings in self.overrides.items():
-            if settings.get(LEARNER) and not learn[name]:
+            if self.learner_of(name) and not each.learn:
                 raise ConfigError(
                     f"population.overrides.{name}.learner: policy {name!r} is frozen (learn: "
                     "false), so these settings have no effect; set learn: true, or "
@@ -193,11 +246,9 @@ class Population:
                 )
 
 
-def _is_settings(opponent: Any) -> bool:
-    return isinstance(opponent, Mapping)
-
-
-def _refuse_unknown(settings: Mapping[str, Any], known: Sequence[str], *, where: str) -> None:
-    for key in settings:
-        if key not in known:
-            raise ConfigError(f"{where}.{key}: unknown key; {nearest(key, known)}")
+def check_known(names: Iterable[str], known: Iterable[str], *, where: str) -> None:
+    """Raise ConfigError for the first name that is neither a policy nor an opponent."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{where}: no policy or opponent {name!r}; {nearest(name, known)}")

@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 
 from selfplay import __version__
-from selfplay.config.instantiate import TARGET, build, call, import_target
+from selfplay.config.instantiate import build, call
 from selfplay.errors import ConfigError, DivergedError, nearest
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.model_cache import alone, cached, identity, is_complete
@@ -72,7 +72,7 @@ class Situations(Protocol):
 
 
 class ModelMaker(Protocol):
-    """A warm start, as this module and `resolve_model` see it: `WarmStart`, or
+    """A warm start, as this module and `WarmStartSettings` see it: `WarmStart`, or
     `selfplay.learner.fine_tune.FineTune`."""
 
     needs_base: bool
@@ -412,35 +412,3 @@ def _train(warm: ModelMaker, place: Path, report: Report, base: str | None) -> N
 
     cached(place, write)
     unfinished.drop()
-
-
-def tunes(config: Mapping[str, Any] | None) -> bool:
-    """Return True if the warm start trains the model that a policy names."""
-    if not config or TARGET not in config:
-        return False
-    return bool(getattr(import_target(config[TARGET], "warmstart"), "needs_base", False))
-
-
-def resolve_model(
-    model: str | None,
-    config: Mapping[str, Any] | None,
-    *,
-    where: str,
-    learn: bool = True,
-    report: Report = print,
-) -> str:
-    """Return the model that a policy begins with: a name, or the folder of a warm start.
-
-    A warm start that makes a new model serves the policies without a model. One that fine-tunes a
-    model serves the policies that learn, each from its own model.
-    """
-    if model and not (learn and tunes(config)):
-        return model
-    if not config or TARGET not in config:
-        raise ConfigError(f"{where}: set policy.model, or choose a warmstart config to make one")
-    if not model and tunes(config):
-        raise ConfigError(
-            f"{where}: this warm start fine-tunes a model; choose policy=huggingface and set "
-            "policy.model to a name or a folder"
-        )
-    return str(make(config, report, base=model))

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from selfplay.config.instantiate import build
 from selfplay.errors import RunError
 from selfplay.models.population import Population
 from selfplay.plan.workload import (
@@ -31,7 +30,7 @@ def of_run(config: Mapping[str, Any], folder: Path) -> Workload:
 
     Raises RunError if the run recorded no episodes.
     """
-    population: Population = build(config["population"], where="population")
+    population = Population.of(config)
     steps = recorded_steps(folder)[-NEWEST:]
     if not steps:
         raise RunError(
@@ -39,7 +38,7 @@ def of_run(config: Mapping[str, Any], folder: Path) -> Workload:
         )
     flows: dict[tuple[int, str, str], list[list[_Turn]]] = defaultdict(list)
     learned: dict[str, list[list[_Turn]]] = defaultdict(list)
-    frozen = frozen_in(config, population)
+    frozen = frozen_in(population)
     idle = any(v for line in lines(folder) for k, v in line.items() if k.endswith("idle_samples"))
     episodes = 0
     for number in steps:

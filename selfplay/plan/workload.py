@@ -24,7 +24,8 @@ from selfplay.config.instantiate import (
 from selfplay.errors import ConfigError
 from selfplay.models.population import Population
 from selfplay.plan.cluster import check_positive
-from selfplay.rollout.schedule import Schedule
+from selfplay.rollout.sampling_settings import SamplingSettings
+from selfplay.rollout.schedule import make_scheduled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +205,7 @@ def of_config(config: Mapping[str, Any], assumed: Assumptions) -> Workload:
     In a self-proposed curriculum, proposers come before solvers. With a tree sampler, a stage is
     played once per branch.
     """
-    population: Population = build(config["population"], where="population")
+    population = Population.of(config)
     counts, notes = _agents(config["arena"], config["services"]), []
     played = _tasks(config["curriculum"], counts, assumed)
     sampler = config["sampler"]
@@ -234,7 +235,7 @@ def of_config(config: Mapping[str, Any], assumed: Assumptions) -> Workload:
     return Workload(
         stages=stages,
         lessons=_lessons(config, population, flows),
-        frozen=frozen_in(config, population),
+        frozen=frozen_in(population),
         episodes=max(played.values()) * _moves(sampler, len(stages) - 1),
         calls=assumed.calls * sum(flow.requests for flow in flows),
         notes=notes,
@@ -315,17 +316,13 @@ def _shared_out(
 def limit_of(config: Mapping[str, Any], role: str) -> int:
     """Return the token limit of a role's completions, the largest one of a schedule."""
     limits = {**config["sampling"]["default"], **config["sampling"].get(role, {})}
-    tokens = limits.get("max_tokens", 256)
-    if isinstance(tokens, Mapping):
-        where = f"sampling.{role}.max_tokens"
-        tokens = max(call(Schedule, dict(tokens), where=where).values)
-    return int(tokens)
+    settings = make_scheduled(SamplingSettings, limits, where=f"sampling.{role}")
+    return settings.longest()
 
 
-def frozen_in(config: Mapping[str, Any], population: Population) -> list[str]:
+def frozen_in(population: Population) -> list[str]:
     """Return the policies that do not learn."""
-    settings = population.policies(config["roles"])
-    return [name for name, node in settings.items() if not node.get("learn", True)]
+    return [name for name in population.policies if name not in population.learning]
 
 
 def _lessons(
@@ -333,7 +330,7 @@ def _lessons(
 ) -> dict[str, Lesson]:
     """Return the samples of assumed flows by policy: each turn is a sample, and the episodes of a
     group share prompts."""
-    frozen, lessons = frozen_in(config, population), {}
+    frozen, lessons = frozen_in(population), {}
     for policy in dict.fromkeys(flow.policy for flow in flows):
         if policy in frozen:
             continue

@@ -8,7 +8,8 @@ from selfplay.arena import Arena
 from selfplay.errors import nearest
 from selfplay.rng import derive
 from selfplay.rollout.matches import Match, match_metrics
-from selfplay.rollout.rollout import EpisodeSpec, RolloutFn, check_sampling_limits
+from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
+from selfplay.rollout.sampling_settings import check_sampling_limits
 from selfplay.types import Episode, Status, Task
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from selfplay.arena import Arena
 from selfplay.engines import Engine
@@ -16,11 +16,11 @@ from selfplay.models.tool_use import ToolUse
 from selfplay.number_array import NumberArray
 from selfplay.rng import derive
 from selfplay.role import BrokenRole
-from selfplay.rollout.agent_spec import AgentSpec, check_sampling_limits
+from selfplay.rollout.agent_spec import AgentSpec
 from selfplay.rollout.arena_threads import ArenaThreads
 from selfplay.rollout.asked import Answered, Asked, Calling, InFlight, waiting_episodes
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
-from selfplay.rollout.schedule import Schedule
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.shared_prompts import sharing_prompts
 from selfplay.rollout.tool_loop import CALL_LIMIT, ToolLoop, spent
 from selfplay.run.activity import ACTIVITY
@@ -35,12 +35,10 @@ from selfplay.types import (
     well_formed,
 )
 
-__all__ = ["AgentSpec", "EpisodeSpec", "Rollout", "check_sampling_limits"]
+__all__ = ["AgentSpec", "EpisodeSpec", "Rollout"]
 
 MOST_LEGAL = 64
 """Largest number of legal moves that a record lists."""
-MOST_THREADS = 1024
-"""Maximum number of arenas that advance, or of tools that run, at the same time."""
 RESULTS = "tool_results"
 """Field of a request's observation with the results of the move's calls, for scripted engines."""
 TOOL_WAIT = 0.05
@@ -66,14 +64,7 @@ class Rollout:
         engines: Mapping[str, Engine],
         renderers: Mapping[str, Renderer] | None = None,
         learning: Collection[str] | None = None,
-        max_turns: int = 1000,
-        max_live: int = 4096,
-        max_waiting: int = 4096,
-        threads: int = 32,
-        overlap: float = 0.25,
-        tool_threads: int = 64,
-        patience: int = 100_000,
-        schedules: Mapping[str, Schedule] | None = None,
+        **settings: Any,
     ) -> None:
         """Args:
         arena: Function that makes a new arena.
@@ -82,29 +73,17 @@ class Rollout:
             are read at every use, so that policies can be added at any time.
         renderers: Policy name to its renderer, for the agents in a `policy_map`.
         learning: Names of the policies that learn; None: all.
-        max_turns: Number of turns after which an episode is truncated.
-        max_live: Maximum number of episodes that are sampled or advance at once.
-        max_waiting: Maximum number of episodes in memory beyond `max_live`, while all agents of
-            others wait for tools; 0: an episode that waits keeps its place.
-        threads: Number of arenas that advance at once if `Arena.blocking`.
-        overlap: Largest fraction of these arenas that advance while the engines sample, from 0 to
-            1; 0: the engines wait for all of them.
-        tool_threads: Number of tool calls that run at once.
-        patience: Number of consecutive engine steps without a completion after which the rollout
-            raises StalledError.
-        schedules: Schedule of `max_turns` by training step, if any; it counts in training only.
+        settings: Those of `RolloutSettings`, by name.
         """
+        own = RolloutSettings(**settings)
         self.arena, self.seats, self.engines = arena, dict(seats), engines
         self.renderers = {} if renderers is None else renderers
         self.learning = learning
-        self.max_turns, self.threads = max_turns, threads
-        self.schedules = {} if schedules is None else schedules
-        self.max_live, self.max_waiting = max_live, max_waiting
-        if not 0 <= overlap <= 1:
-            raise ValueError(f"overlap: {overlap} does not fit: between 0 and 1 is needed")
-        self.overlap, self.patience = overlap, patience
+        self.max_turns, self.threads, self.schedules = own.max_turns, own.threads, own.schedules
+        self.max_live, self.max_waiting = own.max_live, own.max_waiting
+        self.overlap, self.patience = own.overlap, own.patience
         self._requests = count()
-        self._tools: ToolLoop[Calling] = ToolLoop(threads=tool_threads)
+        self._tools: ToolLoop[Calling] = ToolLoop(threads=own.tool_threads)
         self._tool_uses: dict[tuple[int, int], ToolUse] = {}
         self._prompts: dict[tuple[str, bytes], NumberArray] = {}
 

@@ -1,10 +1,10 @@
 """Numbers that change with the training step: temperature, length of a completion, turns."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from selfplay.config.instantiate import convert, join
+from selfplay.config.instantiate import call, check_arguments, convert, join
 from selfplay.errors import ConfigError
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.types import Episode
@@ -51,32 +51,76 @@ class Schedule:
         return (1 - way) * self.values[before] + way * self.values[after]
 
 
-def split_schedules(
-    node: Mapping[str, Any], *, where: str, scheduled: Collection[str], whole: Collection[str]
-) -> tuple[dict[str, Any], dict[str, Schedule]]:
-    """Return the settings of a config node with the last value of each schedule, and the schedules.
+@dataclass(frozen=True, kw_only=True)
+class ScheduledSettings:
+    """Settings some of which may change with the training step.
+
+    `make_scheduled` makes them; the settings of sampling and of rollouts derive from it.
+    """
+
+    SCHEDULED: ClassVar[tuple[str, ...]] = ()
+    """Names of the settings that may have a schedule."""
+    WHOLE: ClassVar[tuple[str, ...]] = ()
+    """Names of those that are whole numbers."""
+
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    """Schedules of the settings that change with the training step, by name. The settings
+    themselves are those of episodes outside of training."""
+
+    def changed(self, *, schedules: Mapping[str, Schedule] | None = None, **values: Any) -> Self:
+        """Return the settings with other values, which have no schedule but one of `schedules`."""
+        kept = {name: each for name, each in self.schedules.items() if name not in values}
+        return replace(self, **values, schedules={**kept, **(schedules or {})})
+
+    def at(self, step: int | None) -> Self:
+        """Return the settings of a training step, without schedules."""
+        if not self.schedules:
+            return self
+        now = {
+            name: number_at(schedule, step, whole=name in self.WHOLE)
+            for name, schedule in self.schedules.items()
+        }
+        return replace(self, **now, schedules={})
+
+    def settings_in_training(self) -> list[Self]:
+        """Return the settings at each step at which a schedule has a configured value; the settings
+        themselves if there is no schedule."""
+        return [self.at(step) for step in steps_of(self.schedules.values())] or [self]
+
+
+S = TypeVar("S", bound=ScheduledSettings)
+
+
+def make_scheduled(
+    target: type[S], node: Mapping[str, Any], *, where: str, base: S | None = None
+) -> S:
+    """Return the settings of a config node, in which a mapping in place of a number is a schedule.
 
     Args:
-        node: Settings; a mapping in place of a number is a schedule.
+        target: Class of the settings.
+        node: Settings by name.
         where: Key path of the node, for errors.
-        scheduled: Names of the settings that may have a schedule.
-        whole: Names of those that are whole numbers.
+        base: Settings that those of the node replace; None: the defaults.
     Raises:
-        ConfigError: For a schedule that does not fit, or one of another setting.
+        ConfigError: For an unknown setting, one that does not fit at some step, or a schedule of
+            another setting.
     """
-    plain, schedules = dict(node), dict[str, Schedule]()
+    values, schedules = dict(node), dict[str, Schedule]()
     for name, value in node.items():
         if not isinstance(value, Mapping):
             continue
         path = join(where, name)
-        if name not in scheduled:
-            known = ", ".join(scheduled)
+        if name not in target.SCHEDULED:
+            known = ", ".join(target.SCHEDULED)
             raise ConfigError(f"{path}: a schedule does not fit here; those with one are {known}")
-        schedule = convert(Schedule, value, where=path)
-        if name in whole and any(not float(number).is_integer() for number in schedule.values):
+        schedules[name] = schedule = convert(Schedule, value, where=path)
+        whole = name in target.WHOLE
+        if whole and any(not float(number).is_integer() for number in schedule.values):
             raise ConfigError(f"{path}.values: {list(schedule.values)} do not fit: whole numbers")
-        schedules[name], plain[name] = schedule, number_at(schedule, None, whole=name in whole)
-    return plain, schedules
+        values[name] = number_at(schedule, None, whole=whole)
+    values = check_arguments(target, values, where=where, reserved=("schedules",))
+    made: S = call((base or target()).changed, {**values, "schedules": schedules}, where=where)
+    return made
 
 
 def number_at(schedule: Schedule, step: int | None, *, whole: bool) -> float:

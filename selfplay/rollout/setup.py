@@ -6,16 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.arena import Arena
-from selfplay.config.instantiate import TARGET, build, call, check_arguments, resolve
+from selfplay.config.instantiate import TARGET, build, call, check_arguments, make, resolve
+from selfplay.config.plain_data import COLLECTIONS
 from selfplay.engines import Engine
+from selfplay.engines.truncation import truncates
 from selfplay.errors import ConfigError, nearest
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.models.policy import Policy, load_policy
-from selfplay.models.population import Population
+from selfplay.models.population import Population, check_known
+from selfplay.models.warmstart_settings import WarmStartSettings
 from selfplay.role import Role
 from selfplay.rollout.evaluation import Evaluation
-from selfplay.rollout.policies import load_policies, placed_at
+from selfplay.rollout.policies import load_policies
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
+from selfplay.rollout.sampling_settings import SamplingSettings
+from selfplay.rollout.schedule import make_scheduled
 from selfplay.rollout.service import Closable, Measured
 
 METHODS = {
@@ -25,6 +32,7 @@ METHODS = {
     "sampler": "sample",
     "credit": "assign",
     "collapse": "seed",
+    "league": "named",
     "runtime": "check",
 }
 """Name of the method that the object of each config key must have."""
@@ -58,9 +66,12 @@ class Components:
     def build(self, key: str, **provided: Any) -> Any:
         """Return the object of a config key, built with the services and with `provided`.
 
-        Raises ConfigError if it cannot be built, or lacks the method that its key needs.
+        None for an empty key, which needs no object. Raises ConfigError if it cannot be built, or
+        lacks the method that its key needs.
         """
         node = self.config[key]
+        if not node and key not in COLLECTIONS:
+            return None
         built = build(node, where=key, provided={**self.services, **provided})
         if key in METHODS and not hasattr(built, METHODS[key]):
             raise ConfigError(
@@ -104,13 +115,19 @@ class RolloutSetup(Components):
         self._engines: Mapping[str, Engine] = {}
         super().__init__(config)
         try:
-            self.population: Population = self.build("population")
-            self.policy_pool = PolicyPool(
-                roles=self.roles,
-                policy_of=self.population.policy_of,
-                sampling=config["sampling"],
-                rollout=config["rollout"],
+            self.population: Population = self.build(
+                "population",
+                role_names=tuple(self.roles),
+                warmstart=WarmStartSettings(config=config["warmstart"]),
             )
+            self.learner_settings = self._learner_settings(config["learner"])
+            """Settings of the learner of each policy."""
+            self.sampling = self._sampling(config["sampling"])
+            """Sampling limits by role, and those of `default`."""
+            self.limits = make_scheduled(RolloutSettings, config["rollout"], where="rollout")
+            """Settings of the rollouts."""
+            self.max_length: int | None = config["engine"].get("max_length")
+            """The engine's limit of a prompt and its answer together, in tokens; None: unknown."""
             self.evaluations: dict[str, Evaluation] = {
                 name: self._evaluation(f"evaluations.{name}", node)
                 for name, node in config["evaluations"].items()
@@ -143,14 +160,18 @@ class RolloutSetup(Components):
         self.engine, self.saved = engine, saved
         self.policies: dict[str, Policy] = load_policies(
             self.population,
-            self.config["roles"],
-            warmstart=self.config["warmstart"],
             seed=self.seed,
             saved=saved,
             afresh=afresh,
             device=device,
             dtype=dtype,
             only=only,
+        )
+        self.policy_pool = PolicyPool(
+            roles=self.roles,
+            policy_of=self.population.policy_of,
+            sampling=self.sampling,
+            rollout=self.limits,
         )
         for name, policy in self.policies.items():
             engine.serve(name, policy.model, policy.renderer.end_ids)
@@ -168,6 +189,40 @@ class RolloutSetup(Components):
         }
         """The rollouts of the evaluations, by name."""
         self.counts()  # reset the counters: loading is not part of a step
+
+    def check_context_length(self) -> None:
+        """Raise ConfigError if the longest answer of a role leaves no room for a prompt.
+
+        No weights are loaded.
+        """
+        default = self.sampling["default"].longest()
+        for role in self.roles:
+            name, tokens = self.population.policy_of(role), self.sampling[role].longest()
+            where = f"sampling.{'default' if tokens == default else role}.max_tokens"
+            if name not in self.population.context_lengths:  # a scripted opponent counts no tokens
+                continue
+            if self.max_length is not None and tokens >= self.max_length:
+                raise ConfigError(
+                    f"{where}: {tokens} leaves no room for a prompt in engine.max_length="
+                    f"{self.max_length}; lower the one, or raise the other"
+                )
+            limit = self.population.context_lengths[name]
+            if limit is not None and tokens >= limit:
+                raise ConfigError(
+                    f"{where}: {tokens} leaves no room for a prompt in the {limit} that the model "
+                    f"of policy {name!r} reads; lower it"
+                )
+
+    def truncated(self) -> dict[str, str]:
+        """Return each policy that learns from truncated sampling, with a role of it."""
+        cut: dict[str, str] = {}
+        for role in self.roles:
+            name, limits = self.population.policy_of(role), self.sampling[role]
+            if name not in self.population.learning:
+                continue
+            if any(map(truncates, limits.settings_in_training())):
+                cut.setdefault(name, role)
+        return cut
 
     def counts(self) -> dict[str, float]:
         """Return the counts of services and engines since the last call, by metric name."""
@@ -203,17 +258,43 @@ class RolloutSetup(Components):
         An opponent that is a saved model is loaded here. It does not learn, and no checkpoint
         stores it.
         """
-        saved = self.population.checkpoints()
+        saved = self.population.saved_models
         for name, opponent in self.population.opponents.items():
             if only is not None and name not in only:
                 continue
             if name not in saved:
                 self.policy_pool.add(name, opponent)
                 continue
-            settings = placed_at(saved[name], device=device, dtype=dtype)
-            policy = load_policy(name, **settings, learn=False)
+            settings = saved[name].placed_at(device=device, dtype=dtype)
+            policy = load_policy(name, **vars(settings))
             self.engine.serve(name, policy.model, policy.renderer.end_ids)
             self.policy_pool.add(name, self.engine, policy.renderer)
+
+    def _learner_settings(self, node: Mapping[str, Any]) -> dict[str, LearnerSettings]:
+        """Return the settings of the learner of each policy; its own replace those of the run."""
+        run = make(LearnerSettings, node, where="learner")
+        return {
+            name: make(
+                LearnerSettings,
+                self.population.learner_of(name),
+                where=f"population.overrides.{name}.learner",
+                base=run,
+            )
+            for name in self.population.policies
+        }
+
+    def _sampling(self, node: Mapping[str, Any]) -> dict[str, SamplingSettings]:
+        known = ("default", *self.roles)
+        for name in node:
+            if name not in known:
+                raise ConfigError(f"sampling.{name}: no such role; {nearest(name, known)}")
+        settings = make_scheduled(SamplingSettings, node["default"], where="sampling.default")
+        return {
+            name: make_scheduled(
+                SamplingSettings, node.get(name, {}), where=f"sampling.{name}", base=settings
+            )
+            for name in known
+        }
 
     def _evaluation(self, where: str, node: Mapping[str, Any]) -> Evaluation:
         rest = {key: value for key, value in node.items() if key != "arena"}
@@ -221,4 +302,6 @@ class RolloutSetup(Components):
         checked = check_arguments(Evaluation, built, where=where, provided=("arena",))
         arena = self.arena_factory(node["arena"], where=f"{where}.arena")
         evaluation: Evaluation = call(Evaluation, {"arena": arena, **checked}, where=where)
+        known = (*self.population.policies, *self.population.opponents)
+        check_known(evaluation.opponents, known, where=f"{where}.opponents")
         return evaluation

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from selfplay.config.instantiate import TARGET, build
+from selfplay.config.instantiate import build
 from selfplay.config.run_config import set_up_torch
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, LearnersLost, SelfplayError, one_line
@@ -17,7 +17,6 @@ from selfplay.league.snapshots import copy_of
 from selfplay.learner.checkpoint import broken
 from selfplay.models.model_cache import is_complete
 from selfplay.models.population import Population
-from selfplay.models.warmstart import place_of, tunes
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.updatable_engine import UpdatableEngine, UpdateQueue
 from selfplay.runtime.weight_sync import (
@@ -97,7 +96,7 @@ class EngineWorker:
         self._inbox.begin(brief.number, [self._fetched(change) for change in brief.changes])
         self._setup = players = RolloutSetup(config)
         if brief.saved is None:
-            check_model_files(config, players.population)
+            check_model_files(players.population)
         engine: Engine = players.build("engine")
         engine.in_flight_updates = brief.max_staleness > 0 and engine.can_update_in_flight
         engine.has_own_gpu = brief.own_gpu
@@ -196,25 +195,20 @@ def _reported(error: Exception, brief: WorkerConfig) -> Exception:
     return error
 
 
-def check_model_files(
-    config: Mapping[str, Any], population: Population, *, bases: bool = False
-) -> None:
+def check_model_files(population: Population, *, bases: bool = False) -> None:
     """Raise ConfigError if a policy needs a warm start that this machine does not have.
 
     A worker makes no warm start: that takes minutes and gives other weights on another processor.
     `bases` is True if a checkpoint contains the base models of adapters.
     """
-    warmstart = config["warmstart"]
-    policies = population.policies(config["roles"]).values()
-    nodes = [node for node in policies if not (bases and node.get("lora"))]
-    if TARGET not in warmstart:
-        return
-    if tunes(warmstart):
-        starts = {node.get("model") for node in nodes if node.get("learn", True)}
-    else:
-        starts = {None for node in nodes if not node.get("model")}
+    warmstart = population.warmstart
+    starts = {
+        each.model
+        for each in population.policies.values()
+        if warmstart.starts_with(each.model, learn=each.learn) and not (bases and each.lora)
+    }
     for base in starts:
-        place = place_of(warmstart, base=base)
+        place = warmstart.place(base=base)
         if not is_complete(place):
             raise ConfigError(
                 f"the warm start is not in {place}; set SELFPLAY_CACHE to a folder that all "

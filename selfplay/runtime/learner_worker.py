@@ -17,6 +17,7 @@ from selfplay.config.run_config import set_up_torch
 from selfplay.errors import ConfigError, RunError, SelfplayError
 from selfplay.learner import fsdp, sharded_checkpoint
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import BatchCounts, Objective
 from selfplay.models.out_of_memory import explained
 from selfplay.models.population import Population
@@ -34,6 +35,8 @@ class LearnerConfig:
     """Config of the run."""
     objective: Objective
     """The objective that is maximised."""
+    learners: Mapping[str, LearnerSettings]
+    """Settings of the learner of each policy."""
     saved: Path | None
     """Checkpoint with the base models of adapters and the files that exist nowhere else."""
     gpu: bool
@@ -147,14 +150,12 @@ class LearnerWorker:
         config, seed = setup.config, int(setup.config["seed"])
         settings = build(config["run"], where="run")
         set_up_torch(replace(settings, threads=setup.threads), seed)
-        population: Population = build(config["population"], where="population")
+        population = Population.of(config)
         if setup.saved is None or setup.objective.reads_reference:
-            check_model_files(config, population, bases=setup.saved is not None)
+            check_model_files(population, bases=setup.saved is not None)
         device = "cuda" if setup.gpu else "cpu"
         policies = load_policies(
             population,
-            config["roles"],
-            warmstart=config["warmstart"],
             seed=seed,
             saved=setup.saved,
             afresh=setup.objective.reads_reference,
@@ -162,9 +163,8 @@ class LearnerWorker:
             device="cpu" if dist.is_initialized() else device,
         )
         self.learners = make_learners(
-            population,
             policies,
-            settings=config["learner"],
+            settings=setup.learners,
             objective=setup.objective,
             seed=seed,
             device=device,

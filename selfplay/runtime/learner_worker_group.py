@@ -330,6 +330,7 @@ class LearnerWorkerGroup:
         setup = LearnerConfig(
             config=self._players.config,
             objective=self._objective,
+            learners=self._players.learner_settings,
             saved=saved,
             gpu=self.gpu,
             # One rank computes like this process; several use their reserved cores.

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from selfplay.engines import Engine
-from selfplay.errors import LearnersLost, RunError
+from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import Objective
+from selfplay.models.policy import device_of
+from selfplay.models.tree_attention import kernel_device_problem
 from selfplay.rollout.policies import make_learners
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.rollout.setup import RolloutSetup
@@ -20,8 +22,18 @@ class Local:
     notes: Sequence[str] = ()
 
     def check(self, players: RolloutSetup) -> None:
-        """Raise ConfigError if the engine cannot be built."""
+        """Raise ConfigError if the engine cannot be built, or if a policy learns on a device for
+        which its attention kernel has no code."""
         self.engine(players)
+        population = players.population
+        for name, learner in players.learner_settings.items():
+            policy, own = population.policies[name], "attention" in population.learner_of(name)
+            if not (learner.attention and policy.learn):
+                continue
+            device = device_of(policy.device, population.where(name))
+            if reason := kernel_device_problem(learner.attention, device):
+                key = f"population.overrides.{name}.learner" if own else "learner"
+                raise ConfigError(f"{key}.attention: {reason}")
 
     def engine(self, players: RolloutSetup) -> Engine:
         """Return the engine of the config."""
@@ -31,9 +43,8 @@ class Local:
     def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, Learner]:
         """Return the learners of this process."""
         return make_learners(
-            players.population,
             players.policies,
-            settings=players.config["learner"],
+            settings=players.learner_settings,
             objective=objective,
             seed=players.seed,
         )

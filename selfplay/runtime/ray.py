@@ -200,9 +200,7 @@ class RayRuntime:
         check_devices(config)
         if self._groups:
             population = players.population
-            check_groups(
-                self._groups, {**population.policies(players.roles), **population.checkpoints()}
-            )
+            check_groups(self._groups, [*population.policies, *population.saved_models])
         if self.address is not None:
             # auto is resolved when the run starts; a config can be checked on any machine.
             if self.address != "auto":

@@ -19,9 +19,9 @@ from selfplay.config.compose import load_changed, with_local_runtime
 from selfplay.config.instantiate import build
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, nearest
+from selfplay.models.population import check_known
 from selfplay.models.renderer import ByteRenderer, Renderer
 from selfplay.rng import derive
-from selfplay.rollout.policy_pool import check_known
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.directory import Run

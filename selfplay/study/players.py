@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfplay.config.instantiate import build
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, RunError
 from selfplay.models.population import Population
@@ -84,7 +83,7 @@ class Reference:
         from selfplay.rollout.policies import load_policies
 
         config = Run.open(self.run).config()
-        population: Population = build(config["population"], where="population")
+        population = Population.of(config)
         mine = self._policy_names(population, config["roles"], roles if anyhow else ())
         for role in roles:
             if role not in mine:
@@ -94,22 +93,16 @@ class Reference:
                 )
         place = None if self.start else places(self.run, step=self.step)[-1]
         label = f"{self.run.resolve().name}@{START if place is None else int(place.name)}"
-        found = load_policies(
-            population,
-            config["roles"],
-            warmstart=config["warmstart"],
-            seed=int(config["seed"]),
-            saved=place,
-        )
+        found = load_policies(population, seed=int(config["seed"]), saved=place)
         for name, policy in found.items():
             if place is not None:
                 policy.load_weights(place / "policies" / name)
         at = f"{self.run.resolve()}@{label.rpartition('@')[2]}"
         policies = {role: f"{at}:{mine[role]}" for role in roles}
         held = {mine[role] for role in roles} & set(population.opponents)
-        saved = population.checkpoints()
+        saved = population.saved_models
         for name in sorted(held & set(saved)):
-            found[name] = load_policy(name, **saved[name], learn=False)
+            found[name] = load_policy(name, **vars(saved[name]))
         named = {f"{at}:{name}": policy for name, policy in found.items()}
         others = {f"{at}:{name}": population.opponents[name] for name in held - set(saved)}
         return StudyPlayer(label=label, policies=policies), named, others
@@ -117,7 +110,7 @@ class Reference:
     def missing(self, roles: Sequence[str]) -> list[str]:
         """Return the roles that no policy of the run can play, even if a shared one takes more."""
         config = Run.open(self.run).config()
-        population: Population = build(config["population"], where="population")
+        population = Population.of(config)
         mine = self._policy_names(population, config["roles"], roles)
         return [role for role in roles if role not in mine]
 
@@ -150,10 +143,8 @@ def untrained(run: Path) -> "dict[str, PreTrainedModel]":
 
     config = config_of(run)
     transformers_logging.disable_progress_bar()
-    population: Population = build(config["population"], where="population")
-    found = load_policies(
-        population, config["roles"], warmstart=config["warmstart"], seed=int(config["seed"])
-    )
+    population = Population.of(config)
+    found = load_policies(population, seed=int(config["seed"]))
     return {name: policy.model for name, policy in found.items()}
 
 
@@ -169,9 +160,7 @@ def policies_of(run: Path, place: Path, *, untrained: bool = False) -> "dict[str
     config = config_of(run)
     transformers_logging.disable_progress_bar()
     found = load_policies(
-        build(config["population"], where="population"),
-        config["roles"],
-        warmstart=config["warmstart"],
+        Population.of(config),
         seed=int(config["seed"]),
         saved=place,
         afresh=untrained,

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from selfplay.config import compose
+from selfplay.config import compose, plain_data
 from selfplay.errors import ConfigError
+from selfplay.experiment.experiment import check
 
 
 def test_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None:
@@ -87,13 +88,13 @@ def composed() -> dict[str, Any]:
 
 def test_a_config_has_all_its_parts_and_no_other() -> None:
     whole = composed()
-    compose.check_config(whole)
+    plain_data.check_config(whole)
     with pytest.raises(ConfigError, match="unknown key 'sede'; did you mean 'seed'"):
-        compose.check_config({**whole, "sede": 1})
-    for key in compose.KEYS:
+        plain_data.check_config({**whole, "sede": 1})
+    for key in plain_data.KEYS:
         rest = {name: value for name, value in whole.items() if name != key}
         with pytest.raises(ConfigError, match=f"no {key!r}"):
-            compose.check_config(rest)
+            plain_data.check_config(rest)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +119,11 @@ def test_a_part_that_cannot_be_used_is_one_line(path: str, value: Any, complaint
         node = node[name]
     node[last] = value
     with pytest.raises(ConfigError, match=complaint):
-        compose.check_config(whole)
+        check(whole)
 
 
 def test_services_are_what_an_arena_may_leave_out() -> None:
     whole = composed()
     del whole["services"]["executor"]
     with pytest.raises(ConfigError, match=r"executor: missing; .*AbsoluteZero needs it"):
-        compose.check_config(whole)
+        plain_data.check_config(whole)

@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 from selfplay.engines.serving_trial import mixing_problem
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import DivergedError
-from selfplay.models.lora import Lora, adapted, frozen_copy, merge
+from selfplay.models.lora import adapted, frozen_copy, merge
 from selfplay.models.mixed_adapters import Assignment, MixedAdapters, adapter_layers, base_key
+from selfplay.models.policy_settings import Lora
 from selfplay.types import Completion, Request
 from tests.helpers.architectures import made
 from tests.helpers.builders import llama

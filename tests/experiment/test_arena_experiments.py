@@ -2,7 +2,7 @@
 
 import pytest
 
-from selfplay.config import compose
+from selfplay.config import compose, plain_data
 from selfplay.experiment.experiment import check
 from selfplay.models.population import Population
 
@@ -48,7 +48,7 @@ PATHS = ["curriculum.tasks.path=x.json", "evaluations.held_out.tasks.path=x.json
     "changes", [["services=memory_embeddings", "arena.outcome=f1"], [*LOCOMO, *PATHS]], ids=" ".join
 )
 def test_a_mode_that_needs_a_package_or_a_file_composes(changes: list[str]) -> None:
-    compose.check_config(compose.load(["+experiment=paper/memory_r1", *changes]))
+    plain_data.check_config(compose.load(["+experiment=paper/memory_r1", *changes]))
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,9 @@ def test_a_mode_that_needs_a_package_or_a_file_composes(changes: list[str]) -> N
 def test_who_learns_when_in_memory_r1(phases: str, learning: dict[int, str]) -> None:
     composed = compose.load(["+experiment=paper/memory_r1", f"population.phases={phases}"])
     check(composed)
-    settings = {key: value for key, value in composed["population"].items() if key != "_target_"}
-    population = Population(**settings)
+    population = Population.of(composed)
     roles = ["memory_manager", "answer_agent"]
-    assert set(population.policies(roles)) == set(roles)
+    assert set(population.policies) == set(roles)
     for step, who in learning.items():
         found = [role for role in roles if population.learns(role, step)]
         assert found == (roles if who == "both" else [who])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from selfplay.config import compose
+from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
@@ -48,7 +48,7 @@ def composed_once(name: str) -> dict[str, Any]:
 def test_every_experiment_composes_and_validates(name: str) -> None:
     composed = deepcopy(composed_once(name))
     if name in OWN_FILES:
-        compose.check_config(composed)
+        plain_data.check_config(composed)
     else:
         check(composed)
     assert composed["run"]["experiment"] == name
@@ -71,7 +71,7 @@ def test_every_choice_composes_and_validates(choice: str) -> None:
         ["+experiment=tiny/quickstart", choice, *FED.get(choice, SERVED.get(choice, []))]
     )
     if choice.startswith("evaluations="):  # the quickstart lacks the roles of some
-        compose.check_config(composed)
+        plain_data.check_config(composed)
     else:
         check(composed)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from selfplay.arena import Arena
+from selfplay.engines.scripted import ScriptedEngine
 from selfplay.league import Matchmaking, Snapshot
 from selfplay.league.config import LeagueConfig, PlayerConfig
 from selfplay.league.league import League
@@ -15,6 +17,7 @@ from selfplay.league.snapshots import EveryNUpdates, EvictOldest
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.types import Episode, Task
 from tests.helpers.builders import episode, turn
+from tests.helpers.populations import population
 
 SEATS = ("player_0", "player_1")
 
@@ -72,8 +75,7 @@ class Made:
         self.play = more.pop("play", None) or Played(
             **{k: more.pop(k) for k in ("pay",) if k in more}
         )
-        seats = more.pop("seats", SEATS)
-        agents_of = more.pop("agents_of", lambda task: seats)
+        arena = more.pop("arena", None) or Arena({"player": 2})
         policies = {name: SimpleNamespace(version=0) for name in matchmaking}
         self.snapshots = Names(policies)
         self.forgot: list[str] = []
@@ -95,14 +97,16 @@ class Made:
                 drop=EvictOldest(most=most),
                 payoff=Payoff(),
                 ratings=Elo(),
+                arena=arena,
+                population=population(
+                    arena.roles,
+                    extra_policies=[name for name in matchmaking if name != "base"],
+                    opponents=dict.fromkeys(("random", "perfect"), ScriptedEngine({})),
+                ),
                 **more,
             ),
-            seats=seats,
-            own="base",
-            anchors=["random", "perfect"],
             snapshots=names,
             learners=learners,
-            agents_of=agents_of,
             learning=lambda step: self.learns(step),
             seed=0,
             max_staleness=self.max_staleness,

@@ -11,10 +11,11 @@ import pytest
 from selfplay.arena import Arena
 from selfplay.config import compose
 from selfplay.config.instantiate import build
+from selfplay.engines.scripted import ScriptedEngine
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
-from selfplay.experiment.league import LeaguePlan
-from selfplay.models.population import Population
+from selfplay.league.config import LeagueConfig
+from tests.helpers.populations import population as population_of
 from tests.helpers.repository import ROOT
 
 GAME = (
@@ -42,9 +43,6 @@ def test_every_league_composes_and_validates(name: str) -> None:
     found = compose.load([*GAME, RANDOM, VERSUS, f"league={name}"])
     check(found)
     assert bool(found["league"]) == (name != "none")
-    if found["league"]:
-        league = build(found["league"], where="league")
-        LeaguePlan(league, arena=Two(), population=Population(policy={}))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +112,7 @@ def test_what_could_not_be_is_one_line(overrides: list[str], complaint: str) -> 
 
 def test_a_snapshots_name_is_no_opponents() -> None:
     with pytest.raises(ConfigError, match=r"population\.opponents\.a@1: a name has letters"):
-        Population(policy={}, opponents={"a@1": {"model": "x"}}).policies(["player"])
+        population_of(["player"], opponents={"a@1": {"model": "x"}})
 
 
 class Two(Arena):
@@ -123,16 +121,19 @@ class Two(Arena):
     roles: Mapping[str, int] = {"player": 2}
 
 
-def plan(arena: Arena, *overrides: str, **population: Any) -> LeaguePlan:
-    league = build(compose.load([*GAME, "league=latest", *overrides])["league"], where="league")
-    return LeaguePlan(league, arena=arena, population=Population(policy={}, **population))
+def plan(arena: Arena, *overrides: str, **population: Any) -> LeagueConfig:
+    node = compose.load([*GAME, "league=latest", *overrides])["league"]
+    policies = population_of(arena.roles, **population)
+    provided = {"arena": arena, "population": policies}
+    made: LeagueConfig = build(node, where="league", provided=provided)
+    return made
 
 
 def test_the_seats_are_those_of_one_main_player() -> None:
-    assert plan(Two()).seats == ["player_0", "player_1"] and plan(Two()).own == "base"
+    assert plan(Two()).contested == ["player_0", "player_1"] and plan(Two()).own == "base"
     three = Arena({"player": 2, "judge": 1})
     judged = plan(three, "league.seats=[player_0, player_1]", roles={"judge": "referee"})
-    assert judged.seats == ["player_0", "player_1"]
+    assert judged.contested == ["player_0", "player_1"]
     with pytest.raises(ConfigError, match=r"different policies \(base, referee\); let their roles"):
         plan(three, roles={"judge": "referee"})
     with pytest.raises(ConfigError, match=r"no agent 'player_2'; did you mean 'player_"):
@@ -147,7 +148,12 @@ def test_the_seats_are_those_of_one_main_player() -> None:
 
 def test_seats_of_an_opponent_make_no_league() -> None:
     with pytest.raises(ConfigError, match=r"'minimax', an opponent, .* \(learn: false") as caught:
-        plan(Two(), roles={"player": "minimax"}, opponents={"minimax": None})
+        plan(
+            Two(),
+            roles={"player": "minimax"},
+            opponents={"minimax": ScriptedEngine({})},
+            extra_policies=["spare"],
+        )
     assert "league.anchors" in str(caught.value) and "\n" not in str(caught.value)
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ from selfplay.league.matchmaking import Anchors, MainExploiter
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.types import Action, Episode, Observation, Task
 from tests.helpers.builders import episode, turn
+from tests.helpers.populations import population
 from tests.helpers.scripted_league import ALL_THREE, Made
 
 PARTS = ("kuhn", "noughts", "alone")
@@ -87,8 +89,7 @@ def made(arena: Mixture, **matchmaking: object) -> Made:
     return Made(
         matchmaking or {"base": ALL_THREE},  # type: ignore[arg-type]
         play=PlayedParts(arena),
-        seats=arena.possible_agents,
-        agents_of=arena.agents_of,
+        arena=arena,
     )
 
 
@@ -172,13 +173,13 @@ def test_the_seats_of_one_part_may_be_named(arena: Mixture) -> None:
         {"base": Anchors()},
         play=PlayedParts(arena),
         seats=["kuhn_player_0", "kuhn_player_1"],
-        agents_of=arena.agents_of,
+        arena=arena,
     )
     league.begin(1)
     league.run(jobs(1))
     for job in league.play.jobs:
         assert bool(job.policy_map) == job.task.id.startswith("kuhn")
     settings = league.league.settings
-    assert settings.contested(arena, lambda role: "base")[0] == arena.possible_agents
+    assert replace(settings, seats=()).contested == arena.possible_agents
     with pytest.raises(ConfigError, match="different policies"):
-        settings.contested(arena, lambda role: role)
+        replace(settings, seats=(), population=population(arena.roles, sharing="separate"))

@@ -12,10 +12,12 @@ from selfplay.errors import ConfigError
 from selfplay.league import Snapshot
 from selfplay.league.snapshots import Snapshots
 from selfplay.learner import checkpoint
-from selfplay.models.lora import Lora
 from selfplay.models.policy import Bases, Policy, load_model, load_policy
+from selfplay.models.policy_settings import Lora
 from selfplay.role import Role
 from selfplay.rollout.policy_pool import PolicyPool
+from selfplay.rollout.rollout_settings import RolloutSettings
+from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.types import Request
 from tests.helpers.builders import same, save_tiny, weights
 
@@ -46,8 +48,8 @@ class Made:
         self.seating = PolicyPool(
             roles={"player": Role()},
             policy_of=lambda role: "base",
-            sampling={"default": {}},
-            rollout={},
+            sampling={"player": SamplingSettings()},
+            rollout=RolloutSettings(),
         )
         self.snapshots = Snapshots(self.policies, self.seating, self.engine, begin_again=again)
 
@@ -174,6 +176,27 @@ def test_full_weights_are_on_the_disk_once_and_go_with_the_last_checkpoint_that_
     assert (second / "snapshots/base@0/model.safetensors").stat().st_nlink == 1
     made.save(tmp_path, 4)
     assert not [*tmp_path.glob("*/snapshots/base@0")]
+
+
+def test_the_base_of_adapters_is_linked_from_the_newest_checkpoint_that_has_it_whole(
+    folder: Path, tmp_path: Path
+) -> None:
+    made = Made(folder, lora=Lora(rank=2))
+    name = "bases/float32/model.safetensors"
+    first, second = (made.save(tmp_path, step, keep=9) for step in (1, 2))
+    assert (first / name).samefile(second / name)
+    assert checkpoint.broken(second) is None
+    whole = (first / name).read_bytes()
+    (second / name).unlink()
+    (second / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    third = made.save(tmp_path, 3, keep=9)
+    assert (first / name).samefile(third / name)
+    (first / name).write_bytes(whole[:-1])
+    fourth = made.save(tmp_path, 4, keep=9)
+    assert not (first / name).samefile(fourth / name), "both earlier ones are damaged"
+    assert (fourth / name).read_bytes() == whole
+    assert checkpoint.broken(fourth) is None
+    assert checkpoint.broken(third) == f"{name} is damaged"
 
 
 def test_where_a_file_cannot_have_two_names_it_is_copied(

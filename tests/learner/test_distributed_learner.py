@@ -17,7 +17,8 @@ from selfplay.learner.dpo import DPO
 from selfplay.learner.learner import Learner
 from selfplay.learner.logprobs import Scorer
 from selfplay.learner.objective import Objective, PolicyLoss
-from selfplay.models.lora import Lora, adapted, frozen_copy
+from selfplay.models.lora import adapted, frozen_copy
+from selfplay.models.policy_settings import Lora
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 from tests.helpers.failing_objective import FailingLoss

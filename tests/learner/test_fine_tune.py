@@ -20,14 +20,16 @@ from selfplay.learner.chat_file import ChatFile
 from selfplay.learner.fine_tune import FineTune
 from selfplay.learner.learner import Learner
 from selfplay.models import model_cache, partial_training, training_progress, warmstart
-from selfplay.models.lora import Lora, adapted, merge
+from selfplay.models.lora import adapted, merge
 from selfplay.models.policy import load_policy
-from selfplay.models.population import Population
+from selfplay.models.policy_settings import Lora
 from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.models.warmstart_settings import WarmStartSettings
 from selfplay.rollout.policies import load_policies
 from selfplay.runtime.engine_worker import check_model_files
 from selfplay.types import Demonstration, Observation
 from tests.helpers.builders import same, weights
+from tests.helpers.populations import population as population_of
 
 SIZES = {"hidden": 16, "layers": 2, "heads": 2, "intermediate": 32, "positions": 64}
 CHAT = [
@@ -279,17 +281,17 @@ def test_policies_begin_with_their_own_fine_tuned_models(
     other = tmp_path / "other"
     shutil.copytree(base, other)
     build_model(len(build_tokenizer(["say "])), seed=9, **SIZES).save_pretrained(other)
-    population = Population(
+    population = population_of(
+        ["a", "b", "c", "d"],
+        warmstart=echo(),
         policy={"model": str(base), "device": "cpu"},
         sharing="separate",
         overrides={"c": {"model": str(other)}, "d": {"learn": False}},
     )
-    roles = ["a", "b", "c", "d"]
-    config = {"warmstart": echo(), "roles": roles}
     with pytest.raises(ConfigError, match="the warm start is not in"):
-        check_model_files(config, population)
-    policies = load_policies(population, roles, warmstart=echo(), seed=0)
-    check_model_files(config, population)
+        check_model_files(population)
+    policies = load_policies(population, seed=0)
+    check_model_files(population)
     kept = {name: weights(policy.model) for name, policy in policies.items()}
     assert same(kept["a"], kept["b"]) and not same(kept["a"], kept["c"])
     assert len(list((cache / "warmstart").iterdir())) == 2
@@ -303,8 +305,9 @@ def test_policies_begin_with_their_own_fine_tuned_models(
 def test_the_base_of_an_adapter_is_the_fine_tuned_model_and_is_kept(
     base: Path, cache: Path
 ) -> None:
-    population = Population(policy={"model": str(base), "lora": {"rank": 2}, "device": "cpu"})
-    policy = load_policies(population, ["a"], warmstart=echo(), seed=0)["base"]
+    adapter = {"model": str(base), "lora": {"rank": 2}, "device": "cpu"}
+    population = population_of(["a"], warmstart=echo(), policy=adapter)
+    policy = load_policies(population, seed=0)["base"]
     place = warmstart.place_of(echo(), base=str(base))
     assert policy.base is not None and policy.base.source == str(place)
     assert policy.base.kept is not None and policy.base.kept.startswith("float32-")
@@ -318,10 +321,14 @@ def test_a_resumed_run_takes_the_base_of_its_adapters_from_the_checkpoint(
     policy_settings = {"model": str(base), "lora": {"rank": 2}, "device": "cpu"}
     other = shutil.copytree(base, tmp_path / "other")
     build_model(len(build_tokenizer(["say "])), seed=9, **SIZES).save_pretrained(other)
-    population = Population(
-        policy=policy_settings, sharing="separate", overrides={"b": {"model": str(other)}}
+    population = population_of(
+        ["a", "b"],
+        warmstart=echo(),
+        policy=policy_settings,
+        sharing="separate",
+        overrides={"b": {"model": str(other)}},
     )
-    begun = load_policies(population, ["a", "b"], warmstart=echo(), seed=0)
+    begun = load_policies(population, seed=0)
     kept = {}
     for name, policy in begun.items():
         assert policy.base is not None and policy.base.kept is not None
@@ -331,16 +338,16 @@ def test_a_resumed_run_takes_the_base_of_its_adapters_from_the_checkpoint(
     for folder in (cache, base, other):
         shutil.rmtree(folder)
     saved = tmp_path / "saved"
-    resumed = load_policies(population, ["a", "b"], warmstart=echo(), seed=0, saved=saved)
+    resumed = load_policies(population, seed=0, saved=saved)
     for name, policy in resumed.items():
         assert policy.base is not None and same(kept[name], weights(policy.base.model))
 
 
 def test_a_warm_start_of_a_new_model_leaves_a_named_one_alone(base: Path) -> None:
     tiny = {"_target_": "selfplay.models.warmstart.WarmStart"}
-    assert warmstart.resolve_model(str(base), tiny, where="policy") == str(base)
+    assert WarmStartSettings(config=tiny).resolve(str(base), where="policy") == str(base)
     with pytest.raises(ConfigError, match="policy: this warm start fine-tunes a model; choose"):
-        warmstart.resolve_model(None, echo(), where="policy")
+        WarmStartSettings(config=echo()).resolve(None, where="policy")
 
 
 @pytest.mark.parametrize(
@@ -374,7 +381,7 @@ def test_a_run_folder_may_name_it(tmp_path: Path) -> None:
     }
     with limited(TrustLimit()):
         admit_config({"warmstart": node})
-        assert warmstart.tunes(node) and isinstance(build(node), FineTune)
+        assert WarmStartSettings(config=node).tunes and isinstance(build(node), FineTune)
     with limited(TrustLimit()), pytest.raises(ConfigError, match="is not trusted"):
         build({"_target_": "selfplay.learner.fine_tune.Counter"})
     with limited(TrustLimit()), pytest.raises(ConfigError, match="not a class for configs"):

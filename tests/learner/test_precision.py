@@ -10,7 +10,8 @@ from selfplay.errors import ConfigError
 from selfplay.learner import learner as learner_module
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
-from selfplay.models.lora import Lora, adapted
+from selfplay.models.lora import adapted
+from selfplay.models.policy_settings import Lora
 from tests.helpers.builders import llama, same, weights
 from tests.helpers.learner_processes import batch
 

@@ -20,7 +20,8 @@ from selfplay.learner import batch as batches
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models import tree_attention
-from selfplay.models.lora import Lora, adapted
+from selfplay.models.lora import adapted
+from selfplay.models.policy_settings import Lora
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 from tests.helpers.shared_prefixes import (

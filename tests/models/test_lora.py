@@ -15,8 +15,9 @@ from selfplay.errors import ConfigError, RunError
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models import lora as adapters
-from selfplay.models.lora import Lora
+from selfplay.models.lora import adapted_layers
 from selfplay.models.policy import Bases, Policy, load_policy
+from selfplay.models.policy_settings import Lora
 from selfplay.models.tiny import build_model, build_tokenizer
 from tests.helpers.builders import llama, same, sample
 from tests.helpers.engine_requests import ask, serving
@@ -254,15 +255,15 @@ def test_weights_of_another_adapter_change_nothing(folder: Path, tmp_path: Path)
 
 
 def test_targets_are_linear_layers_of_the_model() -> None:
-    assert Lora().layers(llama(), where="") == [
+    assert adapted_layers(Lora(), llama(), where="") == [
         *("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
     ]
     sizes: dict[str, Any] = {"n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": 8}
     gpt2: Any = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
-    assert Lora().layers(gpt2, where="") == ["c_attn", "c_fc", "c_proj"]
+    assert adapted_layers(Lora(), gpt2, where="") == ["c_attn", "c_fc", "c_proj"]
     for wrong in ("q_porj", "lm_head", "input_layernorm"):
         with pytest.raises(ConfigError, match=f"x.targets: Llama.* no linear layer '{wrong}'; "):
-            Lora(targets=["v_proj", wrong]).layers(llama(), where="x")
+            adapted_layers(Lora(targets=["v_proj", wrong]), llama(), where="x")
     adapted = adapters.adapted(gpt2, Lora(rank=2), seed=0, where="")
     ids = torch.tensor([[1, 2]])
     assert torch.equal(adapted(input_ids=ids).logits, gpt2(input_ids=ids).logits)

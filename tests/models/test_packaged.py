@@ -11,15 +11,17 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from selfplay.config.compose import load
-from selfplay.config.instantiate import build
 from selfplay.config.trust import TrustLimit, limited
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
 from selfplay.models import packaged
+from selfplay.models.model_outline import outline, positions
 from selfplay.models.packaged import MODELS, PackagedModel
-from selfplay.models.policy import load_policy, outline, positions
+from selfplay.models.policy import load_policy
+from selfplay.models.policy_settings import Lora
+from selfplay.models.population import Population
 from selfplay.plan.model_shape import read_outline
-from selfplay.rollout.policies import load_policies, lora_of
+from selfplay.rollout.policies import load_policies
 from tests.helpers.builders import same, weights
 from tests.helpers.command_process import one_line, run
 from tests.helpers.tiny_wheel import CONTEXT, write_wheel
@@ -124,8 +126,7 @@ def test_a_policy_is_loaded_once_made_and_then_without_pip(
 def test_an_adapter_names_the_package_and_not_the_cache(
     entry: PackagedModel, tmp_path: Path
 ) -> None:
-    lora = lora_of({"lora": {"rank": 2}}, where="policy")
-    policy = load_policy("base", model=NAME, lora=lora)
+    policy = load_policy("base", model=NAME, lora=Lora(rank=2))
     with torch.no_grad():
         for name, tensor in policy.model.named_parameters():
             if "lora_B" in name:
@@ -203,8 +204,7 @@ def test_the_table_is_closed_to_configs_of_anyone(cache: Path) -> None:
 
 def test_a_population_loads_a_packaged_model(entry: PackagedModel) -> None:
     config = load(["+experiment=tiny/smoke", "policy=smollm2", f"policy.model={NAME}"])
-    population = build(config["population"], where="population")
-    loaded = load_policies(population, config["roles"], warmstart=config["warmstart"], seed=0)
+    loaded = load_policies(Population.of(config), seed=0)
     assert [policy.model.num_parameters() > 0 for policy in loaded.values()] == [True]
 
 

@@ -6,36 +6,38 @@ import pytest
 
 from selfplay.config.run_config import RunSettings
 from selfplay.errors import ConfigError
+from selfplay.models.policy_settings import PolicySettings
 from selfplay.models.population import Population
+from tests.helpers.populations import population as population_of
 
 ROLES = ["proposer", "solver"]
 POLICY = {"model": "m", "learn": True}
+SETTINGS = PolicySettings(model="m")
 
 
 def made(**fields: Any) -> Population:
-    return Population(policy=POLICY, **fields)
+    return population_of(fields.pop("role_names", ROLES), policy=POLICY, **fields)
 
 
 def test_all_roles_share_one_policy() -> None:
-    assert made().policies(ROLES) == {"base": POLICY}
+    assert made().policies == {"base": SETTINGS}
     assert made().policy_of("solver") == "base"
 
 
 def test_every_role_has_its_own() -> None:
-    found = made(sharing="separate").policies(iter(ROLES))
-    assert found == {"proposer": POLICY, "solver": POLICY}
-    found["solver"]["learn"] = False
-    assert POLICY["learn"] is True
+    found = made(sharing="separate").policies
+    assert found == {"proposer": SETTINGS, "solver": SETTINGS}
 
 
 def test_a_table_says_who_has_which() -> None:
     table = made(roles={"solver": "old"}, overrides={"old": {"learn": False, "model": "n"}})
-    assert table.policies(ROLES) == {"base": POLICY, "old": {"model": "n", "learn": False}}
+    old = PolicySettings(model="n", learn=False)
+    assert table.policies == {"base": SETTINGS, "old": old}
     assert table.policy_of("solver") == "old"
     nobody = made(roles={"proposer": "p", "solver": "s"})
-    assert list(nobody.policies(ROLES)) == ["p", "s"], "base is not made where no role has it"
+    assert list(nobody.policies) == ["p", "s"], "base is not made where no role has it"
     back = made(sharing="separate", roles={"solver": "proposer"})
-    assert list(back.policies(ROLES)) == ["proposer"]
+    assert list(back.policies) == ["proposer"]
 
 
 @pytest.mark.parametrize(
@@ -48,9 +50,9 @@ def test_a_table_says_who_has_which() -> None:
 )
 def test_an_unknown_name_is_answered_with_the_nearest(fields: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        made(**fields).policies(ROLES)
+        made(**fields)
     with pytest.raises(ConfigError, match=r"policy.modle: .*did you mean 'model'"):
-        Population(policy={"modle": "m"}).policies(iter(ROLES))
+        population_of(ROLES, policy={"modle": "m"})
 
 
 PHASES = [{"learn": ["proposer"], "steps": 2}, {"learn": ["proposer", "solver"], "steps": 1}]
@@ -58,7 +60,6 @@ PHASES = [{"learn": ["proposer"], "steps": 2}, {"learn": ["proposer", "solver"],
 
 def test_the_phases_say_who_learns_and_begin_again_after_the_last() -> None:
     population = made(sharing="separate", phases=PHASES)
-    population.policies(ROLES)
     assert [population.learns("proposer", step) for step in range(1, 8)] == [True] * 7
     solver = [population.learns("solver", step) for step in range(1, 8)]
     assert solver == [False, False, True, False, False, True, False]
@@ -79,36 +80,34 @@ def test_the_phases_say_who_learns_and_begin_again_after_the_last() -> None:
     ],
 )
 def test_a_phase_that_cannot_be_is_refused(phase: Any, said: str) -> None:
-    population = made(
-        sharing="separate",
-        roles={"judge": "old"},
-        overrides={"old": {"learn": False}},
-        phases=[{"learn": ["proposer"], "steps": 2}, phase],
-    )
     with pytest.raises(ConfigError, match=f"population.phases.*{said}"):
-        population.policies([*ROLES, "judge"])
+        made(
+            role_names=[*ROLES, "judge"],
+            sharing="separate",
+            roles={"judge": "old"},
+            overrides={"old": {"learn": False}},
+            phases=[{"learn": ["proposer"], "steps": 2}, phase],
+        )
 
 
 def test_somebody_has_to_learn() -> None:
     nobody = {name: {"learn": False} for name in ROLES}
     with pytest.raises(ConfigError, match="no policy learns; set learn=true"):
-        made(sharing="separate", overrides=nobody).policies(ROLES)
+        made(sharing="separate", overrides=nobody)
 
 
 def test_a_policy_may_learn_unlike_the_others() -> None:
     fast = {"solver": {"learner": {"lr": 1.0}}}
     population = made(sharing="separate", overrides=fast)
-    assert population.policies(ROLES) == {"proposer": POLICY, "solver": POLICY}
+    assert population.policies == {"proposer": SETTINGS, "solver": SETTINGS}
     assert population.learner_of("solver") == {"lr": 1.0} and not population.learner_of("proposer")
-    frozen = made(
-        sharing="separate", overrides={"solver": {"learner": {"lr": 1.0}, "learn": False}}
-    )
+    frozen = {"solver": {"learner": {"lr": 1.0}, "learn": False}}
     with pytest.raises(ConfigError, match=r"overrides.solver.learner: policy 'solver' is frozen"):
-        frozen.policies(ROLES)
+        made(sharing="separate", overrides=frozen)
     with pytest.raises(ConfigError, match=r"overrides.base.learner: 3 does not fit"):
-        made(overrides={"base": {"learner": 3}}).policies(ROLES)
+        made(overrides={"base": {"learner": 3}})
     with pytest.raises(ConfigError, match=r"population.policy.learner: unknown key"):
-        Population(policy={"learner": {}}).policies(ROLES)
+        population_of(ROLES, policy={"learner": {}})
 
 
 @pytest.mark.parametrize(

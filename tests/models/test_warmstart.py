@@ -13,6 +13,7 @@ from selfplay.config.compose import load
 from selfplay.errors import ConfigError
 from selfplay.models import partial_training, training_progress, warmstart
 from selfplay.models.training_progress import TrainingProgress
+from selfplay.models.warmstart_settings import WarmStartSettings
 from selfplay.role import Role
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.files import held
@@ -217,11 +218,12 @@ def test_what_cannot_be_used_is_one_line(
 
 
 def test_a_policy_has_a_model_of_its_own_or_the_warm_starts(cache: Path) -> None:
-    assert warmstart.resolve_model("mine", None, where="policy") == "mine"
-    assert warmstart.resolve_model(None, parrot(), where="p") == str(warmstart.make(parrot()))
-    for nothing in (None, {}, {"steps": 3}):
+    made = warmstart.make(parrot())
+    assert WarmStartSettings().resolve("mine", where="policy") == "mine"
+    assert WarmStartSettings(config=parrot()).resolve(None, where="p") == str(made)
+    for nothing in ({}, {"steps": 3}):
         with pytest.raises(ConfigError, match=r"policy: set policy\.model"):
-            warmstart.resolve_model(None, nothing, where="policy")
+            WarmStartSettings(config=nothing).resolve(None, where="policy")
 
 
 def test_the_command_prints_the_folder_alone(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from selfplay.config import compose
-from selfplay.config.instantiate import build
+from selfplay.models.population import Population
 from selfplay.plan.workload import Assumptions, Workload, of_config
 from selfplay.sampler.tree import GoOn, Tree
 from tests.helpers.walks import sampled
@@ -70,5 +70,5 @@ def test_every_experiment_can_be_planned(name: str) -> None:
     settings = compose.load([f"+experiment={name}"])
     asked = of_config(settings, Assumptions())
     assert asked.turns > 0 and asked.episodes > 0
-    population = build(settings["population"], where="population")
-    assert {flow.policy for flow in asked.flows} <= set(population.policies(settings["roles"]))
+    population = Population.of(settings)
+    assert {flow.policy for flow in asked.flows} <= set(population.policies)

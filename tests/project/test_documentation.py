@@ -15,8 +15,9 @@ import yaml
 
 from selfplay.arena import Arena
 from selfplay.cli.main import main
-from selfplay.config.compose import check_config, load
+from selfplay.config.compose import load
 from selfplay.config.instantiate import build
+from selfplay.config.plain_data import check_config
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
 from selfplay.role import Role

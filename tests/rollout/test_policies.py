@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +14,14 @@ from selfplay.config.instantiate import build
 from selfplay.config.run_config import RunSettings, set_up_torch
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
-from selfplay.experiment.validation import check_context_length
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
+from selfplay.rollout.sampling_settings import SamplingSettings
+from selfplay.rollout.setup import RolloutSetup
 from tests.helpers.builders import same, save_tiny, weights
+from tests.helpers.populations import population as population_of
 
 ROLES = ["proposer", "solver"]
 SIZES = {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 16}
@@ -37,11 +41,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(folder: Path, **fields: Any) -> Population:
     policy = {"model": str(folder), "device": "cpu", **fields.pop("policy", {})}
-    return Population(policy=policy, sharing="separate", **fields)
+    return population_of(ROLES, policy=policy, sharing="separate", **fields)
 
 
 def loaded(population: Population, **settings: Any) -> Any:
-    return load_policies(population, ROLES, **{"warmstart": {}, "seed": 0, **settings})
+    return load_policies(population, **{"seed": 0, **settings})
 
 
 @pytest.mark.parametrize(
@@ -80,10 +84,19 @@ def test_answers_that_leave_no_room_for_a_prompt_are_refused(folder: Path) -> No
         "script": "arenas.games.tic_tac_toe.minimax",
     }
     population = made(folder, roles={"proposer": "script"}, opponents={"script": build(script)})
-    answers = {"proposer": ("sampling.proposer.max_tokens", 900), "solver": ("there", 60)}
-    check_context_length(population, answers, warmstart={}, longest=61)
-    with pytest.raises(ConfigError, match=r"^there: 60 .* in engine\.max_length=60; lower the one"):
-        check_context_length(population, answers, warmstart={}, longest=60)
+    limits = {"default": 10, "proposer": 900, "solver": 60}
+    players: Any = SimpleNamespace(
+        population=population,
+        roles=ROLES,
+        sampling={name: SamplingSettings(max_tokens=tokens) for name, tokens in limits.items()},
+        max_length=61,
+    )
+    RolloutSetup.check_context_length(players)
+    players.max_length = 60
+    with pytest.raises(
+        ConfigError, match=r"^sampling\.solver.*: 60 .* in engine\.max_length=60; lower the one"
+    ):
+        RolloutSetup.check_context_length(players)
 
 
 @pytest.mark.parametrize(
@@ -183,11 +196,19 @@ def test_adapters_share_a_base_and_whole_models_share_nothing(folder: Path) -> N
 
 
 def test_a_policy_learns_with_its_own_settings(folder: Path) -> None:
-    population = made(folder, overrides={"solver": {"learner": {"lr": 0.5, "betas": [0.5, 0.6]}}})
+    players = RolloutSetup(
+        compose.load(
+            [
+                *("+experiment=tiny/smoke", "population=separate", f"policy.model={folder}"),
+                *("policy.device=cpu", "learner.lr=0.1", "learner.weight_decay=0.2"),
+                "+population.overrides.solver.learner={lr: 0.5, betas: [0.5, 0.6]}",
+            ]
+        )
+    )
+    players.close()
     built = make_learners(
-        population,
-        loaded(population),
-        settings={"lr": 0.1, "weight_decay": 0.2},
+        loaded(players.population),
+        settings=players.learner_settings,
         objective=REINFORCE,
         seed=0,
     )
@@ -200,7 +221,8 @@ def test_a_policy_learns_with_its_own_settings(folder: Path) -> None:
 def test_a_frozen_policy_has_no_learner(folder: Path) -> None:
     population = made(folder, overrides={"solver": {"learn": False}})
     policies = loaded(population)
-    built = make_learners(population, policies, settings={}, objective=REINFORCE, seed=0)
+    settings = dict.fromkeys(ROLES, LearnerSettings())
+    built = make_learners(policies, settings=settings, objective=REINFORCE, seed=0)
     assert list(built) == ["proposer"] and not policies["solver"].learn
 
 

@@ -13,6 +13,8 @@ from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.policy_pool import PolicyPool
+from selfplay.rollout.rollout_settings import RolloutSettings
+from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.run.metrics import of_episodes
 from selfplay.types import Episode, Observation, Task
 from tests.helpers.builders import episode, turn
@@ -92,8 +94,8 @@ def test_seating_is_seen_by_rollouts_that_were_made_before() -> None:
     seating = PolicyPool(
         roles={"player": Role()},
         policy_of=lambda role: "base",
-        sampling={"default": {"max_tokens": 1, "temperature": 1.0}},
-        rollout={"max_turns": 10},
+        sampling={"player": SamplingSettings(max_tokens=1, temperature=1.0)},
+        rollout=RolloutSettings(max_turns=10),
     )
     seating.add("base", ScriptedEngine({"base": constant("a")}), ByteRenderer(), learn=True)
     playing = seating.rollout(Guess, temperature=0.0)

@@ -8,22 +8,20 @@ import pytest
 from selfplay.config import compose
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
-from selfplay.models.renderer import ByteRenderer
 from selfplay.plan.workload import limit_of
-from selfplay.role import Role
-from selfplay.rollout.agent_spec import AgentSpec, scheduled_limits
-from selfplay.rollout.policy_pool import agent_spec, rollout_settings
-from selfplay.rollout.schedule import Schedule, sampled_at
+from selfplay.rollout.agent_spec import scheduled_limits
+from selfplay.rollout.rollout_settings import RolloutSettings
+from selfplay.rollout.sampling_settings import SamplingSettings
+from selfplay.rollout.schedule import Schedule, make_scheduled, sampled_at
 from selfplay.types import Episode, Status
 from tests.helpers.guessing_game import job, rollout
 
 FALLING = Schedule(steps=(1, 5, 9), values=(1.0, 0.5, 0.9))
 
 
-def limits(node: dict[str, Any]) -> AgentSpec:
-    """Return the specification of a solver with these sampling limits."""
-    where = "sampling.solver"
-    return agent_spec(node, where=where, role=Role(), policy="base", renderer=ByteRenderer())
+def limits(node: dict[str, Any]) -> SamplingSettings:
+    """Return the limits of a solver of this config node."""
+    return make_scheduled(SamplingSettings, node, where="sampling.solver")
 
 
 @pytest.mark.parametrize(
@@ -68,11 +66,11 @@ def test_only_limits_have_schedules_and_lengths_are_whole_numbers() -> None:
     with pytest.raises(ConfigError, match=r"sampling\.solver\.stop: .*max_tokens"):
         limits({"stop": ok})
     with pytest.raises(ConfigError, match=r"rollout\.threads: .*max_turns"):
-        rollout_settings({"threads": ok})
+        make_scheduled(RolloutSettings, {"threads": ok}, where="rollout")
     with pytest.raises(ConfigError, match=r"max_tokens\.values: \[4\.0, 9\.5\]"):
         limits({"max_tokens": {**ok, "values": [4, 9.5]}})
     with pytest.raises(ConfigError, match=r"rollout\.max_turns\.values: \[0\.0, 9\.0\]"):
-        rollout_settings({"max_turns": {**ok, "values": [0, 9]}})
+        make_scheduled(RolloutSettings, {"max_turns": {**ok, "values": [0, 9]}}, where="rollout")
     assert limits({"max_tokens": ok}).max_tokens == 9, "outside of training the last value applies"
 
 

@@ -18,8 +18,9 @@ from selfplay.learner import Sharded, checkpoint
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
 from selfplay.learner.value_model import TransformerCritic
-from selfplay.models.lora import Lora, adapted
+from selfplay.models.lora import adapted
 from selfplay.models.policy import Policy
+from selfplay.models.policy_settings import Lora
 from tests.helpers.builders import llama
 from tests.helpers.command_process import (
     CONTEXT,

@@ -86,7 +86,7 @@ def test_every_wait_ends_when_ray_dies_or_is_stopped(
     beside.reserve([{"CPU": 0.5}])
     ranks = LearnerWorkerGroup(beside, bundles=[0], gpu=False, timeout=600, max_restarts=3)
     learning = compose.load(["+experiment=tiny/smoke", f"policy.model={model}"])
-    learners: Any = SimpleNamespace(config=learning, saved=None)
+    learners: Any = SimpleNamespace(config=learning, saved=None, learner_settings={})
     waits += [
         Waiting(lambda: ranks.trainers(learners, build(learning["objective"]))),
         Waiting(lambda: crowded.reserve([{"CPU": 2.0}])),

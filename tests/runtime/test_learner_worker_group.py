@@ -13,12 +13,14 @@ import pytest
 import torch
 
 from selfplay.config import compose
-from selfplay.config.instantiate import build
+from selfplay.config.instantiate import build, make
 from selfplay.errors import ConfigError, DivergedError, LearnersLost, RunError
 from selfplay.learner import sharded_checkpoint
 from selfplay.learner.fsdp import learned
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss
+from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.runtime.cluster import RayCluster
 from selfplay.runtime.learner_worker_group import DistributedLearner, LearnerWorkerGroup
@@ -48,18 +50,21 @@ class Home:
         self.objective = build(self.config["objective"]).resolved(exact=True)
 
     def players(self) -> Any:
-        population = build(self.config["population"])
-        policies = load_policies(population, self.config["roles"], warmstart={}, seed=0)
+        population = Population.of({**self.config, "warmstart": {}})
+        settings = make(LearnerSettings, self.config["learner"], where="learner")
         return SimpleNamespace(
-            config=self.config, population=population, policies=policies, saved=None
+            config=self.config,
+            population=population,
+            policies=load_policies(population, seed=0),
+            learner_settings=dict.fromkeys(population.policies, settings),
+            saved=None,
         )
 
     def alone(self) -> Learner:
         players = self.players()
         found = make_learners(
-            players.population,
             players.policies,
-            settings=self.config["learner"],
+            settings=players.learner_settings,
             objective=self.objective,
             seed=0,
         )

@@ -14,7 +14,8 @@ from selfplay.config.compose import load
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, EngineFailed, RunError, StalledError
 from selfplay.experiment.experiment import check
-from selfplay.models.lora import Lora, adapted, frozen_copy
+from selfplay.models.lora import adapted, frozen_copy
+from selfplay.models.policy_settings import Lora
 from selfplay.runtime.cluster import reachable
 from selfplay.runtime.ray import RayRuntime
 from selfplay.runtime.remote_engine import RemoteEngine

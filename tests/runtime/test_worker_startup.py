@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from selfplay.config.compose import load
-from selfplay.config.instantiate import build
 from selfplay.errors import ConfigError, LearnersLost
+from selfplay.models.population import Population
 from selfplay.run.activity import Tally
 from selfplay.runtime.engine_worker import LostWorker, WorkerConfig, check_model_files
 from selfplay.runtime.rollout_worker import RolloutWorker
@@ -25,11 +25,10 @@ def test_a_worker_makes_no_warm_start_of_its_own(
 ) -> None:
     monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path))
     config = load([SMOKE])
-    population = build(config["population"], where="population")
     with pytest.raises(ConfigError, match=rf"^the warm start is not in {tmp_path}.*SELFPLAY_CACHE"):
-        check_model_files(config, population)
-    population.policy["model"] = "somewhere"
-    check_model_files(config, population)
+        check_model_files(Population.of(config))
+    config["population"]["policy"]["model"] = "somewhere"
+    check_model_files(Population.of(config))
 
 
 def test_a_worker_without_the_model_names_file_and_machine(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines.vllm.engine import ROUGH, VLLMEngine
-from selfplay.models.lora import Lora, adapted
+from selfplay.models.lora import adapted
+from selfplay.models.policy_settings import Lora
 from selfplay.models.tiny import build_model
 from selfplay.types import Completion, Request
 from tests.helpers.engine_requests import END, answer, ask, teacher

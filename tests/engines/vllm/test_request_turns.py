@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from selfplay.engines.vllm.engine import VLLMEngine
-from selfplay.models.lora import Lora, adapted
+from selfplay.models.lora import adapted
+from selfplay.models.policy_settings import Lora
 from selfplay.types import Completion, Request
 from tests.helpers.engine_requests import END, answer
 from tests.helpers.vllm_engine import difference, finish, make, shake

@@ -17,7 +17,8 @@ from transformers import (
 from selfplay.engines.vllm import served_policies
 from selfplay.engines.vllm.engine import VLLMEngine
 from selfplay.errors import ConfigError, RunError
-from selfplay.models.lora import Lora, adapted, frozen_copy
+from selfplay.models.lora import adapted, frozen_copy
+from selfplay.models.policy_settings import Lora
 from selfplay.types import Completion, Request
 from tests.helpers.engine_requests import END, answer
 from tests.helpers.vllm_engine import (

@@ -265,7 +265,7 @@ def test_without_a_league_games_are_played_by_the_rollout_itself() -> None:
         (["+experiment=tiny/kuhn"], "needs a league; choose league=anchors"),
         (["+experiment=tiny/kuhn", "league=pfsp"], "needs anchors in the league"),
         (
-            ["+experiment=tiny/tic_tac_toe_league", "league.anchors=[]"],
+            ["+experiment=tiny/tic_tac_toe", "league=pfsp", "league.anchors=[]"],
             "needs anchors in the league",
         ),
     ],

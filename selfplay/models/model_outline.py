@@ -1,0 +1,47 @@
+"""The outline of a model: what its config on this machine says, without weights."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from selfplay.models import packaged
+
+
+def outline(model: str) -> PreTrainedModel | None:
+    """Return the modules of a model without weights; None if its config is not on this machine."""
+    source = _on_this_machine(model)
+    if source is None:
+        return None
+    try:
+        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            made: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, trust_remote_code=False
+            )
+    except Exception:  # the file can make transformers fail in any way
+        return None  # the fault is reported when the model is loaded
+    return made
+
+
+def positions(model: str) -> int | None:
+    """Return the context length of a model; None if it has no limit, or no config on this
+    machine."""
+    source = _on_this_machine(model)
+    if source is None:
+        return None
+    try:
+        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    except Exception:  # the file can make transformers fail in any way
+        return None
+    found: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return found
+
+
+def _on_this_machine(model: str) -> str | None:
+    """Return the name or folder to read a config from; None for a packaged model outside the
+    cache."""
+    if not packaged.is_packaged(model):
+        return str(Path(model).expanduser()) if model.startswith("~") else model
+    found = packaged.cached(model)
+    return str(found) if found else None

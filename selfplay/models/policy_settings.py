@@ -1,0 +1,78 @@
+"""The settings of a policy: its model, and an adapter that is trained in place of all weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from selfplay.models import packaged
+from selfplay.models.chat_template import check_settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Shape of an adapter: W x becomes W x + (alpha / rank) B A x, with B = 0 at first
+    (2106.09685).
+
+    The config `policy.lora` makes it; `adapted` reads it.
+    """
+
+    rank: int = 16
+    """Rows of A and columns of B."""
+    alpha: int = 32
+    """Scale of the adapter, times the rank."""
+    targets: Sequence[str] | None = None
+    """Names of the layers that get an A and a B, such as q_proj. None: all linear layers except the
+    output head."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank is at least 1, not {self.rank}")
+        if self.alpha < 1:
+            raise ValueError(f"alpha is at least 1, not {self.alpha}; at 0 nothing is learned")
+        if self.targets is not None and not self.targets:
+            raise ValueError("targets names no layer; null means all linear layers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySettings:
+    """Settings of a policy, or of an opponent that is a saved model.
+
+    The config keys `policy`, `population.overrides` and `population.opponents` make them, and
+    `load_policy` reads them.
+    """
+
+    model: str | None = None
+    """Initial model: a Hugging Face name, a folder or a packaged model (`pip:NAME`). The folder of
+    an adapter means its base merged with it. None: the warm start makes it."""
+    learn: bool = True
+    """True if a learner changes the weights."""
+    dtype: str = "float32"
+    """Type of the weights."""
+    device: str = "auto"
+    """Device of the weights; auto is the GPU if there is one."""
+    lora: Lora | None = None
+    """Adapter that is trained instead of the weights."""
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    """Values by the name of a variable of the model's chat template, such as
+    {enable_thinking: false}."""
+    keep_thinking: bool = False
+    """False: the chat template decides if the thinking of earlier turns stays in a conversation.
+    True: it stays."""
+
+    def __post_init__(self) -> None:
+        if self.model and packaged.is_packaged(self.model):
+            packaged.packaged_model(self.model, where="model")
+        check_settings(self.chat_template_kwargs or {}, where="chat_template_kwargs")
+
+    def placed_at(self, *, device: str | None, dtype: str | None) -> "PolicySettings":
+        """Return the settings with another device, and a type in place of float32, if given."""
+        short = dtype if self.dtype == "float32" else None
+        return replace(self, device=device or self.device, dtype=short or self.dtype)
+
+    @property
+    def context_length(self) -> int | None:
+        """Longest input of the model in tokens; None if it has no limit, or no config on this
+        machine."""
+        from selfplay.models.model_outline import positions  # loads torch
+
+        return positions(self.model) if self.model else None
