@@ -283,6 +283,7 @@ class Rollout:
             agent=agent,
             observation=observation,
             group=game.spec.seed,
+            turns_taken=len(game.turns) - len(game.spec.prefix_turns) + calls,
         )
 
     def _tool_use(self, seat: AgentSpec) -> ToolUse | None:
