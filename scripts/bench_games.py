@@ -6,7 +6,7 @@ are many more games than rows. Ours serves the requests of games in progress fir
 serves requests in the order in which they came, so that all games take their first turns before any
 takes its second one. Both ways play the same games.
 
-With `--arenas waiting` every move waits for 10 ms in a thread of its arena. `--engine vllm` counts
+With `--arenas waiting` every move waits for 10 ms in one of two threads of arenas. `--engine vllm` counts
 prompt tokens that vLLM does not find in its prefix cache; it needs the environment of vLLM. With
 `--fits FRACTION` vLLM's cache holds the conversations of so many of its rows at once.
 
@@ -34,7 +34,7 @@ from selfplay.types import Action, Episode, Observation, Request, Task
 
 RULES, MESSAGE, NEW = 80, 24, 8
 """Characters of the rules and of a message, and tokens of an answer."""
-WAIT = 0.01
+WAIT, THREADS = 0.01, 2
 GROUP = 4
 """Number of games of one task."""
 
@@ -113,7 +113,8 @@ def main() -> None:
 
     def play(arena: type[Arena], key: Any) -> tuple[list[Episode], float, float]:
         """Return the episodes, the computed tokens and the seconds of processor time."""
-        rollout = Rollout(arena=arena, seats={"player": seat}, engines={"base": engine})
+        engines = {"base": engine}
+        rollout = Rollout(arena=arena, seats={"player": seat}, engines=engines, threads=THREADS)
         engine.drain_metrics()
         began = time.process_time()
         with mock.patch.object(request_queue, "order", key):

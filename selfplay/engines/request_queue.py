@@ -32,9 +32,9 @@ class RequestQueue:
         """Remove and return the first request."""
         return heapq.heappop(self._heap)[-1]
 
-    def earliest(self) -> int:
-        """Return the id of the request that came first."""
-        return min(number for _, number, _ in self._heap)
+    def ids(self) -> list[int]:
+        """Return the ids of all requests."""
+        return [number for _, number, _ in self._heap]
 
 
 def order(request: Request) -> tuple[int, int]:

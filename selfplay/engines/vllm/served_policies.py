@@ -58,10 +58,9 @@ class ServedPolicy:
         """True if the policy has requests that vLLM has not received yet."""
         return bool(self.waiting or self.later)
 
-    def earliest(self) -> int:
-        """Return the id of the request that came first, of those that vLLM has not received."""
-        came = [self.waiting.earliest()] if self.waiting else []
-        return min([*came, *(request.id for request in self.later[:1])])
+    def ids(self) -> list[int]:
+        """Return the ids of the requests that vLLM has not received yet."""
+        return [*self.waiting.ids(), *(request.id for request in self.later)]
 
     def queue(self, request: Request) -> None:
         """Queue a request until the policy's turn."""
@@ -181,7 +180,9 @@ class ServedPolicies:
             return min(waiting, key=lambda served: order(served.waiting.first()))
         active = self._active
         if self.host.idle or waiting == [active]:
-            found = min(waiting, key=ServedPolicy.earliest) if len(waiting) > 1 else waiting[0]
+            found = waiting[0]
+            if len(waiting) > 1:
+                found = min(waiting, key=lambda served: min(served.ids()))
             found.begin_turn()
             return found
         return active if active is not None and active.waiting else None
