@@ -6,9 +6,9 @@ are many more games than rows. Ours serves the requests of games in progress fir
 serves requests in the order in which they came, so that all games take their first turns before any
 takes its second one. Both ways play the same games.
 
-With `--arenas waiting` every move waits for 10 ms in one of two threads of arenas. `--engine vllm` counts
-prompt tokens that vLLM does not find in its prefix cache; it needs the environment of vLLM. With
-`--fits FRACTION` vLLM's cache holds the conversations of so many of its rows at once.
+With `--arenas waiting` every move waits for 10 ms in one of two threads of arenas. With
+`--engine vllm`, which needs the environment of vLLM, the tokens are those of prompts that vLLM does
+not find in its prefix cache. `--fits 0.5` makes a cache for the conversations of half of the rows.
 
 Usage: python scripts/bench_games.py [--games 64] [--rows 4] [--turns 8] [--rounds 2]
            [--arenas instant waiting] [--engine transformers|vllm] [--fits 1.5] [--json FILE]
@@ -155,7 +155,12 @@ def engine_of(kind: str, *, rows: int, cache: int, longest: int) -> Engine:
     from selfplay.engines.vllm.engine import VLLMEngine
 
     size = 4 * 2 * 128 * 4  # bytes of a token: layers, keys and values, width, float32
-    return VLLMEngine(max_rows=rows, max_length=longest, cache=cache * size / 2**30)
+    return VLLMEngine(
+        max_rows=rows,
+        max_length=longest,
+        cache=cache * size / 2**30,
+        options={"block_size": 32},
+    )
 
 
 def computed(counts: Mapping[str, float]) -> float:
