@@ -203,7 +203,11 @@ class ServedPolicies:
             detokenize=False,
         )
         name = self.host.begin(
-            request.prompt_ids, sampling, salt=served.salt, adapter=served.adapter
+            request.prompt_ids,
+            sampling,
+            salt=served.salt,
+            adapter=served.adapter,
+            priority=-request.turns_taken,
         )
         if request.stop:
             self.host.watch(name, StopMatcher(request))
