@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from selfplay.learner import fsdp
 from selfplay.learner.learner import Learner
+from selfplay.learner.outline import shared
 from selfplay.learner.process_group import shard
 from selfplay.models.policy import Policy
 from selfplay.runtime.learner_worker import LearnerInfo, LearnerWorker
@@ -155,7 +156,7 @@ class Rank(LearnerWorker):
 
 
 def _serve(rank: LearnerWorker, make: Make, replicas: int = 1) -> LearnerInfo:
-    rank.learners = {"base": make()}
+    rank.learners = shared(lambda: {"base": make()})
     rank.spread("cpu", replicas)
     return rank.about()["base"]
 
