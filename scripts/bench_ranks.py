@@ -1,10 +1,13 @@
 """Measures the main memory that learner ranks of one machine take while they load and cut a model.
 
-Each rank is a process; the largest private memory (without pages of files) during `begin` is read
-from /proc every 5 ms. Ours: the first rank loads the model and the others get their parts. The
-other way: every rank loads it. A model of random weights is made and saved first.
+Each rank is a fork of this process; the largest private memory (without pages of files) during
+`begin` is read from /proc every 5 ms. Ours: the first rank loads the model and the others get their
+parts. The other way: every rank loads it. A model of random weights is made and saved first, in
+bfloat16 as published models are, and learns in float32. With `--saved float32` its weights stay
+pages of the file, which all ranks share.
 
-Usage: python scripts/bench_ranks.py [--ranks 4] [--layers 8] [--hidden 768] [--json FILE]
+Usage: python scripts/bench_ranks.py [--ranks 4] [--layers 8] [--hidden 768] [--saved bfloat16]
+           [--json FILE]
 """
 
 import multiprocessing
@@ -28,7 +31,7 @@ from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime import learner_worker
 from selfplay.runtime.learner_worker import LearnerConfig, LearnerWorker
 
-SPAWN = multiprocessing.get_context("spawn")
+FORK = multiprocessing.get_context("fork")
 MB = 1e6
 PAUSE = 0.005
 
@@ -85,14 +88,14 @@ def rank_memory(
 def peaks(count: int, config: Mapping[str, Any], *, everybody: bool) -> tuple[list[float], int]:
     """Return the largest memory of each rank in MB, and a number made of all weights."""
     with TemporaryDirectory() as folder:
-        answers, store = SPAWN.Queue(), str(Path(folder, "store"))
+        answers, store = FORK.SimpleQueue(), str(Path(folder, "store"))
         ranks = [
-            SPAWN.Process(target=rank_memory, args=(n, count, store, everybody, config, answers))
+            FORK.Process(target=rank_memory, args=(n, count, store, everybody, config, answers))
             for n in range(count)
         ]
         for each in ranks:
             each.start()
-        found = sorted(answers.get(timeout=900) for _ in ranks)
+        found = sorted(answers.get() for _ in ranks)
         for each in ranks:
             each.join()
     return [memory / MB for _, memory, _ in found], found[0][2]
@@ -103,6 +106,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--saved", choices=("bfloat16", "float32"), default="bfloat16")
     options = parser.parse_args()
     with TemporaryDirectory() as folder:
         tokenizer = build_tokenizer([])
@@ -114,10 +118,11 @@ def main() -> None:
             intermediate=3 * options.hidden,
         )
         whole = 4 * sum(parameter.numel() for parameter in model.parameters()) / MB
-        model.save_pretrained(folder)
+        model.to(getattr(torch, options.saved)).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         del model
-        overrides = ["policy=huggingface", f"policy.model={folder}", "objective.kl=0"]
+        overrides = ["policy=huggingface", f"policy.model={folder}", "policy.dtype=float32"]
+        overrides.append("objective.kl=0")
         config = compose.load(["+experiment=tiny/kuhn", *overrides])
         ours, weights = peaks(options.ranks, config, everybody=False)
         other, same = peaks(options.ranks, config, everybody=True)
