@@ -8,7 +8,7 @@ to learners.
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias, overload
+from typing import Annotated, Any, Literal, TypeAlias, overload
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -194,3 +194,10 @@ class Compact:
                 lambda values: values.tolist(), return_schema=core_schema.list_schema(each)
             ),
         )
+
+
+TokenIds: TypeAlias = Annotated[Sequence[int], Compact("integers")]
+"""Integers in few bytes, such as token ids."""
+
+Floats: TypeAlias = Annotated[Sequence[float], Compact("floats")]
+"""Floats in few bytes."""

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter
 
-from selfplay.number_array import Compact, Kind, NumberArray
+from selfplay.number_array import Floats, Kind, NumberArray, TokenIds
 
 Content: TypeAlias = str | list[dict[str, Any]]
 """Text, or the content parts of the Hugging Face chat format."""
@@ -26,12 +26,6 @@ Action: TypeAlias = str
 Versions: TypeAlias = tuple[tuple[int, int], ...]
 """((version of the weights, number of tokens that they sampled), ...) in the order of the
 tokens."""
-
-TokenIds: TypeAlias = Annotated[Sequence[int], Compact("integers")]
-"""Integers in few bytes (`NumberArray`), such as token ids."""
-
-Floats: TypeAlias = Annotated[Sequence[float], Compact("floats")]
-"""Floats in few bytes (`NumberArray`)."""
 
 
 def _state(self: Any) -> list[Any]:
@@ -199,7 +193,7 @@ class Request:
     """
 
     id: int
-    """Number that is unique among the requests in flight."""
+    """Number that is unique among the requests in flight; a later request has a larger one."""
     policy: str
     """Name of the policy that samples."""
     prompt_ids: tuple[int, ...]
@@ -228,6 +222,9 @@ class Request:
     """The agent's observation, for scripted engines."""
     group: int = 0
     """Seed of the group of episodes. Their prompts begin alike, so one worker answers them."""
+    turns_taken: int = 0
+    """Number of turns that were sampled for the episode before; an engine whose batch is full
+    serves the request with the most of them first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """The interface of all engines, which turn requests into completions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from selfplay.errors import ConfigError, PromptTooLong
@@ -44,6 +44,10 @@ class Engine:
         only waits for an answer from elsewhere therefore waits a moment in each step.
         """
         raise NotImplementedError(f"{type(self).__name__}.step")
+
+    def waiting_ids(self) -> Collection[int]:
+        """Return the ids of the requests that wait because the batch is full, if it is known."""
+        return ()
 
     def serve(self, policy: str, model: "PreTrainedModel", end_ids: Sequence[int]) -> None:
         """Serve one more policy from now on.

@@ -1,12 +1,11 @@
 """One policy of a batch: its waiting requests, and what earlier requests left for later ones."""
 
-from collections import deque
-
 from transformers import PreTrainedModel
 
 from selfplay.engines import check_lengths
 from selfplay.engines.greedy_answers import GreedyAnswers
 from selfplay.engines.prefix_cache import PrefixCache
+from selfplay.engines.request_queue import RequestQueue
 from selfplay.models.position_limits import reach
 from selfplay.types import Request
 
@@ -25,7 +24,7 @@ class BatchedPolicy:
         """
         self.name, self.model, self.number, self.version = name, model, number, 0
         self.prefix_tokens = prefix_tokens
-        self.waiting: deque[Request] = deque()
+        self.waiting = RequestQueue()
         self.in_rows = 0
         """Number of requests that have rows."""
         self.greedy = GreedyAnswers()
@@ -46,7 +45,7 @@ class BatchedPolicy:
     def add(self, request: Request) -> None:
         """Queue a request."""
         check_lengths(request, self.limit, self.why)
-        self.waiting.append(request)
+        self.waiting.add(request)
 
     def sleep(self) -> None:
         """Free the memory of what earlier requests left for later ones."""

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from selfplay.engines import Engine
 from selfplay.engines.messages import MessageRenderer, read
+from selfplay.engines.request_queue import RequestQueue
 from selfplay.engines.stop_strings import cut
 from selfplay.errors import ConfigError, RunError
 from selfplay.types import Completion, Request, StopReason, well_formed
@@ -115,7 +116,7 @@ class OpenAIEngine(Engine):
         self.renderer: MessageRenderer = MessageRenderer()
         self._client = self._connected()
         self._answered = False
-        self._waiting: deque[Request] = deque()
+        self._waiting = RequestQueue()
         self._asked: dict[Future[_Answer], Request] = {}
         self._begun: dict[int, float] = {}
         """Monotonic time of the first attempt, by the request's id."""
@@ -156,7 +157,7 @@ class OpenAIEngine(Engine):
                     f"options: {{{name}: ...}} of the opponent if {self.base_url} accepts it, or "
                     f"drop {name} from the role's sampling"
                 )
-        self._waiting.append(request)
+        self._waiting.add(request)
 
     def step(self) -> list[Completion]:
         """Send queued requests, wait a moment and return the completions that arrived.
@@ -165,7 +166,7 @@ class OpenAIEngine(Engine):
         than all attempts may take: the client's own timeout covers only each read.
         """
         while self._waiting and len(self._asked) < self.concurrency:
-            request = self._waiting.popleft()
+            request = self._waiting.pop()
             self._asked[self._begin(request)] = request
         done = wait(self._asked, timeout=PATIENCE, return_when=FIRST_COMPLETED).done
         # In the order of the requests, whatever the order of the answers.

@@ -144,7 +144,7 @@ class PolicyBatch:
             if policy.waiting and policy.changed():
                 self.renew(policy.name, policy.version)  # an optimizer changed them in place
             while policy.waiting and policy.in_rows < self.max_rows:
-                request = policy.waiting.popleft()
+                request = policy.waiting.pop()
                 self.counts["prompt_tokens"] += len(request.prompt_ids)
                 if not policy.greedy.take(request):
                     siblings.setdefault((policy.number, request.prompt_ids), []).append(request)

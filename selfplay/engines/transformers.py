@@ -161,6 +161,15 @@ class TransformersEngine(Engine):
         """
         self._batch(request.policy).add(request)
 
+    def waiting_ids(self) -> list[int]:
+        """Return the ids of the requests without rows."""
+        return [
+            number
+            for batch in self._distinct()
+            for policy in batch.policies.values()
+            for number in policy.waiting.ids()
+        ]
+
     @torch.inference_mode()
     def step(self) -> list[Completion]:
         """Sample up to `stride` tokens for every request in flight."""

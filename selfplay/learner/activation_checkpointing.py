@@ -44,7 +44,7 @@ def recompute(model: PreTrainedModel) -> None:
         )
     for block in blocks(model):
         kind: Any = type(block)
-        block.__class__ = _recomputed(kind)
+        block.__class__ = recomputed_class(kind)
 
 
 def _can_recompute(model: PreTrainedModel) -> bool:
@@ -52,9 +52,14 @@ def _can_recompute(model: PreTrainedModel) -> bool:
     return bool(supported and blocks(model))
 
 
+def original_class(kind: type) -> type | None:
+    """Return the class from which `recomputed_class` made a class; None for any other class."""
+    return kind.__dict__.get("recomputes")
+
+
 @lru_cache
-def _recomputed(kind: Any) -> Any:
-    """Return a subclass with another `forward`.
+def recomputed_class(kind: Any) -> Any:
+    """Return a subclass of a block's class with another `forward`.
 
     A subclass is used so that copies of a block compute with their own tensors, and the names of
     the class and of the tensors stay.
@@ -74,4 +79,5 @@ def _recomputed(kind: Any) -> Any:
 
         return checkpoint(run, *given, use_reentrant=False, preserve_rng_state=False, **named)
 
-    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+    own = {"forward": forward, "recomputes": kind, "__module__": kind.__module__}
+    return type(kind.__name__, (kind,), own)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn import Module, Parameter
 from transformers import PreTrainedModel
 
 from selfplay.learner.activation_checkpointing import blocks
@@ -85,6 +86,7 @@ class ShardedScorer(torch.nn.Module):
             *((block, blocks_policy) for block in blocks(model)),
             (self, root_policy),
         ]:
+            _fill(unit, torch.device(mesh.device_type))
             made: Any = fully_shard(unit, mesh=mesh, mp_policy=mixed)
             made.set_gradient_divide_factor(1.0)
             made.set_force_sum_reduction_for_comms(True)
@@ -135,11 +137,12 @@ def spread(learner: Learner, mesh: DeviceMesh, *, known: Spread) -> None:
     """Shard a learner's model and reference over the ranks of a mesh, before its first update.
 
     Args:
-        learner: Learner, equal on every rank.
+        learner: Learner; its parameters get the data of the first rank, and other ranks may have
+            them without data (`outline.shared`).
         mesh: Mesh of the ranks that share one copy of the tensors, or of copies and their ranks.
         known: Scorers that were sharded for other learners.
     """
-    # Each unit is moved to the GPU and cut; nothing may keep its whole tensors there.
+    # Each unit is filled, on the GPU if there is one, and cut; nothing may keep its whole tensors.
     learner.forget_parameters()
     learner.scorer = _cut(learner.model, learner.scorer, mesh, known)
     if learner.reference is not None:
@@ -147,6 +150,33 @@ def spread(learner: Learner, mesh: DeviceMesh, *, known: Spread) -> None:
         learner.reference_scorer = reference
     learner.peers = ShardedProcessGroup()
     learner.use_parameters()
+
+
+def _fill(unit: Module, device: torch.device) -> None:
+    """Replace the parameters of a unit, except those that are sharded already, by new ones with the
+    first rank's data.
+
+    The old ones are left as they are, because models of other policies may share them.
+    """
+    made: dict[Parameter, Parameter] = {}
+    for module in unit.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if isinstance(parameter, DTensor):
+                continue
+            if parameter not in made:
+                tensor = _received(parameter.detach(), device)
+                made[parameter] = Parameter(tensor, requires_grad=parameter.requires_grad)
+            setattr(module, name, made[parameter])
+
+
+def _received(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return the first rank's tensor on the device, where this rank may have one without data."""
+    if dist.get_rank() == 0:
+        found = tensor.to(device).contiguous()
+    else:
+        found = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    dist.broadcast(found.view(-1).view(torch.uint8), src=0)  # backends lack some types
+    return found
 
 
 def _cut(model: PreTrainedModel, scorer: Any, mesh: DeviceMesh, known: Spread) -> ShardedScorer:

@@ -19,12 +19,12 @@ class ArenaThreads:
     def __init__(self, threads: int, *, overlap: float) -> None:
         """Args:
         threads: Number of arenas that advance at once if `Arena.blocking`.
-        overlap: Largest fraction of the live games that may advance while engines sample.
+        overlap: Largest fraction of the games that may advance while engines sample.
         """
-        self.overlap = overlap
+        self.threads, self.overlap = threads, overlap
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="advance")
         self._games: deque[tuple[EpisodeRunner, Future[None] | None]] = deque()
-        self._waiting: set[EpisodeRunner] = set()
+        self.waiting: set[EpisodeRunner] = set()
         """Games that advance in threads."""
 
     def __enter__(self) -> "ArenaThreads":
@@ -43,7 +43,7 @@ class ArenaThreads:
         return len(self._games)
 
     def __contains__(self, game: EpisodeRunner) -> bool:
-        return game in self._waiting
+        return game in self.waiting
 
     def begin(self, games: Sequence[EpisodeRunner]) -> None:
         """Advance games that have all their moves: in threads, or at once if they do not wait."""
@@ -54,23 +54,29 @@ class ArenaThreads:
             future = self._pool.submit(game.advance) if blocking else None
             self._games.append((game, future))
             if blocking:
-                self._waiting.add(game)
+                self.waiting.add(game)
 
-    def take(self, *, live: int, idle: bool) -> list[EpisodeRunner]:
+    def take(self, *, live: int, begun: int, idle: bool) -> list[EpisodeRunner]:
         """Return the games that go on now, the oldest first; wait until they have advanced.
 
-        A game stays here while no more than `overlap` of the live games do.
+        A game stays here while no more than `overlap` of the games do that the engines have begun
+        to sample. Where these are few, as many stay as there are threads, but no more than
+        `overlap` of the live games. A game that stayed longer would lose its keys and values to
+        games that have not begun.
 
         Args:
-            live: Number of games that have begun and not ended.
+            live: Number of games in memory that have not ended.
+            begun: Number of those that engines have begun to sample.
             idle: True if no engine has anything to sample; then all games go on.
         """
-        most = 0 if idle else int(self.overlap * live)
+        most = min(int(self.overlap * live), max(int(self.overlap * begun), self.threads))
+        if idle:
+            most = 0
         going: list[EpisodeRunner] = []
-        while self._games and (len(self._waiting) > most or self._games[0][1] is None):
+        while self._games and (len(self.waiting) > most or self._games[0][1] is None):
             game, future = self._games.popleft()
             if future is not None:
                 future.result()
-                self._waiting.remove(game)
+                self.waiting.remove(game)
             going.append(game)
         return going

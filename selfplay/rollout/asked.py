@@ -35,6 +35,20 @@ Answered: TypeAlias = tuple[Calling, tuple[ToolCall, ...]]
 """A completion that calls tools, with all its answers."""
 
 
+def begun_episodes(
+    live: Collection[EpisodeRunner], in_flight: InFlight, waiting_ids: Iterable[int]
+) -> int:
+    """Return the number of live episodes of which a token has been sampled, or is being sampled.
+
+    Args:
+        live: Episodes that are in memory and not ended.
+        in_flight: Requests in flight.
+        waiting_ids: Ids of those for which the engines' batches have no room.
+    """
+    asked = (in_flight[number].game for number in waiting_ids if number in in_flight)
+    return len(live) - len({game for game in asked if game in live and not game.sampled_turns})
+
+
 def waiting_episodes(
     live: Collection[EpisodeRunner], in_flight: InFlight, calling: Iterable[Calling]
 ) -> set[EpisodeRunner]:

@@ -100,6 +100,11 @@ class EpisodeRunner:
         self._created_before = 0
         self._begun = False
 
+    @property
+    def sampled_turns(self) -> int:
+        """Number of turns of the stages that were played and not replayed."""
+        return max(0, len(self.turns) - len(self.spec.prefix_turns))
+
     def advance(self) -> None:
         """Begin the episode, or play the stage whose moves are complete, and record the rewards.
 

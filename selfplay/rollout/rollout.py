@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any, TypeAlias
 
 from selfplay.arena import Arena
@@ -18,7 +18,14 @@ from selfplay.rng import derive
 from selfplay.role import BrokenRole
 from selfplay.rollout.agent_spec import AgentSpec
 from selfplay.rollout.arena_threads import ArenaThreads
-from selfplay.rollout.asked import Answered, Asked, Calling, InFlight, waiting_episodes
+from selfplay.rollout.asked import (
+    Answered,
+    Asked,
+    Calling,
+    InFlight,
+    begun_episodes,
+    waiting_episodes,
+)
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.shared_prompts import sharing_prompts
@@ -137,7 +144,11 @@ class Rollout:
                 # A fixed order, independent of the order in which the engines finished.
                 ready.sort(key=places.__getitem__)
                 arenas.begin(ready)
-                for game in arenas.take(live=len(places), idle=not in_flight):
+                begun = len(places)
+                if arenas.waiting:
+                    full_ids = chain.from_iterable(engine.waiting_ids() for engine in engines)
+                    begun = begun_episodes(places, in_flight, full_ids)
+                for game in arenas.take(live=len(places), begun=begun, idle=not in_flight):
                     if game.status(max_turns=self._most_turns(game)) is None:
                         self._ask(game, in_flight)
                     status = game.status(max_turns=self._most_turns(game))
@@ -283,6 +294,7 @@ class Rollout:
             agent=agent,
             observation=observation,
             group=game.spec.seed,
+            turns_taken=game.sampled_turns + calls,
         )
 
     def _tool_use(self, seat: AgentSpec) -> ToolUse | None:

@@ -19,6 +19,7 @@ from selfplay.learner import fsdp, sharded_checkpoint
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import BatchCounts, Objective
+from selfplay.learner.outline import shared
 from selfplay.models.out_of_memory import explained
 from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
@@ -150,10 +151,23 @@ class LearnerWorker:
         config, seed = setup.config, int(setup.config["seed"])
         settings = build(config["run"], where="run")
         set_up_torch(replace(settings, threads=setup.threads), seed)
+        device = "cuda" if setup.gpu else "cpu"
+        if not dist.is_initialized():
+            self.learners = self._loaded(setup, device)
+            return
+        # A machine then holds one whole model, however many ranks it has.
+        self.learners = shared(lambda: self._loaded(setup, device))
+        gc.collect()
+        self.spread(device, setup.replicas)
+        gc.collect()
+
+    @staticmethod
+    def _loaded(setup: LearnerConfig, device: str) -> dict[str, Learner]:
+        """Return the learners with whole models, for a kind of device."""
+        config, seed = setup.config, int(setup.config["seed"])
         population = Population.of(config)
         if setup.saved is None or setup.objective.reads_reference:
             check_model_files(population, bases=setup.saved is not None)
-        device = "cuda" if setup.gpu else "cpu"
         policies = load_policies(
             population,
             seed=seed,
@@ -162,18 +176,13 @@ class LearnerWorker:
             # A whole model may be too large for a GPU.
             device="cpu" if dist.is_initialized() else device,
         )
-        self.learners = make_learners(
+        return make_learners(
             policies,
             settings=setup.learners,
             objective=setup.objective,
             seed=seed,
             device=device,
         )
-        if dist.is_initialized():
-            del policies  # else whole tensors, such as an adapter's base, stay on the GPU
-            gc.collect()
-            self.spread(device, setup.replicas)
-            gc.collect()
 
     def spread(self, device: str, replicas: int = 1) -> None:
         """Shard the learners over the ranks; each run of ranks that follow each other has a copy.

@@ -1,7 +1,7 @@
 """The engine of a worker, which applies the driver's updates between two steps."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Condition
 from typing import Any
 
@@ -132,6 +132,9 @@ class UpdatableEngine(Engine):
 
     def add(self, request: Request) -> None:
         self._call(self.engine.add, request)
+
+    def waiting_ids(self) -> Collection[int]:
+        return self.engine.waiting_ids()
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
         self._call(self.engine.serve, policy, model, end_ids)

@@ -19,6 +19,8 @@ from transformers import PreTrainedModel
 
 from selfplay.learner import fsdp
 from selfplay.learner.learner import Learner
+from selfplay.learner.objective import BatchCounts
+from selfplay.learner.outline import shared
 from selfplay.learner.process_group import shard
 from selfplay.models.policy import Policy
 from selfplay.runtime.learner_worker import LearnerInfo, LearnerWorker
@@ -131,6 +133,23 @@ class Rank(LearnerWorker):
         parameters = self.learners["base"].parameters
         return sum(shard(parameter).numel() for parameter in parameters)
 
+    def begin_alike(self, make: Make, *, everybody: bool) -> list[bytes]:
+        """Make the learner on every rank, or on the first one; return the bytes of this rank's
+        parts and buffers, and of its parts after an update."""
+
+        def made() -> dict[str, Learner]:
+            assert everybody or dist.get_rank() == 0, "another rank makes a learner"
+            return {"base": make()}
+
+        self.learners = made() if everybody else shared(made)
+        self.spread("cpu")
+        (learner,) = self.learners.values()
+        models = [learner.model, learner.reference] if learner.reference else [learner.model]
+        found = [_bytes(tensor) for model in models for tensor in model.parameters()]
+        found += [_bytes(tensor) for model in models for tensor in model.buffers()]
+        learner.optimize(batch(), BatchCounts(tokens=30, sequences=9), step=1)
+        return found + [_bytes(tensor) for tensor in learner.model.parameters()]
+
     def whole_while_cut(self, make: Make) -> list[int]:
         """Return the numbers of whole tensors that are alive after each unit is cut."""
         learner = make()
@@ -154,8 +173,13 @@ class Rank(LearnerWorker):
         return alive
 
 
+def _bytes(tensor: torch.Tensor) -> bytes:
+    own = shard(tensor.detach()).contiguous().flatten()
+    return bytes(own.view(torch.uint8).numpy())
+
+
 def _serve(rank: LearnerWorker, make: Make, replicas: int = 1) -> LearnerInfo:
-    rank.learners = {"base": make()}
+    rank.learners = shared(lambda: {"base": make()})
     rank.spread("cpu", replicas)
     return rank.about()["base"]
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from selfplay.errors import DivergedError, RunError
+from selfplay.errors import ConfigError, DivergedError, RunError
 from selfplay.learner import sharded_checkpoint
 from selfplay.learner.dpo import DPO
 from selfplay.learner.learner import Learner
@@ -27,6 +27,13 @@ from tests.helpers.learner_processes import Forks, batch, fetched, forked, ranke
 REINFORCE = PolicyLoss(ratio="none", clip="none")
 LONG = 160
 """A prompt that is long enough to be computed first, as the stem of a row."""
+
+
+class Blind(Learner):
+    """A learner that is given no reference."""
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **{**settings, "reference": None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +172,25 @@ def test_a_unit_that_is_cut_leaves_no_whole_tensor(model: Any, two: Forks) -> No
     found, _ = two.ask("whole_while_cut", Make(model=model))
     assert len(found) == 3 and found == sorted(found, reverse=True)
     assert found[0] > found[1] > found[2] == 0
+
+
+ALIKE = ("float32", "ema", "reference", "adapter", "adapter's EMA", "one embedding")
+
+
+@pytest.mark.parametrize("case", [*ALIKE, "stems, computed again"])
+def test_a_model_that_one_rank_loads_is_bit_for_bit_the_one_that_all_load(
+    case: str, two: Forks
+) -> None:
+    make, _ = CASES[case]
+    wanted = two.ask("begin_alike", make, everybody=True)
+    found = two.ask("begin_alike", make, everybody=False)
+    assert found == wanted and found[0] != found[1]
+
+
+def test_a_learner_that_cannot_be_made_is_an_error_on_every_rank(two: Forks) -> None:
+    with pytest.raises(ConfigError, match="needs a reference policy"):
+        two.ask("begin_alike", replace(CASES["reference"][0], kind=Blind), everybody=False)
+    assert two.ask("begin_alike", CASES["float32"][0], everybody=False)
 
 
 COPIES = ("reinforce", "float32", "ema", "adapter", "one embedding", "fewer samples than ranks")

@@ -22,6 +22,8 @@ SMALLEST = {
     "tools": ["--episodes", "4", "--rounds", "1"],
     "executor": ["--runs", "20"],
     "waiting": ["--moves", "1"],
+    "games": ["--games", "4", "--rows", "2", "--turns", "2", "--rounds", "1"],
+    "ranks": ["--ranks", "2", "--layers", "1", "--hidden", "128"],
     "records": ["--rounds", "1"],
     "weights": ["--megabytes", "8", "--rounds", "1"],
     "workers": ["--hands", "200", "--rounds", "1"],

@@ -70,13 +70,15 @@ RESERVED = (
     *("model", "dtype", "load_format", "skip_tokenizer_init", "generation_config", "seed"),
     *("logprobs_mode", "enable_prefix_caching", "tensor_parallel_size", "enable_lora"),
     *("pipeline_parallel_size", "data_parallel_size", "distributed_executor_backend"),
-    *("async_scheduling",),
+    *("async_scheduling", "scheduling_policy"),
 )
 """Arguments of vLLM that `options` cannot set."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Adapter ranks that vLLM can allocate memory for."""
 TOP_TOKENS = 20
 """vLLM's default for the maximum number of tokens with log-probabilities."""
+FIRST = -(2**31)
+"""Priority of a prompt that comes before all others."""
 CPU_CACHE = 1.0
 """Default GiB of the key-value cache on a CPU."""
 SHARED = 0.4
@@ -208,6 +210,7 @@ class EngineCore:
             # Steps scheduled in advance would sample with the old weights and record the version
             # of the new ones.
             "async_scheduling": False,
+            "scheduling_policy": "priority",
             "logprobs_mode": "processed_logprobs",
             "enable_sleep_mode": settings.sleep,
             "disable_log_stats": True,
@@ -274,13 +277,24 @@ class EngineCore:
         """True if vLLM can start one more request before another one ends."""
         return self._running < int(self.engine.vllm_config.scheduler_config.max_num_seqs)
 
-    def begin(self, ids: Sequence[int], sampling: Any, *, salt: str, adapter: Any = None) -> str:
-        """Queue a prompt; return the name under which `step` returns its output."""
+    def begin(
+        self,
+        ids: Sequence[int],
+        sampling: Any,
+        *,
+        salt: str,
+        adapter: Any = None,
+        priority: int = FIRST,
+    ) -> str:
+        """Queue a prompt; return the name under which `step` returns its output.
+
+        Where vLLM has no room for all prompts at once, those of the smallest `priority` come first.
+        """
         self._count += 1
         name = str(self._count)
         prompt = {"prompt_token_ids": list(ids), "cache_salt": salt}
         try:
-            self.engine.add_request(name, prompt, sampling, lora_request=adapter)
+            self.engine.add_request(name, prompt, sampling, lora_request=adapter, priority=priority)
         except Exception as error:
             raise RunError(f"vLLM refuses a request: {one_line(error)}") from error
         self._running += 1

@@ -232,6 +232,10 @@ class VLLMEngine(Engine):
                     break
         return finished
 
+    def waiting_ids(self) -> list[int]:
+        """Return the ids of the requests that vLLM has not received yet."""
+        return [number for served, _ in self._policies.values() for number in served.ids()]
+
     def drain_metrics(self) -> dict[str, float]:
         """Return the metrics since the last call.
 

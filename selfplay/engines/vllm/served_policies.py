@@ -1,7 +1,7 @@
 """The policies of one vLLM engine: their weights, and the order of their requests."""
 
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import count
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from selfplay.engines.request_queue import RequestQueue, order
 from selfplay.engines.stop_strings import StopMatcher
 from selfplay.engines.vllm import core, weight_check
 from selfplay.engines.vllm.core import EngineCore
@@ -23,7 +24,7 @@ from selfplay.errors import RunError
 from selfplay.types import Request, Versions
 
 _NUMBERS = count(1)
-"""Increasing numbers for policies, weight loads and requests."""
+"""Increasing numbers for policies and weight loads."""
 
 
 class ServedPolicy:
@@ -41,17 +42,35 @@ class ServedPolicy:
         self.number, self.salt, self.adapter = next(_NUMBERS), "", None
         self.weight_check = weight_check.WeightCheck(tolerance)
         self.folder = core.folder()
-        self.waiting: deque[tuple[int, Request]] = deque()
+        self.waiting = RequestQueue()
+        """Requests of the policy's turn."""
+        self.later: list[Request] = []
+        """Requests that came after the turn began, in order."""
         self.flying = 0
 
     @property
     def busy(self) -> bool:
         """True if the policy has requests without a completion."""
-        return bool(self.waiting or self.flying)
+        return bool(self.asked or self.flying)
+
+    @property
+    def asked(self) -> bool:
+        """True if the policy has requests that vLLM has not received yet."""
+        return bool(self.waiting or self.later)
+
+    def ids(self) -> list[int]:
+        """Return the ids of the requests that vLLM has not received yet."""
+        return [*self.waiting.ids(), *(request.id for request in self.later)]
 
     def queue(self, request: Request) -> None:
         """Queue a request until the policy's turn."""
-        self.waiting.append((next(_NUMBERS), request))
+        self.later.append(request)
+
+    def begin_turn(self) -> None:
+        """Let the turn cover all requests that are here."""
+        for request in self.later:
+            self.waiting.add(request)
+        self.later = []
 
     def versions(self, spans: Sequence[Any]) -> Versions:
         """Convert vLLM's spans, which record numbers of weight loads, to versions of the policy."""
@@ -74,11 +93,9 @@ class ServedPolicies:
         self.host, self.rank = host, rank
         self.all: list[ServedPolicy] = []
         self._active: ServedPolicy | None = None
-        self._turn = 0
-        """Number of the last request of the active policy's turn."""
         self._weight_check: weight_check.WeightCheck | None = None
         self._arrival = weight_check.ArrivalCheck()
-        self._running: dict[str, tuple[ServedPolicy, int, Request]] = {}
+        self._running: dict[str, tuple[ServedPolicy, Request]] = {}
         self._counts: Counter[str] = Counter()
 
     def enter(self, served: ServedPolicy) -> None:
@@ -112,7 +129,7 @@ class ServedPolicies:
         self._admit()
         done = []
         for name, output in self.host.step():
-            served, _, request = self._running.pop(name)
+            served, request = self._running.pop(name)
             served.flying -= 1
             done.append((served, request, output))
             self._counts["prompt_tokens"] += len(request.prompt_ids)
@@ -145,29 +162,32 @@ class ServedPolicies:
         while self.host.room and (served := self._next()) is not None:
             if not served.loaded or (self.rank is None and self._active is not served):
                 self._load(served)
-            self._begin(served, *served.waiting.popleft())
+            self._begin(served, served.waiting.pop())
 
     def _next(self) -> ServedPolicy | None:
         """Return the policy of the next request; None if there is none.
 
-        Adapters: the policy with the oldest request. Whole weights: the policy whose turn it is.
-        A turn covers the requests that were queued when another policy began to wait, so every
-        policy gets a turn.
+        Adapters: the policy whose request is the first of all (`RequestQueue`). Whole weights: the
+        policy whose turn it is. A turn covers the requests that were queued when another policy
+        began to wait, so every policy gets a turn; the policy that waits longest is next.
         """
-        waiting = [served for served in self.all if served.waiting]
+        waiting = [served for served in self.all if served.asked]
         if not waiting:
             return None
-        oldest = min(waiting, key=lambda served: served.waiting[0][0])
         if self.rank is not None:
-            return oldest
-        if self.host.idle or waiting == [self._active]:
-            self._turn = oldest.waiting[-1][0]
-            return oldest
+            for served in waiting:
+                served.begin_turn()
+            return min(waiting, key=lambda served: order(served.waiting.first()))
         active = self._active
-        in_turn = active is not None and active.waiting and active.waiting[0][0] <= self._turn
-        return active if in_turn else None
+        if self.host.idle or waiting == [active]:
+            found = waiting[0]
+            if len(waiting) > 1:
+                found = min(waiting, key=lambda served: min(served.ids()))
+            found.begin_turn()
+            return found
+        return active if active is not None and active.waiting else None
 
-    def _begin(self, served: ServedPolicy, number: int, request: Request) -> None:
+    def _begin(self, served: ServedPolicy, request: Request) -> None:
         import vllm
 
         sampling = vllm.SamplingParams(
@@ -183,19 +203,23 @@ class ServedPolicies:
             detokenize=False,
         )
         name = self.host.begin(
-            request.prompt_ids, sampling, salt=served.salt, adapter=served.adapter
+            request.prompt_ids,
+            sampling,
+            salt=served.salt,
+            adapter=served.adapter,
+            priority=-request.turns_taken,
         )
         if request.stop:
             self.host.watch(name, StopMatcher(request))
-        self._running[name] = (served, number, request)
+        self._running[name] = (served, request)
         served.flying += 1
 
     def _take_back(self, served: ServedPolicy) -> None:
-        """Move a policy's requests without a sampled token back to the front of its queue."""
-        names = [name for name, (owner, _, _) in self._running.items() if owner is served]
-        for name in reversed(self.host.take_back(names)):
-            _, number, request = self._running.pop(name)
-            served.waiting.appendleft((number, request))
+        """Move a policy's requests without a sampled token back to their places in its queue."""
+        names = [name for name, (owner, _) in self._running.items() if owner is served]
+        for name in self.host.take_back(names):
+            _, request = self._running.pop(name)
+            served.waiting.add(request)
             served.flying -= 1
 
     def _load(self, served: ServedPolicy) -> None:

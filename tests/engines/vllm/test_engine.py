@@ -171,7 +171,7 @@ def test_what_cannot_be_served_is_refused(engine: VLLMEngine, model: PreTrainedM
 
 
 def test_what_the_engine_depends_on_is_no_option() -> None:
-    for name in ("seed", "async_scheduling"):
+    for name in ("seed", "async_scheduling", "scheduling_policy"):
         with pytest.raises(ConfigError, match=rf"engine\.options\.{name}: the engine sets this"):
             VLLMEngine(options={name: True})
     with pytest.raises(ConfigError, match=r"max_num_seq: unknown to vLLM; .*'max_num_seqs'\?"):

@@ -1,6 +1,7 @@
 """Order in which the requests of several policies enter vLLM."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -137,3 +138,54 @@ def test_a_turn_fills_the_rows_again_and_ends_while_more_keeps_coming(engine: VL
     assert ids[-2:] == [0, 100]
     assert engine.drain_metrics()["loads"] == 2  # one turn each
     assert {done.id for done in finish(engine)} == set(range(200, late))
+
+
+def test_a_full_batch_takes_games_in_progress_first(engine: VLLMEngine) -> None:
+    fresh = [request(n, said=3) for n in range(3 * ROWS)]
+    for each in fresh:
+        engine.add(each)
+    found = engine.step()
+    assert len(found) == ROWS
+    for number in range(3):
+        engine.add(replace(request(100 + number, said=3), turns_taken=1 + number))
+    found = engine.step()
+    assert {done.id for done in found} == {100, 101, 102, ROWS}
+    assert [done.id for done in finish(engine)] == [*range(ROWS + 1, 3 * ROWS)]
+
+
+def test_adapters_take_games_in_progress_first() -> None:
+    base = make(layers=1).requires_grad_(False)
+    engine = VLLMEngine(max_rows=2, cache=0.1, options={"block_size": 32})
+    for seed, policy in enumerate("pq"):
+        engine.serve(policy, adapted(base, Lora(rank=4), seed=seed, where="x").eval(), [])
+    try:
+        for number in range(4):
+            engine.add(request(number, said=2))
+        engine.add(replace(request(4, "q", said=2), turns_taken=1))
+        assert {done.id for done in engine.step()} == {4, 0}
+        assert {done.id for done in engine.step()} == {1, 2}
+    finally:
+        engine.close()
+
+
+def test_prompts_that_wait_within_vllm_are_passed_by_games_in_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A forward pass has room for one of these prompts."""
+    monkeypatch.setattr("selfplay.engines.vllm.engine.STRIDE", 1)
+    engine = VLLMEngine(max_rows=8, prefill_tokens=8, cache=0.1, options={"block_size": 32})
+    engine.serve("p", make(layers=1), [])
+    try:
+        prompts = [tuple(5 + (n + 1) * place % 311 for place in range(190)) for n in range(6)]
+        *fresh, played = [replace(request(n, said=1), prompt_ids=prompts[n]) for n in range(6)]
+        for each in fresh:
+            engine.add(each)
+        found = engine.step()
+        engine.add(replace(played, turns_taken=2))
+        tenant, _ = engine._policies["p"]
+        found += engine.step()
+        assert not tenant.asked and tenant.flying == 4
+        found += finish(engine)
+        assert [done.id for done in found] == [0, 5, 1, 2, 3, 4]
+    finally:
+        engine.close()
