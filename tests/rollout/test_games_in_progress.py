@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -102,7 +103,7 @@ def jobs(count: int = GAMES) -> list[EpisodeSpec]:
 
 
 def play(
-    engine: Engine, arena: type[Arena] = Walk, specs: Sequence[EpisodeSpec] = (), **settings: int
+    engine: Engine, arena: type[Arena] = Walk, specs: Sequence[EpisodeSpec] = (), **settings: Any
 ) -> list[Episode]:
     seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     rollout = Rollout(arena=arena, seats={"player": seat}, engines={"p": engine}, **settings)
