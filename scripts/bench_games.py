@@ -16,6 +16,7 @@ Usage: python scripts/bench_games.py [--games 64] [--rows 4] [--turns 8] [--roun
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 from unittest import mock
@@ -141,7 +142,14 @@ def main() -> None:
         what += f", {options.engine}"
         floor = len({ids for episode in played["ours"] for ids in prefixes(episode)})
         lines += [
-            counted(f"{what}: computed tokens; {floor:,} are distinct", tokens),
+            replace(
+                compared(
+                    f"{what}: computed tokens; {floor:,} are distinct",
+                    tokens["ours"],
+                    tokens["other"],
+                ),
+                unit="tokens",
+            ),
             compared(f"{what}: CPU seconds", seconds["ours"], seconds["other"]),
         ]
     engine.close()
@@ -175,20 +183,6 @@ def prefixes(episode: Episode) -> list[tuple[int, ...]]:
     last = episode.turns[-1]
     ids = (*last.prompt_ids, *last.completion_ids[:-1])
     return [ids[:end] for end in range(1, len(ids) + 1)]
-
-
-def counted(what: str, tokens: Mapping[str, Sequence[float]]) -> Line:
-    """Return the line of two numbers of tokens, which do not depend on the load."""
-    ratios = [other / ours for ours, other in zip(tokens["ours"], tokens["other"], strict=True)]
-    return Line(
-        what=what,
-        ours=tokens["ours"][0],
-        other=tokens["other"][0],
-        unit="tokens",
-        ratio=sorted(ratios)[len(ratios) // 2],
-        low=min(ratios),
-        high=max(ratios),
-    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +23,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from bench_timing import Line, arguments, show
+from bench_timing import arguments, compared, show
 
 from selfplay.config import compose
 from selfplay.config.instantiate import build
@@ -134,15 +135,7 @@ def main() -> None:
         "all": (sum(ours), sum(other)),
     }
     lines = [
-        Line(
-            what=f"{what}: {name}",
-            ours=mine,
-            other=theirs,
-            unit="MB",
-            ratio=theirs / mine,
-            low=theirs / mine,
-            high=theirs / mine,
-        )
+        replace(compared(f"{what}: {name}", [mine], [theirs]), unit="MB")
         for name, (mine, theirs) in pairs.items()
     ]
     show(lines, options.json)

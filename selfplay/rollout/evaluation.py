@@ -9,7 +9,7 @@ from selfplay.errors import nearest
 from selfplay.rng import derive
 from selfplay.rollout.matches import Match, match_metrics
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
-from selfplay.rollout.sampling_settings import check_sampling_limits
+from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.types import Episode, Status, Task
 
 
@@ -42,7 +42,7 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.samples < 1 or self.temperature < 0 or self.every < 0:
             raise ValueError("samples is at least 1, temperature and every are not negative")
-        check_sampling_limits(temperature=self.temperature)
+        SamplingSettings(temperature=self.temperature)  # checks it
         if not (self.seats or self.opponents):
             return
         known = self.arena().possible_agents

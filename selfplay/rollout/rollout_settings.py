@@ -38,8 +38,9 @@ class RolloutSettings(ScheduledSettings):
     threads: int = 32
     """Number of arenas that advance at once if `Arena.blocking`."""
     overlap: float = 0.25
-    """Largest fraction of these arenas that advance while the engines sample, from 0 to 1; 0: the
-    engines wait for all of them."""
+    """Largest fraction of the games that may advance in threads while the engines sample, from 0 to
+    1; 0: the engines wait for all of them. Games that no engine has begun to sample do not count,
+    but as many as `threads` may advance."""
     tool_threads: int = 64
     """Number of tool calls that run at once."""
     patience: int = 100_000

@@ -1,6 +1,5 @@
 """The settings of sampling: limits of the completions of a role."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,50 +36,34 @@ class SamplingSettings(ScheduledSettings):
     """True if the role reads the stop string too, such as a closing tag."""
 
     def __post_init__(self) -> None:
-        check_sampling_limits(
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            stop=self.stop,
-        )
+        """Raise SettingError for limits that sampling cannot use, at any step.
+
+        Float32 logits overflow at temperatures between 0 and `COOLEST`.
+        """
+        if not 0 < self.top_p <= 1:
+            raise SettingError(f"top_p: {self.top_p} does not fit: above 0 and at most 1 is needed")
+        if self.top_k < 0:
+            raise SettingError(
+                f"top_k: {self.top_k} does not fit: at least 0 is needed; 0 keeps all tokens"
+            )
+        if not 0 <= self.min_p <= 1:
+            raise SettingError(f"min_p: {self.min_p} does not fit: between 0 and 1 is needed")
+        if len(self.stop) > MOST_STOPS:
+            raise SettingError(
+                f"stop: {len(self.stop)} strings do not fit: {MOST_STOPS} is the maximum"
+            )
+        if "" in self.stop:
+            raise SettingError("stop: an empty string does not fit: it would end every completion")
+        if self.max_tokens < 1:
+            raise SettingError(f"max_tokens: {self.max_tokens} does not fit: at least 1 is needed")
+        if self.temperature != 0 and not COOLEST <= self.temperature <= HOTTEST:
+            raise SettingError(
+                f"temperature: {self.temperature} does not fit: 0 is greedy, and others lie "
+                f"between {COOLEST:g} and {HOTTEST:g}"
+            )
         if self.schedules:
-            self.settings_in_training()  # checks the limits of each step
+            self.settings_in_training()  # makes, and so checks, the limits of each step
 
     def longest(self) -> int:
         """Return the largest number of tokens of a completion in training."""
         return max(each.max_tokens for each in self.settings_in_training())
-
-
-def check_sampling_limits(
-    *,
-    max_tokens: int = 1,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    top_k: int = 0,
-    min_p: float = 0.0,
-    stop: Sequence[str] = (),
-) -> None:
-    """Raise SettingError for limits that sampling cannot use. The limits are those of
-    `SamplingSettings`.
-
-    Float32 logits overflow at temperatures between 0 and `COOLEST`.
-    """
-    if not 0 < top_p <= 1:
-        raise SettingError(f"top_p: {top_p} does not fit: above 0 and at most 1 is needed")
-    if top_k < 0:
-        raise SettingError(f"top_k: {top_k} does not fit: at least 0 is needed; 0 keeps all tokens")
-    if not 0 <= min_p <= 1:
-        raise SettingError(f"min_p: {min_p} does not fit: between 0 and 1 is needed")
-    if len(stop) > MOST_STOPS:
-        raise SettingError(f"stop: {len(stop)} strings do not fit: {MOST_STOPS} is the maximum")
-    if "" in stop:
-        raise SettingError("stop: an empty string does not fit: it would end every completion")
-    if max_tokens < 1:
-        raise SettingError(f"max_tokens: {max_tokens} does not fit: at least 1 is needed")
-    if temperature != 0 and not COOLEST <= temperature <= HOTTEST:
-        raise SettingError(
-            f"temperature: {temperature} does not fit: 0 is greedy, and others lie between "
-            f"{COOLEST:g} and {HOTTEST:g}"
-        )
