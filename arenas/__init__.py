@@ -7,6 +7,7 @@ from pettingzoo import register
 
 # Entry points are names, so that an arena is imported only when it is made.
 register("aec", "selfplay/absolute_zero_v0", entry_point="arenas.absolute_zero.arena:env")
+register("aec", "selfplay/attacked_answers_v0", entry_point="arenas.questions.attacked:env")
 register("aec", "selfplay/cited_answers_v0", entry_point="arenas.questions.cited:env")
 register("aec", "selfplay/collaboration_v0", entry_point="arenas.collaboration.arena:env")
 register("aec", "selfplay/corpus_questions_v0", entry_point="arenas.questions.corpus_questions:env")
@@ -14,6 +15,7 @@ register("aec", "selfplay/debate_v0", entry_point="arenas.debate.arena:env")
 register("aec", "selfplay/delegation_v0", entry_point="arenas.collaboration.delegation:env")
 register("aec", "selfplay/designed_games_v0", entry_point="arenas.design.arena:env")
 register("aec", "selfplay/desk_v0", entry_point="arenas.desk.arena:env")
+register("aec", "selfplay/evidence_debate_v0", entry_point="arenas.debate.evidence:env")
 register("aec", "selfplay/judged_debate_v0", entry_point="arenas.debate.judged:env")
 register("aec", "selfplay/judged_questions_v0", entry_point="arenas.questions.judged:env")
 register("aec", "selfplay/kuhn_v0", entry_point="arenas.games.kuhn:env")

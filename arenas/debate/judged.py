@@ -68,7 +68,7 @@ class JudgedDebate(Arena):
         agreement: Added to the reward of both judges if they name the same side, and subtracted
             if they name different ones; needs `exchange`.
         """
-        super().__init__({"debater": 2, "judge": 2 if exchange else 1})
+        super().__init__(self._cast(judges=2 if exchange else 1))
         if no_verdict not in get_args(NoVerdict):
             raise ValueError(
                 f"no_verdict is one of {', '.join(get_args(NoVerdict))}, not {no_verdict!r}"
@@ -82,6 +82,10 @@ class JudgedDebate(Arena):
         self.argument_length = argument_length
         self.agreement = agreement
         self.sides, self.judges = self.possible_agents[:2], self.possible_agents[2:]
+
+    def _cast(self, *, judges: int) -> dict[str, int]:
+        """Return the number of agents of each role: two sides, then the judges."""
+        return {"debater": 2, "judge": judges}
 
     def default_task(self, rng: Random) -> Task:
         """Return a small sum."""

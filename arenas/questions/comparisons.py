@@ -27,16 +27,22 @@ def is_held_out(numbers: Sequence[int]) -> bool:
 def comparison(
     rng: Random, *, kinds: Sequence[str], smallest: int, largest: int, held_out: bool = False
 ) -> dict[str, Any]:
-    """Return a random payload: `kind`, `question`, `answer` and the three `numbers` as texts."""
+    """Return a random payload: `kind`, `question`, `answer`, `wrong` and the three `numbers`.
+
+    `wrong` is one of the two other numbers, chosen by a hash of the question.
+    """
     while True:
         numbers = rng.sample(range(smallest, largest + 1), 3)
         if is_held_out(numbers) == held_out:
             kind = rng.choice(list(kinds))
             place = {"smallest": 0, "middle": 1, "largest": 2}[kind]
+            question, answer = KINDS[kind].format(*numbers), sorted(numbers)[place]
+            others = [number for number in numbers if number != answer]
             return {
                 "kind": kind,
-                "question": KINDS[kind].format(*numbers),
-                "answer": str(sorted(numbers)[place]),
+                "question": question,
+                "answer": str(answer),
+                "wrong": str(others[derive("wrong", question) % 2]),
                 "numbers": [str(number) for number in numbers],
             }
 

@@ -1,0 +1,50 @@
+"""Observations in the debate of `arenas.debate.evidence`."""
+
+from collections.abc import Mapping, Sequence
+
+from arenas.debate.evidence_value import Order
+from arenas.debate.judged import SIDES
+from selfplay.types import Observation
+
+HONEST, DECEPTIVE = "honest_debater_0", "deceptive_debater_0"
+
+
+def speakers(order: Order) -> tuple[str, str]:
+    """Return the first and the second speaker of an order in which one speaks first."""
+    return (DECEPTIVE, HONEST) if order == "deceptive_first" else (HONEST, DECEPTIVE)
+
+
+def debater_view(
+    agent: str, passage: Sequence[bool], order: Order, other: int | None
+) -> Observation:
+    """Return a side's view: all facts from its own place, and the other's quote if it has spoken.
+
+    The text is unique per information set: "honest ++- second 3" is the honest side's after the
+    other quoted fact 3; "+" is a fact that supports the own answer.
+    """
+    honest = agent == HONEST
+    own = [true == honest for true in passage]
+    turn = "together" if order == "together" else "first" if other is None else "second"
+    marks = "".join("-+"[each] for each in own)
+    heard = [] if other is None else [str(other + 1)]
+    return Observation(
+        text=" ".join(["honest" if honest else "deceptive", marks, turn, *heard]),
+        fields={
+            "honest": honest,
+            "own": own,
+            "turn": turn,
+            "heard": heard[0] if heard else "",
+            "reach": (len(own) - 1) // 2,
+            "legal": [str(number + 1) for number in range(len(own))],
+        },
+    )
+
+
+def judge_view(quotes: Mapping[str, int | None], first: str) -> Observation:
+    """Return a judge's view: the fact that each side quoted, and the first speaker, or ""."""
+    shown = {name: "" if quote is None else str(quote + 1) for name, quote in quotes.items()}
+    words = [f"{name}{quote}" for name, quote in shown.items()]
+    return Observation(
+        text=" ".join(["judge", *words, *([f"{first} first"] if first else [])]),
+        fields={"quotes": shown, "first": first, "legal": list(SIDES)},
+    )
