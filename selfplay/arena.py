@@ -137,11 +137,11 @@ class Arena(AECEnv):
         )
 
     def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
-        """Return the move of an agent that called tools, or could have called some.
+        """Return the complete move of an agent: its action, with the effect of its tool calls.
 
-        `advance`, records and replays are given this text. An arena whose tools change its state
-        adds the calls to the action, because a replay calls no tool. By default the result is
-        `action`.
+        The rollout calls this for every move that has an action, also if there were no tool calls.
+        `advance`, records and replays get this text. An arena whose tools change its state adds the
+        calls to the action, because a replay calls no tool. By default the result is `action`.
 
         Args:
             agent: The agent that moves.

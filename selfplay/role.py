@@ -217,7 +217,8 @@ class ThinkingRole(Role):
         return answer.strip()
 
     def metrics(self, text: str) -> Mapping[str, float]:
-        """Return `worked`: 1 if the thought is not empty, else 0."""
+        """Return `worked`: 1 if the thought is not empty, else 0; nothing for a role without
+        thinking."""
         if not self.thinking:
             return {}
         thought = text.partition("<think>")[2].partition("</think>")[0]

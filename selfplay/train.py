@@ -22,8 +22,8 @@ class Trainer:
     """Trains an experiment and writes its run folder.
 
     The command `train` makes one and calls `run`. The objects of the run (policies, learners,
-    sampler, credit, league) belong to the experiment; this class only says in which order they
-    work.
+    sampler, credit, league) belong to the experiment; this class only determines the order in which
+    they work.
     """
 
     def __init__(self, experiment: Experiment, run: Run, progress: Progress) -> None:
@@ -74,7 +74,7 @@ class Trainer:
         self.save()
 
     def step(self) -> None:
-        """Do one step: sample, credit, learn, publish, evaluate, record."""
+        """Do one step: sample, credit, learn, publish, evaluate, record, and save if it is due."""
         signals.check()
         experiment, clock = self.experiment, StepTimer()
         step = experiment.step + 1
@@ -233,7 +233,7 @@ class Trainer:
         return True
 
     def check_health(self, row: Mapping[str, float], step: int, *, error: str = "") -> None:
-        """Raise CollapsedError, with the diagnosis, if a metric is below the config's minimum.
+        """Raise CollapsedError if too many episodes failed, or a metric is below its minimum.
 
         Args:
             row: The metrics of the step.

@@ -32,11 +32,12 @@ class ATGRPO(StatelessCredit):
     a stage is (K-1)/K times the policy gradient (up to (nK-1)/nK if n nodes show one prompt). In a
     group without branches it is, at each prompt, E[(n-1)/n] times the policy gradient, where n is
     the number of siblings that reached the prompt: prompts that are reached rarely, because agents
-    sit out or episodes end early, weigh less. Deeper stages have more candidates, and so weigh more
-    in a mean over samples. If the sampler continues only the best candidate, later stages are
-    reached as often as the best candidate leads to them, and a continued candidate is judged by
-    more episodes than its siblings, of which the first was its best. Failure mode: a prompt that
-    occurs once has no signal; this includes all turns after the last branching.
+    sit out or episodes end early, weigh less. Deeper stages have more candidates, and therefore
+    more weight in a mean over samples. If the sampler continues only the best candidate, later
+    stages are reached as often as the best candidate leads to them. A continued candidate is then
+    judged by more episodes than its siblings, and the first of these episodes is the one for which
+    the candidate was chosen as the best. Failure mode: a prompt that occurs once has no signal;
+    this includes all turns after the last branching.
     """
 
     tree: ClassVar[bool] = True

@@ -104,8 +104,8 @@ def moves(episode: Episode) -> list[int]:
 def learnable_turns(groups: Sequence[Group], returns: Returns) -> list[CreditedTurn]:
     """Return all trainable turns of all episodes that did not fail, in order, with their returns.
 
-    Turns of frozen policies and of opponents are in no comparison, no average and no critic's
-    input. Their rewards are part of what `returns` sees.
+    Turns of frozen policies and of opponents are left out, so that no comparison, average or critic
+    uses them. `returns` still sees their rewards.
     """
     turns = []
     for group in groups:
@@ -207,11 +207,11 @@ def _with_absent(
 ) -> Floats:
     """Return the advantages of values under one key, which only the siblings `present` have.
 
-    A value is compared with the mean of the others, or, if it is the only one, with the mean of
-    `absent` over the siblings. Both means are of other, independent episodes, so that the expected
-    gradient stays exact. `centred` keeps its usual factor (K-1)/K, where K is the number of values
-    if all siblings were present. Other advantages, and groups whose episodes branch, are compared
-    without this correction.
+    A value is compared with the mean of the other values, or, if it is the only one, with the mean
+    of `absent` over the other siblings. Both means are of other, independent episodes, so that the
+    expected gradient stays exact. `centred` keeps its usual factor (K-1)/K, where K is the number
+    of values if all siblings were present. Other advantages, and groups whose episodes branch, are
+    compared without this correction.
     """
     siblings = credited.group.episodes
     away = [

@@ -20,10 +20,10 @@ class Counterfactual(StatelessCredit):
 
     In the last stage that an arena can have, nothing in the subtrahend depends on the action: the
     expected gradient is exactly that of the expected return. In earlier stages (and for an action
-    that ended the episode early) it is biased, by the expectation of the subtrahend times the
-    score, because later moves answered the removed action. Failure mode: replies to messages that
-    were never sent earn arbitrary rewards; if either of two agents alone would suffice, neither
-    gets credit.
+    that ended the episode early) it is biased, because later recorded moves are answers to the
+    removed action. The bias is the expectation of the subtrahend times the score. Failure mode:
+    replies to messages that were never sent earn arbitrary rewards; if either of two agents alone
+    would suffice, neither gets credit.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class CrossedReturns:
         ]
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the replays of the last call, and those in which the arena broke."""
+        """Return the numbers of replays of the last call, and of those in which the arena broke."""
         metrics = self.replayer.metrics()
         return {name: metrics[name] for name in ("replays", "replays_failed")}
 

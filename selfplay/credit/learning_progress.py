@@ -18,7 +18,8 @@ class LearningProgress(CreditMethod):
     episode, and its mean over the episodes of the first step, `delay` or more steps later, in which
     the task is played again (learning progress, as in 1910.07224). The turn is kept until then, at
     most `patience` steps. A turn that created nothing is paid at once, with its own return. Only
-    the turns of the roles that this method credits are kept, so it belongs into `by_role`.
+    the turns of the roles that this method credits are kept, so it belongs in `by_role`. An episode
+    that created a task but has no metric `measure` gives no sample.
 
     A kept turn was sampled by older weights: an objective with a ratio corrects for this, and plain
     REINFORCE does not. Failure mode: the difference of two measurements is noisy.

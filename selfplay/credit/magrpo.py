@@ -62,7 +62,7 @@ class MAGRPO(StatelessCredit):
         return 2
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the replays of joint actions, and how many of them broke."""
+        """Return the number of replays of joint actions, and the number of those that broke."""
         return self.crossed.metrics() if self.crossed else {}
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:

@@ -13,13 +13,13 @@ from selfplay.types import Group, Sample
 class MajorityPairs(StatelessCredit):
     """Pairs of whole traces for objective=dpo, without any reward or label (MACA, 2509.15172).
 
-    A trace is all turns of one agent in one episode. It votes for its last answer; without one it
-    does not vote and is in no pair. A trace of the majority and one of the minority form a pair of
-    advantages +1 and -1 for all their turns; DPO adds up the log-probabilities of a trace.
-    Traces are paired in order, each at most once. Votes are counted in one episode, as MACA does
-    after a debate, or among all episodes of a group, which answer the same question. A tie, and a
-    majority that has no more than the fraction `above` of the votes, makes no pair. Siblings must
-    be independent: a tree would repeat shared turns.
+    A trace is all turns of one agent in one episode. It votes for the answer of its last move; if
+    that move has no answer, it does not vote and is in no pair. A trace of the majority and one of
+    the minority form a pair of advantages +1 and -1 for all their turns; DPO adds up the
+    log-probabilities of a trace. Traces are paired in order, each at most once. Votes are counted
+    in one episode, as MACA does after a debate, or among all episodes of a group, which answer the
+    same question. A tie, and a majority that has no more than the fraction `above` of the votes,
+    makes no pair. Siblings must be independent: a tree would repeat shared turns.
 
     Failure mode: a wrong majority is preferred too; accuracy falls where most answers are wrong.
     """

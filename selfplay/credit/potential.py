@@ -13,15 +13,15 @@ class PotentialBased:
 
     phi(s) is `Arena.potential` at the agent's move, which records keep as `potential` in the move's
     `info`, and s' is the state at the agent's next move. After the agent's last move phi is 0, also
-    in a truncated episode. So the discounted sum over an agent's moves is -weight * phi(s_0),
-    whatever it does, and every policy that is optimal with the term is optimal without it.
+    in a truncated episode. So the discounted sum of the term over an agent's moves is -weight *
+    phi(s_0) for all actions, and every policy that is optimal with the term is optimal without it.
 
     `discount` must be that of the credit method, which is 1 in all methods that sum an agent's
     rewards. Such methods, if they compare episodes with the same first state, see no difference at
     all. Return-to-go is lowered by phi(s), which is a baseline: it changes the variance of the
     gradient and not its mean. Methods that weigh single rewards (`gae` with gae_lambda below 1,
-    `turn`) learn otherwise on the way. Clipping, whitening and other terms of `shaping` after this
-    one may break the guarantee.
+    `turn`) learn differently during training. Clipping, whitening and other terms of `shaping`
+    after this one may break the guarantee.
 
     Episodes that branch are refused if a shared move has different next states.
     """

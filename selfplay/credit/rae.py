@@ -16,12 +16,12 @@ class RAE(CreditMethod):
 
     From SPIRAL (2506.24119). R is the sum of the agent's rewards in the whole episode. Episodes are
     taken in order, as in the released code: all agents are judged by the averages from before the
-    episode, and each average then moves once, by the mean of its returns (not if its agents have no
-    turn). So no return is part of its own baseline, and the expected gradient is exactly the policy
-    gradient, also if agents sit out. `order="update_first"`, as printed in the paper, gives `decay`
-    times that (without `correct_start`) if a key has one return; with several it is biased, because
-    the partners' returns are in the baseline. Failure mode: b starts at 0, lags, and is the same
-    for all tasks.
+    episode, and each average then moves once, by the mean of its returns. An average whose agents
+    have no turn does not move. So no return is part of its own baseline, and the expected gradient
+    is exactly the policy gradient, also if agents sit out. `order="update_first"`, as printed in
+    the paper, gives `decay` times the policy gradient (without `correct_start`) if an average gets
+    one return per episode. With several returns it is biased, because the partners' returns are in
+    the baseline. Failure mode: b starts at 0, lags, and is the same for all tasks.
     """
 
     def __init__(

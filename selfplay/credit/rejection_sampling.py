@@ -62,7 +62,8 @@ class RejectionSampling(CreditMethod):
         ]
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the numbers of kept trajectories, of newly added ones, and of their tasks."""
+        """Return the numbers of kept trajectories, of good episodes in this step, and of kept
+        tasks."""
         tasks = {task for task, _ in self._kept}
         return {"kept": len(self._kept), "added": self._added, "tasks": len(tasks)}
 

@@ -160,10 +160,11 @@ class CosineLength(EachTurn):
 class Confidence(EachTurn):
     """Replaces the reward by the mean log-probability of the completion's tokens.
 
-    It is the reward of RENT (2505.22660), minus the mean entropy of the distributions that the
-    tokens were sampled from: the log-probability of a sampled token is an unbiased estimate of
-    minus its distribution's entropy. No label is used. Failure mode: a policy becomes sure of
-    whatever it says most often, so it learns only where that is right.
+    It estimates the reward of RENT (2505.22660), which is the negative mean entropy of the
+    distributions that the tokens were sampled from: the log-probability of a sampled token is an
+    unbiased estimate of the negative entropy of its distribution. No label is used. Failure mode: a
+    policy becomes sure of the answer that it gives most often, so it learns only where this answer
+    is right.
     """
 
     weight: float = 1.0

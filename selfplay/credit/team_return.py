@@ -30,7 +30,7 @@ class TeamReturns:
 
     def absent(self, credited: CreditedTurn, sibling: Episode) -> float:
         """Return the sibling's return to go from the turn's stage on; 0 if the sibling ended
-        before."""
+        earlier."""
         to_go = team_to_go(sibling, discount=self.discount)
         place = credited.turn.stage if credited.turn.stage >= 0 else credited.number
         return to_go[place] if place < len(to_go) else 0.0

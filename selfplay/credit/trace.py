@@ -1,4 +1,4 @@
-"""Traces: all turns of one agent in one episode, with its last answer."""
+"""Traces: all turns of one agent in one episode, with the answer of its last move."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Trace:
     turns: Sequence[Turn]
     """The turns, in order."""
     answer: str
-    """Answer of the last turn with an action, in canonical form."""
+    """Answer of the last move, in canonical form."""
 
     def can_learn(self) -> bool:
         """Return True if a turn is trainable."""

@@ -7,7 +7,8 @@ from selfplay.types import Turn, from_json, to_json
 
 
 class WaitingTurns:
-    """Turns by the id of the task that they created, until it is played again or time is over."""
+    """Turns by the id of the task that they created, until the task is played again or they
+    expire."""
 
     def __init__(self, *, delay: int, patience: int) -> None:
         """`delay` and `patience` are the least and the largest number of steps of a wait."""

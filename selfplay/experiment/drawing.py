@@ -1,7 +1,7 @@
 """Draws recorded episodes: plays their actions again and asks the arena for pictures.
 
-No model is used, and nothing is credited. `selfplay replay RUN --draw` does it, as pages never load
-an arena.
+No model is used, and nothing is credited. The command is `selfplay replay RUN --draw`; pages cannot
+draw themselves, because they never load an arena.
 """
 
 from collections import Counter

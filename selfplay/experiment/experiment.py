@@ -340,7 +340,7 @@ class Experiment:
 
 
 def check(config: Mapping[str, Any]) -> Sequence[str]:
-    """Build and validate all objects of a config but the policies; return the notes for the user.
+    """Build and validate all objects of a config except the policies; return the notes for users.
 
     A critic that copies a model (`credit.critic.model`) belongs to the credit method and is loaded.
 

@@ -243,7 +243,7 @@ def _config(name: str, overrides: Sequence[str], search: Sequence[str]) -> dict[
 def refusal_of(arena: Arena, roles: Mapping[str, Role]) -> Refusal:
     """Return the check of a person's text: it must parse, and be a legal move of the arena.
 
-    Where an observation lists no legal moves, any text is played: the arena decides what it means.
+    If an observation lists no legal moves, any text is accepted, and the arena interprets it.
     """
 
     def refusal(request: Request, text: str) -> str:
@@ -260,7 +260,7 @@ def refusal_of(arena: Arena, roles: Mapping[str, Role]) -> Refusal:
 
 
 def shorten(text: str) -> str:
-    """Return a person's text in quotes, cut after a line."""
+    """Return a text in quotes; a text longer than `LONGEST_QUOTED` is cut."""
     return repr(text if len(text) <= LONGEST_QUOTED else f"{text[:LONGEST_QUOTED]}...")
 
 

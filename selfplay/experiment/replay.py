@@ -1,9 +1,9 @@
 """Replays the recorded episodes of a run from their actions, and credits them again.
 
 No model is used. Under the run's own config every reward and advantage equals the record to the
-last digit. Under another config the result is what that config would have paid and credited for
-the same actions. Two kinds of credit methods are refused: those with a critic, which would need the
-weights of that time, and those with running averages if earlier steps were not recorded.
+last digit. Under another config the result is what that config would have paid and credited for the
+same actions. Two kinds of credit methods are refused: those with a critic, whose weights at that
+time are not recorded, and those with running averages if earlier steps were not recorded.
 """
 
 from collections import Counter
@@ -180,7 +180,7 @@ class RunReplayer:
             if count != step and self.credit.state_dict():
                 raise RunError(
                     f"step {step}: credit {self.config['credit'][TARGET]} keeps averages over "
-                    "steps, and one before this is not replayed; replay from step 1 on, of a run "
+                    "steps, and an earlier step is not replayed; replay from step 1 on, of a run "
                     "with run.episodes_every=1, or choose another credit"
                 )
             self._step(list(episodes_of(self.run, step)), found, paid)

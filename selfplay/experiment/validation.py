@@ -1,8 +1,8 @@
 """Validation of the objects of a run against each other, before a model is loaded.
 
-`selfplay.config.plain_data.check_config` has checked the config, and each object its own settings.
-What is left are objects that do not fit each other. `validate` calls the checks below in the order
-in which they stand here.
+Before this, `selfplay.config.plain_data.check_config` has checked the config, and each object has
+checked its own settings. The remaining faults are objects that do not fit each other. `validate`
+calls the checks in the order in which this module defines them.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,7 +34,7 @@ def validate(
     collapse: CollapseMonitor,
     league: LeagueConfig | None,
 ) -> list[str]:
-    """Check the objects of a run against each other. No model is loaded, no process started.
+    """Check the objects of a run against each other. No model is loaded, and no process is started.
 
     `Experiment` calls it once, after it has built these objects.
 
@@ -91,7 +91,7 @@ def check_roles(credit: Credit, shaping: Mapping[str, Any], roles: Collection[st
                 raise ConfigError(f"credit.methods: no role {name!r}; {nearest(name, roles)}")
         for role in roles:
             if role not in credit.methods and "default" not in credit.methods:
-                raise ConfigError(f"credit.methods: none for {role!r}; name it, or a default")
+                raise ConfigError(f"credit.methods: none for {role!r}; add one, or a default")
     for name, each in shaping.items():
         shaped = getattr(each, "role", None)
         if shaped is not None and shaped not in roles:

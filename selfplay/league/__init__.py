@@ -1,8 +1,8 @@
 """The league: matches between learning policies, snapshots of them and fixed opponents.
 
-A league stands between sampler and rollout. It assigns a match to every group, books the results,
-and keeps snapshots of the policies. A `Matchmaking` chooses the opponents, a `SnapshotTrigger` adds
-snapshots, and an `EvictionPolicy` drops them.
+A league is between the sampler and the rollout. It assigns a match to every group, books the
+results, and keeps snapshots of the policies. A `Matchmaking` chooses the opponents, a
+`SnapshotTrigger` adds snapshots, and an `EvictionPolicy` drops them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,8 @@ class Snapshot:
 
 
 class Matchmaking(Protocol):
-    """Chooses opponents. It depends only on the table, so that a resumed run plays the same."""
+    """Chooses opponents. The choice depends only on the table, so that a resumed run meets the same
+    opponents."""
 
     main: ClassVar[bool]
     """True for the players that the league is for; False for exploiters."""

@@ -32,7 +32,7 @@ def nash(payoffs: np.ndarray) -> np.ndarray:
     """Return [N], the symmetric Nash equilibrium of [N, N] payoffs with the largest entropy.
 
     It is unique, and copies of a player split the probability of that player: Nash averaging
-    (1806.02643). A player's score there is its gain against this mixture, A p. A linear program
+    (1806.02643). The score of a player is its gain against this mixture, A p. A linear program
     finds all players that are in any equilibrium. Among these players, A p = 0 determines p up to
     ties and copies, and the entropy decides the rest.
 

@@ -135,7 +135,7 @@ class League:
     # The training side -------------------------------------------------------------------------
 
     def begin_step(self, step: int) -> None:
-        """Begin a step; the first one adds a snapshot of every main player that learns soon."""
+        """Begin a step; add the first snapshot of every main player if a player learns soon."""
         self.step = step
         if self._begin(step, step + self.max_staleness):
             view = self._view()
@@ -174,8 +174,8 @@ class League:
     def mix_anchors(self, share: float, *, until: int) -> None:
         """Assign anchors to at least a fraction of the main players' groups, up to a step.
 
-        This begins with the first step whose sampling cannot have begun: the next one, or, with
-        steps sampled ahead, that after the next `max_staleness` + 1.
+        It begins with the first step whose sampling cannot have begun: the next step, or, if steps
+        are sampled ahead, the step after the next `max_staleness` + 1 steps.
 
         Args:
             share: Fraction of the groups.
@@ -191,7 +191,8 @@ class League:
         self._anchored = [*now, *later, (self.step + 1 + ahead, share, until)]
 
     def _begin(self, first: int, last: int) -> bool:
-        """Add the first snapshots if a player learns from one step to another; True if so."""
+        """Add the first snapshots if a player learns in these steps; return True if any was
+        added."""
         if self._begun or not any(self._learning(step) for step in range(first, last + 1)):
             return False
         self._begun = True

@@ -2,8 +2,8 @@
 
 AlphaStar's three kinds of players (Vinyals et al. 2019) follow its released pseudocode. A main
 player learns to beat all players. A main exploiter looks for weaknesses of the current main
-players, a league exploiter for weaknesses of all players; both are reset once their strategy is in
-the league as a snapshot. Updates are counted instead of AlphaStar's environment steps.
+players, a league exploiter for weaknesses of all players; both can be reset once their strategy is
+in the league as a snapshot. Updates are counted instead of AlphaStar's environment steps.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -117,9 +117,9 @@ class Nash(BaseMatchmaking):
     """PSRO with the Nash equilibrium as meta-strategy (1711.00832).
 
     The snapshots are the moves of a symmetric zero-sum game, whose payoff is twice the win rate
-    less 1. The player meets them with the probabilities of its equilibrium; of several, that with
-    the largest entropy. So it learns a best response to the strongest mixture of earlier policies,
-    and not to those that it beats anyway.
+    minus 1. The player meets the snapshots with the probabilities of the equilibrium of this game;
+    of several equilibria, the one with the largest entropy is used. So the player learns a best
+    response to the strongest mixture of earlier policies, and not to policies that it beats anyway.
 
     A win rate between two snapshots is that of the younger one when it was made. Rates from few
     games are drawn towards one half by `prior` virtual draws. Failure mode: the equilibrium jumps
@@ -216,7 +216,7 @@ class MainPlayer(BaseMatchmaking):
     """AlphaStar's main player: PFSP against all snapshots, checks of old opponents, self-play.
 
     The fraction `pfsp` of its games is against all snapshots, with hard ones preferred. The
-    fraction `verify` is against opponents that it has unlearned to beat: a snapshot of a main
+    fraction `verify` is against opponents that it can no longer beat: a snapshot of a main
     exploiter that beats it, or a main player's snapshot that it beat before and does not beat now.
     If there is none, and in all other games, it meets a current main player, or the snapshots of
     that player as a curriculum if the player is too strong.

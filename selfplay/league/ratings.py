@@ -1,6 +1,6 @@
 """Results of a league: a payoff table of all pairs, and one rating per player.
 
-A rating cannot describe players that beat each other in a circle; the payoff table can. Older
+A rating cannot describe players that beat each other in a cycle; the payoff table can. Older
 results count less in the payoff table.
 """
 
@@ -48,18 +48,19 @@ class Payoff:
     def remember(self, copy: str, player: str) -> None:
         """Keep the win rates of a player as those of a frozen copy of it, which was just made.
 
-        Copies do not meet one another: these rates are all that is known of them. They are no games
-        of the copy, and `games` and `rate` do not contain them.
+        Copies do not play each other, so nothing else is known about their strength against each
+        other. The copy itself has played no game, so `games` and `rate` do not contain these rates.
         """
         for home, away in list(self._counts):
             if home == player:
                 self._remembered[copy, away] = (self.rate(home, away), self.games(home, away))
 
     def between(self, home: str, away: str) -> tuple[float, float]:
-        """Return the win rate of `home` and the number of games that it is from.
+        """Return the win rate of `home` and the number of games that it is computed from.
 
-        These are games of the pair, or else those that the younger of two copies played, as its
-        player, against the older one. Without any, the rate is 0.5.
+        These are the games of the pair. If there are none, they are the games of the player of the
+        younger copy against the older copy, at the time when the younger copy was made. Without any
+        game the rate is 0.5.
         """
         if games := self.games(home, away):
             return self.rate(home, away), games

@@ -46,7 +46,7 @@ class MatchResult:
 
 @dataclass(kw_only=True)
 class SeatCounts:
-    """Numbers of groups so far, which decide whose turn a group is and who sits where."""
+    """Numbers of groups so far, which decide the player and the seat of the next group."""
 
     groups: Counter[str] = field(default_factory=Counter)
     """Number of groups with a match by first seat of the task."""

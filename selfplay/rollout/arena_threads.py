@@ -9,7 +9,7 @@ from selfplay.rollout.episode_runner import EpisodeRunner
 
 
 class ArenaThreads:
-    """Advances the games whose stage is complete, beside the engines' steps if they wait.
+    """Advances the games whose stage is complete, during the engines' steps if the arenas wait.
 
     The order in which `take` returns games, and how many it returns, depends on counts alone and
     never on the time that an arena takes. Requests thus reach the engines in the same order, and in
@@ -59,10 +59,10 @@ class ArenaThreads:
     def take(self, *, live: int, begun: int, idle: bool) -> list[EpisodeRunner]:
         """Return the games that go on now, the oldest first; wait until they have advanced.
 
-        A game stays here while no more than `overlap` of the games do that the engines have begun
-        to sample. Where these are few, as many stay as there are threads, but no more than
-        `overlap` of the live games. A game that stayed longer would lose its keys and values to
-        games that have not begun.
+        Games may stay in the threads up to a limit: the fraction `overlap` of the games that the
+        engines have begun to sample, or the number of threads if that is more, but never more than
+        the fraction `overlap` of the live games. With a higher limit, games would lose their keys
+        and values to games that have not begun.
 
         Args:
             live: Number of games in memory that have not ended.

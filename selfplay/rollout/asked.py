@@ -1,4 +1,4 @@
-"""A request in flight, with all that the rollout must know when its completion comes."""
+"""A request in flight, with the data that the rollout needs when its completion arrives."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def begun_episodes(
     Args:
         live: Episodes that are in memory and not ended.
         in_flight: Requests in flight.
-        waiting_ids: Ids of those for which the engines' batches have no room.
+        waiting_ids: Ids of the requests for which the engines' batches have no room.
     """
     asked = (in_flight[number].game for number in waiting_ids if number in in_flight)
     return len(live) - len({game for game in asked if game in live and not game.sampled_turns})

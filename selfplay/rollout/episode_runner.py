@@ -64,11 +64,11 @@ def notes_of(turn: Turn, role: Role) -> dict[str, Any]:
 class EpisodeRunner:
     """Runs one episode. An exception of its arena fails this episode and no other.
 
-    Replayed stages ask no policy: the recorded actions are played, and rewards and notes of the
-    arena are booked again, because the rewards of a sibling's last turns depend on its later turns.
-    A turn with the same result as recorded is the same object. A replay calls the services again,
-    so that it costs as much as its stages; metrics and created tasks of replayed stages count only
-    for the parent.
+    In replayed stages no policy is asked: the recorded actions are played. Rewards and notes of the
+    arena are added anew, because a reward of a shared turn can depend on later turns, which differ
+    between siblings. A turn whose result is as recorded is the same object. A replay calls the
+    services again, so that it costs as much as its stages. Metrics and created tasks of replayed
+    stages count only for the parent.
     """
 
     def __init__(self, spec: EpisodeSpec, arena: Arena, *, prefix: Sequence[Turn] = ()) -> None:
@@ -129,8 +129,8 @@ class EpisodeRunner:
     def run_out(self, error: PromptTooLong) -> None:
         """End the episode because a prompt leaves no room for an answer.
 
-        It is truncated before its incomplete stage. Without any turn it fails, because the config
-        then does not fit the model.
+        The episode is truncated before its incomplete stage. An episode without any turn fails,
+        because the config then does not fit the model.
         """
         if self.turns:
             self.too_long = one_line(error)

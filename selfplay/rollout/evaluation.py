@@ -82,7 +82,8 @@ class Evaluation:
     def unmeasured(self, name: str, episodes: Sequence[Episode]) -> list[str]:
         """Return a line for every configured metric that no finished episode has.
 
-        It is no error: for example, all proposals may have been refused, which have no solve rate.
+        This is not an error: for example, refused proposals have no solve rate, and all proposals
+        may have been refused.
         """
         finished = [episode for episode in episodes if episode.status is Status.FINISHED]
         known = {metric for episode in finished for metric in episode.metrics}
@@ -99,7 +100,7 @@ class Evaluation:
         `distinct_created` is the fraction of distinct tasks among the created tasks, if there are
         any. A failed episode counts as 0, and so does an episode that was cut off before it was
         measured, so that failing improves no metric. `tool_calls` is the number of tool calls per
-        move, if any agent called a tool.
+        move, if any agent called a tool, and `failed_episodes` the number of failed episodes.
         """
         values: dict[str, list[float]] = defaultdict(list)
         for episode in episodes:

@@ -48,7 +48,8 @@ class PolicyPool:
         Args:
             name: Name of the policy in a `policy_map`.
             engine: Engine that serves it under that name.
-            renderer: Its token seam. By default the engine's own, or bytes if the engine has none.
+            renderer: Converts between messages and its tokens. By default the engine's own, or
+                bytes if the engine has none.
             learn: True if the policy learns from its turns.
         """
         self.engines[name] = engine

@@ -112,11 +112,11 @@ def make_scheduled(
         path = join(where, name)
         if name not in target.SCHEDULED:
             known = ", ".join(target.SCHEDULED)
-            raise ConfigError(f"{path}: a schedule does not fit here; those with one are {known}")
+            raise ConfigError(f"{path}: this setting takes no schedule; these do: {known}")
         schedules[name] = schedule = convert(Schedule, value, where=path)
         whole = name in target.WHOLE
         if whole and any(not float(number).is_integer() for number in schedule.values):
-            raise ConfigError(f"{path}.values: {list(schedule.values)} do not fit: whole numbers")
+            raise ConfigError(f"{path}.values: {list(schedule.values)} are not all whole numbers")
         values[name] = number_at(schedule, None, whole=whole)
     values = check_arguments(target, values, where=where, reserved=("schedules",))
     made: S = call((base or target()).changed, {**values, "schedules": schedules}, where=where)

@@ -41,8 +41,8 @@ METHODS = {
 class Components:
     """The services, roles and arena of a config, without policies.
 
-    The commands `replay`, `play` and `train --cfg` use it alone; a `RolloutSetup` adds policies.
-    Its maker calls `close`.
+    The command `replay`, games of a person against a script, and the study `behaviour` use it
+    alone; a `RolloutSetup` adds policies. The code that makes it must call `close`.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from selfplay.types import Episode, Turn
 def sharing_prompts(episode: Episode) -> Episode:
     """Return an equal episode whose turns are parts of an agent's later prompts, where they can be.
 
-    Replayed turns stay the objects that they are.
+    Replayed turns are not copied: they stay the same objects.
     """
     turns: list[Turn] = list(episode.turns)
     later: dict[str, NumberArray] = {}

@@ -1,5 +1,5 @@
-"""The tool calls of many agents: the calls of one completion run in order, those of different
-agents at the same time."""
+"""The tool calls of many agents: the calls of one completion run in order, and calls of different
+agents run at the same time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +41,8 @@ class _Calls(Generic[Asked]):
     earlier: list[ToolCall]
     """The agent's calls of the episode before the next one."""
     state: Callable[[Sequence[ToolCall]], Any] | None
-    """Makes the data of the episode from the calls of the move before a stateful tool's."""
+    """Makes the data of the episode for a stateful tool, from the calls of the move before its
+    own."""
     answered: list[ToolCall] = field(default_factory=list)
 
 

@@ -17,15 +17,15 @@ class Adaptive:
 
     An episode succeeds if the mean pay of its agents is above `threshold`. A task leaves the rounds
     when it has half a group of successes and half a group of failures (`balanced`), or a whole
-    group with one success (`success`). Of a task's episodes G are kept: of each kind as near to
-    half as there are, drawn uniformly. With `keep_all` nothing is dropped, so that the baseline of
-    credit is the mean of all episodes, as with the paper's global statistics, and groups differ in
-    size.
+    group with one success (`success`). Of a task's episodes G are kept, drawn uniformly: half
+    successes and half failures, or as near to this as their numbers allow. With `keep_all` nothing
+    is dropped. The baseline of credit is then the mean of all episodes, as with the paper's global
+    statistics, and groups differ in size.
 
-    Failure mode: the kept episodes of a balanced group are no fair sample. Their baseline is near
-    one half at any success rate, so that a task of a low rate counts more than in the expected
-    return. Episodes in which the arena broke count as neither kind and are kept only if there are
-    fewer than G others.
+    Failure mode: the kept episodes of a balanced group are not a fair sample. Their baseline is
+    near one half at any success rate, so that a task with a low rate has more weight than in the
+    expected return. Episodes in which the arena broke count as neither kind and are kept only if
+    there are fewer than G others.
     """
 
     tree: ClassVar[bool] = False

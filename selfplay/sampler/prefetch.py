@@ -178,8 +178,8 @@ class PrefetchedBatches:
         return self._taken.curriculum_state
 
     def paused(self) -> AbstractContextManager[None]:
-        """Return a context in which the thread waits; it begins when the games of its step are
-        over."""
+        """Return a context in which the thread runs no curriculum and no sampler; games in progress
+        may continue."""
         return nullcontext() if self._ahead is None else self._ahead.paused()
 
     def stop(self) -> None:

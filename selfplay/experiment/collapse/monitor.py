@@ -114,7 +114,7 @@ class RuleState:
 
     @property
     def clean_until(self) -> int:
-        """The last step that is certainly before any collapse that the rule may report."""
+        """The last step that is before any collapse that the rule can report now or later."""
         return (self.begun if self.streak else self.recent[0][0]) - 1
 
     @property
