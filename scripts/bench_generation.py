@@ -3,6 +3,7 @@
 Kuhn poker, tic-tac-toe and the quickstart are played once by their tiny policy; the recorded
 requests are then answered again and again. The fourth case are conversations of four turns. Both
 ways sample the same tokens. `--model` adds a larger model, which plays fewer games.
+A case such as `smollm2/tic_tac_toe` plays a step of this experiment with its warm-started model.
 `--beside padding` compares with prefill passes that take as many parts as fit, whatever their
 lengths are.
 
@@ -41,6 +42,8 @@ PLAYED = {
     "leduc": "tiny/leduc",
 }
 CASES = (*PLAYED, "conversation")
+SMOLLM2 = {name: name for name in ("smollm2/absolute_zero", "smollm2/kuhn", "smollm2/tic_tac_toe")}
+"""Experiments of SmolLM2-135M with their warm starts, which take minutes if they are not cached."""
 TURNS, NEW, MESSAGE, SYSTEM = 4, 32, 32, 96
 """Turns of a conversation; tokens of an answer, a message and the common rules."""
 LARGER = {
@@ -128,7 +131,7 @@ class GenerationCase:
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--cases", nargs="+", choices=(*CASES, *SMOLLM2), default=CASES)
     parser.add_argument("--beside", choices=BESIDE, default="requests", help="the other way")
     parser.add_argument("--model", type=Path, help="folder of another model, such as one of 135 M")
     parser.add_argument("--rounds", type=int, default=5)
@@ -159,7 +162,7 @@ def of_model(name: str, folder: Path) -> GenerationCase | None:
 
 def recorded(name: str, overrides: Sequence[str]) -> GenerationCase:
     """Play one step of an experiment with its warm-started policy and keep the requests."""
-    experiment = Experiment(compose.load([f"+experiment={PLAYED[name]}", *overrides])).load()
+    experiment = Experiment(compose.load([f"+experiment={(PLAYED | SMOLLM2)[name]}", *overrides])).load()
     engine: Any = experiment.engine
     waves: list[list[Request]] = [[]]
     add, step = engine.add, engine.step

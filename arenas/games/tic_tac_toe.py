@@ -104,12 +104,16 @@ def value(board: str) -> int:
     return max((-value(marked(board, square)) for square in free(board)), default=0)
 
 
-def minimax(agent: str, observation: Observation, rng: Random) -> str:
-    """Return one of the optimal moves, uniformly at random."""
-    board = observation.fields["board"]
+def optimal(board: str) -> list[int]:
+    """Return all squares with which the player in turn reaches its value under perfect play."""
     values = {square: -value(marked(board, square)) for square in free(board)}
     best = max(values.values())
-    return str(rng.choice([square for square, each in values.items() if each == best]) + 1)
+    return [square for square, each in values.items() if each == best]
+
+
+def minimax(agent: str, observation: Observation, rng: Random) -> str:
+    """Return one of the optimal moves, uniformly at random."""
+    return str(rng.choice(optimal(observation.fields["board"])) + 1)
 
 
 def raw_env(**settings: Any) -> TicTacToe:

@@ -1,0 +1,195 @@
+"""Prints exactly how a run's policy plays tic-tac-toe, without sampled games.
+
+The probabilities of all moves are read from the model at each of the 4,520 boards with a player to
+move, at the run's own temperature or at those of --temperature. From these follow the chances to
+win, draw and lose against random play and against minimax, which plays one of its optimal moves
+uniformly at random, and the exploitability: what an opponent that knows the policy wins, in the
+mean of both seats. A text that is no legal move loses.
+
+Usage: python scripts/tic_tac_toe_exact.py RUN [RUN ...] [--step N] [--temperature 1 0]
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from arenas.games.tic_tac_toe import (
+    FREE,
+    MARKS,
+    TicTacToe,
+    free,
+    marked,
+    optimal,
+    to_move,
+    winner,
+)
+from selfplay.types import InformationSet, Observation
+
+Policy = Mapping[str, Mapping[int, float]]
+"""Board to the probability of each free square; what is missing to 1 is an illegal move."""
+Outcome = tuple[float, float, float]
+"""Chances to win, to draw and to lose."""
+Opponent = Callable[[str], list[int]]
+"""Board to the squares of which the opponent takes one, uniformly at random."""
+
+
+def boards() -> Iterator[str]:
+    """Yield every board that can be reached and has a player to move, once."""
+    start = FREE * 9
+    seen, waiting = {start}, [start]
+    while waiting:
+        board = waiting.pop()
+        yield board
+        for square in free(board):
+            after = marked(board, square)
+            if not winner(after) and FREE in after and after not in seen:
+                seen.add(after)
+                waiting.append(after)
+
+
+def outcome(policy: Policy, mark: str, opponent: Opponent) -> Outcome:
+    """Return how the policy does with X or O against an opponent that chooses at random."""
+
+    @cache
+    def chances(board: str) -> Outcome:
+        won = winner(board)
+        if won or FREE not in board:
+            return float(won == mark), float(not won), float(bool(won) and won != mark)
+        if to_move(board) == mark:
+            moves = dict(policy[board])
+        else:
+            squares = opponent(board)
+            moves = dict.fromkeys(squares, 1 / len(squares))
+        parts = [(chance, chances(marked(board, square))) for square, chance in moves.items()]
+        win, draw = (sum(chance * part[place] for chance, part in parts) for place in (0, 1))
+        return win, draw, 1.0 - win - draw
+
+    return chances(FREE * 9)
+
+
+def best_response(policy: Policy, mark: str) -> float:
+    """Return the largest expected pay of an opponent of the policy that plays X or O."""
+
+    @cache
+    def pay(board: str) -> float:
+        won = winner(board)
+        if won or FREE not in board:
+            return 0.0 if not won else -1.0 if won == mark else 1.0
+        if to_move(board) != mark:
+            return max(pay(marked(board, square)) for square in free(board))
+        moves = policy[board]
+        illegal = 1.0 - sum(moves.values())
+        return illegal + sum(chance * pay(marked(board, at)) for at, chance in moves.items())
+
+    return pay(FREE * 9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact:
+    """Exact results of a policy."""
+
+    outcomes: Mapping[tuple[str, str], Outcome]
+    """(opponent, mark of the policy) to the outcome."""
+    exploitability: float
+    """Pay of a best response, in the mean of both seats."""
+    illegal: float
+    """Mean probability of an illegal move over all boards."""
+
+
+def measured(policy: Policy) -> Exact:
+    """Return the exact results of a policy."""
+    opponents: dict[str, Opponent] = {"random": free, "minimax": optimal}
+    return Exact(
+        outcomes={
+            (name, mark): outcome(policy, mark, opponent)
+            for name, opponent in opponents.items()
+            for mark in MARKS
+        },
+        exploitability=sum(best_response(policy, mark) for mark in MARKS) / 2,
+        illegal=1.0 - sum(sum(moves.values()) for moves in policy.values()) / len(policy),
+    )
+
+
+def information_sets(arena: TicTacToe) -> list[InformationSet]:
+    """Return a set for each board, with the board as its key."""
+    found = []
+    for board in boards():
+        legal = [str(square + 1) for square in free(board)]
+        mark = to_move(board)
+        found.append(
+            InformationSet(
+                key=board,
+                agent=arena.possible_agents[MARKS.index(mark)],
+                observation=Observation(
+                    text=board,
+                    fields={"board": board, "mark": mark, "legal": legal, "refused": ""},
+                ),
+                actions={move: int(move) - 1 for move in legal},
+            )
+        )
+    return found
+
+
+def policies_of(
+    folder: Path, *, step: int | None, temperatures: Sequence[float | None]
+) -> tuple[int, list[Policy]]:
+    """Return the step of a run's checkpoint, and its policy at each temperature.
+
+    The checkpoint is the newest, or that of `step`; None is the run's own temperature.
+    """
+    from selfplay.config.compose import with_local_runtime
+    from selfplay.experiment.experiment import Experiment  # loads torch
+    from selfplay.run.directory import Run
+    from selfplay.study.players import places
+    from selfplay.study.policy_probs import read
+
+    place = places(folder, step=step, every=False)[-1]
+    experiment = Experiment(with_local_runtime(Run.open(folder).config()))
+    experiment.load(place, learning=False)
+    policies: list[Policy] = []
+    try:
+        rollout = experiment.players.rollout
+        arena = rollout.arena()
+        if not isinstance(arena, TicTacToe):
+            raise SystemExit(f"{folder}: its arena is {arena.name}, not tic-tac-toe")
+        models = {name: each.model for name, each in experiment.policies.items()}
+        for temperature in temperatures:
+            seats = dict(rollout.seats)
+            if temperature is not None:
+                seats = {
+                    role: replace(seat, temperature=temperature) for role, seat in seats.items()
+                }
+            policies.append(
+                {
+                    each.where.key: {each.where.actions[at]: p for at, p in each.mass.items()}
+                    for each in read(information_sets(arena), seats=seats, models=models)
+                }
+            )
+    finally:
+        experiment.close()
+    return int(place.name), policies
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--step", type=int)
+    parser.add_argument("--temperature", type=float, nargs="+", default=[None])
+    options = parser.parse_args()
+    for folder in options.runs:
+        step, policies = policies_of(folder, step=options.step, temperatures=options.temperature)
+        for temperature, policy in zip(options.temperature, policies, strict=True):
+            found = measured(policy)
+            at = "" if temperature is None else f" temperature {temperature:g}"
+            print(
+                f"{folder} step {step}{at}: exploitability {found.exploitability:.3f}, "
+                f"illegal {found.illegal:.4f} of a move"
+            )
+            for (name, mark), (won, drawn, lost) in found.outcomes.items():
+                print(f"  {mark} against {name:7} {won:.3f} won {drawn:.3f} drawn {lost:.3f} lost")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Exact results at tic-tac-toe of policies whose results are known."""
+
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import Any
+
+import pytest
+
+from arenas.games.tic_tac_toe import TicTacToe, free, optimal
+from tests.helpers.repository import ROOT
+
+
+@pytest.fixture(scope="module")
+def exact() -> Any:
+    spec = spec_from_file_location("tic_tac_toe_exact", ROOT / "scripts/tic_tac_toe_exact.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def uniform(exact: Any, squares: Any, legal: float = 1.0) -> dict[str, dict[int, float]]:
+    """Return the policy that plays one of `squares(board)`, and with 1 - `legal` no legal move."""
+    return {
+        board: {at: legal / len(squares(board)) for at in squares(board)}
+        for board in exact.boards()
+    }
+
+
+def test_each_board_with_a_player_to_move_is_an_information_set_of_that_player(exact: Any) -> None:
+    found = exact.information_sets(TicTacToe())
+    assert len({each.key for each in found}) == len(found) == 4520
+    for each in found:
+        first = each.key.count("X") == each.key.count("O")
+        assert each.agent == ("player_0" if first else "player_1")
+        assert each.observation.text == each.key
+        assert list(each.actions) == [str(at + 1) for at in free(each.key)]
+
+
+def test_random_play_has_the_known_chances_and_loses_to_a_best_response(exact: Any) -> None:
+    found = exact.measured(uniform(exact, free))
+    x_wins, o_wins, draws = 737 / 1260, 121 / 420, 8 / 63  # of two random players
+    assert found.outcomes["random", "X"] == pytest.approx((x_wins, draws, o_wins))
+    assert found.outcomes["random", "O"] == pytest.approx((o_wins, draws, x_wins))
+    assert found.exploitability > 0.9
+    assert found.illegal == pytest.approx(0.0)
+
+
+def test_perfect_play_always_draws_against_minimax_and_cannot_be_exploited(exact: Any) -> None:
+    found = exact.measured(uniform(exact, optimal))
+    for mark in "XO":
+        assert found.outcomes["minimax", mark] == pytest.approx((0.0, 1.0, 0.0))
+        assert found.outcomes["random", mark][2] == pytest.approx(0.0)
+    assert found.exploitability == pytest.approx(0.0)
+
+
+def test_one_wrong_reply_costs_its_share_against_minimax_and_all_against_a_best_response(
+    exact: Any,
+) -> None:
+    policy = uniform(exact, optimal)
+    assert policy["X........"] == {4: 1.0}  # only the centre holds against a corner
+    policy["X........"] = {1: 1.0}
+    found = exact.measured(policy)
+    assert found.outcomes["minimax", "O"] == pytest.approx((0.0, 8 / 9, 1 / 9))
+    assert found.outcomes["minimax", "X"] == pytest.approx((0.0, 1.0, 0.0))
+    assert found.exploitability == pytest.approx(0.5)  # 1 as O, 0 as X
+
+
+def test_an_illegal_move_loses(exact: Any) -> None:
+    found = exact.measured(uniform(exact, optimal, legal=0.0))
+    assert found.illegal == pytest.approx(1.0)
+    assert found.exploitability == pytest.approx(1.0)
+    assert found.outcomes["minimax", "X"] == pytest.approx((0.0, 0.0, 1.0))
