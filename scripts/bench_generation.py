@@ -162,7 +162,8 @@ def of_model(name: str, folder: Path) -> GenerationCase | None:
 
 def recorded(name: str, overrides: Sequence[str]) -> GenerationCase:
     """Play one step of an experiment with its warm-started policy and keep the requests."""
-    experiment = Experiment(compose.load([f"+experiment={(PLAYED | SMOLLM2)[name]}", *overrides])).load()
+    home = (PLAYED | SMOLLM2)[name]
+    experiment = Experiment(compose.load([f"+experiment={home}", *overrides])).load()
     engine: Any = experiment.engine
     waves: list[list[Request]] = [[]]
     add, step = engine.add, engine.step
