@@ -17,9 +17,8 @@ class LearningProgress(CreditMethod):
     R of a turn that created a task is `later - first`: the metric `measure` of the author's own
     episode, and its mean over the episodes of the first step, `delay` or more steps later, in which
     the task is played again (learning progress, as in 1910.07224). The turn is kept until then, at
-    most `patience` steps. A turn that created nothing is paid at once, with its own return. Only
-    the turns of the roles that this method credits are kept, so it belongs in `by_role`. An episode
-    that created a task but has no metric `measure` gives no sample.
+    most `patience` steps; without the metric it gives no sample. A turn that created nothing is
+    paid at once, with its own return. Use it in `by_role`: it keeps turns of the roles it credits.
 
     A kept turn was sampled by older weights: an objective with a ratio corrects for this, and plain
     REINFORCE does not. Failure mode: the difference of two measurements is noisy.

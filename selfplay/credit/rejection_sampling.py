@@ -62,8 +62,7 @@ class RejectionSampling(CreditMethod):
         ]
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the numbers of kept trajectories, of good episodes in this step, and of kept
-        tasks."""
+        """Return the numbers of kept trajectories and tasks, and of good episodes in this step."""
         tasks = {task for task, _ in self._kept}
         return {"kept": len(self._kept), "added": self._added, "tasks": len(tasks)}
 

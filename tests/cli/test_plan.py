@@ -225,7 +225,10 @@ def test_measuring_writes_a_cluster_that_plans(
     assert main(["plan", "--measure", str(place)]) == 0
     cluster, plain = load_cluster(str(place), [])
     assert isinstance(cluster, ClusterSpec) and cluster.device.basis == "calibrated"
-    assert cluster.device.rates.call == 0.002 and 0 < cluster.device.rates.turn < 60
+    rates = cluster.device.rates
+    assert rates.call == 0.002
+    assert rates.turn >= 0  # 0 if noise hides the difference of few games
+    assert 0 < rates.episode + rates.turn < 60
     assert cluster.device.rates.train[1] == pytest.approx(0.1)
     assert yaml.safe_load(place.read_text())["_target_"] == plain["_target_"]
     assert main(["plan", "--measure", str(place)]) == 2
