@@ -73,8 +73,8 @@ class AttackedAnswers(Arena):
                 raise ValueError(f"{key} is one of {', '.join(get_args(known))}, not {value!r}")
         if min(challenge_length, answer_length) < 1:
             raise ValueError("challenge_length and answer_length are at least 1")
-        attackers = {"adversary": 1} if challenger == "adversary" else {}
-        super().__init__({"solver": 1, **attackers})
+        self.attacked = challenger == "adversary"
+        super().__init__({"solver": 1, **({"adversary": 1} if self.attacked else {})})
         self.verifier: Verifier = verifier or Matches()
         self.challenger, self.adversary_pay = challenger, adversary_pay
         self.malformed = malformed
@@ -93,18 +93,18 @@ class AttackedAnswers(Arena):
                 f"task {task.id}: challenger={self.challenger} needs the answer `{needed}`"
             )
         self.claim = "" if needed is None else str(task.payload[needed])
+        self.order = [SOLVER, ADVERSARY, SOLVER] if self.attacked else [SOLVER, SOLVER]
+        self.at, self.challenge = 0, ""
         self.first: dict[str, str] | None = None
         self.first_score = 0.0
-        self.answered, self.attacking, self.challenge = False, False, ""
 
     def acting(self) -> Sequence[str]:
-        """Return the solver, then the adversary, then the solver again."""
-        return [ADVERSARY] if self.attacking else [SOLVER]
+        """Return the solver, then the adversary if it challenges, then the solver again."""
+        return [self.order[self.at]]
 
     def messengers(self) -> Sequence[str]:
         """Return the agent whose answer or challenge the other one reads."""
-        heard = self.attacking or (self.challenger == "adversary" and not self.answered)
-        return self.acting() if heard else ()
+        return self.acting() if self.attacked and self.at < len(self.order) - 1 else ()
 
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
         """Return an answer of the solver in canonical form; a challenge has none."""
@@ -114,13 +114,13 @@ class AttackedAnswers(Arena):
     def view(self, agent: str) -> Observation:
         """Return the question, the first answer and the challenge so far."""
         first = self.first or {}
-        return attacked_view(self.question, **first, challenge=self.challenge, again=self.answered)
+        return attacked_view(self.question, **first, challenge=self.challenge, again=self.at > 0)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Store the first answer or the challenge; pay both agents for the last answer."""
         ((agent, action),) = actions.items()
+        self.at += 1
         if agent == ADVERSARY:
-            self.attacking = False
             self.challenge = (action or "").strip()[: self.challenge_length]
             if not self.challenge:
                 self._refuse(agent)
@@ -133,18 +133,17 @@ class AttackedAnswers(Arena):
             self._refuse(agent)
         else:
             self.note(agent, verdict="correct" if score > 0.5 else "wrong")
-        if not self.answered:
-            self.answered, self.first, self.first_score = True, said, score
-            self.attacking = self.challenger == "adversary"
-            if self.claim:
-                self.challenge = CLAIM + self.claim
+        if self.at == len(self.order):
+            self._end(said, score)
             return
-        self._end(said, score)
+        self.first, self.first_score = said, score
+        if self.claim:
+            self.challenge = CLAIM + self.claim
 
     def _end(self, said: Mapping[str, str] | None, score: float) -> None:
         was, now = self.first_score > 0.5, score > 0.5
         self.pay(SOLVER, score)
-        if self.challenger == "adversary" and self.adversary_pay != "none":
+        if self.attacked and self.adversary_pay != "none":
             opposed = self.adversary_pay == "opposed"
             self.pay(ADVERSARY, -score if opposed else float(was) - float(now))
         self.measure(
