@@ -114,7 +114,10 @@ def _one_hot(place: int, count: int) -> tuple[float, ...]:
 
 
 def _solve_matrix(wins: np.ndarray) -> Solution:
-    """Solve a matrix game by its square submatrices (Shapley and Snow 1950)."""
+    """Solve a matrix game by its square submatrices (Shapley and Snow 1950).
+
+    A linear program would need scipy, which is an extra, and the arena solves a game per passage.
+    """
     shifted = wins + 1.0  # the value is positive, so that a nonsingular kernel solves the game
     count = len(wins)
     for size in range(1, count + 1):
