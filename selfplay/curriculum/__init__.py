@@ -9,7 +9,8 @@ from selfplay.types import Group, Task
 class Curriculum(Protocol):
     """A source of tasks. Its state is part of the checkpoint.
 
-    The config group `curriculum` makes it; a sampler calls `tasks` and `observe` in every step.
+    The config group `curriculum` makes it; a sampler calls `tasks` and `observe` in every step. A
+    curriculum whose `observe` does nothing may say so (`reads_outcomes`).
     """
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
@@ -36,3 +37,13 @@ class Curriculum(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         ...
+
+
+def reads_outcomes(curriculum: Curriculum) -> bool:
+    """Return True if tasks, metrics or state of a curriculum may depend on episodes.
+
+    A curriculum with the attribute `reads_outcomes = False` states that its `observe` changes
+    nothing. Steps that are sampled ahead can then overlap (`sampler.prefetch`). One without the
+    attribute reads outcomes.
+    """
+    return bool(getattr(curriculum, "reads_outcomes", True))

@@ -37,6 +37,11 @@ class FixedTasks:
             self._drawn += len(taken)
         return batch
 
+    @property
+    def reads_outcomes(self) -> bool:
+        """False, except for a subclass with its own `observe`."""
+        return type(self).observe is not FixedTasks.observe
+
     def observe(self, groups: Sequence[Group], step: int) -> None:
         pass
 

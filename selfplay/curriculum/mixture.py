@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from selfplay.curriculum import Curriculum
+from selfplay.curriculum import Curriculum, reads_outcomes
 from selfplay.errors import ConfigError, nearest
 from selfplay.types import Group, Task, from_json, to_json
 
@@ -110,6 +110,11 @@ class MixtureCurriculum:
     def shares(self) -> Mapping[str, float]:
         """Fraction of all tasks of each part that is played now."""
         return self.phases[self._phase][1]
+
+    @property
+    def reads_outcomes(self) -> bool:
+        """True if any part reads outcomes."""
+        return any(map(reads_outcomes, self.parts.values()))
 
     def _enter(self, step: int) -> None:
         """Enter the phase of a step, counted from 1. Each phase counts its own tasks."""

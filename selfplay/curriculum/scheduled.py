@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from selfplay.curriculum import Curriculum
+from selfplay.curriculum import Curriculum, reads_outcomes
 from selfplay.errors import ConfigError
 from selfplay.types import Group, Task
 
@@ -40,6 +40,11 @@ class ScheduledTasks:
         self.curriculum, self.key = curriculum, key
         self.start, self.end, self.steps, self.base = start, end, steps, base
         self._value = start
+
+    @property
+    def reads_outcomes(self) -> bool:
+        """True if the other curriculum reads outcomes."""
+        return reads_outcomes(self.curriculum)
 
     def value(self, step: int) -> float:
         """Return p of a step, 0 for a step before training."""

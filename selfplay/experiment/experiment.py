@@ -116,6 +116,7 @@ class Experiment:
             objective=self.objective,
             shaping=shaping,
             credit=self.credit,
+            curriculum=self.curriculum,
             sampler=self.sampler,
             collapse=self.watch,
             league=self._league,

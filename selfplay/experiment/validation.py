@@ -11,6 +11,7 @@ from typing import Any
 from selfplay.config.run_config import RunSettings
 from selfplay.credit import Credit
 from selfplay.credit.by_role import ByRole
+from selfplay.curriculum import Curriculum
 from selfplay.errors import ConfigError, nearest
 from selfplay.experiment.collapse import CollapseMonitor
 from selfplay.league.config import LeagueConfig
@@ -20,6 +21,7 @@ from selfplay.models.population import Population
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime import Runtime
 from selfplay.sampler import Sampler
+from selfplay.sampler.prefetch import overlap_problem
 
 
 def validate(
@@ -30,6 +32,7 @@ def validate(
     objective: Objective,
     shaping: Mapping[str, Any],
     credit: Credit,
+    curriculum: Curriculum,
     sampler: Sampler,
     collapse: CollapseMonitor,
     league: LeagueConfig | None,
@@ -54,6 +57,11 @@ def validate(
         if each.lora is not None:
             require_peft(f"{players.population.where(name)}.lora")
     notes = [each.warmup_note(settings.steps) for each in players.learner_settings.values()]
+    if runtime.max_staleness and (reason := overlap_problem(curriculum, sampler)):
+        notes.append(
+            f"runtime.max_staleness: a step is sampled after the games of the step before, because "
+            f"{reason}"
+        )
     return [*filter(None, dict.fromkeys(notes)), *truncation_notes(players, objective)]
 
 

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 
 from selfplay.rollout.episode_runner import EpisodeRunner
 
@@ -27,15 +26,8 @@ class ArenaThreads:
         self.waiting: set[EpisodeRunner] = set()
         """Games that advance in threads."""
 
-    def __enter__(self) -> "ArenaThreads":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Wait for the games that advance, and end the threads."""
         self._pool.shutdown(cancel_futures=True)
 
     def __len__(self) -> int:

@@ -1,34 +1,26 @@
 """Plays many episodes at once, with one request in flight for every agent that is to move."""
 
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from typing import Any, TypeAlias
 
 from selfplay.arena import Arena
 from selfplay.engines import Engine
 from selfplay.engines.stop_strings import cut
-from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, StalledError, nearest
+from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, nearest
 from selfplay.models.renderer import Renderer
 from selfplay.models.tool_use import ToolUse
 from selfplay.number_array import NumberArray
 from selfplay.rng import derive
 from selfplay.role import BrokenRole
 from selfplay.rollout.agent_spec import AgentSpec
-from selfplay.rollout.arena_threads import ArenaThreads
-from selfplay.rollout.asked import (
-    Answered,
-    Asked,
-    Calling,
-    InFlight,
-    begun_episodes,
-    waiting_episodes,
-)
+from selfplay.rollout.asked import Asked, Calling, InFlight
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
+from selfplay.rollout.game_queue import GameQueue, RolloutCall
 from selfplay.rollout.rollout_settings import RolloutSettings
-from selfplay.rollout.shared_prompts import sharing_prompts
+from selfplay.rollout.shared_loop import SharedLoop
 from selfplay.rollout.tool_loop import CALL_LIMIT, ToolLoop, spent
 from selfplay.run.activity import ACTIVITY
 from selfplay.types import (
@@ -48,9 +40,6 @@ MOST_LEGAL = 64
 """Largest number of legal moves that a record lists."""
 RESULTS = "tool_results"
 """Field of a request's observation with the results of the move's calls, for scripted engines."""
-TOOL_WAIT = 0.05
-"""Seconds of a wait for tools while no engine has a request."""
-
 
 RolloutFn: TypeAlias = Callable[[Sequence[EpisodeSpec]], list[Episode]]
 """Function that plays specifications and returns their episodes in order: `Rollout.run`."""
@@ -90,98 +79,25 @@ class Rollout:
         self.max_live, self.max_waiting = own.max_live, own.max_waiting
         self.overlap, self.patience = own.overlap, own.patience
         self._requests = count()
-        self._tools: ToolLoop[Calling] = ToolLoop(threads=own.tool_threads)
+        self.tools: ToolLoop[Calling] = ToolLoop(threads=own.tool_threads)
         self._tool_uses: dict[tuple[int, int], ToolUse] = {}
         self._prompts: dict[tuple[str, bytes], NumberArray] = {}
+        self._loop = SharedLoop(GameQueue(self))
 
     def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
-        """Play all specifications and return their episodes in the same order."""
-        episodes: dict[int, Episode] = {}
-        in_flight: InFlight = {}
-        # A tuple, because another thread may add a policy at the same time.
-        engines = list({id(engine): engine for engine in tuple(self.engines.values())}.values())
-        for engine in engines:
-            engine.forget()
-        upcoming = deque(enumerate(specs))
-        places: dict[EpisodeRunner, int] = {}
-        idle = 0
-        self._tools.clear()
-        with (
-            ArenaThreads(self.threads, overlap=self.overlap) as arenas,
-            ACTIVITY.counting("episodes", len(specs)) as tally,
-        ):
-            ready: list[EpisodeRunner] = []
-            answered: list[Answered] = []
-            # Requests of failed episodes are completed too, so that no engine keeps any.
-            while len(episodes) < len(specs) or in_flight or self._tools or answered:
-                full = not upcoming or len(places) >= self.max_live + self.max_waiting
-                stuck = full and not (in_flight or ready or answered or len(arenas))
-                answered += self._tools.finished(wait=TOOL_WAIT if stuck else 0.0)
-                # A fixed order, independent of the order in which the tools finished.
-                answered.sort(key=lambda each: places.get(each[0][0].game, -1))
-                calling = [*self._tools.asked(), *(each for each, _ in answered)]
-                waiting = waiting_episodes(places, in_flight, calling)
-                free = self.max_live - len(places) + len(waiting)
-                held: list[Answered] = []
-                for (asked, turn), calls in answered:
-                    game = asked.game
-                    if game in waiting:
-                        if free <= 0:
-                            held.append(((asked, turn), calls))
-                            continue
-                        waiting.remove(game)
-                        free -= 1
-                    self._ask_again(asked, replace(turn, tool_calls=calls, final=False), in_flight)
-                    if game in places and game not in arenas and self._complete(game, ready):
-                        ready.append(game)
-                answered = held
-                while upcoming and free > 0 and len(places) < self.max_live + self.max_waiting:
-                    place, job = upcoming.popleft()
-                    game = self._game(job)
-                    places[game] = place
-                    ready.append(game)
-                    free -= 1
-                # A fixed order, independent of the order in which the engines finished.
-                ready.sort(key=places.__getitem__)
-                arenas.begin(ready)
-                begun = len(places)
-                if arenas.waiting:
-                    full_ids = chain.from_iterable(engine.waiting_ids() for engine in engines)
-                    begun = begun_episodes(places, in_flight, full_ids)
-                for game in arenas.take(live=len(places), begun=begun, idle=not in_flight):
-                    if game.status(max_turns=self._most_turns(game)) is None:
-                        self._ask(game, in_flight)
-                    status = game.status(max_turns=self._most_turns(game))
-                    if status is not None:
-                        episodes[places.pop(game)] = sharing_prompts(game.episode(status))
-                        tally.add()
-                ready = []
-                if not in_flight:
-                    continue
-                idle += 1
-                if idle > self.patience:
-                    lost = f"{len(in_flight)} request(s) in flight"
-                    raise StalledError(
-                        f"rollout: no answer to {lost} in {self.patience} engine steps "
-                        "(rollout.patience)"
-                    )
-                for engine in engines:
-                    for completion in engine.step():
-                        idle = 0
-                        tally.add(0, tokens=len(completion.completion_ids))
-                        game = self._receive(completion, in_flight)
-                        if game in places and game not in arenas and self._complete(game, ready):
-                            ready.append(game)
-        self._prompts.clear()
-        return [episodes[place] for place in range(len(specs))]
+        """Play all specifications and return their episodes in the same order.
 
-    @staticmethod
-    def _complete(game: EpisodeRunner, ready: Sequence[EpisodeRunner]) -> bool:
-        """Return True if a game can go on, because it has all moves of its stage or has ended."""
-        complete = len(game.moves) == len(game.arena.stage)
-        return game not in ready and bool(complete or game.error or game.too_long)
+        Calls of several threads share one queue of games (`GameQueue`): the later ones begin as
+        soon as there is room, although games of the earlier ones are still in progress.
+        """
+        with ACTIVITY.counting("episodes", len(specs)) as tally:
+            call = RolloutCall(specs, tally)
+            self._loop.run(call)
+        return [call.episodes[place] for place in range(len(specs))]
 
-    def _game(self, job: EpisodeSpec) -> EpisodeRunner:
+    # For the queue ------------------------------------------------------------------------------
+
+    def begin_game(self, job: EpisodeSpec) -> EpisodeRunner:
         """Return the runner of an episode.
 
         Recorded turns keep only the notes of their roles, because the arena adds its own again.
@@ -203,7 +119,7 @@ class Rollout:
         ]
         return EpisodeRunner(job, arena, prefix=prefix)
 
-    def _ask(self, game: EpisodeRunner, in_flight: InFlight) -> None:
+    def ask(self, game: EpisodeRunner, in_flight: InFlight) -> None:
         """Send the requests of all agents of the stage."""
         try:
             views = {agent: game.arena.view(agent) for agent in game.arena.stage}
@@ -245,7 +161,7 @@ class Rollout:
                 spoken=agent in speakers,
             )
 
-    def _ask_again(self, asked: Asked, turn: Turn, in_flight: InFlight) -> None:
+    def ask_again(self, asked: Asked, turn: Turn, in_flight: InFlight) -> None:
         """Send the request after the tool calls of a turn; without room for it the move ends."""
         game, agent, seat = asked.game, asked.agent, asked.seat
         if game.error or game.too_long:
@@ -332,7 +248,7 @@ class Rollout:
         # The chat template does not keep its prefix, so the conversation is rendered again.
         return renderer.start([*game.said(agent), *messages])
 
-    def _most_turns(self, game: EpisodeRunner) -> int:
+    def most_turns(self, game: EpisodeRunner) -> int:
         """Return the number of turns after which an episode is truncated."""
         schedule = self.schedules.get("max_turns")
         return round(schedule.at(game.spec.step)) if schedule else self.max_turns
@@ -356,12 +272,16 @@ class Rollout:
     def _learns(self, policy: str, job: EpisodeSpec) -> bool:
         return job.learner in (None, policy) and (self.learning is None or policy in self.learning)
 
+    def forget_prompts(self) -> None:
+        """Drop the prompts that are kept to be shared by turns with equal prompts."""
+        self._prompts.clear()
+
     def _shared(self, prompt: Sequence[int]) -> NumberArray:
         """Return a prompt in few bytes; equal prompts of a call of `run` share them."""
         made = NumberArray.of(prompt, "integers")
         return self._prompts.setdefault(made.data, made)
 
-    def _receive(self, completion: Completion, in_flight: InFlight) -> EpisodeRunner:
+    def receive(self, completion: Completion, in_flight: InFlight) -> EpisodeRunner:
         """Store a completion as its agent's turn until the stage is complete, or run its calls."""
         if completion.id not in in_flight:
             raise RuntimeError(f"an engine answered request {completion.id}, not in flight")
@@ -404,7 +324,7 @@ class Rollout:
             used = sum(len(each.tool_calls) for each in earlier)
             before = list(game.called(asked.agent))
             state = partial(game.arena.tool_state, asked.agent)
-            self._tools.begin(
+            self.tools.begin(
                 (asked, turn), use.toolbox, calls, used=used, earlier=before, state=state
             )
             return game

@@ -40,8 +40,9 @@ class Runtime(Protocol):
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
         """Return the function that plays episodes of training, or of an evaluation.
 
-        With `max_staleness` above 0 it may be called from any thread, and the engine must accept
-        new weights and new policies, and withdraw or release idle ones, while it plays.
+        With `max_staleness` above 0, several threads may call it at once, and the engine must
+        accept new weights and new policies, and withdraw or release idle ones, while it plays. No
+        call of training begins during an evaluation, which waits for the end of the others.
         """
         ...
 

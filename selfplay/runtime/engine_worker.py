@@ -5,6 +5,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -68,8 +69,8 @@ class LostWorker(RuntimeError):
 class EngineWorker:
     """Base class of the Ray actors with an engine: it loads policies and applies updates.
 
-    Its methods are called in threads of their own: one that samples, one that receives updates, and
-    one that answers.
+    Its methods are called in threads of their own: one that samples (several if steps overlap), one
+    that receives updates, and one that answers.
     """
 
     def __init__(self) -> None:
@@ -80,6 +81,8 @@ class EngineWorker:
         self._engine: UpdatableEngine | None = None
         self._fault: BaseException | None = None
         self._timeout: float | None = None
+        self._begun = Event()
+        """Set when `begin` has ended."""
 
     def begin(self, brief: WorkerConfig) -> None:
         """Build and load everything that samples; the next call of the work raises an error."""
@@ -88,6 +91,8 @@ class EngineWorker:
             self._begin(brief)
         except Exception as error:
             self._fault = _reported(error, brief)
+        finally:
+            self._begun.set()
 
     def _begin(self, brief: WorkerConfig) -> None:
         config = brief.config

@@ -1,6 +1,6 @@
 """Driver side of workers with engines: starts them, sends them updates, and ends them."""
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -20,7 +20,7 @@ PLAY, FETCH, LISTEN = "play", "fetch", "listen"
 
 
 @dataclass(kw_only=True, eq=False)
-class WorkerMember:
+class WorkerMember(ABC):
     """One worker of the fixed number, and its replacements after a death."""
 
     bundle: int
@@ -29,10 +29,17 @@ class WorkerMember:
     """Index of the group of workers with the same policies."""
     actor: Any = None
     """Ray actor; None before the start and after a death."""
-    result: Any = None
-    """Reference to the result of its present call; None while it is idle."""
     loaded: bool = False
     """True if its models and its engine are loaded."""
+
+    @property
+    @abstractmethod
+    def idle(self) -> bool:
+        """True if it has no call of the work in progress."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Ignore the results of its calls in progress."""
 
 
 M = TypeVar("M", bound=WorkerMember)
@@ -97,7 +104,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
         self._closed = True
         actors = [member.actor for member in self._members if member.actor is not None]
         try:
-            idle = [m for m in self._members if m.actor is not None and m.result is None]
+            idle = [m for m in self._members if m.actor is not None and m.idle]
             farewells = [self._ask(member, "close", thread=PLAY) for member in idle]
             if farewells and not self.cluster.dead:
                 self.cluster.ray.wait(farewells, num_returns=len(farewells), timeout=FAREWELL)
@@ -121,6 +128,10 @@ class EngineWorkerGroup(ABC, Generic[M]):
         """Return the policies that the workers of a group hold; None: all."""
         return None
 
+    def _play_threads(self, brief: WorkerConfig) -> int:
+        """Return the number of calls of the work that a worker may have at the same time."""
+        return 1
+
     def _fill(self) -> None:
         """Start a worker in every place without one."""
         for member in self._members:
@@ -131,7 +142,8 @@ class EngineWorkerGroup(ABC, Generic[M]):
         assert self._brief is not None, "no worker was started"
         if self._closed:
             raise RunError("runtime: closed while jobs were being played")
-        threads, brief = {PLAY: 1, FETCH: 1, LISTEN: 1}, self._brief()
+        brief = self._brief()
+        threads = {PLAY: self._play_threads(brief), FETCH: 1, LISTEN: 1}
         with self._telling:
             now = self._present[member.group]
             brief = replace(
@@ -153,21 +165,22 @@ class EngineWorkerGroup(ABC, Generic[M]):
         """End a worker and ignore its results."""
         self.cluster.kill(member.actor)
         with self._telling:  # `_tell` must not reach a worker that is being removed
-            member.actor = member.result = None
+            member.actor = None
             member.loaded = False
+        member.drop()
 
     def _limit(self, member: M) -> float:
         """Return the number of silent seconds after which a worker counts as hanging."""
         return self.timeout if member.loaded else self.load_timeout
 
-    def _result(self, member: M) -> tuple[Any, str | None]:
-        """Return a worker's result and None, or None and the reason if the worker failed.
+    def _result(self, member: M, reference: Any) -> tuple[Any, str | None]:
+        """Return the result of a worker's call and None, or None and the reason of its failure.
 
         Raises the errors of the work itself, which another worker would raise too.
         """
         exceptions = self.cluster.ray.exceptions
         try:
-            return self.cluster.ray.get(member.result, timeout=0), None
+            return self.cluster.ray.get(reference, timeout=0), None
         except exceptions.GetTimeoutError:
             if not member.loaded:
                 return None, f"not loaded after {self._limit(member):g} s (runtime.load_timeout)"

@@ -5,6 +5,7 @@ Its engine applies the driver's updates between two steps.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Condition
 
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.runtime.engine_worker import EngineWorker
@@ -22,20 +23,55 @@ class RolloutResult:
 
 
 class RolloutWorker(EngineWorker):
-    """Ray actor with threads that play, receive updates, and answer, at the same time."""
+    """Ray actor with threads that play, receive updates, and answer, at the same time.
+
+    If steps overlap, several threads call `run`: their games are in one queue.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = Condition()
+        self._runs = 0
+        """Number of calls of `run` that play."""
+        self._evaluation: str | None = None
+        """Evaluation of these calls; None: training."""
 
     def run(
         self, jobs: Sequence[EpisodeSpec], evaluation: str | None, number: int
     ) -> RolloutResult:
-        """Play jobs of training or of an evaluation, after all updates up to `number` are here."""
+        """Play jobs of training or of an evaluation, after all updates up to `number` are here.
+
+        Jobs of training join games of training in progress, unless they need an update that must
+        wait until no request is in flight, such as a new policy.
+        """
+        self._begun.wait()
         if self._fault is not None:
             raise self._fault
         assert self._engine is not None and self._setup is not None
         self._inbox.wait(number, self._timeout)
-        self._engine.wake()
-        self._engine.catch_up()
-        players = self._setup
+        players, engine = self._setup, self._engine
+        with self._changed:
+            self._changed.wait_for(lambda: not self._runs or self._may_join(evaluation))
+            if not self._runs:
+                engine.wake()
+                engine.catch_up()
+                self._evaluation = evaluation
+            self._runs += 1
         rollout = players.rollout if evaluation is None else players.rollouts[evaluation]
-        episodes = rollout.run(jobs)
-        self._engine.catch_up()
+        played = False
+        try:
+            episodes = rollout.run(jobs)
+            played = True
+        finally:
+            with self._changed:
+                self._runs -= 1
+                self._changed.notify_all()
+                if played and not self._runs:  # after an error requests may be in flight
+                    engine.catch_up()
         return RolloutResult(episodes=episodes, counts=players.counts())
+
+    def _may_join(self, evaluation: str | None) -> bool:
+        """Return True if jobs may begin beside those in progress."""
+        assert self._engine is not None
+        training = evaluation is None and self._evaluation is None
+        return training and not self._engine.holds_updates()

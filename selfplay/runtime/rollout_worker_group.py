@@ -2,15 +2,18 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from selfplay.errors import RunError
 from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.rollout.shared_loop import SharedLoop
 from selfplay.run.activity import ACTIVITY, Tally
 from selfplay.runtime.cluster import TICK, RayCluster
+from selfplay.runtime.engine_worker import WorkerConfig
 from selfplay.runtime.engine_worker_group import LISTEN, PLAY, EngineWorkerGroup, WorkerMember
 from selfplay.runtime.rollout_worker import RolloutResult, RolloutWorker
 from selfplay.runtime.weight_sync import Change
@@ -18,11 +21,52 @@ from selfplay.types import Episode
 
 
 @dataclass(kw_only=True, eq=False)
-class _Member(WorkerMember):
-    """A worker that plays chunks of jobs."""
+class _Call:
+    """One call of `RolloutWorkers.run`."""
 
-    chunk: int | None = None
-    """Index of the chunk that it plays; None while it is idle."""
+    jobs: Sequence[EpisodeSpec]
+    """The jobs."""
+    evaluation: str | None
+    """Name of the evaluation whose rollout plays; None: that of training."""
+    first: Callable[[], None]
+    """Function that is called when the jobs' turn begins."""
+    tally: Tally
+    """Counts episodes and tokens."""
+    number: int = 0
+    """Number of the update that must arrive before the jobs are played."""
+    chunks: Sequence[Sequence[EpisodeSpec]] = ()
+    """Parts of the jobs that one worker plays at a time."""
+    waiting: deque[int] = field(default_factory=deque)
+    """Indices of the chunks that no worker plays."""
+    done: dict[int, Sequence[Episode]] = field(default_factory=dict)
+    """Episodes of the played chunks by index."""
+    deaths: Counter[int] = field(default_factory=Counter)
+    """Number of workers that died over each chunk."""
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Episodes in the order of the jobs."""
+        return [episode for index in range(len(self.chunks)) for episode in self.done[index]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Assignment:
+    """A chunk that a worker plays."""
+
+    call: _Call
+    """The call."""
+    chunk: int
+    """Index of the chunk."""
+    result: Any
+    """Reference to the result."""
+
+
+@dataclass(kw_only=True, eq=False)
+class _Member(WorkerMember):
+    """A worker that plays chunks of jobs, at most one of each call."""
+
+    playing: list[_Assignment] = field(default_factory=list)
+    """Its chunks."""
     steps: int | None = None
     """Last known number of its engine's steps."""
     heard: float = 0.0
@@ -30,11 +74,22 @@ class _Member(WorkerMember):
     asked: Any = None
     """Reference to the answer to the open question for its number of steps."""
 
+    @property
+    def idle(self) -> bool:
+        """True if it plays nothing."""
+        return not self.playing
+
+    def drop(self) -> None:
+        """Ignore the results of its chunks."""
+        self.playing = []
+
 
 class RolloutWorkers(EngineWorkerGroup[_Member]):
     """Dispatches jobs to rollout workers and replaces workers that die or hang.
 
-    Takes exactly one episode per job: results of a replaced worker are ignored.
+    Takes exactly one episode per job: results of a replaced worker are ignored. Calls of training
+    share the workers: each worker gets its part of a later call at once, and begins its games as
+    soon as it has room. An evaluation has the workers for itself.
     """
 
     worker = RolloutWorker
@@ -65,6 +120,9 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
             resources=resources,
         )
         self.chunks = chunks
+        self._calls: list[_Call] = []
+        """Calls in progress, in the order in which they came."""
+        self._loop = SharedLoop(self)
 
     def tell(self, change: Change) -> None:
         """Send an update to all workers and to their later replacements."""
@@ -80,26 +138,69 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         """Play jobs and return their episodes in the same order.
 
         Args:
-            jobs: The jobs; other callers wait until all of these are played.
+            jobs: The jobs. Jobs of training join those of other threads; an evaluation waits until
+                all others are played, and others wait for it.
             evaluation: Name of the evaluation whose rollout plays; None: that of training.
             first: Called when these jobs' turn begins, such as to send the state they need.
 
-        Raises what a worker raised, and RunError if too many workers die over the same jobs.
+        Raises what a worker raised, and RunError if too many workers die over the same jobs. Such
+        an error ends the calls of all threads.
         """
-        # One call at a time. A caller that waits here does so for a limited time, because every
-        # wait of the other call has a timeout.
-        with self._playing:
-            try:
-                self.cluster.check(now=True)
-                first()
-                self._fill()
-                chunks = list(cut(jobs, len(self._members) * self.chunks))
-                with ACTIVITY.counting("episodes", len(jobs)) as tally:
-                    return self._play(chunks, evaluation, tally)
-            finally:
-                # After an error other workers may still be playing; their results are ignored.
+        with ACTIVITY.counting("episodes", len(jobs)) as tally:
+            call = _Call(jobs=jobs, evaluation=evaluation, first=first, tally=tally)
+            self._loop.run(call)
+        return call.episodes
+
+    # The work of the loop ----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        pass
+
+    def admits(self, call: _Call) -> bool:
+        """Return True for jobs of training beside jobs of training."""
+        return all(each.evaluation is None for each in (call, *self._calls))
+
+    def admit(self, call: _Call) -> None:
+        """Divide the jobs of a call into chunks."""
+        with self._in_use():
+            self.cluster.check(now=True)
+            call.first()
+            self._fill()
+            call.chunks = list(cut(call.jobs, len(self._members) * self.chunks))
+            call.waiting.extend(range(len(call.chunks)))
+            call.number = self._present[0].number
+            self._calls.append(call)
+
+    def advance(self) -> Collection[_Call]:
+        """Give chunks to workers and wait a moment for results; return the calls that ended."""
+        with self._in_use():
+            for call in self._calls:
                 for member in self._members:
-                    member.chunk = member.result = None
+                    if call.waiting and all(each.call is not call for each in member.playing):
+                        self._submit(member, call, call.waiting.popleft())
+            if not all(member.idle for member in self._members):
+                for member, assignment in self._finished():
+                    if assignment in member.playing:  # its worker was not replaced just now
+                        why = self._take(member, assignment)
+                        if why is not None:
+                            self._replace_lost(member, why)
+            ended = [call for call in self._calls if len(call.done) == len(call.chunks)]
+            self._calls = [call for call in self._calls if call not in ended]
+            return ended
+
+    def end(self) -> None:
+        """Forget all calls. After an error workers may still play; their results are ignored."""
+        self._calls = []
+        for member in self._members:
+            member.drop()
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Return a context in which Ray is used; `close` waits for its end, and forbids more."""
+        with self._playing:
+            if self._closed:
+                raise RunError("runtime: closed while jobs were being played")
+            yield
 
     def rest(self) -> None:
         """Let all workers leave their GPUs to the ranks, and wait until they have.
@@ -128,64 +229,52 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
 
     def _give_up(self, member: _Member) -> None:
         super()._give_up(member)
-        member.chunk = member.asked = None
+        member.asked = None
 
-    def _play(
-        self, chunks: Sequence[Sequence[EpisodeSpec]], evaluation: str | None, tally: Tally
-    ) -> list[Episode]:
-        waiting, done = deque(range(len(chunks))), dict[int, Sequence[Episode]]()
-        deaths = Counter[int]()
-        number = self._present[0].number
-        while len(done) < len(chunks):
-            for member in self._members:
-                if member.chunk is None and waiting:
-                    self._submit(member, waiting.popleft(), chunks, evaluation, number)
-            for member in self._finished():
-                assert member.chunk is not None
-                why = self._take(member, done, evaluation, tally)
-                if why is None:
-                    continue
-                self.cluster.check(now=True)  # the calls below need Ray's head
-                chunk = member.chunk
-                # Deaths are counted per chunk: many workers may die at once with their machine.
-                deaths[chunk] += 1
-                self._book.deaths += 1
-                self._book.resubmitted += len(chunks[chunk])
-                waiting.appendleft(chunk)
-                self._give_up(member)
-                if deaths[chunk] > self.max_restarts:
-                    raise RunError(
-                        f"runtime: {deaths[chunk]} workers died over the same jobs "
-                        f"(runtime.max_restarts is {self.max_restarts}); the last one: {why}"
-                    )
-                self._start(member)
-        return [episode for index in range(len(chunks)) for episode in done[index]]
+    def _play_threads(self, brief: WorkerConfig) -> int:
+        """Return the number of steps that may be in progress."""
+        return brief.max_staleness + 1
 
-    def _submit(
-        self,
-        member: _Member,
-        index: int,
-        chunks: Sequence[Sequence[EpisodeSpec]],
-        evaluation: str | None,
-        number: int,
-    ) -> None:
-        member.chunk, member.heard, member.steps = index, time.monotonic(), None
-        jobs = list(chunks[index])
-        member.result = self._ask(member, "run", jobs, evaluation, number, thread=PLAY)
+    def _replace_lost(self, member: _Member, why: str) -> None:
+        """Start another worker in place of a lost one; its chunks are played again."""
+        self.cluster.check(now=True)  # the calls below need Ray's head
+        self._book.deaths += 1
+        most = 0
+        for lost in member.playing:
+            # Deaths are counted per chunk: many workers may die at once with their machine.
+            lost.call.deaths[lost.chunk] += 1
+            most = max(most, lost.call.deaths[lost.chunk])
+            self._book.resubmitted += len(lost.call.chunks[lost.chunk])
+            lost.call.waiting.appendleft(lost.chunk)
+        self._give_up(member)
+        if most > self.max_restarts:
+            raise RunError(
+                f"runtime: {most} workers died over the same jobs "
+                f"(runtime.max_restarts is {self.max_restarts}); the last one: {why}"
+            )
+        self._start(member)
 
-    def _finished(self) -> list[_Member]:
-        """Return the workers with a result or an error, and those that hang."""
-        busy = {member.result: member for member in self._members if member.chunk is not None}
+    def _submit(self, member: _Member, call: _Call, index: int) -> None:
+        if member.idle:
+            member.heard, member.steps = time.monotonic(), None
+        jobs = list(call.chunks[index])
+        result = self._ask(member, "run", jobs, call.evaluation, call.number, thread=PLAY)
+        member.playing.append(_Assignment(call=call, chunk=index, result=result))
+
+    def _finished(self) -> list[tuple[_Member, _Assignment]]:
+        """Return the chunks with a result or an error, and those of workers that hang."""
+        busy = {each.result: (m, each) for m in self._members for each in m.playing}
         ready, _ = self.cluster.ray.wait(list(busy), num_returns=len(busy), timeout=0)
         if not ready:
             ready, _ = self.cluster.ray.wait(list(busy), timeout=min(TICK, self.timeout / 4))
         self.cluster.check()
         finished = [busy[result] for result in ready]
         now = time.monotonic()
-        for member in busy.values():
-            silent = now - self._last_heard(member, now)
-            if member not in finished and silent > self._limit(member):
-                finished.append(member)
+        for member in self._members:
+            if member.idle or any(member is each for each, _ in finished):
+                continue
+            if now - self._last_heard(member, now) > self._limit(member):
+                finished.append((member, member.playing[0]))
         return finished
 
     def _last_heard(self, member: _Member, now: float) -> float:
@@ -208,25 +297,19 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         except self.cluster.ray.exceptions.RayError:
             return None  # the worker died; its result shows it
 
-    def _take(
-        self,
-        member: _Member,
-        done: dict[int, Sequence[Episode]],
-        evaluation: str | None,
-        tally: Tally,
-    ) -> str | None:
-        """Take a worker's result; return the reason if the worker failed, else None."""
-        assert member.chunk is not None
-        played, why = self._result(member)
+    def _take(self, member: _Member, assignment: _Assignment) -> str | None:
+        """Take the result of a chunk; return the reason if the worker failed, else None."""
+        played, why = self._result(member, assignment.result)
         if why is not None:
             return why
         assert isinstance(played, RolloutResult)
-        done[member.chunk] = played.episodes
+        call = assignment.call
+        call.done[assignment.chunk] = played.episodes
         turns = (turn for episode in played.episodes for turn in episode.turns)
-        tally.add(len(played.episodes), tokens=sum(len(turn.completion_ids) for turn in turns))
-        if evaluation is None:  # metrics of training only
+        call.tally.add(len(played.episodes), tokens=sum(len(t.completion_ids) for t in turns))
+        if call.evaluation is None:  # metrics of training only
             self._book.add(played.counts)
-        member.chunk = member.result = None
+        member.playing.remove(assignment)
         return None
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.rollout.episode_runner import EpisodeSpec
@@ -25,6 +26,8 @@ class _Sampler(WorkerMember):
     """Requests that it has not received yet."""
     asked: dict[int, Request] = field(default_factory=dict)
     """Requests that it has received and not answered, by id."""
+    result: Any = None
+    """Reference to the result of its present call; None while it is idle."""
     begins: bool = True
     """True if the next call is the first one of a rollout."""
     number: int = 0
@@ -33,6 +36,15 @@ class _Sampler(WorkerMember):
     """Monotonic time of the present call."""
     deaths: int = 0
     """Number of deaths since its last result."""
+
+    @property
+    def idle(self) -> bool:
+        """True if it takes no step."""
+        return self.result is None
+
+    def drop(self) -> None:
+        """Ignore the result of its step."""
+        self.result = None
 
     @property
     def load(self) -> int:
@@ -188,7 +200,7 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
 
     def _take(self, member: _Sampler, completions: list[Completion]) -> str | None:
         """Take a worker's result; return the reason if the worker failed, else None."""
-        result, why = self._result(member)
+        result, why = self._result(member, member.result)
         if why is not None:
             return why
         assert isinstance(result, SampleResult)

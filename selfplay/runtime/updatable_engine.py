@@ -77,16 +77,29 @@ class UpdateQueue:
         with self._arrived:
             if self._fault is not None:
                 raise self._fault
-            ready, left, names = [], deque[Change](), set()
-            for change in self._changes:
-                name = None if isinstance(change, LoadState) else change.policy
-                if isinstance(change, held) or name in names:
-                    names.add(name)
-                    left.append(change)
-                else:
-                    ready.append(change)
-            self._changes = left
+            ready, self._changes = self._divided(held)
             return ready
+
+    def holds(self, held: tuple[type[Change], ...]) -> bool:
+        """Return True if `take` would leave an update that later episodes need.
+
+        They need every update except `OffloadPolicy`, which only frees memory.
+        """
+        with self._arrived:
+            _, left = self._divided(held)
+            return any(not isinstance(change, OffloadPolicy) for change in left)
+
+    def _divided(self, held: tuple[type[Change], ...]) -> tuple[list[Change], deque[Change]]:
+        """Return the updates that can be applied now, and the others."""
+        ready, left, names = list[Change](), deque[Change](), set[str | None]()
+        for change in self._changes:
+            name = None if isinstance(change, LoadState) else change.policy
+            if isinstance(change, held) or name in names:
+                names.add(name)
+                left.append(change)
+            else:
+                ready.append(change)
+        return ready, left
 
 
 class UpdatableEngine(Engine):
@@ -122,6 +135,10 @@ class UpdatableEngine(Engine):
         """Apply all waiting updates; no requests may be in flight."""
         for change in self.inbox.take():
             self._follow(change)
+
+    def holds_updates(self) -> bool:
+        """Return True if later episodes need an update that waits until no request is in flight."""
+        return self.inbox.holds(self._held)
 
     def step(self) -> list[Completion]:
         """Apply the waiting updates, then step the engine."""

@@ -10,11 +10,15 @@ from selfplay.types import Group
 class Sampler(Protocol):
     """Plays the groups of episodes of one step.
 
-    The config group `sampler` makes it; `prefetch` calls `sample` once per step.
+    The config group `sampler` makes it; `prefetch` calls `sample` once per step. Nothing of a step
+    may depend on an earlier call: of steps that overlap, each is sampled by a copy.
     """
 
     tree: ClassVar[bool]
     """True if episodes branch off one another, as some credit methods need."""
+    refills: ClassVar[bool]
+    """True if a step may ask the curriculum for more tasks after it has played some. Such a step
+    does not overlap with others; nor does one of a sampler without this attribute."""
 
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int

@@ -29,6 +29,7 @@ class Adaptive:
     """
 
     tree: ClassVar[bool] = False
+    refills: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class Dynamic:
     """
 
     tree: ClassVar[bool] = False
+    refills: ClassVar[bool] = True
 
     def __init__(
         self, *, group_size: int = 8, rounds: int = 10, group_by: GroupBy = "role"

@@ -13,6 +13,7 @@ class Independent:
     """Plays G siblings per task, which share task and seed and differ in the policies' samples."""
 
     tree: ClassVar[bool] = False
+    refills: ClassVar[bool] = False
 
     def __init__(self, *, group_size: int = 1) -> None:
         """Args:

@@ -1,14 +1,16 @@
 """Batches of the training loop: sampled on demand, or prefetched some steps ahead."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Condition, Thread
 from typing import Any, Protocol
 
-from selfplay.curriculum import Curriculum
+from selfplay.curriculum import Curriculum, reads_outcomes
+from selfplay.curriculum.step_tasks import StepTasks
 from selfplay.errors import StalledError
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.rollout.schedule import sampled_at
@@ -120,14 +122,25 @@ class OnDemandBatches:
         pass
 
 
+def overlap_problem(curriculum: Curriculum, sampler: Sampler) -> str:
+    """Return the reason why no step may begin before the earlier one is complete; else ""."""
+    if reads_outcomes(curriculum):
+        return f"{type(curriculum).__name__} reads the outcomes of a step before the next one"
+    if getattr(sampler, "refills", True):
+        return f"{type(sampler).__name__} asks for tasks again, depending on a step's outcomes"
+    return ""
+
+
 class PrefetchedBatches:
-    """A thread samples up to `max_staleness` steps ahead of the learner.
+    """Threads sample up to `max_staleness` steps ahead of the learner.
 
     Sampling of step s begins when step s - 1 - max_staleness has been learned from, so that no
     sample begins with weights that are more than `max_staleness` steps older than those that learn
-    from it. The batches come in order and equal the ones that would be sampled on demand, except
-    for the weights. Batches that were sampled and not taken when a run ends are sampled again by
-    the resumed run.
+    from it. Steps overlap: step s may begin when step s - 1 has tasks and matches, although games
+    of it are still in progress. If tasks depend on outcomes (`overlap_problem`), it begins when the
+    batch of step s - 1 is complete. The batches come in order and equal the ones that would be
+    sampled on demand, except for the weights. Batches that were sampled and not taken when a run
+    ends are sampled again by the resumed run.
     """
 
     def __init__(
@@ -140,7 +153,7 @@ class PrefetchedBatches:
         patience: float = PATIENCE,
     ) -> None:
         """Args:
-        batches: Batches to sample ahead. Its `rollout_fn` may be called during another call.
+        batches: Batches to sample ahead. Its `rollout_fn` may be called during other calls.
         max_staleness: Number of steps ahead, at least 1.
         last: Step after which nothing is sampled.
         keeps: Function that returns True for a step whose checkpoint needs the curriculum's state.
@@ -150,16 +163,16 @@ class PrefetchedBatches:
             raise ValueError(f"a batch is sampled at least 1 step ahead, not {max_staleness}")
         self.batches, self.max_staleness, self.last = batches, max_staleness, last
         self.keeps, self.patience = keeps, patience
+        self.overlaps = not overlap_problem(batches.curriculum, batches.sampler)
         self._ahead: _Prefetcher | None = None
         self._taken: StepBatch | None = None
         self._left: list[_Prefetcher] = []
-        """Stopped threads that may still be in a game."""
+        """Stopped prefetchers whose threads may still be in a game."""
 
     def take(self, step: int) -> StepBatch:
         """Return the next batch, once it is there."""
         if self._ahead is None:
             self._ahead = _Prefetcher(self, step)
-            self._ahead.start()
         self._taken = self._ahead.take(step)
         return self._taken
 
@@ -178,7 +191,7 @@ class PrefetchedBatches:
         return self._taken.curriculum_state
 
     def paused(self) -> AbstractContextManager[None]:
-        """Return a context in which the thread runs no curriculum and no sampler; games in progress
+        """Return a context in which no thread runs a curriculum and no sampler; games in progress
         may continue."""
         return nullcontext() if self._ahead is None else self._ahead.paused()
 
@@ -187,14 +200,14 @@ class PrefetchedBatches:
         ahead, self._ahead, self._taken = self._ahead, None, None
         if ahead is not None:
             ahead.stop()
-            self._left = [thread for thread in (*self._left, ahead) if thread.is_alive()]
+            self._left = [each for each in (*self._left, ahead) if each.is_alive()]
 
     def close(self) -> None:
         """Stop, and wait a few seconds for the threads, which otherwise end with the process."""
         self.stop()
         until = time.monotonic() + FAREWELL
-        for thread in self._left:
-            thread.join(max(0.0, until - time.monotonic()))
+        for left in self._left:
+            left.join(max(0.0, until - time.monotonic()))
 
 
 class _Stopped(BaseException):
@@ -202,50 +215,81 @@ class _Stopped(BaseException):
     game."""
 
 
-class _Prefetcher(Thread):
-    """One sampling thread.
+class _Prefetcher:
+    """The sampling threads, as many as steps may be in progress at the same time.
 
-    It holds the lock except while it plays or waits, so that a thread that gets the lock finds
-    curriculum, sampler and matchmaking paused, and a stopped thread changes none of them.
+    A thread holds the lock except while it plays or waits, so that a thread that gets the lock
+    finds curriculum, sampler and matchmaking paused, and a stopped thread changes none of them.
     """
 
     def __init__(self, settings: PrefetchedBatches, first: int) -> None:
-        super().__init__(name="batches", daemon=True)
-        self._settings, self._first, self._learned = settings, first, first - 1
-        self._batches = replace(settings.batches, rollout_fn=self._play)
+        self._settings, self._next, self._learned = settings, first, first - 1
+        self._asked = first - 1
+        """Latest step that has its tasks and matches."""
         self._changed = Condition()
-        self._ready: deque[StepBatch] = deque()
-        self._error: BaseException | None = None
+        self._ready: dict[int, StepBatch] = {}
+        self._errors: dict[int, BaseException] = {}
         self._stopped = False
+        count = settings.max_staleness + 1 if settings.overlaps else 1
+        self._threads = [
+            Thread(target=self._run, name="batches", daemon=True) for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def run(self) -> None:
+    def is_alive(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def join(self, timeout: float) -> None:
+        until = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _run(self) -> None:
         with self._changed:
-            try:
-                for step in range(self._first, self._settings.last + 1):
-                    self._wait_for_learner(step)
-                    self._ready.append(self._sampled(step))
-                    self._changed.notify_all()
-            except _Stopped:
-                pass
-            except BaseException as error:  # `take` raises it in the loop
-                self._error = error
+            while self._next <= self._settings.last and not self._errors:
+                step, self._next = self._next, self._next + 1
+                try:
+                    self._wait_for_turn(step)
+                    self._ready[step] = self._sampled(step)
+                except _Stopped:
+                    return
+                except BaseException as error:  # `take` raises it in the loop
+                    self._errors[step] = error
                 self._changed.notify_all()
 
-    def _wait_for_learner(self, step: int) -> None:
-        """Wait without a time limit: the learner's own waits end, and `stop` ends this one."""
+    def _wait_for_turn(self, step: int) -> None:
+        """Wait without a time limit: the learner's own waits end, and `stop` ends this one.
+
+        After an error in an earlier step no step begins.
+        """
         earliest = step - 1 - self._settings.max_staleness
-        self._changed.wait_for(lambda: self._stopped or self._learned >= earliest)
-        if self._stopped:
+        self._changed.wait_for(
+            lambda: (
+                self._stopped
+                or self._errors
+                or (self._learned >= earliest and self._asked >= step - 1)
+            )
+        )
+        if self._stopped or self._errors:
             raise _Stopped
 
     def _sampled(self, step: int) -> StepBatch:
-        begun = time.perf_counter()
-        batch = self._batches.take(step)
+        begun, batches = time.perf_counter(), self._settings.batches
+        batches = replace(batches, rollout_fn=partial(self._play, step))
+        if self._settings.overlaps:
+            tasks = StepTasks(batches.curriculum, step)
+            batches = replace(batches, curriculum=tasks, sampler=copy(batches.sampler))
+        batch = batches.take(step)
+        self._asked = max(self._asked, step)
         metrics = {**batch.metrics, "seconds/sampling": time.perf_counter() - begun}
-        state = self._batches.curriculum_state() if self._settings.keeps(step) else None
+        state = batches.curriculum_state() if self._settings.keeps(step) else None
         return replace(batch, metrics=metrics, curriculum_state=state)
 
-    def _play(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
+    def _play(self, step: int, specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        if self._settings.overlaps:
+            self._asked = max(self._asked, step)
+            self._changed.notify_all()
         self._changed.release()
         try:
             return self._settings.batches.rollout_fn(specs)
@@ -266,17 +310,17 @@ class _Prefetcher(Thread):
     def take(self, step: int) -> StepBatch:
         with self.paused():
             there = self._changed.wait_for(
-                lambda: self._ready or self._error, timeout=self._settings.patience
+                lambda: step in self._ready or any(failed <= step for failed in self._errors),
+                timeout=self._settings.patience,
             )
             if not there:
                 raise StalledError(
                     f"step {step}: no batch after {self._settings.patience:.0f} s; its games "
                     "neither end nor fail"
                 )
-            if not self._ready:
-                assert self._error is not None
-                raise self._error
-            return self._ready.popleft()
+            if step not in self._ready:
+                raise self._errors[min(self._errors)]
+            return self._ready.pop(step)
 
     def learned(self, step: int) -> None:
         with self.paused():

@@ -26,6 +26,7 @@ class Resample:
     """
 
     tree: ClassVar[bool] = False
+    refills: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -82,6 +82,7 @@ class Branch:
     """
 
     tree: ClassVar[bool] = True
+    refills: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -182,6 +183,7 @@ class Tree:
     """
 
     tree: ClassVar[bool] = True
+    refills: ClassVar[bool] = False
 
     def __init__(self, *, candidates: int = 4, depth: int = 2, go_on: GoOn = "all") -> None:
         """Args:

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Lock, RLock
+from threading import Condition, RLock
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -57,11 +57,11 @@ class Apart(TransformersEngine):
 
 
 class Beside(Local):
-    """One call of play at a time, from any thread."""
+    """Calls of training from any threads at the same time; an evaluation plays alone."""
 
     def __init__(self, *, max_staleness: int = 1) -> None:
         self.max_staleness = max_staleness
-        self._playing = Lock()
+        self._changed, self._playing = Condition(), 0
 
     def engine(self, players: RolloutSetup) -> Apart:
         return Apart()
@@ -70,8 +70,15 @@ class Beside(Local):
         whole = super().rollout_fn(players, evaluation)
 
         def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-            with self._playing:
+            with self._changed:
+                self._changed.wait_for(lambda: evaluation is None or not self._playing)
+                self._playing += 1
+            try:
                 return whole(jobs)
+            finally:
+                with self._changed:
+                    self._playing -= 1
+                    self._changed.notify_all()
 
         return play
 

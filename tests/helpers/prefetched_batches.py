@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.sampler import Sampler
@@ -42,6 +42,12 @@ class Growing:
         self.told = list(state["told"])
 
 
+class Versioned(Protocol):
+    """What knows the version of the weights."""
+
+    version: int
+
+
 class Player:
     """Pays by job, notes which version each batch began with, and waits where it is told to."""
 
@@ -77,7 +83,7 @@ def ahead(play: Player, lag: int, **settings: Any) -> Iterator[PrefetchedBatches
         made.close()
 
 
-def learn(source: Batches, play: Player, steps: Sequence[int]) -> list[StepBatch]:
+def learn(source: Batches, play: Versioned, steps: Sequence[int]) -> list[StepBatch]:
     found = []
     for step in steps:
         found.append(source.take(step))

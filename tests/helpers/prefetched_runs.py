@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from selfplay.experiment.experiment import Experiment
@@ -53,3 +54,11 @@ def told(run: Run) -> list[dict[str, Any]]:
         {k: v for k, v in line.items() if not any(h in k for h in hasty)}
         for line in metrics(run.folder)
     ]
+
+
+def assert_told_alike(run: Run, other: Run) -> None:
+    """The metrics are equal up to rounding: steps that overlap share the engine's batches."""
+    found, wanted = told(run), told(other)
+    assert len(found) == len(wanted)
+    for line, expected in zip(found, wanted, strict=True):
+        assert line == pytest.approx(expected, rel=1e-4, abs=1e-6)

@@ -53,7 +53,9 @@ class Recorded(Played):
 
 
 class Steps:
-    """Eight tasks per step, named after it."""
+    """Eight tasks per step, named after it, so that steps overlap where threads sample them."""
+
+    reads_outcomes = False
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
         return [Task(id=f"{step}-{number}") for number in range(8)]

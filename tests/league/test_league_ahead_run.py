@@ -15,7 +15,7 @@ from selfplay.run.directory import Run
 from selfplay.run.record_reader import episodes_of
 from tests.helpers.command_process import Strike, metrics, run, shared_cache
 from tests.helpers.league_settings import GAME
-from tests.helpers.prefetched_runs import IDLE, resumed, told, train, trained
+from tests.helpers.prefetched_runs import IDLE, assert_told_alike, resumed, train, trained
 
 STEPS = 5
 LEAGUE = (
@@ -97,7 +97,7 @@ def test_a_run_that_was_broken_off_goes_on_with_the_same_matches(
         with pytest.raises(type(death)):
             train(Experiment(composed).load(), other)
     resumed(other, composed)
-    assert told(other) == told(whole)
+    assert_told_alike(other, whole)
     assert seatings(other) == seatings(whole)
     assert states(other) == states(whole)
 

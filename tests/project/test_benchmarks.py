@@ -28,6 +28,7 @@ SMALLEST = {
     "weights": ["--megabytes", "8", "--rounds", "1"],
     "workers": ["--hands", "200", "--rounds", "1"],
     "async": ["--steps", "1", "--rounds", "1", "warmstart.steps=1"],
+    "overlap": ["--steps", "1", "--seconds", "0.01", "--games", "4"],
 }
 
 

@@ -12,7 +12,7 @@ from selfplay.models.population import Population
 from selfplay.run.activity import Tally
 from selfplay.runtime.engine_worker import LostWorker, WorkerConfig, check_model_files
 from selfplay.runtime.rollout_worker import RolloutWorker
-from selfplay.runtime.rollout_worker_group import RolloutWorkers
+from selfplay.runtime.rollout_worker_group import RolloutWorkers, _Call
 from tests.helpers.builders import save_tiny
 from tests.helpers.command_process import SMOKE
 from tests.helpers.fault_injection import settings
@@ -43,7 +43,15 @@ def test_a_worker_without_the_model_names_file_and_machine(tmp_path: Path) -> No
     worker.close()
 
 
-def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Path) -> None:
+def whole() -> _Call:
+    """Return a call with one chunk without jobs."""
+    tally = Tally("episodes", 1)
+    return _Call(jobs=[], evaluation=None, first=lambda: None, tally=tally, chunks=[[]])
+
+
+def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker is replaced by another one, which gets the newest checkpoint."""
     from ray.exceptions import RayTaskError
 
@@ -69,9 +77,10 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(tmp_path: Pat
 
     cluster: Any = SimpleNamespace(ray=SimpleNamespace(get=answer, exceptions=ray.exceptions))
     workers = RolloutWorkers(cluster, count=1, chunks=1, timeout=1, max_restarts=1)
+    monkeypatch.setattr(workers, "_ask", lambda member, method, *given, thread: method)
     (member,) = workers._members
-    member.chunk = 0
-    said = workers._take(member, {}, None, Tally("episodes", 1))
+    workers._submit(member, whole(), 0)
+    said = workers._take(member, member.playing[0])
     assert said == f"checkpoint {saved} was removed while it was read"
 
 
@@ -97,14 +106,14 @@ def test_a_worker_may_load_longer_than_it_may_be_silent(monkeypatch: pytest.Monk
     )
     monkeypatch.setattr(workers, "_ask", lambda member, method, *given, thread: method)
     (member,) = workers._members
-    workers._submit(member, 0, [[]], None, 0)
+    workers._submit(member, whole(), 0)
 
     def gone(at: float, *said: int) -> str | None:
         now[0] = at
         answers.extend(said)
-        if not workers._finished():
-            return None
-        return workers._take(member, {}, None, Tally("episodes", 1))
+        for _, assignment in workers._finished():
+            return workers._take(member, assignment)
+        return None
 
     assert gone(50) is gone(99, -1) is gone(198) is None, "it builds its engine"
     assert gone(200) == "not loaded after 100 s (runtime.load_timeout)"

@@ -1,0 +1,55 @@
+"""The tasks of one step, asked for before an earlier step has been played."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from selfplay.curriculum import Curriculum
+from selfplay.types import Group, Task
+
+
+class StepTasks:
+    """The tasks of one step, with metrics and state of the curriculum as they were then.
+
+    `PrefetchedBatches` makes one for every step that overlaps with others, from a curriculum that
+    reads no outcomes. The sampler of the step gets it in place of the curriculum, which by the end
+    of the step may have given tasks to later steps.
+    """
+
+    reads_outcomes = False
+
+    def __init__(self, curriculum: Curriculum, step: int) -> None:
+        """Args:
+        curriculum: Gives the tasks.
+        step: The step.
+        """
+        self._step, self._tasks = step, curriculum.tasks(step)
+        self._ready, self._metrics = curriculum.ready(), curriculum.metrics()
+        self._state = curriculum.state_dict()
+
+    def tasks(self, step: int, attempt: int = 0) -> list[Task]:
+        """Return the tasks of the step. Raises RuntimeError for another step or a refill."""
+        if step != self._step or attempt:
+            raise RuntimeError(
+                f"step {self._step} overlaps with others, and its sampler asked for tasks again "
+                f"(step {step}, attempt {attempt}); set refills = True in the class of the sampler"
+            )
+        return self._tasks
+
+    def observe(self, groups: Sequence[Group], step: int) -> None:
+        pass
+
+    def ready(self) -> bool:
+        """Return the curriculum's answer of that time."""
+        return self._ready
+
+    def metrics(self) -> dict[str, float]:
+        """Return the curriculum's metrics of that time."""
+        return self._metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the curriculum's state of that time."""
+        return self._state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raise RuntimeError, because only the curriculum itself is restored."""
+        raise RuntimeError(f"the tasks of step {self._step} have no state to restore")

@@ -1,0 +1,231 @@
+"""The queue of a rollout's games, and the loop that plays them."""
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from itertools import chain, count
+from typing import TYPE_CHECKING
+
+from selfplay.engines import Engine
+from selfplay.errors import StalledError
+from selfplay.rollout.arena_threads import ArenaThreads
+from selfplay.rollout.asked import Answered, InFlight, begun_episodes, waiting_episodes
+from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
+from selfplay.rollout.shared_prompts import sharing_prompts
+from selfplay.run.activity import Tally
+from selfplay.types import Episode
+
+if TYPE_CHECKING:
+    from selfplay.rollout.rollout import Rollout
+
+TOOL_WAIT = 0.05
+"""Seconds of a wait for tools while no engine has a request."""
+
+
+class RolloutCall:
+    """The specifications of one call of `Rollout.run`, and its episodes so far."""
+
+    def __init__(self, specs: Sequence[EpisodeSpec], tally: Tally) -> None:
+        """Args:
+        specs: The episodes to play.
+        tally: Counts episodes and tokens.
+        """
+        self.specs, self.tally = specs, tally
+        self.upcoming = deque(range(len(specs)))
+        """Indices of the specifications that have not begun."""
+        self.episodes: dict[int, Episode] = {}
+        """Finished episodes by the index of their specification."""
+
+    @property
+    def step(self) -> int:
+        """Training step of the episodes; 0 outside of training."""
+        return (self.specs[0].step or 0) if self.specs else 0
+
+
+class GameQueue:
+    """Plays the games of all calls of a `Rollout` that are in progress, as the work of its loop.
+
+    A game begins as soon as there is room for it, in the order of the training steps and, within a
+    step, of the calls. The games of one call alone depend on nothing but the call: neither on time
+    nor on earlier calls.
+    """
+
+    def __init__(self, rollout: "Rollout") -> None:
+        """`rollout`: asks the engines for the games' moves."""
+        self._rollout = rollout
+        self._reset()
+
+    def _reset(self) -> None:
+        self._calls: list[RolloutCall] = []
+        self._owners: dict[EpisodeRunner, tuple[RolloutCall, int]] = {}
+        """Call of each game and index of its specification, until the call has ended."""
+        self._places: dict[EpisodeRunner, int] = {}
+        """Games in memory that have not ended, by their place in the order of beginning."""
+        self._numbers = count()
+        self._in_flight: InFlight = {}
+        self._ready: list[EpisodeRunner] = []
+        self._answered: list[Answered] = []
+        self._threads: ArenaThreads | None = None
+        self._idle = 0
+        """Number of engine steps since the last completion."""
+
+    # The work of the loop ----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin without games; engines drop what they keep of earlier requests."""
+        rollout = self._rollout
+        for engine in self._engines():
+            engine.forget()
+        rollout.tools.clear()
+        self._threads = ArenaThreads(rollout.threads, overlap=rollout.overlap)
+
+    def admits(self, call: RolloutCall) -> bool:
+        """Return True: every call may join."""
+        return True
+
+    def admit(self, call: RolloutCall) -> None:
+        """Add the specifications of a call to the queue."""
+        self._calls.append(call)
+        self._calls.sort(key=lambda each: each.step)
+
+    def advance(self) -> Collection[RolloutCall]:
+        """Let games go on and engines take a step; return the calls whose episodes are there."""
+        ended = self._ended()
+        if ended:
+            return ended
+        self._advance()
+        return self._ended()
+
+    def end(self) -> None:
+        """Drop all games."""
+        if self._threads is not None:
+            self._threads.close()
+        self._rollout.forget_prompts()
+        self._reset()
+
+    def _ended(self) -> Collection[RolloutCall]:
+        """Remove and return the calls that have ended.
+
+        Requests and tool calls of failed episodes are completed too, so that no engine keeps any.
+        """
+        whole = [call for call in self._calls if len(call.episodes) == len(call.specs)]
+        if not whole:
+            return ()
+        asked = [
+            *self._in_flight.values(),
+            *(each for each, _ in self._rollout.tools.asked()),
+            *(each for (each, _), _ in self._answered),
+        ]
+        busy = [self._owners[each.game][0] for each in asked]
+        ended = [call for call in whole if call not in busy]
+        for call in ended:
+            self._calls.remove(call)
+            self._rollout.forget_prompts()
+        if ended:
+            owners = self._owners.items()
+            self._owners = {game: owner for game, owner in owners if owner[0] not in ended}
+        return ended
+
+    # One iteration -----------------------------------------------------------------------------
+
+    @property
+    def _arenas(self) -> ArenaThreads:
+        assert self._threads is not None, "begin() comes first"
+        return self._threads
+
+    def _advance(self) -> None:
+        self._ask_after_tools()
+        self._begin_games()
+        self._play_stages()
+        if self._in_flight:
+            self._step_engines()
+
+    def _engines(self) -> list[Engine]:
+        """Return the engines; one that serves several policies is listed once."""
+        # A tuple, because another thread may add a policy at the same time.
+        served = tuple(self._rollout.engines.values())
+        return list({id(engine): engine for engine in served}.values())
+
+    def _room(self) -> int:
+        """Return the number of games that may still come into memory."""
+        return self._rollout.max_live + self._rollout.max_waiting - len(self._places)
+
+    def _ask_after_tools(self) -> None:
+        """Send the next requests of moves whose tool calls are answered, if there is room."""
+        rollout, places = self._rollout, self._places
+        full = self._room() <= 0 or not any(call.upcoming for call in self._calls)
+        stuck = full and not (self._in_flight or self._ready or self._answered or len(self._arenas))
+        self._answered += rollout.tools.finished(wait=TOOL_WAIT if stuck else 0.0)
+        # A fixed order, independent of the order in which the tools finished.
+        self._answered.sort(key=lambda each: places.get(each[0][0].game, -1))
+        calling = [*rollout.tools.asked(), *(each for each, _ in self._answered)]
+        waiting = waiting_episodes(places, self._in_flight, calling)
+        self._free = rollout.max_live - len(places) + len(waiting)
+        held: list[Answered] = []
+        for (asked, turn), calls in self._answered:
+            game = asked.game
+            if game in waiting:
+                if self._free <= 0:
+                    held.append(((asked, turn), calls))
+                    continue
+                waiting.remove(game)
+                self._free -= 1
+            answered = replace(turn, tool_calls=calls, final=False)
+            rollout.ask_again(asked, answered, self._in_flight)
+            self._note_ready(game)
+        self._answered = held
+
+    def _begin_games(self) -> None:
+        for call in self._calls:
+            while call.upcoming and self._free > 0 and self._room() > 0:
+                index = call.upcoming.popleft()
+                game = self._rollout.begin_game(call.specs[index])
+                self._owners[game] = (call, index)
+                self._places[game] = next(self._numbers)
+                self._ready.append(game)
+                self._free -= 1
+
+    def _play_stages(self) -> None:
+        """Advance the games that have all their moves; send the requests of their next stages."""
+        rollout, arenas = self._rollout, self._arenas
+        # A fixed order, independent of the order in which the engines finished.
+        self._ready.sort(key=self._places.__getitem__)
+        arenas.begin(self._ready)
+        self._ready = []
+        live = begun = len(self._places)
+        if arenas.waiting:
+            full_ids = chain.from_iterable(engine.waiting_ids() for engine in self._engines())
+            begun = begun_episodes(self._places, self._in_flight, full_ids)
+        for game in arenas.take(live=live, begun=begun, idle=not self._in_flight):
+            if game.status(max_turns=rollout.most_turns(game)) is None:
+                rollout.ask(game, self._in_flight)
+            status = game.status(max_turns=rollout.most_turns(game))
+            if status is not None:
+                del self._places[game]
+                call, index = self._owners[game]
+                call.episodes[index] = sharing_prompts(game.episode(status))
+                call.tally.add()
+
+    def _step_engines(self) -> None:
+        """Let each engine take a step. Raises StalledError after too many without an answer."""
+        self._idle += 1
+        if self._idle > self._rollout.patience:
+            lost = f"{len(self._in_flight)} request(s) in flight"
+            raise StalledError(
+                f"rollout: no answer to {lost} in {self._rollout.patience} engine steps "
+                "(rollout.patience)"
+            )
+        for engine in self._engines():
+            for completion in engine.step():
+                self._idle = 0
+                game = self._rollout.receive(completion, self._in_flight)
+                self._owners[game][0].tally.add(0, tokens=len(completion.completion_ids))
+                self._note_ready(game)
+
+    def _note_ready(self, game: EpisodeRunner) -> None:
+        """Let a game go on if it has all moves of its stage, or has ended."""
+        if game not in self._places or game in self._arenas or game in self._ready:
+            return
+        complete = len(game.moves) == len(game.arena.stage)
+        if complete or game.error or game.too_long:
+            self._ready.append(game)
