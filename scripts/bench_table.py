@@ -3,8 +3,8 @@
 Usage: python scripts/bench_table.py [--json FILE] [NAME ...] [key=value ...]
 
 NAME is one of step, batch, packing, generation, adapters, executor, rollout, tools, waiting,
-records, weights, workers, fill, busy; without any, all run. Overrides go to the quickstart's
-config. The exit code is 1 if a target was missed or a benchmark failed.
+records, weights, workers, fill, checkpoint, busy; without any, all run. Overrides go to the
+quickstart's config. The exit code is 1 if a target was missed or a benchmark failed.
 """
 
 import json
@@ -23,7 +23,7 @@ from rich.table import Table
 FOLDER = Path(__file__).resolve().parent
 NAMES = (
     *("batch", "packing", "generation", "adapters", "rollout", "tools", "waiting", "records"),
-    *("weights", "workers", "executor", "fill", "step", "busy"),
+    *("weights", "workers", "executor", "fill", "checkpoint", "step", "busy"),
 )
 
 

@@ -5,9 +5,10 @@ from itertools import count
 from pathlib import Path
 
 from selfplay.credit import missing_signals
-from selfplay.errors import CollapsedError, LearnersLost, nearest
+from selfplay.errors import CollapsedError, LearnersLost, nearest, one_line
 from selfplay.experiment.experiment import Experiment
 from selfplay.learner import checkpoint
+from selfplay.learner.checkpoint_writer import CheckpointWriter
 from selfplay.rollout.schedule import sampled_at
 from selfplay.run import metrics, signals
 from selfplay.run.activity import ACTIVITY
@@ -34,9 +35,22 @@ class Trainer:
         """
         self.experiment, self.run_folder, self.progress = experiment, run, progress
         self.silence = missing_signals.Silence(experiment.credit)
+        background = experiment.settings.async_checkpoints
+        self.writer = CheckpointWriter(self.checkpoints, background=background)
 
     def run(self) -> None:
-        """Train from the experiment's current step to the configured number of steps."""
+        """Train from the experiment's current step to the configured number of steps.
+
+        The last checkpoint is written when the method returns, and also after an interrupt.
+        """
+        try:
+            self._train()
+            self.writer.wait()
+        except BaseException:
+            self._finish_checkpoint()
+            raise
+
+    def _train(self) -> None:
         self._announce()
         experiment, lost = self.experiment, None
         while lost or experiment.evaluations_before is None or experiment.step < self.steps:
@@ -50,6 +64,13 @@ class Trainer:
                     self.step()
             except LearnersLost as error:
                 lost = error
+
+    def _finish_checkpoint(self) -> None:
+        """Let the write in progress end after an error, and report an error of its own."""
+        try:
+            self.writer.wait()
+        except Exception as error:  # the first error ends the run
+            self.progress.note(f"checkpoint: {one_line(error)}")
 
     @property
     def steps(self) -> int:
@@ -76,6 +97,7 @@ class Trainer:
     def step(self) -> None:
         """Do one step: sample, credit, learn, publish, evaluate, record, and save if it is due."""
         signals.check()
+        self.writer.check()
         experiment, clock = self.experiment, StepTimer()
         step = experiment.step + 1
         experiment.begin_step(step)
@@ -163,10 +185,9 @@ class Trainer:
         return evaluation_row(results), groups
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, or begin to write it; the one before it is then written."""
         experiment, league = self.experiment, self.experiment.league
-        path = checkpoint.save(
-            self.checkpoints,
+        path = self.writer.save(
             step=experiment.step,
             policies=experiment.policies,
             learners=experiment.trained(),
@@ -184,6 +205,7 @@ class Trainer:
         The record of the later steps moves to `rolled_back/`. A run that is killed during the
         rollback resumes from a later checkpoint and rolls back again, or from this checkpoint.
         """
+        self.writer.wait()
         experiment, run = self.experiment, self.run_folder
         number, seconds = experiment.watch.returned + 1, experiment.seconds_before
         why = {"from": experiment.step, "to": int(path.name), "alarms": list(alarms)}
@@ -191,11 +213,13 @@ class Trainer:
         experiment.restore(path)
         experiment.watch.returned, experiment.seconds_before = number, seconds
         self.save()
+        self.writer.wait()
         checkpoint.drop_after(self.checkpoints, experiment.step)
         run.rewind(experiment.step)
 
     def recover(self, lost: LearnersLost) -> None:
         """Start new learners and continue from the newest checkpoint; repeat the later steps."""
+        self.writer.wait()
         experiment, progress = self.experiment, self.progress
         path, faults = checkpoint.latest(self.checkpoints)
         for fault in faults:

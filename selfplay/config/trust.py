@@ -43,7 +43,10 @@ NAMED = (
 )
 """Modules of `selfplay` whose classes a run folder may name. The other modules write files or start
 programs."""
-BARRED = ("selfplay.learner.checkpoint", "selfplay.sampler.prefetch")
+BARRED = (
+    *("selfplay.learner.checkpoint", "selfplay.learner.checkpoint_content"),
+    *("selfplay.learner.checkpoint_writer", "selfplay.sampler.prefetch"),
+)
 """Modules inside those of `NAMED` that no run folder may name: they write files, start threads."""
 RUN_CONFIG = "config.yaml"
 """Name of the resolved config in a run folder."""

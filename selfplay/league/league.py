@@ -15,7 +15,7 @@ from selfplay.league.ratings import Payoff
 from selfplay.league.snapshots import Snapshots
 from selfplay.league.step_matches import SeatCounts, StepMatches
 from selfplay.learner import PolicyLearner
-from selfplay.learner.checkpoint import FrozenPolicy
+from selfplay.learner.checkpoint_content import FrozenPolicy
 from selfplay.rng import derive
 from selfplay.rollout.rollout import RolloutFn
 

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from selfplay.engines import Engine
 from selfplay.league import LeagueState, Snapshot
-from selfplay.learner.checkpoint import FROZEN, FrozenPolicy
+from selfplay.learner.checkpoint import FROZEN
+from selfplay.learner.checkpoint_content import FrozenPolicy
 from selfplay.models.lora import frozen_copy
 from selfplay.models.policy import Policy
 from selfplay.rollout.policy_pool import PolicyPool

@@ -10,16 +10,18 @@ is not a tensor is refused.
 """
 
 import io
+import os
 import pathlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint import filesystem as files
 from torch.distributed.checkpoint import load as read
 from torch.distributed.checkpoint import metadata as kinds
@@ -31,7 +33,7 @@ from torch.serialization import _get_layout
 from selfplay.errors import RunError, one_line
 from selfplay.learner.fsdp import learned, like
 from selfplay.learner.learner import Learner, ema_pairs
-from selfplay.run.files import sha256
+from selfplay.run.hashing_file import HashingFile
 
 _KNOWN: dict[tuple[str, str], Any] = {
     **{
@@ -104,6 +106,28 @@ def _refused(path: pathlib.Path, why: str) -> RunError:
     return RunError(f"{path} is not a description of tensors: {why}; it is not read")
 
 
+class _HashingFiles(files.FileSystem):
+    """Files of a disk that are hashed while they are written."""
+
+    def __init__(self) -> None:
+        self.hashes: dict[str, str] = {}
+        """SHA-256 of each file that was written, by name."""
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase]:
+        """Open a file to write it from its beginning to its end."""
+        if mode != "wb":
+            raise ValueError(f"a file is hashed while it is written, and not in mode {mode!r}")
+        with HashingFile(Path(path)) as file:
+            yield file
+        self.hashes[Path(path).name] = file.sha256()
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        """Rename a file that was written."""
+        super().rename(path, new_path)
+        self.hashes[Path(new_path).name] = self.hashes.pop(Path(path).name)
+
+
 STEPS = "steps"
 SKIPPED = "skipped"
 ADAM = "optimizer"
@@ -118,13 +142,13 @@ def save(learner: Learner, folder: Path) -> dict[str, str]:
         for key, value in learner.optimizer.state.get(parameter, {}).items():
             state[f"{ADAM}/{name}/{key}"] = value
     state |= {f"{EMA}/{name}": mean for name, mean in _ema(learner).items()}
+    writer = FileSystemWriter(folder)
+    writer.fs = written = _HashingFiles()
     try:
-        write(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
+        write(state, storage_writer=writer, no_dist=not dist.is_initialized())
     except (CheckpointException, OSError) as error:
         raise RunError(f"cannot write to {folder}: {_cause(error)}") from error
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    own = [*folder.glob(f"__{rank}_*"), *([folder / ".metadata"] if rank == 0 else [])]
-    return {path.name: sha256(path) for path in own}
+    return written.hashes
 
 
 def load(learner: Learner, folder: Path) -> None:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.models.policy_settings import Lora
+from selfplay.models.weights_file import save_adapter_weights
 
 CONFIG = "adapter_config.json"
 """File that marks a folder as an adapter."""
@@ -85,14 +86,35 @@ def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     return twin.eval().requires_grad_(False)
 
 
-def save_adapter(model: PreTrainedModel, folder: Path, *, base: str) -> None:
-    """Write the adapter in peft's layout, with the name or folder of its base."""
-    model.save_pretrained(folder)
+def main_memory_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy whose trained tensors and buffers are in main memory, over the same frozen
+    tensors."""
+    copies: dict[int, Any] = {}
+    for weight in model.parameters():
+        copied = nn.Parameter(in_main_memory(weight), False) if weight.requires_grad else weight
+        copies[id(weight)] = copied
+    for buffer in model.buffers():
+        copies[id(buffer)] = in_main_memory(buffer)
+    return copy.deepcopy(model, copies)
+
+
+def in_main_memory(tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor in main memory, without gradients."""
+    return tensor.detach().to("cpu", copy=True)
+
+
+def save_adapter(model: PreTrainedModel, folder: Path, *, base: str) -> dict[str, str]:
+    """Write the adapter in peft's layout, with the name or folder of its base.
+
+    Returns the SHA-256 of the weights by file name.
+    """
+    hashes = save_adapter_weights(model, folder)
     path = folder / CONFIG
     content = json.loads(path.read_text(encoding="utf-8"))
     content["base_model_name_or_path"] = base
     content["target_modules"] = sorted(content["target_modules"])  # from a set, in any order
     path.write_text(json.dumps(content, indent=2, sort_keys=True), encoding="utf-8")
+    return hashes
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, *, where: str) -> None:

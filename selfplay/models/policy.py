@@ -1,7 +1,7 @@
 """A policy: a causal language model and its tokenizer, trained or frozen."""
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
@@ -17,6 +17,7 @@ from selfplay.models import lora as adapters
 from selfplay.models.float32_head import compute_logits_in_float32
 from selfplay.models.policy_settings import PolicySettings
 from selfplay.models.renderer import ChatRenderer
+from selfplay.models.weights_file import save_model
 
 
 @dataclass(kw_only=True, eq=False)
@@ -36,10 +37,9 @@ class Base:
     """Name in a checkpoint, for a base that exists nowhere else; a warm start's cache may be
     emptied."""
 
-    def save(self, folder: Path) -> None:
-        """Write model and tokenizer in Hugging Face layout."""
-        self.model.save_pretrained(folder)
-        self.renderer.tokenizer.save_pretrained(folder)
+    def save(self, folder: Path) -> dict[str, str]:
+        """Write model and tokenizer in Hugging Face layout; return the SHA-256 of large files."""
+        return save_model(self.model, folder) | self.renderer.save_tokenizer(folder)
 
 
 Bases: TypeAlias = MutableMapping[tuple[str, str, str], Base]
@@ -79,18 +79,30 @@ class Policy:
         else:
             self.reference = adapters.frozen_copy(self.model)
 
-    def save(self, folder: Path, *, base: str | None = None) -> None:
+    def save(self, folder: Path, *, base: str | None = None) -> dict[str, str]:
         """Write model and tokenizer in Hugging Face layout, or the adapter in peft's.
 
         Args:
             folder: Target folder.
             base: Base that the adapter names; None for the one that was loaded.
+
+        Returns the SHA-256 of large files by name.
         """
         if self.base is None:
-            self.model.save_pretrained(folder)
+            hashes = save_model(self.model, folder)
         else:
-            adapters.save_adapter(self.model, folder, base=base or self.base.source)
-        self.renderer.tokenizer.save_pretrained(folder)
+            hashes = adapters.save_adapter(self.model, folder, base=base or self.base.source)
+        return hashes | self.renderer.save_tokenizer(folder)
+
+    def copied(self) -> "Policy":
+        """Return a copy to save, which later optimizer steps do not change.
+
+        Trained weights and buffers are copied to main memory; frozen weights are shared.
+        """
+        renderers = [self.renderer, *([self.base.renderer] if self.base is not None else [])]
+        for renderer in renderers:
+            _ = renderer.tokenizer_files  # made in this thread: a tokenizer saves itself alone
+        return replace(self, model=adapters.main_memory_copy(self.model), reference=None)
 
     def load_weights(self, folder: Path) -> None:
         """Replace the weights by those of a folder. Raises RunError for another architecture."""

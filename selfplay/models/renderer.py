@@ -8,13 +8,16 @@ encoded as ordinary characters.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from selfplay.errors import ConfigError
 from selfplay.models.chat_template import ChatTemplate, Tags, check_settings
 from selfplay.role import THINKING
+from selfplay.run.hashing_file import HashingFile
 from selfplay.types import Message, well_formed
 
 _MARK = "\ue000"
@@ -130,6 +133,27 @@ class ChatRenderer:
         # Siblings of a group and references have the same prompts.
         self._cached_start = lru_cache(maxsize=4096)(self._start)
         self._cached_next = lru_cache(maxsize=4096)(self._next)
+
+    @cached_property
+    def tokenizer_files(self) -> Mapping[str, bytes]:
+        """Content of the tokenizer's files, which never change, by name.
+
+        Other threads may tokenize, which a tokenizer does not allow while it saves itself.
+        """
+        with TemporaryDirectory() as place:
+            self.tokenizer.save_pretrained(place)
+            found = [path for path in sorted(Path(place).rglob("*")) if path.is_file()]
+            return {str(path.relative_to(place)): path.read_bytes() for path in found}
+
+    def save_tokenizer(self, folder: Path) -> dict[str, str]:
+        """Write the tokenizer in Hugging Face layout; return the SHA-256 of its files by name."""
+        hashes = {}
+        for name, content in self.tokenizer_files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with HashingFile(folder / name) as file:
+                file.write(content)
+            hashes[name] = file.sha256()
+        return hashes
 
     def configured(
         self, *, where: str, chat_template_kwargs: Mapping[str, Any] | None, keep_thinking: bool

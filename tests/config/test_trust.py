@@ -407,8 +407,8 @@ def test_no_command_follows_a_link_out_of_a_run(name: str, place: Path, tmp_path
 @pytest.mark.parametrize(
     "name",
     [
-        "selfplay.learner.checkpoint.FrozenPolicy",
-        "selfplay.learner.checkpoint.save",
+        "selfplay.learner.checkpoint_content.FrozenPolicy",
+        "selfplay.learner.checkpoint_writer.CheckpointWriter",
         "selfplay.sampler.prefetch.PrefetchedBatches",
     ],
 )

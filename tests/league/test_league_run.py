@@ -85,7 +85,7 @@ def test_the_figures_and_files_of_a_league(whole: Path) -> None:
     [
         Strike(at="selfplay.train.Trainer.save", call=3),
         pytest.param(
-            Strike(at="selfplay.learner.checkpoint.os.link", call=3), marks=pytest.mark.slow
+            Strike(at="selfplay.learner.checkpoint_content.os.link", call=3), marks=pytest.mark.slow
         ),
     ],
     ids=["between a step and its checkpoint", "while snapshots are written"],

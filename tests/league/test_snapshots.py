@@ -12,6 +12,7 @@ from selfplay.errors import ConfigError
 from selfplay.league import Snapshot
 from selfplay.league.snapshots import Snapshots
 from selfplay.learner import checkpoint
+from selfplay.learner.checkpoint_writer import CheckpointWriter
 from selfplay.models.policy import Bases, Policy, load_model, load_policy
 from selfplay.models.policy_settings import Lora
 from selfplay.role import Role
@@ -70,8 +71,7 @@ class Made:
         self.policies[policy].version += 1
 
     def save(self, place: Path, step: int, *, keep: int = 2) -> Path:
-        written = checkpoint.save(
-            place,
+        written = CheckpointWriter(place).save(
             step=step,
             policies=self.policies,
             learners={},
@@ -209,7 +209,7 @@ def test_where_a_file_cannot_have_two_names_it_is_copied(
     def refuse(*paths: object) -> None:
         raise OSError("not on this file system")
 
-    monkeypatch.setattr("selfplay.learner.checkpoint.os.link", refuse)
+    monkeypatch.setattr("selfplay.learner.checkpoint_content.os.link", refuse)
     second = made.save(tmp_path, 2)
     names = "snapshots/base@0/model.safetensors"
     assert not (first / names).samefile(second / names)

@@ -14,6 +14,7 @@ from selfplay.credit.gae import GAE
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.experiment.experiment import Experiment
 from selfplay.learner import checkpoint
+from selfplay.learner.checkpoint_writer import CheckpointWriter
 from selfplay.learner.value_model import TransformerCritic
 from tests.helpers.builders import llama, weights
 from tests.helpers.command_process import SMOKE, Strike, assert_alike, metrics, run
@@ -161,7 +162,9 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
 
 def test_a_checkpoint_holds_all_that_training_goes_on_from(tmp_path: Path) -> None:
     first, second = taught(), critic(seed=5)
-    place = checkpoint.save(tmp_path, step=1, policies={}, learners=beside(first), state={}, keep=1)
+    place = CheckpointWriter(tmp_path).save(
+        step=1, policies={}, learners=beside(first), state={}, keep=1
+    )
     checkpoint.load(place, policies={}, learners=beside(second))
     for made in (first, second):
         made.fit(STATES, RETURNS)

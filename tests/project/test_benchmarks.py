@@ -27,6 +27,7 @@ SMALLEST = {
     "records": ["--rounds", "1"],
     "weights": ["--megabytes", "8", "--rounds", "1"],
     "workers": ["--hands", "200", "--rounds", "1"],
+    "checkpoint": ["--rounds", "1", "--updates", "1"],
     "async": ["--steps", "1", "--rounds", "1", "warmstart.steps=1"],
     "overlap": ["--steps", "1", "--seconds", "0.01", "--games", "4"],
 }

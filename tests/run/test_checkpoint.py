@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from selfplay.errors import DivergedError, RunError
 from selfplay.learner import Sharded, checkpoint
+from selfplay.learner.checkpoint_writer import CheckpointWriter
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
 from selfplay.learner.value_model import TransformerCritic
@@ -145,13 +146,18 @@ def test_resume_and_evaluate_of_a_run_with_damaged_checkpoints_only(
     assert (place / "summary.json").exists(), "a resume that was refused took the summary away"
 
 
-@pytest.mark.parametrize("limit", [50_000, 400_000], ids=["in the weights", "in the optimizer"])
+@pytest.mark.parametrize(
+    ("limit", "background"),
+    [(50_000, True), (400_000, True), (400_000, False)],
+    ids=["in the weights", "in the optimizer", "in the optimizer, at once"],
+)
 def test_a_full_disk_is_one_line_and_leaves_the_older_checkpoints(
-    limit: int, tmp_path: Path
+    limit: int, background: bool, tmp_path: Path
 ) -> None:
     finished()
     full = Strike(at="selfplay.train.Trainer.save", call=3, limit=limit)
-    outcome = run("train", SMOKE, "run.name=full", cwd=tmp_path, strike=full)
+    kind = f"run.async_checkpoints={background}"
+    outcome = run("train", SMOKE, "run.name=full", kind, cwd=tmp_path, strike=full)
     assert outcome.code == 2
     said = one_line(outcome.err)
     assert "cannot write to runs/full/checkpoints: File too large" in said and "resume" in said
@@ -163,12 +169,14 @@ def test_a_full_disk_is_one_line_and_leaves_the_older_checkpoints(
     assert_alike(tmp_path / "runs/full", finished())
 
 
-RENAME = "selfplay.learner.checkpoint.Path.rename"
+RENAME = "selfplay.learner.checkpoint_writer.Path.rename"
 
 
-def overwrite(folder: Path, strike: Strike) -> None:
+def overwrite(folder: Path, strike: Strike, background: bool) -> None:
     strike.arm()
-    checkpoint.save(folder, step=2, policies={}, learners={}, state={"turn": 2}, keep=1)
+    writer = CheckpointWriter(folder, background=background)
+    writer.save(step=2, policies={}, learners={}, state={"turn": 2}, keep=1)
+    writer.wait()
 
 
 @pytest.mark.parametrize(
@@ -180,19 +188,20 @@ def overwrite(folder: Path, strike: Strike) -> None:
     ],
     ids=["before it is set aside", "while nothing stands there", "before it is dropped"],
 )
+@pytest.mark.parametrize("background", [False, True], ids=["at once", "in a thread"])
 def test_killed_while_one_is_replaced_there_is_the_old_or_the_new(
-    strike: Strike, turn: int, tmp_path: Path
+    background: bool, strike: Strike, turn: int, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoints"
-    old = checkpoint.save(folder, step=2, policies={}, learners={}, state={"turn": 1}, keep=1)
-    process = CONTEXT.Process(target=overwrite, args=(folder, strike))
+    old = CheckpointWriter(folder).save(step=2, policies={}, learners={}, state={"turn": 1}, keep=1)
+    process = CONTEXT.Process(target=overwrite, args=(folder, strike, background))
     process.start()
     process.join()
     assert process.exitcode == -strike.number
     checkpoint.recover(folder)
     for found in (lambda: checkpoint.latest(folder)[0], lambda: checkpoint.before(folder, 3)):
         assert found() == old and checkpoint.read_state(old)["turn"] == turn
-    checkpoint.save(folder, step=2, policies={}, learners={}, state={"turn": 3}, keep=1)
+    CheckpointWriter(folder).save(step=2, policies={}, learners={}, state={"turn": 3}, keep=1)
     assert [path.name for path in folder.iterdir()] == ["000002"]
     assert checkpoint.read_state(old)["turn"] == 3
 
@@ -200,7 +209,7 @@ def test_killed_while_one_is_replaced_there_is_the_old_or_the_new(
 def test_who_only_looks_leaves_a_save_alone_and_is_told_of_it(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     for step in (1, 2):
-        checkpoint.save(folder, step=step, policies={}, learners={}, state={}, keep=2)
+        CheckpointWriter(folder).save(step=step, policies={}, learners={}, state={}, keep=2)
     (folder / "000002").rename(folder / ".000002.old")  # as between the two renames of a save
     fault = "000002: being replaced, or left so by a kill, which train resume=RUN mends"
     assert checkpoint.latest(folder) == (folder / "000001", [fault])
@@ -218,11 +227,11 @@ def test_only_the_newest_are_kept_and_a_damaged_later_one_counts_for_nothing(
 ) -> None:
     folder = tmp_path / "checkpoints"
     for step in (0, 1, 2):
-        checkpoint.save(folder, step=step, policies={}, learners={}, state={}, keep=2)
+        CheckpointWriter(folder).save(step=step, policies={}, learners={}, state={}, keep=2)
     assert sorted(path.name for path in folder.iterdir()) == ["000001", "000002"]
     lose_manifest(folder / "000002")
     shutil.copytree(folder / "000002", folder / "000009")
-    checkpoint.save(folder, step=2, policies={}, learners={}, state={}, keep=1)
+    CheckpointWriter(folder).save(step=2, policies={}, learners={}, state={}, keep=1)
     assert checkpoint.broken(folder / "000002") is None
     assert sorted(path.name for path in folder.iterdir()) == ["000002", "000009"]
 
@@ -243,12 +252,13 @@ def test_a_policy_folder_loads_into_transformers_as_it_is() -> None:
 
 def saved(folder: Path, step: int, learners: Mapping[str, Any], **policies: Any) -> Path:
     """A checkpoint of these models."""
-    tokenizer = SimpleNamespace(save_pretrained=lambda place: None)
-    renderer: Any = SimpleNamespace(tokenizer=tokenizer)
+    renderer: Any = SimpleNamespace(save_tokenizer=lambda place: {}, tokenizer_files={})
     known = {
         name: Policy(name=name, model=each, renderer=renderer) for name, each in policies.items()
     }
-    return checkpoint.save(folder, step=step, policies=known, learners=learners, state={}, keep=3)
+    return CheckpointWriter(folder).save(
+        step=step, policies=known, learners=learners, state={}, keep=3
+    )
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])

@@ -24,8 +24,12 @@ from tests.helpers.command_process import (
     run,
 )
 
+SYNC = "selfplay.learner.checkpoint_writer.sync"
+
 KILLS = {
-    "while the first checkpoint is written": Strike(at="selfplay.learner.checkpoint.sync", call=3),
+    "while the first checkpoint is written": Strike(
+        at="selfplay.learner.checkpoint_writer.sync", call=3
+    ),
     "before the first evaluation": Strike(at="selfplay.train.Trainer.evaluate"),
     "between the metrics of step 0 and the checkpoint": Strike(at="selfplay.train.Trainer.save"),
     "between the episodes and the metrics of a step": Strike(
@@ -38,7 +42,7 @@ KILLS = {
         at="selfplay.models.policy.Policy.save", call=3, after=True
     ),
     "with the checkpoint written and not in its place": Strike(
-        at="selfplay.learner.checkpoint.shutil.rmtree", call=6
+        at="selfplay.learner.checkpoint_writer.Path.rename", call=4
     ),
     "in the middle of an update": Strike(at="selfplay.learner.learner.Learner.update", call=2),
     "after the last step and before the summary": Strike(
@@ -55,8 +59,11 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "struck"
 
 
-def train(place: Path, strike: Strike | None = None) -> Outcome:
-    return run("train", SMOKE, f"run.name={place.name}", cwd=place.parent.parent, strike=strike)
+def train(place: Path, strike: Strike | None = None, *, background: bool = True) -> Outcome:
+    """A run whose checkpoints are written in a thread, unlike those of `finished`."""
+    kind = f"run.async_checkpoints={background}"
+    name = f"run.name={place.name}"
+    return run("train", SMOKE, name, kind, cwd=place.parent.parent, strike=strike)
 
 
 def resume(place: Path, strike: Strike | None = None) -> Outcome:
@@ -64,9 +71,16 @@ def resume(place: Path, strike: Strike | None = None) -> Outcome:
 
 
 @pytest.mark.parametrize("when", KILLS)
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(when: str, place: Path) -> None:
+@pytest.mark.parametrize(
+    "background",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["in a thread", "at once"],
+)
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(
+    background: bool, when: str, place: Path
+) -> None:
     finished()  # has made the warm start
-    assert train(place, KILLS[when]).code == -signal.SIGKILL
+    assert train(place, KILLS[when], background=background).code == -signal.SIGKILL
     outcome = resume(place)
     assert outcome.code == 0, outcome.err
     assert_alike(place, finished())
@@ -144,7 +158,7 @@ def test_killed_again_and_again(place: Path) -> None:
     train(place, Strike(at="selfplay.train.Trainer.save", call=2))
     for strike in (
         Strike(at="selfplay.train.Trainer.save"),
-        Strike(at="selfplay.learner.checkpoint.sync", call=9),
+        Strike(at=SYNC, call=9),
     ):
         assert resume(place, strike).code == -signal.SIGKILL
     assert resume(place).code == 0
@@ -164,9 +178,7 @@ def test_killed_at_any_moment(place: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize(
-    "at", ["selfplay.learner.checkpoint.sync", "selfplay.learner.learner.Learner.update"]
-)
+@pytest.mark.parametrize("at", [SYNC, "selfplay.learner.learner.Learner.update"])
 def test_an_interrupt_is_one_line_and_loses_nothing(
     at: str, number: signal.Signals, place: Path
 ) -> None:

@@ -67,7 +67,7 @@ def settings(*changes: str, tasks: type = Frail, **rule: Any) -> dict[str, Any]:
     tiny = ["warmstart.steps=2", "warmstart.batch=8", "warmstart.demonstrations.hands=50"]
     tiny += ["sampler.group_size=2", "run.threads=1"]
     often = ["run.checkpoint_every=1", "run.episodes_every=1", "evaluations=none"]
-    run = [f"run.steps={STEPS}", "run.keep_checkpoints=1"]
+    run = [f"run.steps={STEPS}", "run.keep_checkpoints=1", "run.async_checkpoints=true"]
     composed = compose.load(["+experiment=tiny/kuhn", *tiny, *often, *run, *changes])
     composed["curriculum"]["_target_"] = f"{__name__}.{tasks.__name__}"
     composed["collapse"]["rules"] = {"health": {**RULE, **rule}}

@@ -1,0 +1,155 @@
+"""Content of a checkpoint: what is copied at a step, and how its files are written."""
+
+import copy
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from selfplay.learner.checkpoint import FROZEN, fault_of, hashes_of, kept
+from selfplay.models.lora import BASES, in_main_memory
+from selfplay.models.policy import Base, Policy
+from selfplay.run.hashing_file import HashingFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenPolicy:
+    """A policy that does not change from one checkpoint to the next, such as a snapshot."""
+
+    policy: Policy
+    """The frozen policy."""
+    written: Path | None = None
+    """Folder of the policy in the previous checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointContent:
+    """Everything that one checkpoint stores, except the parts that ranks have written themselves.
+
+    `CheckpointWriter` makes it.
+    """
+
+    policies: Mapping[str, Policy]
+    """The policies by name."""
+    learners: Mapping[str, Any]
+    """States of the trained objects of this process, by name."""
+    frozen: Mapping[str, FrozenPolicy] = field(default_factory=dict)
+    """Policies that do not change, by folder name."""
+    state: str
+    """The rest of the state, as JSON."""
+
+    def copied(self) -> "CheckpointContent":
+        """Return a copy in main memory, which training does not change.
+
+        It has the trained weights and the state of the trained objects, and shares what is frozen.
+        """
+        return replace(
+            self,
+            policies={name: policy.copied() for name, policy in self.policies.items()},
+            learners=_copied(self.learners),
+        )
+
+    def write(self, partial: Path, place: Path) -> dict[str, str]:
+        """Write everything into the folder `partial`, which will become `place`.
+
+        Returns the SHA-256 of the files that were hashed while they were written, by path in the
+        folder. Only configs are not among them.
+        """
+        hashes = dict[str, str]()
+        for name, policy in self.policies.items():
+            hashes |= _save_policy(policy, Path("policies", name), partial, place)
+        for name, each in self.frozen.items():
+            hashes |= _save_frozen(each, Path(FROZEN, name), partial, place)
+        hashes["learners.pt"] = _save_learners(self.learners, partial / "learners.pt")
+        with HashingFile(partial / "state.json") as file:
+            file.write(self.state.encode())
+        return hashes | {"state.json": file.sha256()}
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a nested state, with its tensors in main memory."""
+    copies = {id(tensor): in_main_memory(tensor) for tensor in _tensors(state)}
+    return copy.deepcopy(dict(state), copies)
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, Mapping):
+        for value in state.values():
+            yield from _tensors(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _tensors(value)
+
+
+def _save_learners(states: Mapping[str, Any], path: Path) -> str:
+    """Write the states of trained objects; return the SHA-256 of the file."""
+    with HashingFile(path) as file:
+        try:
+            torch.save(dict(states), file)
+        except RuntimeError as error:
+            raise file.error or error from None  # torch hides the error of a full disk
+    return file.sha256()
+
+
+def _save_policy(policy: Policy, name: Path, partial: Path, place: Path) -> dict[str, str]:
+    """Write a policy, and the base of its adapter if only this run has it and it is not there yet.
+
+    An adapter names its base by an absolute path, because transformers resolves a relative one from
+    the current folder.
+    """
+    at, hashes = None, dict[str, str]()
+    if policy.base is not None and policy.base.kept is not None:
+        at = Path(BASES, policy.base.kept)
+        if not (partial / at).exists():
+            hashes = _save_base(policy.base, at, partial)
+    base = str((place / at).absolute()) if at else None
+    return hashes | _within(name, policy.save(partial / name, base=base))
+
+
+def _save_base(base: Base, at: Path, partial: Path) -> dict[str, str]:
+    """Write a base that never changes, or link to it in the newest checkpoint that has it whole.
+
+    The files of the earlier checkpoint are read and compared with its manifest, so that damage is
+    not passed on.
+    """
+    for earlier in kept(partial.parent):
+        hashes = hashes_of(earlier, at)
+        if hashes and not any(fault_of(earlier, *entry) for entry in hashes.items()):
+            _link(earlier / at, partial / at)
+            return hashes
+    return _within(at, base.save(partial / at))
+
+
+def _save_frozen(frozen: FrozenPolicy, name: Path, partial: Path, place: Path) -> dict[str, str]:
+    """Write a policy that does not change.
+
+    Full weights become hard links to the files of the previous checkpoint, so that they are on the
+    disk once, and as long as any checkpoint has them. An adapter is small, and names the base of
+    its own checkpoint.
+    """
+    source = frozen.written
+    if source is None or not source.is_dir() or frozen.policy.base is not None:
+        return _save_policy(frozen.policy, name, partial, place)
+    _link(source, partial / name)
+    return hashes_of(source.parent.parent, name)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make a folder of hard links to the files of another one, or of copies where it has to be."""
+    target.mkdir(parents=True)
+    for path in source.iterdir():
+        try:
+            os.link(path, target / path.name)
+        except OSError:  # the file system has no hard links, or the file has too many
+            shutil.copy2(path, target / path.name)
+
+
+def _within(folder: Path, hashes: Mapping[str, str]) -> dict[str, str]:
+    return {str(folder / name): digest for name, digest in hashes.items()}
