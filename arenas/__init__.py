@@ -29,4 +29,5 @@ register("aec", "selfplay/pipeline_v0", entry_point="arenas.collaboration.pipeli
 register("aec", "selfplay/questions_v0", entry_point="arenas.questions.arena:env")
 register("aec", "selfplay/repair_v0", entry_point="arenas.collaboration.repair:env")
 register("aec", "selfplay/simulated_search_v0", entry_point="arenas.questions.simulated_search:env")
+register("aec", "selfplay/tau2_v0", entry_point="arenas.tau2.arena:env")
 register("aec", "selfplay/tic_tac_toe_v0", entry_point="arenas.games.tic_tac_toe:env")

@@ -13,7 +13,6 @@ changes nothing.
 Version history: v0, first version.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Literal, get_args
@@ -22,6 +21,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.desk.customer import Customer, asking
 from arenas.desk.domain import Change, Tables, copied
+from arenas.desk.move import packed, succeeded, unpacked
 from arenas.desk.tasks import desk_tasks, read_task
 from arenas.desk.tool import TOOLS
 from selfplay.arena import Arena
@@ -31,8 +31,6 @@ from selfplay.types import Action, Metric, Observation, Task, ToolCall
 User = Literal["scripted", "cooperative", "adversarial"]
 BYE = "bye"
 """Words with which a customer leaves."""
-MOST_CALLS = 100
-"""Largest number of calls of one move that the arena reads."""
 
 
 class Desk(Arena):
@@ -108,16 +106,13 @@ class Desk(Arena):
     def tool_state(self, agent: str, calls: Sequence[ToolCall]) -> Tables:
         """Return a copy of the database after the calls of the present move."""
         tables = copied(self.tables)
-        for name, arguments in _succeeded(calls):
+        for name, arguments in succeeded(calls, TOOLS):
             _result(tables, name, arguments)
         return tables
 
     def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
         """Return the agent's answer with its calls as JSON; words alone if there are no calls."""
-        made = _succeeded(calls)
-        if agent != "agent_0" or not (made or action.lstrip().startswith("{")):
-            return action
-        return json.dumps({"said": action, "calls": made})
+        return packed(action, calls, TOOLS) if agent == "agent_0" else action
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Hear the customer, or make the changes of the agent's move and hear its answer."""
@@ -133,7 +128,7 @@ class Desk(Arena):
         self.answered += 1
         self.silent = action is None
         if action is not None:
-            words, calls = _unpacked(action)
+            words, calls = unpacked(action, TOOLS)
             for name, arguments in calls:
                 self._make(name, arguments)
             self.said.append({"by": "agent", "text": self._words(words)})
@@ -240,37 +235,12 @@ class Desk(Arena):
         self.finish()
 
 
-def _succeeded(calls: Sequence[ToolCall]) -> list[tuple[str, dict[str, Any]]]:
-    """Return names and arguments of the calls of operations that succeeded."""
-    done = [call for call in calls if not call.error and call.name in TOOLS]
-    return [(call.name, json.loads(call.arguments)) for call in done]
-
-
 def _result(tables: Tables, name: str, arguments: Mapping[str, Any]) -> str | None:
     """Make a call in the tables and return its result; None if it fails."""
     try:
         return TOOLS[name].answer(arguments, state=tables)
     except ToolError:
         return None
-
-
-def _unpacked(action: Action) -> tuple[str, list[tuple[str, Mapping[str, Any]]]]:
-    """Return words and calls of a move, which `with_calls` made; any other text is words alone."""
-    try:
-        given = json.loads(action) if action.startswith("{") else None
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict) or given.keys() != {"said", "calls"}:
-        return action, []
-    said, calls = given["said"], given["calls"]
-    if not isinstance(said, str) or not isinstance(calls, list):
-        return action, []
-    found: list[tuple[str, Mapping[str, Any]]] = []
-    for call in calls[:MOST_CALLS]:
-        match call:
-            case [str(name), dict(arguments)] if name in TOOLS:
-                found.append((name, arguments))
-    return said, found
 
 
 def raw_env(**settings: Any) -> Desk:
