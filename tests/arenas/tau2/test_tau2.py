@@ -24,7 +24,7 @@ pytest.importorskip("tau2.environment", reason="pip install 'selfplay[tau2]'")
 
 from arenas.tau2.arena import Tau2Desk, env, raw_env
 from arenas.tau2.customer import AGREES, ENDS, STOP
-from arenas.tau2.package import _trajectory, domain_of
+from arenas.tau2.package import DomainName, Side, _trajectory, domain_of
 from arenas.tau2.tasks import tau2_tasks
 from arenas.tau2.tool import Tau2Tool, tau2_toolbox
 from roles.player import Player
@@ -164,7 +164,12 @@ def test_an_agent_that_does_nothing_is_paid_where_nothing_is_to_do(
 
 
 def test_reading_tools_change_no_database() -> None:
-    for domain, side in (("airline", "agent"), ("retail", "agent"), ("telecom", "user")):
+    cases: list[tuple[DomainName, Side]] = [
+        ("airline", "agent"),
+        ("retail", "agent"),
+        ("telecom", "user"),
+    ]
+    for domain, side in cases:
         home = domain_of(domain)
         environment = home.fresh()
         kit = environment.tools if side == "agent" else environment.user_tools
