@@ -1,6 +1,7 @@
 """The training loop."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 
@@ -35,8 +36,12 @@ class Trainer:
         """
         self.experiment, self.run_folder, self.progress = experiment, run, progress
         self.silence = missing_signals.Silence(experiment.credit)
-        background = experiment.settings.async_checkpoints
-        self.writer = CheckpointWriter(self.checkpoints, background=background)
+
+    @cached_property
+    def writer(self) -> CheckpointWriter:
+        """Writer of the run's checkpoints."""
+        background = self.experiment.settings.async_checkpoints
+        return CheckpointWriter(self.checkpoints, background=background)
 
     def run(self) -> None:
         """Train from the experiment's current step to the configured number of steps.

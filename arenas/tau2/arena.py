@@ -3,7 +3,7 @@
 The agent of an airline, a shop or a mobile network answers a user in turn. It may look up and
 change records with tools before each answer. In telecom the user has tools too, those of a phone.
 The user leaves with ###STOP###, ###TRANSFER### or ###OUT-OF-SCOPE###. The agent is then paid 1 if
-the package's evaluators find that the databases, the expected calls and the facts told are right,
+the package's evaluators find that the databases, the expected calls and the stated facts are right,
 as far as the task is based on them. It is paid 0 if its answers run out before the user leaves.
 
 An answer completes a move: the changes of its calls then become final. A move without an answer

@@ -1,4 +1,4 @@
-"""The scripted user of tau2-bench: tells the agent everything at once, and does as it is told.
+"""The scripted user of tau2-bench: says everything at once, and follows the agent's requests.
 
 The package's user is a language model that reveals its scenario little by little, and may refuse.
 This one needs no model, so that its rewards cannot be compared with published ones: it reads its

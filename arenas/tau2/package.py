@@ -144,7 +144,7 @@ def evaluated(
     """Return the package's reward of a conversation, and each part on which it is based.
 
     The parts are the final databases (`db`), assertions about them (`env_assertion`), the expected
-    calls (`action`) and the facts that the agent told (`communicate`). Each is 0 or 1, and the
+    calls (`action`) and the facts that the agent stated (`communicate`). Each is 0 or 1, and the
     reward is the product of those that the task names.
 
     Args:
@@ -182,7 +182,7 @@ _WORDS = {"ACTION": "ActionEvaluator", "COMMUNICATE": "CommunicateEvaluator"}
 def _after(domain: DomainName, task: str, changes: tuple[Tau2Call, ...]) -> tuple[Any, Any]:
     """Return the environment of a task after some calls, and the response to the last one.
 
-    Nobody may change the environment, because later calls of it are shared.
+    The caller must not change the environment, because later calls of it are shared.
     """
     home = domain_of(domain)
     environment, response = home.fresh(), None

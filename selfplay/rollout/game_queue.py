@@ -1,25 +1,73 @@
 """The queue of a rollout's games, and the loop that plays them."""
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from selfplay.engines import Engine
 from selfplay.errors import StalledError
 from selfplay.rollout.arena_threads import ArenaThreads
-from selfplay.rollout.asked import Answered, InFlight, begun_episodes, waiting_episodes
+from selfplay.rollout.asked import (
+    Answered,
+    Asked,
+    Calling,
+    InFlight,
+    begun_episodes,
+    waiting_episodes,
+)
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
 from selfplay.rollout.shared_prompts import sharing_prompts
+from selfplay.rollout.tool_loop import ToolLoop
 from selfplay.run.activity import Tally
-from selfplay.types import Episode
-
-if TYPE_CHECKING:
-    from selfplay.rollout.rollout import Rollout
+from selfplay.types import Completion, Episode, Turn
 
 TOOL_WAIT = 0.05
 """Seconds of a wait for tools while no engine has a request."""
+
+
+class GameDriver(Protocol):
+    """The limits, engines, tools and methods of a `Rollout` that its `GameQueue` uses."""
+
+    engines: Mapping[str, Engine]
+    """Engine by policy; policies may share one."""
+    tools: ToolLoop[Calling]
+    """Tool calls in progress."""
+    threads: int
+    """Number of threads in which arenas advance."""
+    overlap: float
+    """Fraction of the live games that may wait for their arenas while engines go on."""
+    max_live: int
+    """Largest number of games that have requests or moves to make."""
+    max_waiting: int
+    """Largest number of further games, which wait for tools."""
+    patience: int
+    """Number of engine steps without an answer after which the rollout ends."""
+
+    def begin_game(self, job: EpisodeSpec) -> EpisodeRunner:
+        """Return the runner of an episode."""
+        ...
+
+    def most_turns(self, game: EpisodeRunner) -> int:
+        """Return the number of turns after which an episode is truncated."""
+        ...
+
+    def ask(self, game: EpisodeRunner, in_flight: InFlight) -> None:
+        """Send the requests of all agents of the stage."""
+        ...
+
+    def ask_again(self, asked: Asked, turn: Turn, in_flight: InFlight) -> None:
+        """Send the request after the tool calls of a turn."""
+        ...
+
+    def receive(self, completion: Completion, in_flight: InFlight) -> EpisodeRunner:
+        """Store a completion, and return its game."""
+        ...
+
+    def forget_prompts(self) -> None:
+        """Drop the prompts that are kept to be shared by turns with equal prompts."""
+        ...
 
 
 class RolloutCall:
@@ -50,7 +98,7 @@ class GameQueue:
     nor on earlier calls.
     """
 
-    def __init__(self, rollout: "Rollout") -> None:
+    def __init__(self, rollout: GameDriver) -> None:
         """`rollout`: asks the engines for the games' moves."""
         self._rollout = rollout
         self._reset()

@@ -87,7 +87,7 @@ def test_the_loop_records_what_its_evaluations_played(
         outcomes=SimpleNamespace(complete=dict),
         watch=SimpleNamespace(observe=lambda step, figures: {}),
         service_metrics=dict,
-        settings=SimpleNamespace(steps=9),
+        settings=SimpleNamespace(steps=9, async_checkpoints=False),
         credit=GRPO(),
         seed=0,
     )
