@@ -1,16 +1,17 @@
 """The tools of both sides of a service desk of tau2-bench, with the package's own descriptions."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
 
 from pydantic import ValidationError
 
 from arenas.tau2.package import DomainName, Side, Tau2Call, Tau2Records, domain_of
-from selfplay.errors import nearest
+from selfplay.errors import ConfigError, nearest
 from selfplay.tools import Tool, Toolbox, ToolError
 from selfplay.tools.toolbox import FormatName
+from selfplay.types import ToolCall
 
 
 class Tau2Tool(Tool):
@@ -55,10 +56,19 @@ class Tau2Tool(Tool):
             raise ToolError("bad_arguments", f"{at}: {first['msg']}"[:200]) from error
         return dict(found.model_dump(mode="json", exclude_unset=True))
 
-    def call(self, **arguments: Any) -> str:
-        """Return the package's response; raises ToolError if the package refuses the call."""
-        records = arguments.pop("state")
-        return self.made(arguments, records)[1]
+    def answer(
+        self,
+        arguments: Mapping[str, Any],
+        earlier: Sequence[ToolCall] = (),
+        state: Tau2Records | None = None,
+    ) -> str:
+        """Return the package's response; raises ToolError if the package refuses the call.
+
+        Arguments stay a mapping, because tools of the package have one that is called `state`.
+        """
+        if state is None:
+            raise ConfigError(f"tools.{self.name}: this tool needs arena=tau2")
+        return self.made(arguments, state)[1]
 
     def made(self, arguments: Mapping[str, Any], records: Tau2Records) -> tuple[Tau2Call, str]:
         """Return the call with checked arguments, and the package's response to it.
