@@ -109,12 +109,11 @@ def tau2_toolbox(
         format: See `Toolbox`.
         describe: See `Toolbox`.
     """
-    names = domain_of(domain).tools(side)
-    if not names:
+    tools = tools_of(domain, side)
+    if not tools:
         return None
-    made = {name: Tau2Tool(domain=domain, side=side, operation=name) for name in names}
     return Toolbox(
-        tools=made,
+        tools=tools,
         max_calls=max_calls,
         max_characters=max_characters,
         format=format,

@@ -73,19 +73,22 @@ class CheckpointContent:
 
 def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a nested state, with its tensors in main memory."""
-    copies = {id(tensor): in_main_memory(tensor) for tensor in _tensors(state)}
+    copies = {id(tensor): in_main_memory(tensor) for _, tensor in named_tensors(state)}
     return copy.deepcopy(dict(state), copies)
 
 
-def _tensors(state: Any) -> Iterator[Tensor]:
+def named_tensors(
+    state: Any, keys: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Yield all tensors of nested mappings and sequences, each with the keys that lead to it."""
     if isinstance(state, Tensor):
-        yield state
+        yield keys, state
     elif isinstance(state, Mapping):
-        for value in state.values():
-            yield from _tensors(value)
+        for key, value in state.items():
+            yield from named_tensors(value, (*keys, str(key)))
     elif isinstance(state, list | tuple):
-        for value in state:
-            yield from _tensors(value)
+        for place, value in enumerate(state):
+            yield from named_tensors(value, (*keys, str(place)))
 
 
 def _save_learners(states: Mapping[str, Any], path: Path) -> str:

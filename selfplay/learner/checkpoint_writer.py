@@ -25,7 +25,7 @@ from selfplay.learner.checkpoint import (
     recover,
     step_of,
 )
-from selfplay.learner.checkpoint_content import CheckpointContent, FrozenPolicy
+from selfplay.learner.checkpoint_content import CheckpointContent, FrozenPolicy, named_tensors
 from selfplay.models.policy import Policy
 from selfplay.run.directory import reporting_disk, sync
 from selfplay.run.files import sha256
@@ -233,25 +233,10 @@ def _broken(policies: Mapping[str, Policy], learners: Mapping[str, Stateful]) ->
                 yield f"policy {name!r}: weight {path}"
     for name, learner in learners.items():
         if name not in policies and not isinstance(learner, Sharded):
-            for path, value in _tensors(learner.state_dict(), ""):
-                if not _finite(value):
-                    yield f"{name}: {path}"
-
-
-def _tensors(state: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield all tensors of nested mappings and sequences, with their paths, except an optimizer's.
-
-    An optimizer's squares of large gradients may be infinite although the weights are finite.
-    """
-    if isinstance(state, torch.Tensor):
-        yield path, state
-    elif isinstance(state, Mapping):
-        for key, value in state.items():
-            if key != "optimizer":
-                yield from _tensors(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(state, list | tuple):
-        for place, value in enumerate(state):
-            yield from _tensors(value, f"{path}.{place}")
+            for keys, value in named_tensors(learner.state_dict()):
+                # An optimizer's squares of large gradients may be infinite, the weights finite.
+                if "optimizer" not in keys and not _finite(value):
+                    yield f"{name}: {'.'.join(keys)}"
 
 
 def _finite(tensor: torch.Tensor) -> bool:
