@@ -43,7 +43,7 @@ class Growing:
 
 
 class Versioned(Protocol):
-    """What knows the version of the weights."""
+    """An object with the version of the weights."""
 
     version: int
 

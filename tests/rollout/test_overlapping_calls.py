@@ -57,7 +57,10 @@ class Echo(Engine):
 
 
 class Turns(Arena):
-    """As many moves as the task says; 0: until the test opens the gate, and -1: an error."""
+    """A game with the task's number of moves.
+
+    With 0 it ends when the test opens the gate; with -1 it raises an error.
+    """
 
     name = "turns"
     roles = {"player": 1}
