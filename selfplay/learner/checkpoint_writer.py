@@ -162,8 +162,8 @@ class CheckpointWriter:
             self._remove_older(step_of(place), keep, spare)
 
     def _remove_older(self, step: int, keep: int, spare: int | None) -> None:
-        # A checkpoint of a later step is not counted: it is damaged, so that the run resumed from an
-        # older one, or a rollback is about to remove it.
+        # A checkpoint of a later step is not counted: the run resumed from an older one because it
+        # is damaged, or a rollback is about to remove it.
         done = [path for path in self.folder.iterdir() if numbered(path) and step_of(path) <= step]
         spared = [step_of(path) for path in done if spare is not None and step_of(path) <= spare]
         for old in sorted(done, key=step_of)[:-keep]:

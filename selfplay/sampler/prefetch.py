@@ -177,6 +177,7 @@ class PrefetchedBatches:
         self.overlaps = not overlap_problem(batches.curriculum, batches.sampler)
         self._ahead: _Prefetcher | None = None
         self._taken: StepBatch | None = None
+        """Latest batch that was taken, without its episodes."""
         self._left: list[_Prefetcher] = []
         """Stopped prefetchers whose threads may still be in a game."""
 
@@ -184,8 +185,9 @@ class PrefetchedBatches:
         """Return the next batch, once it is there."""
         if self._ahead is None:
             self._ahead = _Prefetcher(self, step)
-        self._taken = self._ahead.take(step)
-        return self._taken
+        batch = self._ahead.take(step)
+        self._taken = replace(batch, groups=[], played=[])  # episodes may take much memory
+        return batch
 
     def learned(self, step: int) -> None:
         """Allow one more step to begin."""
