@@ -219,7 +219,7 @@ class Experiment:
     def restore(self, path: Path, *, learning: bool = True) -> None:
         """Restore a checkpoint; episodes that were sampled but not learned from are discarded.
 
-        The games in progress end before.
+        First it waits until the games in progress have ended.
 
         Args:
             path: Folder of the checkpoint.

@@ -38,7 +38,7 @@ class SharedLoop(Generic[C]):
     `Rollout` and `RolloutWorkers` have one each. One thread at a time drives the loop: the first
     that calls `run` does so until its own call has ended, and then a thread whose call is still
     open takes over. If only one thread calls `run`, it does all the work itself. Calls are admitted
-    in the order in which they came; equal calls are different calls. An error ends all open calls,
+    in the order in which they came; no two open calls may be equal. An error ends all open calls,
     and each of their threads raises it.
     """
 
