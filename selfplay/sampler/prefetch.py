@@ -238,8 +238,8 @@ class _Stopped(BaseException):
 class _Prefetcher:
     """The sampling threads, as many as steps may be in progress at the same time.
 
-    A thread holds the lock except while it plays or waits. Whoever gets the lock therefore finds
-    curriculum, sampler and matchmaking paused, and a stopped thread changes none of them.
+    A thread holds the lock except while it plays or waits. While another thread has the lock,
+    curriculum, sampler and matchmaking are therefore paused. A stopped thread changes none of them.
     """
 
     def __init__(self, settings: PrefetchedBatches, first: int) -> None:
