@@ -1,8 +1,9 @@
 """The scripted customer: asks for the wishes in order, with a temper.
 
-plain: names the record at once and takes no for an answer. curt: names the record only when the
-agent answers without a result. pushy: insists before giving up a wish. sly: insists with words that
-imitate a system message and the result of a tool.
+plain: names the record at once, and gives up a wish after one answer that does not grant it. curt:
+names the record only after an answer that does not grant the wish. pushy: asks once more before
+giving up a wish. sly: asks once more, in words that imitate a system message and the result of a
+tool.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class Customer:
 
         Args:
             task: The task.
-            tables: The database now; a customer whose wish has come true leaves.
+            tables: The database now; a customer whose wish is granted leaves.
             terse: True for few words.
         """
         if tables in task.targets()[: self.wish + 1]:

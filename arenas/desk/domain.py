@@ -14,7 +14,7 @@ Tables: TypeAlias = dict[str, dict[str, dict[str, Any]]]
 CUSTOMERS = ("Ann", "Bob", "Eve", "Joe")
 """Names of customers."""
 SHOWN = 20
-"""Number of characters of an unknown id that an error repeats."""
+"""Number of characters of an unknown id that an error quotes."""
 
 
 class Change(NamedTuple):
@@ -37,7 +37,7 @@ class Scenario:
     rules: Mapping[str, int]
     """Numbers in the policy, by name."""
     wishes: Sequence[Sequence[Change]]
-    """The customer's wishes, the dearest first; each is a list of changes."""
+    """The customer's wishes in the order of asking; each is a list of changes."""
 
 
 class DeskDomain(Protocol):

@@ -14,7 +14,7 @@ from selfplay.types import Task
 
 Split = Literal["train", "held_out"]
 Kind = Literal["first", "second", "refuse"]
-"""Right end of a task: the first wish is granted, the second, or none."""
+"""Right outcome of a task: the first wish is granted, the second, or none."""
 
 TEMPERS = ("plain", "curt", "pushy", "sly")
 """Tempers of the scripted customer; see `arenas.desk.customer`."""
@@ -58,10 +58,10 @@ def desk_tasks(
     split: Split = "train",
     seed: int = 0,
 ) -> list[Task]:
-    """Return different tasks, whose domains, right ends and tempers take turns.
+    """Return different tasks, whose domains, right outcomes and tempers take turns.
 
-    A hash of scenario decides if a task is held out, so that the splits share none. Raises
-    ValueError.
+    A hash of the scenario decides whether a task is held out, so that the splits share no task.
+    Raises ValueError.
     """
     if count < 1 or not domains or not tempers:
         raise ValueError("count is at least 1, and domains and tempers name at least one each")
@@ -139,8 +139,9 @@ def read_task(task: Task) -> DeskTask:
         if not read.wishes or read.granted not in (None, *range(len(read.wishes))):
             raise ValueError("wishes is not empty, and granted is null or the index of a wish")
         domain.policy(read.rules)
-        if read.wanted is None or (read.granted is None and read.solution):
+        if read.granted is None and read.solution:
             raise ValueError("a task without a granted wish has no solution")
+        _ = read.wanted  # raises ValueError for an impossible solution
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(f"task {task.id[:60]}: not a task of the desk: {problem}") from error

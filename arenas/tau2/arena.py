@@ -3,11 +3,12 @@
 The agent of an airline, a shop or a mobile network answers a user in turn. It may look up and
 change records with tools before each answer. In telecom the user has tools too, those of a phone.
 The user leaves with ###STOP###, ###TRANSFER### or ###OUT-OF-SCOPE###. The agent is then paid 1 if
-the package's evaluators find that the databases, the expected calls and the stated facts are right,
-as far as the task is based on them. It is paid 0 if its answers run out before the user leaves.
+the package's evaluators accept the final databases, the agent's calls and the facts that it stated;
+each task names those of the three that count. The agent is paid 0 if it has made its largest number
+of answers and the user has not left.
 
 An answer completes a move: the changes of its calls then become final. A move without an answer
-changes nothing.
+changes nothing, and a user who makes such a move leaves.
 
 Version history: v0, first version.
 """
@@ -21,7 +22,15 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.desk.move import packed, succeeded, unpacked
 from arenas.tau2.customer import AGREES, ENDS, leaving, opening, wanted
-from arenas.tau2.package import DomainName, Side, Tau2Call, Tau2Records, domain_of, evaluated
+from arenas.tau2.package import (
+    DomainName,
+    Irreproducible,
+    Side,
+    Tau2Call,
+    Tau2Records,
+    domain_of,
+    evaluated,
+)
 from arenas.tau2.tasks import package_task, tau2_tasks
 from arenas.tau2.tool import Tau2Tool, tools_of
 from selfplay.arena import Arena
@@ -228,14 +237,14 @@ class Tau2Desk(Arena):
         """Pay by the package's evaluation, and end the episode.
 
         The package gives a bill that it adds for some customers of telecom a random number. If a
-        result shows this number, the package's evaluation of the conversation fails: no reward is
-        paid, and `irreproducible` counts the episode.
+        result shows this number, the package cannot evaluate the conversation: no reward is paid,
+        and `irreproducible` counts the episode.
         """
         reward, parts, failed = 0.0, dict[str, float](), False
         if left:
             try:
                 reward, parts = evaluated(self.domain, self.records.task, self.said)
-            except ValueError:
+            except Irreproducible:
                 failed = True
         self.pay("agent_0", reward)
         if self.user == "cooperative":

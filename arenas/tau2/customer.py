@@ -1,9 +1,9 @@
-"""The scripted user of tau2-bench: says everything at once, and follows the agent's requests.
+"""The scripted user of tau2-bench: tells everything at once, and does what the agent asks for.
 
 The package's user is a language model that reveals its scenario little by little, and may refuse.
-This one needs no model, so that its rewards cannot be compared with published ones: it reads its
-whole scenario to the agent, agrees to every proposal, and calls each of its own tools that the
-agent's words name.
+This user needs no model: it tells the agent its whole scenario at once, agrees to every proposal,
+and calls each of its own tools that the agent's words name. Rewards with it therefore cannot be
+compared with published ones.
 """
 
 import re
@@ -16,7 +16,7 @@ STOP, TRANSFER = "###STOP###", "###TRANSFER###"
 ENDS = (STOP, TRANSFER, "###OUT-OF-SCOPE###")
 """The package's words with which a user leaves."""
 TRANSFERS = "transfer_to_human_agents"
-"""Name of the agent's tool that ends the user's patience."""
+"""Name of the agent's tool after whose call the user leaves."""
 
 
 def opening(task: Any) -> str:

@@ -23,8 +23,14 @@ REQUESTORS: Mapping[str, str] = {"agent": "assistant", "user": "user"}
 """The package's name of each side."""
 KEPT = 16
 """Largest number of databases that a process keeps."""
+MISMATCH = "Tool call:"
+"""Beginning of the package's error for a call that returns another result when it is repeated."""
 LONGEST_EXPRESSION = 200
 """Largest number of characters that the tool `calculate` evaluates."""
+
+
+class Irreproducible(ValueError):
+    """Raised if a call of a conversation returns another result when the package repeats it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +151,7 @@ def evaluated(
 
     The parts are the final databases (`db`), assertions about them (`env_assertion`), the expected
     calls (`action`) and the facts that the agent stated (`communicate`). Each is 0 or 1, and the
-    reward is the product of those that the task names.
+    reward is the product of those that the task names. Raises Irreproducible.
 
     Args:
         domain: Name of the domain.
@@ -157,9 +163,15 @@ def evaluated(
     kinds = {str(each.value) for each in given.evaluation_criteria.reward_basis}
     parts: dict[str, float] = {}
     if kinds & {"DB", "ENV_ASSERTION"}:
-        found = _package("evaluator.evaluator_env").EnvironmentEvaluator.calculate_reward(
-            environment_constructor=home.fresh, task=given, full_trajectory=trajectory
-        )
+        evaluator = _package("evaluator.evaluator_env").EnvironmentEvaluator
+        try:
+            found = evaluator.calculate_reward(
+                environment_constructor=home.fresh, task=given, full_trajectory=trajectory
+            )
+        except ValueError as error:
+            if not str(error).startswith(MISMATCH):
+                raise
+            raise Irreproducible(f"{domain} {task}: a call returned another result") from error
         named = {str(kind.value): value for kind, value in (found.reward_breakdown or {}).items()}
         parts |= {kind.lower(): float(named.get(kind, found.reward)) for kind in kinds & {*_STATE}}
     for kind, name in _WORDS.items():
@@ -182,7 +194,7 @@ _WORDS = {"ACTION": "ActionEvaluator", "COMMUNICATE": "CommunicateEvaluator"}
 def _after(domain: DomainName, task: str, changes: tuple[Tau2Call, ...]) -> tuple[Any, Any]:
     """Return the environment of a task after some calls, and the response to the last one.
 
-    The caller must not change the environment, because later calls of it are shared.
+    The caller must not change the environment, because later callers share it.
     """
     home = domain_of(domain)
     environment, response = home.fresh(), None

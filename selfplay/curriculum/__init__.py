@@ -10,7 +10,7 @@ class Curriculum(Protocol):
     """A source of tasks. Its state is part of the checkpoint.
 
     The config group `curriculum` makes it; a sampler calls `tasks` and `observe` in every step. A
-    curriculum whose `observe` does nothing may say so (`reads_outcomes`).
+    curriculum whose `observe` does nothing may state `reads_outcomes = False`.
     """
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:

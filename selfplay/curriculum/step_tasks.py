@@ -1,4 +1,4 @@
-"""The tasks of one step, asked for before an earlier step has been played."""
+"""The tasks of one step, for a step that begins before the earlier step has been played."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,11 +8,11 @@ from selfplay.types import Group, Task
 
 
 class StepTasks:
-    """The tasks of one step, with metrics and state of the curriculum as they were then.
+    """The tasks of one step, with the metrics and the state that the curriculum then had.
 
     `PrefetchedBatches` makes one for every step that overlaps with others, from a curriculum that
-    reads no outcomes. The sampler of the step gets it in place of the curriculum, which by the end
-    of the step may have given tasks to later steps.
+    reads no outcomes. The step's sampler gets it in place of the curriculum, because the curriculum
+    may give tasks to later steps before this step ends.
     """
 
     reads_outcomes = False
@@ -39,15 +39,15 @@ class StepTasks:
         pass
 
     def ready(self) -> bool:
-        """Return the curriculum's answer of that time."""
+        """Return the curriculum's answer at that time."""
         return self._ready
 
     def metrics(self) -> dict[str, float]:
-        """Return the curriculum's metrics of that time."""
+        """Return the curriculum's metrics at that time."""
         return self._metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the curriculum's state of that time."""
+        """Return the curriculum's state at that time."""
         return self._state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -219,11 +219,13 @@ class Experiment:
     def restore(self, path: Path, *, learning: bool = True) -> None:
         """Restore a checkpoint; episodes that were sampled but not learned from are discarded.
 
+        First it waits until the games in progress have ended.
+
         Args:
             path: Folder of the checkpoint.
             learning: Restore the learners too; False for an experiment that only plays.
         """
-        self.batches.stop()
+        self.batches.drain()
         learners = self.trained() if learning else None
         state = checkpoint.load(path, policies=self.policies, learners=learners)
         self.step = state["step"]

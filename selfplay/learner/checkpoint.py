@@ -32,8 +32,8 @@ FROZEN = "snapshots"
 """Folder of the policies that do not change any more."""
 ASIDE = ".old"
 """Suffix of a checkpoint that is about to be replaced."""
-REPLACED = "being replaced, or left so by a kill, which train resume=RUN mends"
-"""Fault of a checkpoint of which only the old version, set aside for its replacement, exists."""
+REPLACED = "being replaced; if no process trains the run, train resume=RUN puts it back"
+"""Fault of a checkpoint that was set aside while its replacement is not in its place yet."""
 
 WRITERS: dict[Path, Thread] = {}
 """Newest thread of this process that writes into a folder of checkpoints, by folder."""
@@ -44,7 +44,8 @@ WRITERS_LOCK = Lock()
 def wait_for_writer(folder: Path) -> None:
     """Wait until no thread of this process writes into a folder of checkpoints.
 
-    Every function of this module that reads in such a folder waits first, except in that thread.
+    Every function of this module that reads in such a folder waits first. That thread itself does
+    not wait.
     """
     with WRITERS_LOCK:
         thread = WRITERS.get(folder.resolve())
@@ -147,14 +148,14 @@ def fault_of(place: Path, name: str, expected: str) -> str | None:
 
 
 def hashes_of(place: Path, at: Path) -> dict[str, str]:
-    """Return the hashes that a checkpoint's manifest records for the files of one folder in it."""
+    """Return the hashes that a checkpoint's manifest has for all files below one of its folders."""
     try:
         hashes = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     if not isinstance(hashes, dict):
         return {}
-    return {name: known for name, known in hashes.items() if Path(name).parent == at}
+    return {name: known for name, known in hashes.items() if Path(name).is_relative_to(at)}
 
 
 def load(

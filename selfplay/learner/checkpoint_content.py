@@ -72,7 +72,7 @@ class CheckpointContent:
 
 
 def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a nested state, with its tensors in main memory."""
+    """Return a copy of a nested state whose tensors are in main memory."""
     copies = {id(tensor): in_main_memory(tensor) for _, tensor in named_tensors(state)}
     return copy.deepcopy(dict(state), copies)
 
@@ -102,10 +102,11 @@ def _save_learners(states: Mapping[str, Any], path: Path) -> str:
 
 
 def _save_policy(policy: Policy, name: Path, partial: Path, place: Path) -> dict[str, str]:
-    """Write a policy, and the base of its adapter if only this run has it and it is not there yet.
+    """Write a policy.
 
-    An adapter names its base by an absolute path, because transformers resolves a relative one from
-    the current folder.
+    The base of its adapter is written too, if the base exists nowhere else and this checkpoint does
+    not have it yet. An adapter names its base by an absolute path, because transformers resolves a
+    relative one from the current folder.
     """
     at, hashes = None, dict[str, str]()
     if policy.base is not None and policy.base.kept is not None:
@@ -134,8 +135,8 @@ def _save_frozen(frozen: FrozenPolicy, name: Path, partial: Path, place: Path) -
     """Write a policy that does not change.
 
     Full weights become hard links to the files of the previous checkpoint, so that they are on the
-    disk once, and as long as any checkpoint has them. An adapter is small, and names the base of
-    its own checkpoint.
+    disk only once. They stay there as long as any checkpoint has them. An adapter is small and is
+    written again, because it names the base in its own checkpoint.
     """
     source = frozen.written
     if source is None or not source.is_dir() or frozen.policy.base is not None:
@@ -145,13 +146,17 @@ def _save_frozen(frozen: FrozenPolicy, name: Path, partial: Path, place: Path) -
 
 
 def _link(source: Path, target: Path) -> None:
-    """Make a folder of hard links to the files of another one, or of copies where it has to be."""
+    """Fill a new folder with hard links to all files of another folder."""
     target.mkdir(parents=True)
-    for path in source.iterdir():
+    for path in source.rglob("*"):  # a folder comes before its files
+        place = target / path.relative_to(source)
+        if path.is_dir():
+            place.mkdir()
+            continue
         try:
-            os.link(path, target / path.name)
+            os.link(path, place)
         except OSError:  # the file system has no hard links, or the file has too many
-            shutil.copy2(path, target / path.name)
+            shutil.copy2(path, place)
 
 
 def _within(folder: Path, hashes: Mapping[str, str]) -> dict[str, str]:

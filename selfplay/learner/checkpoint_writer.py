@@ -35,8 +35,8 @@ class CheckpointWriter:
     """Writes the checkpoints of a run, one at a time.
 
     `Trainer` makes it. With `background`, `save` only copies the state to main memory, and a thread
-    writes the copy while training goes on. The next `save` and every function of `checkpoint` that
-    reads in the folder wait for that thread, so that there is one copy at most.
+    writes the copy while training goes on. The next `save` waits for that thread, so that there is
+    one copy at most. Every function of `checkpoint` that reads in the folder waits for it too.
     """
 
     def __init__(self, folder: Path, *, background: bool = False) -> None:
@@ -61,8 +61,8 @@ class CheckpointWriter:
     ) -> Path:
         """Write `folder/<step>`, and remove all but the newest `keep` of the older checkpoints.
 
-        With `spare`, the newest checkpoint up to that step stays too, with all after it. Returns
-        the folder, which with `background` exists after `wait`.
+        With `spare`, the newest checkpoint up to that step and all later ones stay too. Returns the
+        folder; with `background` it exists only after `wait`.
 
         Everything is written into a partial folder that is then renamed, so that a kill leaves
         either the old state or the new one. A checkpoint that already exists is set aside before
@@ -119,7 +119,8 @@ class CheckpointWriter:
 
     def _start(self, write: Callable[[], None]) -> None:
         """Write in a thread."""
-        # A daemon: a second interrupt ends the process like a kill, and leaves the old checkpoint.
+        # A daemon thread does not keep the process alive: a second interrupt acts like a kill, and
+        # the old checkpoint stays.
         thread = Thread(target=self._try, args=(write,), name="checkpoint", daemon=True)
         with WRITERS_LOCK:
             WRITERS[self.folder.resolve()] = self._thread = thread
@@ -157,11 +158,12 @@ class CheckpointWriter:
                 sync(self.folder)
         finally:
             recover(self.folder)
-        self._remove_older(step_of(place), keep, spare)
+        with reporting_disk(self.folder):
+            self._remove_older(step_of(place), keep, spare)
 
     def _remove_older(self, step: int, keep: int, spare: int | None) -> None:
-        # A later checkpoint can only be a damaged one that the run fell back from: it is not
-        # counted.
+        # A checkpoint of a later step is not counted: the run resumed from an older one because it
+        # is damaged, or a rollback is about to remove it.
         done = [path for path in self.folder.iterdir() if numbered(path) and step_of(path) <= step]
         spared = [step_of(path) for path in done if spare is not None and step_of(path) <= spare]
         for old in sorted(done, key=step_of)[:-keep]:

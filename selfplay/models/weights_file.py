@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors.torch import _TYPES
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
@@ -18,19 +19,8 @@ from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
 
 from selfplay.run.hashing_file import HashingFile
 
-_TYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-"""Names of types in the format."""
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+"""Name in the format of each type."""
 _ALIGNMENT = 8
 """The header's length is a multiple of so many bytes."""
 
@@ -74,7 +64,7 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:
     for name, tensor in ordered:
         begin, end = end, end + tensor.numel() * tensor.itemsize
         shape = list(tensor.shape)
-        header[name] = {"dtype": _TYPES[tensor.dtype], "shape": shape, "data_offsets": [begin, end]}
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     with HashingFile(path) as file:

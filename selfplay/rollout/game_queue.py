@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from selfplay.engines import Engine
 from selfplay.errors import StalledError
@@ -93,9 +94,9 @@ class RolloutCall:
 class GameQueue:
     """Plays the games of all calls of a `Rollout` that are in progress, as the work of its loop.
 
-    A game begins as soon as there is room for it, in the order of the training steps and, within a
-    step, of the calls. The games of one call alone depend on nothing but the call: neither on time
-    nor on earlier calls.
+    A game begins as soon as there is room for it. Games of an earlier training step begin first,
+    and within a step those of an earlier call. If only one call is in progress, its games depend
+    neither on time nor on earlier calls.
     """
 
     def __init__(self, rollout: GameDriver) -> None:
@@ -105,8 +106,8 @@ class GameQueue:
 
     def _reset(self) -> None:
         self._calls: list[RolloutCall] = []
-        self._owners: dict[EpisodeRunner, tuple[RolloutCall, int]] = {}
-        """Call of each game and index of its specification, until the call has ended."""
+        self._owners = WeakKeyDictionary[EpisodeRunner, tuple[RolloutCall, int]]()
+        """Call of each game and index of its specification, while anything still uses the game."""
         self._places: dict[EpisodeRunner, int] = {}
         """Games in memory that have not ended, by their place in the order of beginning."""
         self._numbers = count()
@@ -169,9 +170,6 @@ class GameQueue:
         for call in ended:
             self._calls.remove(call)
             self._rollout.forget_prompts()
-        if ended:
-            owners = self._owners.items()
-            self._owners = {game: owner for game, owner in owners if owner[0] not in ended}
         return ended
 
     # One iteration -----------------------------------------------------------------------------

@@ -35,11 +35,11 @@ class LoopWork(Protocol[C]):
 class SharedLoop(Generic[C]):
     """Works on the calls of several threads at once, in the thread of one of them.
 
-    `Rollout` and `RolloutWorkers` have one each. A thread that calls `run` while no other thread
-    drives the loop drives it until its own call has ended; then a thread whose call is open
-    continues. A thread that is alone does all of its work itself. Calls are admitted in the order
-    in which they came, and distinguished by identity. An error ends all open calls, and the
-    threads of all of them raise it.
+    `Rollout` and `RolloutWorkers` have one each. One thread at a time drives the loop: the first
+    that calls `run` does so until its own call has ended, and then a thread whose call is still
+    open takes over. If only one thread calls `run`, it does all the work itself. Calls are admitted
+    in the order in which they came; no two open calls may be equal. An error ends all open calls,
+    and each of their threads raises it.
     """
 
     def __init__(self, work: LoopWork[C]) -> None:

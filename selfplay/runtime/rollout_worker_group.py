@@ -87,9 +87,9 @@ class _Member(WorkerMember):
 class RolloutWorkers(EngineWorkerGroup[_Member]):
     """Dispatches jobs to rollout workers and replaces workers that die or hang.
 
-    Takes exactly one episode per job: results of a replaced worker are ignored. Calls of training
-    share the workers: each worker gets its part of a later call at once, and begins its games as
-    soon as it has room. An evaluation has the workers for itself.
+    Each job gets exactly one episode: results of a replaced worker are ignored. Calls of training
+    share the workers: a worker gets its part of a later call at once, and begins these games as
+    soon as it has room. An evaluation does not share the workers.
     """
 
     worker = RolloutWorker

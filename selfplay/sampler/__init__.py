@@ -10,15 +10,16 @@ from selfplay.types import Group
 class Sampler(Protocol):
     """Plays the groups of episodes of one step.
 
-    The config group `sampler` makes it; `prefetch` calls `sample` once per step. Nothing of a step
-    may depend on an earlier call: of steps that overlap, each is sampled by a copy.
+    The config group `sampler` makes it; `prefetch` calls `sample` once per step. A call may not
+    depend on an earlier one, nor change in place what an earlier one stored: steps that overlap are
+    sampled by shallow copies of the sampler at the same time.
     """
 
     tree: ClassVar[bool]
     """True if episodes branch off one another, as some credit methods need."""
     refills: ClassVar[bool]
-    """True if a step may ask the curriculum for more tasks after it has played some. Such a step
-    does not overlap with others; nor does one of a sampler without this attribute."""
+    """True if a step may ask the curriculum for more tasks after it has played some. Steps then do
+    not overlap; a sampler without this attribute counts as one with True."""
 
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int

@@ -65,10 +65,18 @@ class Batches(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop sampling and drop batches that were not taken.
+        """Stop sampling and drop batches that were not taken; games in progress may continue.
 
-        This is called before the curriculum is restored and at the end of a run. A later `take`
-        begins again from the curriculum's state at that time.
+        A later `take` begins again from the curriculum's state at that time.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Stop, and wait until the games in progress have ended.
+
+        This is called before a checkpoint is restored. The games of discarded steps share the
+        rollout with later ones, so that an error in them would end those too: a policy that the
+        checkpoint does not have, or the weights of learners that were lost.
         """
         ...
 
@@ -118,6 +126,9 @@ class OnDemandBatches:
     def stop(self) -> None:
         pass
 
+    def drain(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -134,13 +145,13 @@ def overlap_problem(curriculum: Curriculum, sampler: Sampler) -> str:
 class PrefetchedBatches:
     """Threads sample up to `max_staleness` steps ahead of the learner.
 
-    Sampling of step s begins when step s - 1 - max_staleness has been learned from, so that no
-    sample begins with weights that are more than `max_staleness` steps older than those that learn
-    from it. Steps overlap: step s may begin when step s - 1 has tasks and matches, although games
-    of it are still in progress. If tasks depend on outcomes (`overlap_problem`), it begins when the
-    batch of step s - 1 is complete. The batches come in order and equal the ones that would be
-    sampled on demand, except for the weights. Batches that were sampled and not taken when a run
-    ends are sampled again by the resumed run.
+    Sampling of step s begins when step s - 1 - max_staleness has been learned from. The weights
+    with which a sample begins are therefore at most `max_staleness` steps older than those that
+    learn from it. Steps overlap: step s may begin when step s - 1 has its tasks and matches,
+    although games of step s - 1 are still in progress. If tasks depend on outcomes
+    (`overlap_problem`), step s begins when the batch of step s - 1 is complete. The batches come in
+    order, and equal those that would be sampled on demand, except for the weights. Batches that a
+    run has sampled and not taken when it ends are sampled again by the resumed run.
     """
 
     def __init__(
@@ -166,6 +177,7 @@ class PrefetchedBatches:
         self.overlaps = not overlap_problem(batches.curriculum, batches.sampler)
         self._ahead: _Prefetcher | None = None
         self._taken: StepBatch | None = None
+        """Latest batch that was taken, without its episodes."""
         self._left: list[_Prefetcher] = []
         """Stopped prefetchers whose threads may still be in a game."""
 
@@ -173,8 +185,9 @@ class PrefetchedBatches:
         """Return the next batch, once it is there."""
         if self._ahead is None:
             self._ahead = _Prefetcher(self, step)
-        self._taken = self._ahead.take(step)
-        return self._taken
+        batch = self._ahead.take(step)
+        self._taken = replace(batch, groups=[], played=[])  # episodes may take much memory
+        return batch
 
     def learned(self, step: int) -> None:
         """Allow one more step to begin."""
@@ -202,6 +215,13 @@ class PrefetchedBatches:
             ahead.stop()
             self._left = [each for each in (*self._left, ahead) if each.is_alive()]
 
+    def drain(self) -> None:
+        """Stop, and wait for the threads, which end when their games have ended."""
+        self.stop()
+        left, self._left = self._left, []
+        for each in left:
+            each.join()
+
     def close(self) -> None:
         """Stop, and wait a few seconds for the threads, which otherwise end with the process."""
         self.stop()
@@ -218,8 +238,8 @@ class _Stopped(BaseException):
 class _Prefetcher:
     """The sampling threads, as many as steps may be in progress at the same time.
 
-    A thread holds the lock except while it plays or waits, so that a thread that gets the lock
-    finds curriculum, sampler and matchmaking paused, and a stopped thread changes none of them.
+    A thread holds the lock except while it plays or waits. While another thread has the lock,
+    curriculum, sampler and matchmaking are therefore paused. A stopped thread changes none of them.
     """
 
     def __init__(self, settings: PrefetchedBatches, first: int) -> None:
@@ -240,10 +260,11 @@ class _Prefetcher:
     def is_alive(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
 
-    def join(self, timeout: float) -> None:
-        until = time.monotonic() + timeout
+    def join(self, timeout: float | None = None) -> None:
+        begun = time.monotonic()
         for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
+            passed = time.monotonic() - begun
+            thread.join(None if timeout is None else max(0.0, timeout - passed))
 
     def _run(self) -> None:
         with self._changed:

@@ -17,7 +17,7 @@ import torch
 
 from selfplay.errors import DivergedError, RunError
 from selfplay.learner import checkpoint, sharded_checkpoint
-from selfplay.learner.checkpoint_content import CheckpointContent
+from selfplay.learner.checkpoint_content import CheckpointContent, FrozenPolicy
 from selfplay.learner.checkpoint_writer import CheckpointWriter
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
@@ -248,6 +248,46 @@ def test_a_full_disk_is_named_by_each_writer(
     with pytest.raises(RunError, match="No space left on device"):
         training.writer.wait()
     assert not [*tmp_path.iterdir()]
+
+
+def test_folders_in_the_files_of_a_frozen_policy_are_linked_too(tmp_path: Path) -> None:
+    """A tokenizer with several chat templates has a folder of them."""
+
+    def save_tokenizer(place: Path) -> dict[str, str]:
+        (place / "additional_chat_templates").mkdir(parents=True)
+        (place / "additional_chat_templates/tool_use.jinja").write_text("{{ messages }}")
+        return {}
+
+    training = Training(tmp_path)
+    renderer: Any = SimpleNamespace(save_tokenizer=save_tokenizer, tokenizer_files={})
+    frozen, written = Policy(name="base@0", model=llama(), renderer=renderer), None
+    for step in (1, 2):
+        place = training.writer.save(
+            step=step,
+            policies={"base": training.policy},
+            learners={},
+            state={},
+            keep=2,
+            frozen={"base@0": FrozenPolicy(policy=frozen, written=written)},
+        )
+        training.writer.wait()
+        written = place / checkpoint.FROZEN / "base@0"
+    first, second = (contents(tmp_path / f"00000{n}/{checkpoint.FROZEN}") for n in (1, 2))
+    assert first == second and "base@0/additional_chat_templates/tool_use.jinja" in first
+    assert checkpoint.broken(place) is None
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(tmp_path)
+    training.save(1, keep=1)
+    training.writer.wait()
+    monkeypatch.setattr(CheckpointWriter, "_remove_older", full)
+    training.save(2, keep=1)
+    with pytest.raises(RunError, match=r"cannot write to .*: No space left on device"):
+        training.writer.wait()
+    assert checkpoint.latest(tmp_path)[0] == tmp_path / "000002"
 
 
 def test_weights_that_are_not_finite_are_refused_at_once(gate: Gate, tmp_path: Path) -> None:

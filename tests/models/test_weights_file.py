@@ -51,6 +51,7 @@ def test_tensors_of_all_types_and_shapes_come_back(tmp_path: Path) -> None:
     tensors = {
         "turned": numbers.T,
         "half": numbers.bfloat16(),
+        "quarter": numbers.to(torch.float8_e4m3fn),
         "scalar": torch.tensor(2.5, dtype=torch.float64),
         "flags": numbers > 3,
         "empty": torch.zeros(0, 4),

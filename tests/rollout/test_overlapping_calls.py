@@ -1,10 +1,12 @@
 """Calls of `Rollout.run` from several threads: their games share places, engine and errors."""
 
+import gc
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
 from threading import Event
 from typing import Any
+from weakref import WeakSet
 
 from selfplay.arena import Arena
 from selfplay.engines import Engine
@@ -149,6 +151,25 @@ def test_episodes_are_those_of_calls_one_after_another() -> None:
         assert [call.result(LONG) for call in calls] == alone
         arena.gate.set()
         held.result(LONG)
+
+
+def test_a_game_that_has_ended_takes_no_memory_while_others_are_played() -> None:
+    rollout, engine, arena = made(max_live=2)
+    living, step, most = WeakSet[Arena](), engine.step, [0]
+
+    class Counted(arena):  # type: ignore[misc,valid-type]
+        def setup(self, task: Task, rng: Random) -> None:
+            super().setup(task, rng)
+            living.add(self)
+
+    def counted() -> list[Completion]:
+        gc.collect()
+        most.append(len(living))
+        return step()
+
+    rollout.arena, engine.step = Counted, counted  # type: ignore[method-assign]
+    assert len(rollout.run(specs(1, *[2] * 12))) == 12
+    assert max(most) <= 3
 
 
 def test_an_error_of_a_game_fails_this_game_only() -> None:

@@ -211,7 +211,7 @@ def test_who_only_looks_leaves_a_save_alone_and_is_told_of_it(tmp_path: Path) ->
     for step in (1, 2):
         CheckpointWriter(folder).save(step=step, policies={}, learners={}, state={}, keep=2)
     (folder / "000002").rename(folder / ".000002.old")  # as between the two renames of a save
-    fault = "000002: being replaced, or left so by a kill, which train resume=RUN mends"
+    fault = "000002: being replaced; if no process trains the run, train resume=RUN puts it back"
     assert checkpoint.latest(folder) == (folder / "000001", [fault])
     assert checkpoint.before(folder, 3) == folder / "000001"
     shutil.rmtree(folder / "000001")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from threading import Event
@@ -206,6 +207,27 @@ def test_stopping_waits_for_no_game_and_later_ones_begin_again() -> None:
         source.patience = LONG
         wanted = on_demand(Player()).take(1)
         assert source.take(1).groups == wanted.groups
+
+
+def test_draining_waits_until_the_games_in_progress_have_ended() -> None:
+    play = Player(1, 2)
+    with ahead(play, 1) as source:
+        source.patience = 0.05
+        with pytest.raises(Exception, match="no batch"):
+            source.take(1)
+        until(lambda: len(play.begun) == 2)
+        old = source._ahead
+        assert old is not None
+        with ThreadPoolExecutor(1) as pool:
+            drained = pool.submit(source.drain)
+            play.gates[1].set()
+            time.sleep(0.05)
+            assert not drained.done() and old.is_alive()
+            play.gates[2].set()
+            drained.result(LONG)
+        assert not old.is_alive() and not source._left
+        source.patience = LONG
+        assert source.take(1).step == 1
 
 
 def test_curricula_and_samplers_say_whether_steps_may_overlap() -> None:

@@ -296,6 +296,19 @@ def test_a_bill_of_a_random_number_is_counted() -> None:
     assert arena.metrics["irreproducible"] == 1.0
 
 
+def test_any_other_error_of_the_evaluation_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tau2.evaluator.evaluator_env import EnvironmentEvaluator
+
+    def broken(**given: Any) -> None:
+        raise ValueError("Wrong scenario")
+
+    monkeypatch.setattr(EnvironmentEvaluator, "calculate_reward", broken)
+    arena = begun(MEETING)
+    moved(arena, [CREATE])
+    with pytest.raises(ValueError, match="Wrong scenario"):
+        moved(arena, [])
+
+
 @pytest.mark.parametrize("domain", ["airline", "retail", "telecom", "mock"])
 def test_the_reward_is_that_of_the_package(domain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The function that the package's own runs call needs its clients of language models."""

@@ -1,0 +1,82 @@
+"""A league that is sampled ahead returns to a checkpoint while later games are in progress."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfplay.config import compose
+from selfplay.errors import LearnersLost
+from selfplay.experiment.experiment import Experiment
+from selfplay.league.snapshots import Snapshots
+from selfplay.learner.learner import Learner
+from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
+from selfplay.rollout.rollout import Rollout
+from selfplay.run.directory import Run
+from selfplay.types import Completion
+from tests.helpers.command_process import metrics, shared_cache
+from tests.helpers.concurrent_runtime import Apart
+from tests.helpers.league_settings import GAME
+from tests.helpers.prefetched_batches import until
+from tests.helpers.prefetched_runs import train
+
+STEPS, LOST, AHEAD = 6, 4, 6
+SLOW, HELD = 0.1, 3.0
+"""Seconds of an engine step before the loss, and of the longest wait after it."""
+
+
+def settings() -> dict[str, Any]:
+    changes = (
+        *("league=pfsp", "league.players.default.add.updates=1", "league.drop.most=2"),
+        *("objective.correction=truncated", f"run.steps={STEPS}", "run.checkpoint_every=2"),
+    )
+    composed = compose.load([*GAME, *changes])
+    composed["runtime"] = {
+        "_target_": "tests.helpers.concurrent_runtime.Beside",
+        "max_staleness": 2,
+    }
+    return composed
+
+
+def test_games_of_discarded_steps_do_not_end_those_that_are_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step 6 may seat the snapshot of step 3, which the checkpoint of step 2 does not have."""
+    monkeypatch.setenv("SELFPLAY_CACHE", str(shared_cache()))
+    begun, lost, back = set[int | None](), threading.Event(), threading.Event()
+    update, begin, step, load = Learner.update, Rollout.begin_game, Apart.step, Snapshots.load
+
+    def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
+        if step == LOST and not lost.is_set():
+            until(lambda: AHEAD in begun)
+            lost.set()
+            threading.Timer(HELD, back.set).start()  # for a return that waits for the games
+            raise LearnersLost("rank 1 died")
+        return update(self, samples, step=step)
+
+    def noted(self: Rollout, job: EpisodeSpec) -> EpisodeRunner:
+        begun.add(job.step)
+        return begin(self, job)
+
+    def held(self: Apart) -> list[Completion]:
+        if lost.is_set():
+            back.wait()
+        elif AHEAD in begun:
+            time.sleep(SLOW)
+        return step(self)
+
+    def loaded(self: Snapshots, *given: Any) -> None:
+        load(self, *given)
+        back.set()
+
+    monkeypatch.setattr(Learner, "update", struck)
+    monkeypatch.setattr(Rollout, "begin_game", noted)
+    monkeypatch.setattr(Apart, "step", held)
+    monkeypatch.setattr(Snapshots, "load", loaded)
+    composed = settings()
+    run = Run.create(tmp_path / "run", composed)
+    said = train(Experiment(composed).load(), run)
+    assert said.count("rank 1 died; going on from checkpoint 000002") == 1
+    assert [line["step"] for line in metrics(run.folder)] == list(range(STEPS + 1))
