@@ -1,4 +1,4 @@
-"""Demonstrations of right answers to questions of reasoning_gym, with a stand-in for the package."""
+"""Demonstrations of right answers to questions of reasoning_gym; a stand-in for the package."""
 
 import re
 from collections.abc import Iterator
