@@ -128,6 +128,22 @@ def sections() -> list[Section]:
             tests=True,
         ),
         Section(
+            name="shards",
+            title="vLLM over two GPUs",
+            command=[
+                *pytest,
+                "-m",
+                "vllm and gpu",
+                "tests/engines/vllm/test_tensor_parallel_gpu.py",
+            ],
+            limit=1800,
+            gpus=2,
+            packages=["vllm"],
+            remedy="Leave engine.tensor_parallel=1 until this passes. If the processes hang at the "
+            "start: NCCL_DEBUG=INFO, and NCCL_P2P_DISABLE=1 if peer access is the reason.",
+            tests=True,
+        ),
+        Section(
             name="tests",
             title="Tests that need a GPU",
             command=[*pytest, "-m", "gpu and not vllm"],

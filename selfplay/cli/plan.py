@@ -136,6 +136,7 @@ def _processes(
 ) -> Processes:
     """Return the processes that a config's runtime starts on a cluster."""
     from selfplay.runtime.local import Local
+    from selfplay.runtime.placement import shards_of
     from selfplay.runtime.policy_groups import check_groups
     from selfplay.runtime.ray import RayRuntime
 
@@ -146,7 +147,7 @@ def _processes(
         kind = type(runtime).__name__
         raise ConfigError(f"runtime: a plan covers runtime=local and runtime=ray, not {kind}")
     available = cluster.devices if cluster.device.kind == "cuda" else 0
-    placement = runtime.placement(available)
+    placement = runtime.placement(available, shards_of(config))
     if placement.groups:
         check_groups(placement.groups, models)
     return Processes(

@@ -73,8 +73,16 @@ def derive(
     cover.
     """
     engine = _engine(config["engine"])
-    changes: dict[str, Any] = {"rollout": 0, "shards": 0, "tensor": 1}
+    tensor = int(config["engine"].get("tensor_parallel", 1))
+    changes: dict[str, Any] = {"rollout": 0, "shards": 0, "tensor": tensor}
     notes = []
+    if tensor > 1 and not processes.workers:
+        raise ConfigError(
+            f"engine.tensor_parallel: a plan covers {tensor} GPUs of a worker, not those of one "
+            "process whose learner uses one of them; set runtime=ray"
+        )
+    if tensor > 1:
+        _check_divisible(members, tensor)
     if not processes.workers:
         changes |= {"devices": 1, "node": 1}
         if cluster.devices > 1:
@@ -83,10 +91,10 @@ def derive(
                 "recipe (selfplay list recipe), uses more"
             )
     elif cluster.device.kind == "cpu":
-        changes |= _on_cpus(cluster, processes)
+        changes |= _on_cpus(cluster, processes, tensor)
         notes.append(f"{changes['devices']} processes share the memory of this machine")
     else:
-        changes |= _on_gpus(cluster, processes)
+        changes |= _on_gpus(cluster, processes, tensor)
         idle = cluster.devices - changes["devices"]
         if idle:
             notes.append(f"{idle} of the {cluster.devices} devices have no work")
@@ -194,6 +202,18 @@ def _check_engines(
         )
 
 
+def _check_divisible(members: Mapping[str, Member], tensor: int) -> None:
+    """Raise ConfigError if vLLM cannot divide a policy's model."""
+    from selfplay.engines.vllm.shard_processes import DividedSizes
+
+    for name, member in members.items():
+        shape = member.outline
+        sizes = DividedSizes(
+            heads=shape.heads, kv_heads=shape.kv_heads, intermediate=shape.intermediate
+        )
+        sizes.check(tensor, where=f"policy {name!r}")
+
+
 def _engine(node: Mapping[str, Any]) -> str:
     target = str(node[TARGET])
     if target not in (TRANSFORMERS, VLLM):
@@ -203,24 +223,25 @@ def _engine(node: Mapping[str, Any]) -> str:
     return target
 
 
-def _on_cpus(cluster: ClusterSpec, processes: Processes) -> dict[str, Any]:
+def _on_cpus(cluster: ClusterSpec, processes: Processes, tensor: int) -> dict[str, Any]:
     """Return the layout of workers and learners that are processes of one machine."""
     if gpus := _gpus(processes):
         raise ConfigError(
             f"runtime: {gpus:g} GPUs are requested, and {cluster.device.name} has none; name a "
             "cluster, such as cluster=gpus_8"
         )
-    count = processes.workers + max(processes.learners, 1)
+    rollout = processes.workers * tensor
+    count = rollout + max(processes.learners, 1)
     memory = cluster.device.memory / count
     return {
-        "rollout": processes.workers,
+        "rollout": rollout,
         "devices": count,
         "node": count,
         "device": replace(cluster.device, memory=memory),
     }
 
 
-def _on_gpus(cluster: ClusterSpec, processes: Processes) -> dict[str, Any]:
+def _on_gpus(cluster: ClusterSpec, processes: Processes, tensor: int) -> dict[str, Any]:
     """Return the layout of workers and learner ranks on GPUs."""
     gpus = _gpus(processes)
     if gpus > cluster.devices + 1e-3:  # Ray counts in steps of 1/10000
@@ -239,16 +260,18 @@ def _on_gpus(cluster: ClusterSpec, processes: Processes) -> dict[str, Any]:
         return {"devices": processes.workers, "node": min(cluster.node, processes.workers)}
     if processes.workers == processes.learners == 1 and gpus <= 1:
         return {"devices": 1, "node": 1}
-    for key, count in (
-        ("worker_gpus", processes.worker_gpus),
-        ("learner_gpus", processes.learner_gpus),
+    for key, count, whole in (
+        ("worker_gpus", processes.worker_gpus, tensor),
+        ("learner_gpus", processes.learner_gpus, 1),
     ):
-        if count != 1:
+        if count != whole:
             raise ConfigError(
-                f"runtime.{key}: a plan covers whole GPUs, one for each worker and rank, or one "
-                f"worker and one rank on one GPU, not {count:g}; set runtime.{key}=1"
+                f"runtime.{key}: a plan covers whole GPUs, one for each shard of a worker's engine "
+                f"and for each rank, or one worker and one rank on one GPU, not {count:g}; set "
+                f"runtime.{key}={whole}"
             )
-    return {"rollout": processes.workers, "devices": processes.workers + processes.learners}
+    rollout = processes.workers * tensor
+    return {"rollout": rollout, "devices": rollout + processes.learners}
 
 
 def _gpus(processes: Processes) -> float:
@@ -271,6 +294,8 @@ def _share(members: Mapping[str, Member], cluster: ClusterSpec, *, alone: bool) 
 
     if not alone:
         return SHARED
+    if cluster.tensor > 1:
+        return 1 - MARGIN  # copies are in main memory
     largest = max(served(each, cluster) for each in _together(members, cluster.groups))
     copies = largest / (cluster.device.memory * GB)
     return max(1 - copies - MARGIN, MARGIN)

@@ -50,7 +50,7 @@ class MemoryPlan:
     tokens_of: Mapping[str, float] = field(default_factory=dict)
     """The same of the engines that hold a policy, by policy."""
     host: float = 0.0
-    """Bytes of main memory per machine for offloaded state."""
+    """Bytes of main memory per machine for offloaded state and copies of policies."""
     limit: float
     """Usable bytes per device."""
     complaints: tuple[str, ...] = field(default_factory=tuple)
@@ -213,9 +213,14 @@ def plan_memory(
     if cluster.asleep and together:  # they rest while the learner works
         on_host += copies
     host = on_host * min(cluster.node, cluster.devices)
+    if cluster.copies and cluster.tensor > 1:
+        # Each engine has one whole copy, which is in main memory.
+        held = cluster.held(members)
+        parts = max(served({name: members[name] for name in names}, cluster) for names in held)
+        host += parts * min(cluster.node, cluster.generators)
     if host > cluster.host * GB:
         complaints.append(
-            f"{host / GB:.0f} GB are offloaded to a machine's main memory of {cluster.host:.0f} GB"
+            f"{host / GB:.0f} GB are needed in a machine's main memory of {cluster.host:.0f} GB"
         )
     return MemoryPlan(
         learning=learned,
@@ -254,7 +259,7 @@ def _engine(
         weights = served({**adapters, **whole}, cluster)
     generating = {
         "engine weights": weights,
-        "copies": copies if cluster.copies else 0.0,
+        "copies": copies if cluster.copies and cluster.tensor == 1 else 0.0,
         "engine reserved": cluster.engine_reserved * GB,
         "learner's state": kept,
     }

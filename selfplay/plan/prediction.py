@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from selfplay.plan.cluster import FAST, LIKELY, SLOW, Case, ClusterSpec
+from selfplay.plan.cluster import FAST, GB, LIKELY, SLOW, Case, ClusterSpec
 from selfplay.plan.memory import Member, MemoryPlan, plan_memory
 from selfplay.plan.step_time import (
     GenerationTime,
@@ -229,13 +229,27 @@ def _ahead(before: Prediction) -> Prediction | None:
 def _moved(workers: int) -> Callable[[Prediction], Prediction | None]:
     def change(before: Prediction) -> Prediction | None:
         cluster = before.cluster
-        if cluster.groups or not cluster.rollout:
+        if cluster.groups or not cluster.rollout or cluster.tensor > 1:
             return None
         if not 0 < cluster.rollout + workers < cluster.devices:
             return None
         return replace(before, cluster=replace(cluster, rollout=cluster.rollout + workers))
 
     return change
+
+
+def _shards(before: Prediction) -> Prediction | None:
+    """Return half as many engines of vLLM, each over two devices."""
+    from selfplay.engines.vllm.core import MARGIN
+
+    cluster = before.cluster
+    ours = cluster.rollout and cluster.in_turns and cluster.device.kind == "cuda"
+    if not ours or cluster.groups or cluster.tensor > 1:
+        return None
+    # The copies of the policies, which are then in main memory, leave their room to the engine.
+    freed = before.memory.generating["copies"] / (cluster.device.memory * GB)
+    share = min(cluster.engine_share + freed, 1 - MARGIN)
+    return replace(before, cluster=replace(cluster, tensor=2, engine_share=share))
 
 
 def _more_actors(before: Prediction) -> Prediction | None:
@@ -278,6 +292,7 @@ OWN_CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
     "one step sampled ahead (runtime.max_staleness=1)": _ahead,
     "one rank more and one worker fewer (runtime.learners, runtime.workers)": _moved(-1),
     "one worker more and one rank fewer (runtime.workers, runtime.learners)": _moved(1),
+    "half as many workers, each over two GPUs (engine.tensor_parallel=2)": _shards,
     "adapters instead of all weights (population=adapters policy.lora.rank=32)": _adapters,
     "twice the workers and ranks (runtime.workers, runtime.learners)": _more_actors,
 }

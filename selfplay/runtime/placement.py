@@ -33,6 +33,8 @@ class Placement:
     """True if each rank shares its GPU with one worker, and one of the two rests."""
     groups: Sequence[PolicyGroup] = ()
     """Workers by policy, in the order of their bundles; empty: each one holds all policies."""
+    shards: int = 1
+    """Number of shards of each worker's engine, each of which has a GPU of its own."""
 
     @property
     def gpus(self) -> float:
@@ -40,8 +42,11 @@ class Placement:
         return self.workers * self.worker_gpus + self.learners * self.learner_gpus
 
     def device(self) -> str:
-        """Return the device of the workers' models."""
-        return "cuda" if self.worker_gpus else "cpu"
+        """Return the device of the workers' models, from which their engines get the weights.
+
+        Beside an engine with several shards it is the CPU: the model may be too large for one GPU.
+        """
+        return "cuda" if self.worker_gpus and self.shards == 1 else "cpu"
 
     def bundles(self, worker_cpus: float, learner_cpus: float) -> list[dict[str, float]]:
         """Return the resources to reserve together: one bundle per actor, or per pair of actors.
@@ -102,11 +107,13 @@ def placed(
     available: float,
     colocated: bool = False,
     groups: Sequence[PolicyGroup] = (),
+    shards: int = 1,
 ) -> Placement:
     """Return the placement for the numbers that are set, with defaults for those that are None.
 
     Without GPUs there are no ranks, and all actors are on the CPU. With GPUs there is one rank, a
-    rank has one GPU, and workers have one each, or equal parts of those that are left.
+    rank has one GPU, and workers have one each, or equal parts of those that are left. A worker
+    whose engine has several shards has a GPU for each shard.
 
     Args:
         workers: Number of workers.
@@ -116,9 +123,13 @@ def placed(
         available: Number of GPUs of the cluster.
         colocated: True for as many ranks as workers, in pairs with one GPU each.
         groups: Workers by policy, if set; their numbers add up to `workers`.
+        shards: Number of shards of each worker's engine (`engine.tensor_parallel`).
 
-    Raises ConfigError if the ranks leave no GPU for the workers, or if there are too few for pairs.
+    Raises ConfigError if the ranks leave no GPU for the workers, or if there are too few for pairs
+    or shards.
     """
+    if shards > 1:
+        _check_shards(shards, worker_gpus, colocated=colocated)
     if colocated:
         if 0 < available < workers:
             raise ConfigError(
@@ -136,6 +147,16 @@ def placed(
         learner_gpus = float(bool(learners) and available > 0)
     if worker_gpus is None:
         left = available - learners * learner_gpus
+        if available and shards > 1:
+            if left < workers * shards:
+                raise ConfigError(
+                    f"runtime: {workers} worker(s) need {shards} GPUs each "
+                    f"(engine.tensor_parallel), and the {learners} learner rank(s) leave "
+                    f"{max(left, 0):g} of {available:g}; lower runtime.workers or "
+                    "engine.tensor_parallel"
+                )
+            worker_gpus = float(shards)
+    if worker_gpus is None:
         # Ray counts in steps of 1/10000.
         worker_gpus = min(1.0, floor(max(left, 0.0) / workers * 10_000) / 10_000)
         if available and not worker_gpus:
@@ -153,7 +174,27 @@ def placed(
         worker_gpus=float(worker_gpus),
         learner_gpus=float(learner_gpus),
         groups=groups,
+        shards=shards,
     )
+
+
+def _check_shards(shards: int, worker_gpus: float | None, *, colocated: bool) -> None:
+    """Raise ConfigError for settings of a runtime that do not fit engines with several shards."""
+    if colocated:
+        raise ConfigError(
+            f"engine.tensor_parallel: {shards} shards do not fit runtime.colocated=true, where a "
+            "worker has one GPU; set engine.tensor_parallel=1 or runtime.colocated=false"
+        )
+    if worker_gpus and worker_gpus != shards:
+        raise ConfigError(
+            f"runtime.worker_gpus: a worker with engine.tensor_parallel={shards} needs {shards} "
+            f"GPUs, not {worker_gpus:g}; set runtime.worker_gpus=null"
+        )
+
+
+def shards_of(config: Mapping[str, Any]) -> int:
+    """Return the number of shards of each engine of a config."""
+    return int(config["engine"].get("tensor_parallel", 1))
 
 
 def check_sleep(config: Mapping[str, Any], placement: Placement) -> None:

@@ -35,6 +35,7 @@ from selfplay.runtime.placement import (
     check_devices,
     check_sleep,
     placed,
+    shards_of,
     store_notes,
     worker_dtype,
 )
@@ -210,7 +211,7 @@ class RayRuntime:
         if ray.is_initialized():
             return
         there = torch.cuda.device_count()
-        placement = self.placement(there)
+        placement = self.placement(there, shards_of(config))
         check_sleep(config, placement)
         gpus = placement.gpus
         if gpus > there:
@@ -219,12 +220,13 @@ class RayRuntime:
                 "runtime.worker_gpus or runtime.learner_gpus, or give the address of a cluster"
             )
 
-    def placement(self, available: float) -> Placement:
+    def placement(self, available: float, shards: int = 1) -> Placement:
         """Return the actors and their GPUs on a cluster with `available` GPUs.
 
-        Raises ConfigError if the ranks leave no GPU for the workers.
+        `shards` is the number of shards of each worker's engine. Raises ConfigError if the ranks
+        leave too few GPUs for the workers.
         """
-        return self._placed(available=available)
+        return self._placed(available=available, shards=shards)
 
     def worker_dtype(self, placement: Placement) -> torch.dtype | None:
         """Return the type of float32 models in workers; None for float32 itself."""
@@ -232,11 +234,12 @@ class RayRuntime:
 
     def engine(self, players: RolloutSetup) -> Engine:
         """Reserve the resources of all actors; return the engine that forwards to the workers."""
-        local = self.placement(torch.cuda.device_count())
+        shards = shards_of(players.config)
+        local = self.placement(torch.cuda.device_count(), shards)
         self.cluster = RayCluster(
             address=self.address, cpus=self._cores(local), timeout=self.timeout
         )
-        placement = self.placement(self.cluster.gpus())
+        placement = self.placement(self.cluster.gpus(), shards)
         check_sleep(players.config, placement)
         self._placement = placement
         dtype = self.worker_dtype(placement)

@@ -118,7 +118,7 @@ def test_what_does_not_fit_says_why() -> None:
     offloaded = cluster(8, offload=True, host=32.0)
     memory = plan_memory(members, offloaded, micro_batch=8192, completions=0, longest=8192)
     assert memory.host == pytest.approx(8 * QWEN_7B.parameters)
-    assert memory.complaints == ("61 GB are offloaded to a machine's main memory of 32 GB",)
+    assert memory.complaints == ("61 GB are needed in a machine's main memory of 32 GB",)
 
 
 def test_a_cpu_holds_its_weights_once() -> None:

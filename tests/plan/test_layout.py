@@ -1,6 +1,8 @@
 """Layouts that a config's own runtime, engine and learner give, and those that are refused."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from selfplay.errors import ConfigError
 from selfplay.plan.cluster import GB, ClusterSpec, EngineGroup, load_cluster, this_machine
 from selfplay.plan.layout import VLLM, Processes, derive
 from selfplay.plan.memory import Member, learning, plan_memory
-from tests.helpers.model_shapes import QWEN_3B, QWEN_7B
+from tests.helpers.model_shapes import QWEN_3B, QWEN_7B, QWEN_32B
 
 GPUS, _ = load_cluster("gpus_8", [])
 CPU, _ = load_cluster("local", [])
@@ -105,6 +107,65 @@ def test_pairs_of_worker_and_rank_use_all_devices() -> None:
     assert (two.devices, two.node) == (2, 2) and notes == ["6 of the 8 devices have no work"]
 
 
+SHARDED = replace(SPLIT, workers=2, worker_gpus=2)
+ON_CPUS = Processes(workers=2, learners=1)
+
+
+def test_an_engine_of_several_shards_takes_as_many_devices() -> None:
+    found, notes = made(config("vllm", tensor_parallel=2), SHARDED)
+    assert (found.devices, found.rollout, found.tensor, found.engines) == (8, 4, 2, 2)
+    assert found.engine_share == pytest.approx(0.9) and found.copies and not notes
+    planned = plan_memory(ONE, found, micro_batch=16384, completions=8192, longest=16384)
+    assert planned.generating["engine weights"] == QWEN_7B.parameters  # half of 2 bytes each
+    assert not planned.generating["copies"]
+    assert planned.host == 2 * 2 * QWEN_7B.parameters, "one whole copy for each engine"
+    small = plan_memory(
+        ONE, replace(found, host=20.0), micro_batch=16384, completions=8192, longest=16384
+    )
+    assert small.complaints == ("30 GB are needed in a machine's main memory of 20 GB",)
+    one, _ = made(config("vllm"), SPLIT)
+    alone = plan_memory(ONE, one, micro_batch=16384, completions=8192, longest=16384)
+    assert alone.generating["copies"] and planned.cache_tokens > 2 * alone.cache_tokens
+    shared, _ = made(config("vllm", tensor_parallel=2), ON_CPUS, CPU)
+    assert (shared.devices, shared.rollout, shared.engines) == (5, 4, 2)
+
+
+def test_a_model_too_large_for_one_gpu_fits_two() -> None:
+    """With 32B parameters, weights and the copy of the policy are more than a GPU."""
+    large = {"base": Member(outline=QWEN_32B, frozen_bytes=4)}
+    before, _ = made(config("vllm"), SPLIT, members=large)
+    planned = plan_memory(large, before, micro_batch=4096, completions=2048, longest=4096)
+    assert any("generating leaves" in line for line in planned.complaints)
+    after, _ = made(config("vllm", tensor_parallel=2), SHARDED, members=large)
+    planned = plan_memory(large, after, micro_batch=4096, completions=2048, longest=4096)
+    assert not any("generating leaves" in line for line in planned.complaints)
+
+
+def test_larger_engines_are_a_remedy_that_names_its_key(tmp_path: Path) -> None:
+    sizes = {
+        "hidden_size": QWEN_32B.hidden,
+        "intermediate_size": QWEN_32B.intermediate,
+        "num_attention_heads": QWEN_32B.heads,
+        "num_key_value_heads": QWEN_32B.kv_heads,
+        "num_hidden_layers": QWEN_32B.layers,
+        "vocab_size": QWEN_32B.vocabulary,
+        "tie_word_embeddings": False,
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", **sizes}))
+    run = ["+experiment=paper/absolute_zero_7b", "+recipe=gpu_8_full_7b"]
+    run += [f"policy.model={tmp_path}", "runtime.workers=8", "runtime.learners=16"]
+    hardware = ["cluster=gpus_8", "cluster.devices=24"]
+    before = plan(hardware, run)
+    assert (
+        len(before.memory.complaints) == 1 and "generating leaves 0" in before.memory.complaints[0]
+    )
+    remedies = [line for line, _ in before.advice(20)]
+    assert "half as many workers, each over two GPUs (engine.tensor_parallel=2)" in remedies
+    shards = ["engine.tensor_parallel=2", "runtime.workers=4", "runtime.worker_gpus=null"]
+    after = plan(hardware, [*run, *shards])
+    assert after.memory.fits and (after.cluster.rollout, after.cluster.engines) == (8, 4)
+
+
 def test_on_a_cpu_all_processes_share_the_memory() -> None:
     found, notes = made(config(), Processes(workers=2, learners=1), CPU)
     assert (found.devices, found.rollout, found.precision) == (3, 2, "float32")
@@ -129,6 +190,27 @@ REFUSED = [
     (config("vllm"), replace(SPLIT, workers=5), GPUS, ONE, "need 9 GPUs, and the cluster has 8"),
     (config(), replace(SPLIT, learners=0), GPUS, ONE, "runtime.learners: the learner computes"),
     (config(), replace(SPLIT, worker_gpus=0.5), GPUS, ONE, "runtime.worker_gpus: a plan covers"),
+    (
+        config("vllm", tensor_parallel=2),
+        Processes(),
+        GPUS,
+        ONE,
+        "engine.tensor_parallel: a plan covers 2 GPUs of a worker",
+    ),
+    (
+        config("vllm", tensor_parallel=3),
+        replace(SHARDED, worker_gpus=3, learners=2),
+        GPUS,
+        ONE,
+        "policy 'base': 3 shards cannot divide its 28 attention heads; set engine.tensor_par",
+    ),
+    (
+        config("vllm", tensor_parallel=2),
+        SPLIT,
+        GPUS,
+        ONE,
+        "runtime.worker_gpus: a plan covers whole GPUs, one for each shard",
+    ),
     (config(), SPLIT, CPU, ONE, "8 GPUs are requested, and AMD EPYC"),
 ]
 

@@ -168,5 +168,5 @@ def test_the_half_for_a_cpu(tmp_path: Path) -> None:
         "colocated",
     ):
         assert f"{name}: passed" in ran.stdout
-    for name in ("vllm_v1", "vllm_v2", "tests"):
+    for name in ("vllm_v1", "vllm_v2", "shards", "tests"):
         assert f"{name}: skipped" in ran.stdout

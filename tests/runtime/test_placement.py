@@ -16,6 +16,7 @@ from selfplay.runtime.placement import (
     check_devices,
     check_sleep,
     placed,
+    shards_of,
     store_notes,
     worker_dtype,
 )
@@ -55,6 +56,60 @@ def test_gpus_are_used_where_there_are_some(
     assert made.device() == ("cuda" if made.worker_gpus else "cpu")
     if not set(given) & {"worker_gpus"}:
         assert made.gpus <= available
+
+
+@pytest.mark.parametrize(
+    ("workers", "available", "given", "wanted"),
+    [
+        (1, 3, {}, (1, 2.0, 1.0)),
+        (2, 8, {"learners": 4}, (4, 2.0, 1.0)),
+        (1, 2, {"learners": 0}, (0, 2.0, 0.0)),
+        (2, 0, {}, (0, 0.0, 0.0)),  # the shards are processes on the CPU
+        (2, 8, {"worker_gpus": 0}, (0, 0.0, 0.0)),
+        (2, 8, {"worker_gpus": 2}, (1, 2.0, 1.0)),
+    ],
+)
+def test_a_worker_has_a_gpu_for_each_shard_and_its_policies_in_main_memory(
+    workers: int, available: float, given: dict[str, Any], wanted: tuple[int, float, float]
+) -> None:
+    made = placed(workers=workers, available=available, shards=2, **{**DEFAULT, **given})
+    assert (made.learners, made.worker_gpus, made.learner_gpus) == wanted
+    assert made.device() == "cpu"
+    assert made.bundles(1, 1)[0] == {"CPU": 1, "GPU": wanted[1]}, "on one machine"
+
+
+@pytest.mark.parametrize(
+    ("available", "given", "line"),
+    [
+        (
+            2,
+            {},
+            "runtime: 1 worker(s) need 2 GPUs each (engine.tensor_parallel), and the 1 learner",
+        ),
+        (1, {}, "rank(s) leave 0 of 1; lower runtime.workers or engine.tensor_parallel"),
+        (
+            8,
+            {"worker_gpus": 1},
+            "runtime.worker_gpus: a worker with engine.tensor_parallel=2 needs",
+        ),
+        (8, {"worker_gpus": 0.5}, "2 GPUs, not 0.5; set runtime.worker_gpus=null"),
+        (8, {"colocated": True}, "2 shards do not fit runtime.colocated=true, where a worker has"),
+    ],
+)
+def test_shards_without_a_gpu_each_are_one_line(
+    available: float, given: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ConfigError) as told:
+        placed(workers=1, available=available, shards=2, **{**DEFAULT, **given})
+    assert line in str(told.value) and "\n" not in str(told.value)
+
+
+def test_the_number_of_shards_is_that_of_the_engine() -> None:
+    assert shards_of(load([SMOKE])) == 1
+    config = load([SMOKE, "engine=vllm", "engine.tensor_parallel=2", "runtime=ray"])
+    assert shards_of(config) == 2
+    with pytest.raises(ConfigError, match=r"^engine.tensor_parallel: 2 shards do not fit"):
+        RayRuntime(colocated=True).placement(0, shards_of(config))
 
 
 def test_ranks_that_leave_nothing_for_workers_are_one_line() -> None:

@@ -81,17 +81,18 @@ def import_vllm() -> Any:
     return vllm
 
 
-def why(error: Exception) -> str:
+def why(error: Exception | str) -> str:
     """Return the reason why vLLM cannot serve a model, and what the user can do.
 
-    Leaves out vLLM's list of all supported models.
+    Leaves out vLLM's list of all supported models. A text is an error that another process logged.
     """
     if isinstance(error, ValidationError):
         error = ValueError(error.errors()[0]["msg"].removeprefix("Value error, "))
     hint = "; use engine=transformers"
     if any(word in str(error) for word in SIZE_WORDS):
         hint = " (here: engine.max_length, engine.memory on a GPU, engine.cache on a CPU)"
-    return one_line(error).partition(". Supported architectures")[0] + hint
+    text = error if isinstance(error, str) else one_line(error)
+    return text.partition(". Supported architectures")[0] + hint
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """One vLLM 0.32 engine in this process, for models of one shape, or for one base with adapters.
 
+With tensor parallelism the scheduler stays in this process, and each shard of the model is in a
+process of its own.
+
 Whole weights are never written to disk. vLLM builds a model of the right shape with dummy
 weights; all weights, also the first ones, are then copied into it in place.
 
@@ -13,7 +16,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,6 +29,12 @@ from transformers import PreTrainedModel
 from selfplay.engines.stop_strings import StopMatcher
 from selfplay.engines.vllm.compat import import_vllm, undisturbed, why
 from selfplay.engines.vllm.detokenizer import StoppingDetokenizer
+from selfplay.engines.vllm.shard_processes import (
+    DividedSizes,
+    environment_of_shards,
+    first_error,
+    shard_arguments,
+)
 from selfplay.errors import ConfigError, EngineFailed, RunError, one_line
 from selfplay.models.float32_head import SHORT, Float32Head
 from selfplay.models.out_of_memory import explained
@@ -70,7 +79,8 @@ RESERVED = (
     *("model", "dtype", "load_format", "skip_tokenizer_init", "generation_config", "seed"),
     *("logprobs_mode", "enable_prefix_caching", "tensor_parallel_size", "enable_lora"),
     *("pipeline_parallel_size", "data_parallel_size", "distributed_executor_backend"),
-    *("async_scheduling", "scheduling_policy"),
+    *("async_scheduling", "scheduling_policy", "worker_cls", "worker_extension_cls"),
+    "logging_config",
 )
 """Arguments of vLLM that `options` cannot set."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -103,14 +113,15 @@ class CoreSettings:
     eager: bool
     adapters: int
     sleep: bool
+    tensor_parallel: int = 1
     dtype: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def engine_dtype(dtype: str, model: PreTrainedModel) -> torch.dtype:
+def engine_dtype(dtype: str, model: PreTrainedModel, *, on_cpu: bool) -> torch.dtype:
     """Return the type in which an engine computes; auto: bfloat16 for a float32 model on a GPU."""
     if dtype == "auto":
-        short = model.dtype == torch.float32 and model.device.type == "cuda"
+        short = model.dtype == torch.float32 and not on_cpu
         return torch.bfloat16 if short else model.dtype
     kind: torch.dtype = getattr(torch, dtype)
     return kind
@@ -149,10 +160,14 @@ class EngineCore:
         from vllm.platforms import current_platform
 
         self.settings, self.adapted = settings, rank is not None
-        self.dtype = engine_dtype(settings.dtype, model)
+        shards = settings.tensor_parallel
+        self.on_cpu = bool(current_platform.is_cpu())
+        """True if vLLM computes on the CPU."""
+        self.dtype = engine_dtype(settings.dtype, model, on_cpu=self.on_cpu)
         """Type in which vLLM holds weights and computes."""
         self._own_gpu = own_gpu
-        if current_platform.is_cpu() != (model.device.type == "cpu"):
+        # Shards on GPUs also serve a model in main memory, which may be too large for one GPU.
+        if self.on_cpu != (model.device.type == "cpu") and (shards == 1 or self.on_cpu):
             kind = "the CPU" if current_platform.is_cpu() else current_platform.device_name
             raise ConfigError(
                 f"{where}: its model is on {model.device}, and this vLLM serves {kind}; set "
@@ -163,17 +178,22 @@ class EngineCore:
                 f"{where}: its model needs a second vLLM engine, and only one engine of a process "
                 "can sleep; set engine.sleep=false"
             )
+        DividedSizes.of(model).check(shards, where=where)
         self._folder = folder()
         config = copy.deepcopy(model.config)
         config.architectures = [type(model).__name__]
         config.save_pretrained(self._folder.name)
+        started: AbstractContextManager[None] = nullcontext()
+        if shards > 1:
+            started = environment_of_shards(shards, on_cpu=self.on_cpu)
         try:
-            with undisturbed():
+            with undisturbed(), started:
                 arguments = vllm.EngineArgs(**self._arguments(model, rank))
                 self.engine: Any = vllm.LLMEngine.from_engine_args(arguments)
         except Exception as error:
+            reason = first_error(Path(self._folder.name)) or error
             raise ConfigError(
-                f"{where}: vLLM cannot serve {type(model).__name__}: {why(error)}"
+                f"{where}: vLLM cannot serve {type(model).__name__}: {why(reason)}"
             ) from error
         self.limit = int(self.engine.model_config.max_model_len)
         """Maximum number of tokens of a prompt and its completion."""
@@ -185,7 +205,7 @@ class EngineCore:
         _LIVE.add(self)
 
     def _arguments(self, model: PreTrainedModel, rank: int | None) -> dict[str, Any]:
-        settings, on_cpu = self.settings, model.device.type == "cpu"
+        settings, on_cpu = self.settings, self.on_cpu
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         if settings.max_length is not None:
             limit = min(settings.max_length, limit or settings.max_length)
@@ -225,6 +245,8 @@ class EngineCore:
                 "max_loras": settings.adapters,
                 "max_lora_rank": next(room for room in RANKS if room >= rank),
             }
+        if settings.tensor_parallel > 1:
+            made |= shard_arguments(settings.tensor_parallel, Path(self._folder.name))
         return made | dict(settings.options)
 
     # Weights -----------------------------------------------------------------------------------
@@ -330,7 +352,10 @@ class EngineCore:
         except RunError:
             raise
         except Exception as error:
-            raise EngineFailed(f"vLLM failed during a step: {one_line(error)}") from error
+            reason = one_line(error)
+            if getattr(self.engine.model_executor, "is_failed", False):
+                reason = "one of its processes ended"
+            raise EngineFailed(f"vLLM failed during a step: {reason}") from error
         self._silent.difference_update(output.request_id for output in outputs)
         done = [(output.request_id, output) for output in outputs if output.finished]
         self._running -= len(done)

@@ -1,4 +1,7 @@
-"""vLLM in this process: continuous batching with paged attention, for all policies of a run.
+"""vLLM: continuous batching with paged attention, for all policies of a run.
+
+The engine is in this process; with `tensor_parallel` the shards of its model are in processes of
+their own.
 
 Policies with separate weights of one shape take turns in one vLLM engine. Their weights are copied
 in when their turn begins; this takes less time than a step, and no memory for a second key-value
@@ -59,6 +62,7 @@ class VLLMEngine(Engine):
         adapters: int = 4,
         rank: int | None = None,
         sleep: bool = False,
+        tensor_parallel: int = 1,
         dtype: EngineType = "auto",
         tolerance: float | None = None,
         options: Mapping[str, Any] | None = None,
@@ -70,11 +74,13 @@ class VLLMEngine(Engine):
             limit.
         memory: Fraction of a GPU's memory for weights and key-value cache; None: 0.4, or, if no
             learner shares the GPU, what is free except a tenth of the GPU.
-        cache: GiB of key-value cache; None: the rest of `memory` on a GPU, 1 on a CPU.
+        cache: GiB of key-value cache per shard; None: the rest of `memory` on a GPU, 1 on a CPU.
         eager: True to run without CUDA graphs, which start slower and run faster.
         adapters: Maximum number of adapters in one forward pass; more can be served.
         rank: Largest rank of an adapter; None: the rank of the first one.
         sleep: True if the engine frees its memory while the learner uses the same GPU.
+        tensor_parallel: Number of shards that every model is divided into, each in a process and on
+            a GPU of its own (tensor parallelism). It must divide the model's attention heads.
         dtype: Type in which vLLM holds weights and computes; auto: that of the model, but bfloat16
             for a float32 model on a GPU.
         tolerance: Maximum mean difference, in nats, between the log-probabilities of the engine
@@ -84,7 +90,12 @@ class VLLMEngine(Engine):
 
         Raises ConfigError if vLLM is missing, does not load, or does not fit torch or the machine.
         """
-        least = {"max_rows": max_rows, "prefill_tokens": prefill_tokens, "adapters": adapters}
+        least = {
+            "max_rows": max_rows,
+            "prefill_tokens": prefill_tokens,
+            "adapters": adapters,
+            "tensor_parallel": tensor_parallel,
+        }
         for name, value in least.items():
             if value < 1:
                 raise ConfigError(f"engine.{name}: must be at least 1, not {value}")
@@ -101,9 +112,20 @@ class VLLMEngine(Engine):
             hint = nearest(str(dtype), get_args(EngineType))
             raise ConfigError(f"engine.dtype: unknown type {dtype!r}; {hint}")
         for name in options or {}:
+            if name == "tensor_parallel_size":
+                raise ConfigError(
+                    f"engine.options.{name}: the engine sets this argument itself; set "
+                    "engine.tensor_parallel"
+                )
             if name in RESERVED:
                 raise ConfigError(f"engine.options.{name}: the engine sets this argument itself")
         require_vllm(sleep=sleep)
+        gpus = torch.cuda.device_count()
+        if torch.cuda.is_available() and gpus < tensor_parallel:
+            raise ConfigError(
+                f"engine.tensor_parallel: {tensor_parallel} shards need as many GPUs, and "
+                f"{gpus} can be used here; lower it"
+            )
         arguments = import_vllm().EngineArgs.__dataclass_fields__
         known = [name for name in arguments if not name.startswith("_")]
         for name in options or {}:
@@ -118,6 +140,7 @@ class VLLMEngine(Engine):
             eager=eager,
             adapters=adapters,
             sleep=sleep,
+            tensor_parallel=tensor_parallel,
             dtype=dtype,
             options=dict(options or {}),
         )
@@ -151,8 +174,10 @@ class VLLMEngine(Engine):
             )
         tolerance = self._tolerance
         if tolerance is None:
-            tolerance = TOLERANCE.get((model.device.type, group.host.dtype), ROUGH)
-        served = ServedPolicy(policy, model, end_ids, tolerance=tolerance)
+            kind = "cpu" if group.host.on_cpu else "cuda"
+            tolerance = TOLERANCE.get((kind, group.host.dtype), ROUGH)
+        shards = self._settings.tensor_parallel
+        served = ServedPolicy(policy, model, end_ids, tolerance=tolerance, shards=shards)
         try:
             group.enter(served)
         except RunError as error:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from selfplay.engines.stop_strings import StopMatcher
 from selfplay.engines.vllm import core, weight_check
 from selfplay.engines.vllm.core import EngineCore
 from selfplay.engines.vllm.weight_update import (
+    ask_models,
     is_tied,
     load_adapter,
     load_base,
@@ -31,8 +33,21 @@ class ServedPolicy:
     """One policy, and its requests that vLLM has not received yet."""
 
     def __init__(
-        self, policy: str, model: PreTrainedModel, end_ids: Sequence[int], *, tolerance: float
+        self,
+        policy: str,
+        model: PreTrainedModel,
+        end_ids: Sequence[int],
+        *,
+        tolerance: float,
+        shards: int = 1,
     ) -> None:
+        """Args:
+        policy: Name of the policy.
+        model: Its model.
+        end_ids: Tokens that end a completion.
+        tolerance: Maximum mean difference of log-probabilities in nats.
+        shards: Number of the engine's shards.
+        """
         self.policy, self.model, self.end_ids = policy, model, frozenset(end_ids)
         self.version = 0
         self.loaded = False
@@ -40,7 +55,7 @@ class ServedPolicy:
         self.loads: list[tuple[int, int]] = []
         """(number, version) of each weight load that sampled tokens of requests in flight."""
         self.number, self.salt, self.adapter = next(_NUMBERS), "", None
-        self.weight_check = weight_check.WeightCheck(tolerance)
+        self.weight_check = weight_check.WeightCheck(tolerance, shards=shards)
         self.folder = core.folder()
         self.waiting = RequestQueue()
         """Requests of the policy's turn."""
@@ -245,8 +260,8 @@ class ServedPolicies:
             host.forget()
         try:
             if self.rank is None:
-                (own,) = host.engine.apply_model(lambda model: model)
-                self._arrival.check(own, model.state_dict())
+                report = partial(weight_check.shard_tensors, names=self._arrival.names)
+                self._arrival.check(ask_models(host.engine, report), model.state_dict())
             error = self._compared(served, before, number)
         except weight_check.WeightMismatch as reason:
             raise RunError(

@@ -3,9 +3,14 @@
 An update that does not arrive raises no error by itself: the run would continue and learn from
 completions of other weights. Sums of the engine's own tensors show every lost update of whole
 weights. Log-probabilities show that the engine computes like the model, also with adapters.
+
+With tensor parallelism each shard of the engine reports the sums of its own tensors. The sums of
+all shards together are compared with those of the whole weights.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
 from random import Random
 from typing import TypeAlias
 
@@ -40,11 +45,16 @@ class WeightCheck:
     if an update changed the model by much more than the usual difference, the engine must be
     nearer to the new model than to the old one. An engine that is exact to 1e-6 nats thus shows
     that an update of 1e-5 nats was lost. A lost update below the rounding error cannot be seen.
+    One of N shards that loses its part is off by about 1 / sqrt(N) of the update, because the parts
+    change the log-probabilities independently; both ratios of the second test change by as much.
     """
 
-    def __init__(self, tolerance: float) -> None:
-        """`tolerance`: the maximum mean absolute difference in nats."""
-        self.tolerance = tolerance
+    def __init__(self, tolerance: float, *, shards: int = 1) -> None:
+        """Args:
+        tolerance: The maximum mean absolute difference in nats.
+        shards: Number of the engine's shards.
+        """
+        self.tolerance, self._part = tolerance, 1 / sqrt(shards)
         self.usual = 0.0
         """Largest mean absolute difference so far, in nats."""
         self._was: Tensor | None = None
@@ -70,7 +80,8 @@ class WeightCheck:
             )
         if self._was is None:
             self._limit = max(self.tolerance, WORSE * error)
-        if moved > CLEARLY * self.usual and error > moved / 2:
+        part = moved * self._part
+        if part > CLEARLY * self.usual and error > part / 2:
             raise WeightMismatch(
                 f"the update changed the model by {moved:.2g} nats on average, and its "
                 f"log-probabilities differ from the model's by {error:.2g}"
@@ -79,50 +90,115 @@ class WeightCheck:
         return error
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShardTensor:
+    """One tensor of an engine, or the part of it that a shard has."""
+
+    sums: Sums
+    """Its sums."""
+    size: int
+    """Number of its numbers."""
+    dtype: torch.dtype
+    """Type of its numbers."""
+    parts: Sequence[str]
+    """Names of the model's tensors that are together in it."""
+
+
+def shard_tensors(engine: Module, names: Collection[str] | None = None) -> dict[str, ShardTensor]:
+    """Return the tensors with these names of the engine's model in this process; None: all."""
+    fused = getattr(engine, "packed_modules_mapping", {})
+    return {
+        name: ShardTensor(
+            sums=tensor_sums(tensor),
+            size=tensor.numel(),
+            dtype=tensor.dtype,
+            parts=_parts_of(name, fused),
+        )
+        for name, tensor in engine.named_parameters()
+        if names is None or name in names
+    }
+
+
 class ArrivalCheck:
     """Compares sums over an engine's own tensors with those of the weights that it received.
 
     The first load, which the log-probabilities prove, shows which tensors of the engine hold the
     numbers of the model in any order. A tensor that the engine stores in another form, such as one
     that is packed for a CPU, is not compared.
+
+    With several shards, the sums of a tensor over all shards are compared. A tensor is divided
+    between the shards or is in each of them, and the key-value heads of a fused tensor are in
+    several if there are fewer heads than shards; the sizes of the parts show which it is
+    (`copies_of`). If one shard keeps an old part, the sums of all shards differ.
     """
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[str]] | None = None
+        self._copies: dict[str, Sequence[int]] | None = None
+        """Number of shards that hold each part of a tensor, by the tensor's name."""
 
     @property
     def compared(self) -> list[str]:
-        """Names of the engine's tensors that are compared."""
-        return list(self._parts or {})
+        """Names of the engine's tensors that are compared, after the first check."""
+        return list(self._copies or {})
 
-    def check(self, engine: Module, weights: Mapping[str, Tensor]) -> None:
+    @property
+    def names(self) -> Collection[str] | None:
+        """Names of the tensors that the next check needs; None: all."""
+        return None if self._copies is None else frozenset(self._copies)
+
+    def check(
+        self, shards: Sequence[Mapping[str, ShardTensor]], weights: Mapping[str, Tensor]
+    ) -> None:
         """Raise WeightMismatch if a tensor does not hold its weights.
 
         Args:
-            engine: The engine's model.
+            shards: The tensors of each shard by name; one mapping for an engine that is not split.
             weights: The weights under their names in the Hugging Face model.
         """
-        own = dict(engine.named_parameters())
-        fused = getattr(engine, "packed_modules_mapping", {})
-        first = self._parts is None
-        parts = self._parts or {name: _parts_of(name, fused) for name in own}
-        if first:
-            parts = {name: made for name, made in parts.items() if weights.keys() >= {*made}}
+        first, *_ = shards
 
-        def arrived(name: str) -> bool:
+        def arrived(name: str, copies: Sequence[int]) -> bool:
             # The engine may hold weights in fewer bits than the model.
-            sent = (tensor_sums(weights[part].to(own[name].dtype)) for part in parts[name])
-            return tensor_sums(own[name]) == added(sent)
-
-        there = [name for name in parts if arrived(name)]
-        if first:
-            self._parts = {name: parts[name] for name in there}
-            return
-        if lost := parts.keys() - {*there}:
-            raise WeightMismatch(
-                f"{len(lost)} of {len(parts)} tensors of the engine have other numbers, such as "
-                f"{min(lost)}"
+            parts = [weights[part].to(first[name].dtype) for part in first[name].parts]
+            sent = added(
+                (count * total, count * squares)
+                for count, (total, squares) in zip(copies, map(tensor_sums, parts), strict=True)
             )
+            return added(shard[name].sums for shard in shards) == sent
+
+        if self._copies is None:
+            self._copies = {}
+            for name, own in first.items():
+                if weights.keys() >= {*own.parts}:
+                    sizes = [weights[part].numel() for part in own.parts]
+                    for copies in copies_of(sizes, own.size, len(shards)):
+                        if arrived(name, copies):
+                            self._copies[name] = copies
+                            break
+            return
+        if lost := [name for name, copies in self._copies.items() if not arrived(name, copies)]:
+            raise WeightMismatch(
+                f"{len(lost)} of {len(self._copies)} tensors of the engine have other numbers, "
+                f"such as {min(lost)}"
+            )
+
+
+def copies_of(sizes: Sequence[int], own: int, shards: int) -> list[Sequence[int]]:
+    """Return the numbers of shards that may hold each part of a tensor, likeliest first.
+
+    Args:
+        sizes: Number of numbers of each of the model's tensors that are its parts.
+        own: Number of numbers of the tensor in one shard.
+        shards: Number of shards.
+    """
+    first, others = sizes[0], sum(sizes[1:])
+    found: list[Sequence[int]] = []
+    if shards > 1 and own == first + others:
+        found.append([shards] * len(sizes))
+    for count in range(2, shards + 1):
+        if others and own * shards == first + count * others:
+            found.append([1] + [count] * (len(sizes) - 1))
+    return [*found, [1] * len(sizes)]  # divided, with padding or without
 
 
 def _parts_of(name: str, fused: Mapping[str, Sequence[str]]) -> list[str]:

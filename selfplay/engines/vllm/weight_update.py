@@ -1,19 +1,26 @@
 """The update of vLLM's weights: whole weights in place, or an adapter from a folder.
 
+With tensor parallelism (`is_split`) whole weights pass through a `WeightBuffer` to the shards, and
+each shard reads adapters from the folder and keeps its part.
+
 `VLLMEngine.publish` marks the weights of a policy as old. `ServedPolicies` calls these functions
 before the policy's next request, and then `WeightCheck` proves that the weights arrived.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from selfplay.errors import RunError, one_line
+from selfplay.engines.vllm.weight_buffer import WeightBuffer
+from selfplay.errors import EngineFailed, RunError, one_line
 from selfplay.models.lora import save_adapter
+
+T = TypeVar("T")
 
 
 @torch.no_grad()
@@ -28,14 +35,55 @@ def load_weights(engine: Any, weights: Mapping[str, Tensor], *, tied: bool) -> N
 
     Raises RunError if vLLM refuses the weights.
     """
-    (model,) = engine.apply_model(lambda model: model)
     given = dict(weights)
-    if tied and not hasattr(model, "lm_head"):
+    if tied and not all(ask_models(engine, _has_head)):
         given.pop("lm_head.weight", None)
+    if is_split(engine):
+        _load_shards(engine, given)
+        return
     try:
         engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(given.items())})
     except Exception as error:
         raise RunError(f"vLLM refuses the weights: {one_line(error)}") from error
+
+
+def _load_shards(engine: Any, weights: Mapping[str, Tensor]) -> None:
+    """Copy whole weights into the shards of an engine, each of which takes its part."""
+    with closing(WeightBuffer(weights)) as buffer:
+        _check_answers(engine, "begin_load", buffer.path, buffer.size)
+        for places in buffer.pieces():
+            _check_answers(engine, "load_piece", places)
+        _check_answers(engine, "end_load")
+
+
+def ask_models(engine: Any, question: Callable[[Any], T]) -> list[T]:
+    """Return the answer of the model in each shard; raise EngineFailed if a shard is dead."""
+    return _called(engine, "apply_model", question)
+
+
+def _check_answers(engine: Any, method: str, *arguments: Any, what: str = "weights") -> None:
+    """Call a method of `ShardWeights` in all shards; raise RunError for the first failure."""
+    reasons: list[str | None] = _called(engine, method, *arguments)
+    for reason in reasons:
+        if reason is not None:
+            raise RunError(f"vLLM refuses the {what}: {reason}")
+
+
+def _called(engine: Any, method: str, *arguments: Any) -> list[Any]:
+    """Return the results of a method in all shards."""
+    try:
+        return list(engine.collective_rpc(method, args=arguments))
+    except Exception as error:  # vLLM has no type of its own for dead processes
+        raise EngineFailed(f"vLLM failed during a load of weights: {one_line(error)}") from error
+
+
+def is_split(engine: Any) -> bool:
+    """Return True if an engine has a process for each part of the model, a shard."""
+    return int(engine.vllm_config.parallel_config.tensor_parallel_size) > 1
+
+
+def _has_head(model: Any) -> bool:
+    return hasattr(model, "lm_head")
 
 
 def load_base(engine: Any, model: PreTrainedModel) -> None:
@@ -58,8 +106,12 @@ def load_adapter(engine: Any, model: PreTrainedModel, number: int, folder: Path)
 
     save_adapter(model, folder, base="base")
     named = {"lora_name": str(number), "lora_int_id": number, "lora_path": str(folder)}
+    request = LoRARequest(**named, load_inplace=True)
+    if is_split(engine):
+        _check_answers(engine, "load_adapter", request, what="adapter")
+        return LoRARequest(**named)
     try:
-        engine.add_lora(LoRARequest(**named, load_inplace=True))
+        engine.add_lora(request)
     except Exception as error:
         raise RunError(f"vLLM refuses the adapter: {one_line(error)}") from error
     return LoRARequest(**named)

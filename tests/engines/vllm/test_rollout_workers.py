@@ -37,6 +37,16 @@ def test_a_run_on_a_worker_is_the_run_of_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runtime", [(), ALONE])
+def test_a_run_samples_with_two_shards(runtime: tuple[str, ...], tmp_path: Path) -> None:
+    shards = ("engine.tensor_parallel=2", "run.name=split")
+    Command(*VLLM, *runtime, *shards, cwd=tmp_path).end()
+    assert metrics(tmp_path / "runs/split")[-1]["step"] == 3
+    found = proved(tmp_path / "runs/split")
+    assert found and 0 < max(found) < 1e-5
+
+
+@pytest.mark.slow
 def test_a_killed_worker_leaves_nothing_behind_and_is_replaced(tmp_path: Path) -> None:
     """The worker dies while it samples ahead; its replacement gets the new weights."""
     import psutil

@@ -17,6 +17,8 @@ from selfplay.engines.vllm.weight_check import (
     ArrivalCheck,
     WeightCheck,
     WeightMismatch,
+    copies_of,
+    shard_tensors,
     tensor_sums,
 )
 from selfplay.errors import ConfigError
@@ -135,6 +137,8 @@ def test_a_vllm_that_fits_is_taken_whatever_the_build_of_torch(
         ({"cache": 0.0}, "engine.cache: must be above 0"),
         ({"tolerance": -1.0}, "engine.tolerance: must be above 0"),
         ({"max_length": 1}, "engine.max_length: must be at least 2"),
+        ({"tensor_parallel": 0}, "engine.tensor_parallel: must be at least 1"),
+        ({"options": {"tensor_parallel_size": 2}}, r"itself; set engine\.tensor_parallel$"),
         ({"rank": 600}, "engine.rank: must be between 1 and 512"),
         (
             {"options": {"dtype": "half"}},
@@ -174,14 +178,92 @@ def of_model(seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_bit_that_does_not_arrive_is_found(dtype: torch.dtype) -> None:
     weights, checked = of_model(0, dtype), ArrivalCheck()
-    checked.check(Layer(weights), weights)
+    checked.check([shard_tensors(Layer(weights))], weights)
     assert checked.compared == ["blocks.qkv.weight", "blocks.o.weight"], "in another order, too"
-    checked.check(Layer(new := of_model(1, dtype)), new)
+    new = of_model(1, dtype)
+    shards = [shard_tensors(Layer(new), checked.names)]
+    assert shards[0].keys() == {*checked.compared}, "no other tensor is summed"
+    checked.check(shards, new)
     for name in ("blocks.k.weight", "blocks.o.weight"):
         moved = {**new, name: new[name].clone()}
         moved[name][0, 0] = moved[name][0, 0].nextafter(torch.tensor(9.0, dtype=dtype))
         with pytest.raises(WeightMismatch, match=r"^1 of 2 tensors .* such as blocks\.(qkv|o)\.we"):
-            checked.check(Layer(new), moved)
+            checked.check(shards, moved)
+
+
+def shard(weights: dict[str, torch.Tensor], rank: int) -> torch.nn.Module:
+    """The part of one of four processes: key-value heads are in two of them, the norm is in all."""
+    parts = {
+        "qkv": torch.cat(
+            [
+                weights["blocks.q.weight"].chunk(4)[rank],
+                weights["blocks.k.weight"].chunk(2)[rank // 2],
+                weights["blocks.v.weight"].chunk(2)[rank // 2],
+            ]
+        ),
+        "o": weights["blocks.o.weight"].chunk(4, dim=1)[rank],
+        "norm": weights["blocks.norm.weight"],
+        # A vocabulary of 6 tokens is padded to 8.
+        "embed": torch.cat([weights["blocks.embed.weight"], torch.zeros(2, 4)]).chunk(4)[rank],
+    }
+    made: Any = torch.nn.Module()
+    made.packed_modules_mapping = {"qkv": ["q", "k", "v"]}
+    made.blocks = torch.nn.ModuleDict({name: torch.nn.Module() for name in parts})
+    for name, tensor in parts.items():
+        made.blocks[name].weight = torch.nn.Parameter(tensor.clone())
+    return made
+
+
+def of_divided_model(seed: int) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    shapes = {"q": (8, 4), "k": (4, 4), "v": (4, 4), "o": (4, 8), "norm": (4,), "embed": (6, 4)}
+    return {f"blocks.{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("lost", ["q", "k", "v", "o", "norm", "embed"])
+def test_a_part_that_one_shard_loses_is_found(lost: str) -> None:
+    old, checked = of_divided_model(0), ArrivalCheck()
+    old["blocks.q.weight"].zero_()  # zeros tell nothing about the number of copies
+    checked.check([shard_tensors(shard(old, rank)) for rank in range(4)], old)
+    assert checked.compared == [f"blocks.{name}.weight" for name in ("qkv", "o", "norm", "embed")]
+    new = of_divided_model(1)
+    arrived = [shard_tensors(shard(new, rank), checked.names) for rank in range(4)]
+    checked.check(arrived, new)
+    name = f"blocks.{lost}.weight"
+    arrived[2] = shard_tensors(shard({**new, name: old[name]}, 2), checked.names)
+    with pytest.raises(WeightMismatch, match=r"^1 of 4 tensors of the engine have other numbers"):
+        checked.check(arrived, new)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "own", "shards", "likeliest"),
+    [
+        ([12], 12, 1, [1]),
+        ([12], 6, 2, [1]),
+        ([12], 12, 2, [2]),  # a norm
+        ([330], 192, 2, [1]),  # a vocabulary padded to 384
+        ([64, 32, 32], 64, 2, [1, 1, 1]),
+        ([64, 16, 16], 64, 2, [1, 2, 2]),  # one key-value head, two shards
+        ([64, 32, 32], 32, 4, [1, 1, 1]),
+        ([64, 32, 32], 48, 4, [1, 2, 2]),
+        ([96, 96], 96, 2, [1, 1]),
+    ],
+)
+def test_sizes_tell_how_often_a_part_is_held(
+    sizes: list[int], own: int, shards: int, likeliest: list[int]
+) -> None:
+    assert copies_of(sizes, own, shards)[0] == likeliest
+
+
+def test_the_part_of_one_of_many_shards_shows_in_log_probabilities() -> None:
+    missing = 1e-3 / 8**0.5
+    alone = WeightCheck(1e-2)
+    alone.check(said(OLD + 1e-6), OLD)
+    alone.check(said(OLD + 1e-3 - missing), OLD + 1e-3)
+    split = WeightCheck(1e-2, shards=8)
+    split.check(said(OLD + 1e-6), OLD)
+    with pytest.raises(WeightMismatch, match="changed the model by"):
+        split.check(said(OLD + 1e-3 - missing), OLD + 1e-3)
 
 
 def test_numbers_that_changed_places_with_others_of_the_same_sum_are_found() -> None:
@@ -211,5 +293,5 @@ def test_after_the_first_load_the_limit_is_relative_to_it() -> None:
 def test_the_type_of_the_engine_is_apart_from_that_of_the_model(
     setting: str, device: str, kind: torch.dtype, wanted: torch.dtype
 ) -> None:
-    model: Any = SimpleNamespace(dtype=kind, device=torch.device(device))
-    assert engine_dtype(setting, model) is wanted
+    model: Any = SimpleNamespace(dtype=kind)
+    assert engine_dtype(setting, model, on_cpu=device == "cpu") is wanted

@@ -1,0 +1,30 @@
+"""Faults inside the shards of a vLLM engine; `collective_rpc` calls these functions there."""
+
+import os
+from typing import Any
+
+HURT = 1
+"""Rank of the shard with the fault."""
+
+
+def lose_weights(worker: Any) -> None:
+    """Let one shard ignore all weights that it gets, and report nothing."""
+    if worker.rank == HURT:
+        worker.model_runner.get_model().load_weights = lambda tensors: {name for name, _ in tensors}
+
+
+def lose_adapters(worker: Any) -> None:
+    """Let one shard keep its old adapters, and report nothing."""
+    if worker.rank == HURT:
+        worker.model_runner.add_lora = lambda request: True
+
+
+def heal(worker: Any) -> None:
+    """Undo both."""
+    worker.model_runner.get_model().__dict__.pop("load_weights", None)
+    worker.model_runner.__dict__.pop("add_lora", None)
+
+
+def process_of(worker: Any) -> int:
+    """Return the id of the shard's process."""
+    return os.getpid()
