@@ -136,7 +136,7 @@ class Questions(Arena):
         """Return earlier questions or one to make easier for a proposer, else the question."""
         if agent == PROPOSER:
             return proposer_view(self.task.payload)
-        return Observation(text=self.question, fields={"question": self.question})
+        return question_view(self.question)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Check the proposal, or count and score the answers."""
@@ -272,6 +272,11 @@ def proposer_view(payload: Mapping[str, Any]) -> Observation:
     return Observation(
         text="\n".join([given] if given else shown), fields={"given": given, "references": shown}
     )
+
+
+def question_view(question: str) -> Observation:
+    """Return the view of a solver: the question alone."""
+    return Observation(text=question, fields={"question": question})
 
 
 def question_task(kind: str, question: str, answer: str | None = None) -> Task:

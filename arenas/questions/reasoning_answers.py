@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
+from arenas.questions.arena import question_view
 from arenas.questions.reasoning_gym import ReasoningGym, ReasoningTasks
 from selfplay.curriculum.levels import LevelDraw
 from selfplay.errors import ConfigError
-from selfplay.types import Demonstration, Observation
+from selfplay.types import Demonstration
 
 
 class ReasoningAnswers:
@@ -56,6 +57,7 @@ class ReasoningAnswers:
             LevelDraw(generator=name, level=min(self.level, most), count=self.count, number=0)
             for name, most in zip(self.generators, highest, strict=True)
         ]
+        drawn: list[list[Demonstration]] = []
         for request, found in zip(requests, self.tasks.draw(requests), strict=True):
             answered = [task.payload for task in found if "answer" in task.payload]
             shown = [self._demonstration(payload) for payload in answered]
@@ -64,17 +66,17 @@ class ReasoningAnswers:
                     f"warm start: generator {request.generator} gives no answers at level "
                     f"{request.level}; leave it out of warmstart.examples.generators"
                 )
-            self._shown.append(shown)
+            drawn.append(shown)
         self.reasoning_gym.close()
+        self._shown = drawn
         report(
             f"warm start: {sum(map(len, self._shown)):,} answered questions of "
             f"{len(self.generators)} generators of reasoning_gym"
         )
 
     def _demonstration(self, payload: Mapping[str, Any]) -> Demonstration:
-        question, answer = str(payload["question"]), str(payload["answer"])
-        seen = Observation(text=question, fields={"question": question})
-        completion = self.form.replace("{answer}", answer)
+        completion = self.form.replace("{answer}", str(payload["answer"]))
+        seen = question_view(str(payload["question"]))
         return Demonstration(role="solver", observation=seen, completion=completion)
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:

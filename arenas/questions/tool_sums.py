@@ -8,12 +8,12 @@ numbers of two digits, and those of the split "held_out" are shown nowhere.
 from collections.abc import Iterator
 from random import Random
 
-from arenas.questions.arena import question_task
+from arenas.questions.arena import question_task, question_view
 from arenas.questions.arithmetic import Split, evaluate
 from arenas.questions.demonstrations import answered
 from arenas.questions.sums import Sums
 from selfplay.rng import derive
-from selfplay.types import Demonstration, Observation, Task
+from selfplay.types import Demonstration, Task
 
 EASY = tuple(f"{first} + {second}" for first in range(1, 6) for second in range(1, 6))
 HARD = Sums(terms=(3, 3), smallest=10, largest=99, operations="+-")
@@ -98,7 +98,7 @@ class ToolSumDemonstrations:
 
     @staticmethod
     def _shown(question: str, completion: str, *called: tuple[str, str]) -> Demonstration:
-        seen = Observation(text=question, fields={"question": question})
+        seen = question_view(question)
         return Demonstration(role="solver", observation=seen, completion=completion, called=called)
 
     def pieces(self) -> list[str]:

@@ -145,18 +145,16 @@ def placed(
         learners = int(wanted)
     if learner_gpus is None:
         learner_gpus = float(bool(learners) and available > 0)
-    if worker_gpus is None:
-        left = available - learners * learner_gpus
-        if available and shards > 1:
-            if left < workers * shards:
-                raise ConfigError(
-                    f"runtime: {workers} worker(s) need {shards} GPUs each "
-                    f"(engine.tensor_parallel), and the {learners} learner rank(s) leave "
-                    f"{max(left, 0):g} of {available:g}; lower runtime.workers or "
-                    "engine.tensor_parallel"
-                )
-            worker_gpus = float(shards)
-    if worker_gpus is None:
+    left = available - learners * learner_gpus
+    if worker_gpus is None and available and shards > 1:
+        if left < workers * shards:
+            raise ConfigError(
+                f"runtime: {workers} worker(s) need {shards} GPUs each (engine.tensor_parallel), "
+                f"and the {learners} learner rank(s) leave {max(left, 0):g} of {available:g}; "
+                "lower runtime.workers or engine.tensor_parallel"
+            )
+        worker_gpus = float(shards)
+    elif worker_gpus is None:
         # Ray counts in steps of 1/10000.
         worker_gpus = min(1.0, floor(max(left, 0.0) / workers * 10_000) / 10_000)
         if available and not worker_gpus:

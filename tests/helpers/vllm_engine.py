@@ -1,6 +1,6 @@
 """What the tests of vLLM's engine share: models, updates, requests, and how far it is off."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +66,20 @@ def asked(policy: str, count: int = 30, **settings: Any) -> list[Request]:
             temperature=request.temperature,
         )
         for request in ask(count, **settings)
+    ]
+
+
+def in_turn(policies: Sequence[str], count: int, **settings: Any) -> list[Request]:
+    """Requests of equal prompts, whose policies take turns."""
+    return [
+        Request(
+            id=n,
+            policy=policies[n % len(policies)],
+            prompt_ids=(3, 4, 5, 6),
+            seed=n,
+            **settings,
+        )
+        for n in range(count)
     ]
 
 

@@ -23,7 +23,12 @@ from selfplay.sampler import Sampler
 from selfplay.sampler.adaptive import Adaptive
 from selfplay.sampler.dynamic import Dynamic
 from selfplay.sampler.independent import Independent
-from selfplay.sampler.prefetch import OnDemandBatches, PrefetchedBatches, overlap_problem
+from selfplay.sampler.prefetch import (
+    OnDemandBatches,
+    PrefetchedBatches,
+    _Prefetcher,
+    overlap_problem,
+)
 from selfplay.sampler.resample import Resample
 from selfplay.sampler.tree import Branch, Tree
 from selfplay.types import Episode, Group, Task
@@ -187,15 +192,21 @@ def test_an_error_is_raised_where_its_step_is_taken_and_no_later_step_begins() -
         assert max(play.begun) <= 3
 
 
+def two_begun(source: PrefetchedBatches, play: Player) -> _Prefetcher:
+    """Wait until two steps have begun; return the prefetcher that samples them."""
+    source.patience = 0.05
+    with pytest.raises(Exception, match="no batch"):
+        source.take(1)
+    until(lambda: len(play.begun) == 2)
+    old = source._ahead
+    assert old is not None
+    return old
+
+
 def test_stopping_waits_for_no_game_and_later_ones_begin_again() -> None:
     play = Player(1, 2)
     with ahead(play, 1) as source:
-        source.patience = 0.05
-        with pytest.raises(Exception, match="no batch"):
-            source.take(1)
-        until(lambda: len(play.begun) == 2)
-        old = source._ahead
-        assert old is not None
+        old = two_begun(source, play)
         source.stop()
         assert old.is_alive()
         source.batches.curriculum.load_state_dict({"drawn": 0})
@@ -212,12 +223,7 @@ def test_stopping_waits_for_no_game_and_later_ones_begin_again() -> None:
 def test_draining_waits_until_the_games_in_progress_have_ended() -> None:
     play = Player(1, 2)
     with ahead(play, 1) as source:
-        source.patience = 0.05
-        with pytest.raises(Exception, match="no batch"):
-            source.take(1)
-        until(lambda: len(play.begun) == 2)
-        old = source._ahead
-        assert old is not None
+        old = two_begun(source, play)
         with ThreadPoolExecutor(1) as pool:
             drained = pool.submit(source.drain)
             play.gates[1].set()

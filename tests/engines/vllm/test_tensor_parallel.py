@@ -21,7 +21,16 @@ from selfplay.models.policy_settings import Lora
 from selfplay.types import Request
 from tests.helpers import shard_faults
 from tests.helpers.engine_requests import END, answer
-from tests.helpers.vllm_engine import DIFFERENCE, asked, difference, emptied, finish, make, shake
+from tests.helpers.vllm_engine import (
+    DIFFERENCE,
+    asked,
+    difference,
+    emptied,
+    finish,
+    in_turn,
+    make,
+    shake,
+)
 
 pytestmark = pytest.mark.vllm
 
@@ -134,16 +143,7 @@ def test_adapters_reach_both_shards_and_one_that_loses_its_part_ends_the_run() -
         for version in (1, 2):
             shake(one, 10 + version, 0.1)
             engine.publish("one", one.state_dict(), version)
-            requests = [
-                Request(
-                    id=n,
-                    policy=list(models)[n % 2],
-                    prompt_ids=(3, 4, 5, 6),
-                    seed=n,
-                    max_tokens=6,
-                )
-                for n in range(8)
-            ]
+            requests = in_turn([*models], 8, max_tokens=6)
             found = answer(engine, requests)
             for name, model in models.items():
                 mine = [request for request in requests if request.policy == name]

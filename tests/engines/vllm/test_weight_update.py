@@ -28,6 +28,7 @@ from tests.helpers.vllm_engine import (
     difference,
     emptied,
     finish,
+    in_turn,
     make,
     resident,
     shake,
@@ -233,16 +234,7 @@ def test_adapters_over_one_base_are_in_one_engine_together() -> None:
         for version in range(1, 4):
             shake(one, 10 + version, 0.1)
             engine.publish("one", one.state_dict(), version)
-            requests = [
-                Request(
-                    id=n,
-                    policy=list(models)[n % 3],
-                    prompt_ids=(3, 4, 5, 6),
-                    seed=n,
-                    max_tokens=8,
-                )
-                for n in range(24)
-            ]
+            requests = in_turn([*models], 24, max_tokens=8)
             found = answer(engine, requests)
             for name, each in models.items():
                 mine = [request for request in requests if request.policy == name]
