@@ -29,7 +29,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from selfplay.learner import fsdp, logprobs
 from selfplay.learner.activation_checkpointing import recompute
 from selfplay.learner.learner import FUSED_FROM
-from selfplay.learner.logprobs import LOGITS, Scorer, read
+from selfplay.learner.logprobs import Scorer, most_logits, read
 from selfplay.learner.precision import computing
 from selfplay.models.lora import adapted
 from selfplay.models.policy_settings import Lora
@@ -191,7 +191,7 @@ def planned(case: Case, *, layers: int, tokens: int, completions: int) -> float:
         devices=case.ranks,
         node=case.ranks,
         checkpointing=case.checkpointing,
-        logits=LOGITS // shape.vocabulary,
+        logits=most_logits("cuda") // shape.vocabulary,
     )
     member = Member(outline=shape, rank=case.rank, frozen_bytes=2)
     parts = learning({"base": member}, layout, micro_batch=tokens, completions=completions)

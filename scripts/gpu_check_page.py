@@ -146,7 +146,7 @@ def sections() -> list[Section]:
         Section(
             name="tests",
             title="Tests that need a GPU",
-            command=[*pytest, "-m", "gpu and not vllm"],
+            command=[*pytest, "-m", "gpu and not vllm", *_files()],
             limit=3600,
             gpus=1,
             remedy="Run each failed test alone: python -m pytest -m gpu FILE::TEST. If it tests "
@@ -168,6 +168,22 @@ def sections() -> list[Section]:
             limit=1800,
             remedy="More memory than planned: lower learner.max_tokens by that factor. Slower than "
             "planned by more than 2: see the sections on speed and kernels first.",
+        ),
+        Section(
+            name="throughput",
+            title="Tokens per second at the shape of Qwen3-0.6B",
+            command=[*inner, "throughput"],
+            limit=1800,
+            remedy="Out of memory: see the section on updates. Slow sampling is expected without "
+            "vLLM: the embedded engine launches each kernel from Python.",
+        ),
+        Section(
+            name="packing",
+            title="Shared prefixes at the shape of Qwen3-0.6B",
+            command=[*inner, "packing"],
+            limit=1800,
+            remedy="Choose learner.packing=rows if shared rows differ or are slower, and "
+            "learner.attention=sdpa if flex_attention failed.",
         ),
         Section(
             name="one_gpu",
@@ -195,6 +211,17 @@ def sections() -> list[Section]:
             remedy="Out of memory when the engine wakes: lower engine.memory by 0.1, because "
             "resting ranks keep a CUDA context, or set runtime.colocated=false.",
         ),
+    ]
+
+
+def _files() -> list[str]:
+    """Return the files of the tests that need a GPU and not vLLM; others may import packages that
+    are not installed."""
+    texts = {path: path.read_text("utf-8") for path in sorted((ROOT / "tests").rglob("test_*.py"))}
+    return [
+        str(path.relative_to(ROOT))
+        for path, text in texts.items()
+        if "mark.gpu" in text and "mark.vllm" not in text
     ]
 
 

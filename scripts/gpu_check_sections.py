@@ -11,52 +11,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from random import Random
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
+from gpu_check_models import (
+    DEVICE,
+    GB,
+    ON_GPU,
+    SHAPES,
+    Row,
+    config,
+    model,
+    samples,
+    seconds,
+    synchronize,
+)
+from gpu_check_qwen3 import shared_prefixes, throughput
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = "RESULT "
-Row: TypeAlias = tuple[str, str, bool | None]
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-SHAPES: Mapping[str, tuple[int, int, int, int, int, int]] = {
-    "tiny": (2, 64, 4, 2, 128, 512),
-    "0.5B": (24, 896, 14, 2, 4864, 151_936),
-    "1.5B": (28, 1536, 12, 2, 8960, 151_936),
-    "3B": (36, 2048, 16, 2, 11_008, 151_936),
-    "7B": (28, 3584, 28, 4, 18_944, 152_064),
-}
-"""Layers, width, heads, key-value heads, feed-forward width and vocabulary, as Qwen2.5 has them."""
 FASTEST, SLOWEST = 0.4, 2.5
 """Bounds of measured beside planned seconds."""
 MEMORY_BAND = 0.15
 """Bound of measured beside planned memory, as a fraction."""
-GB = 1e9
-
-
-def synchronize() -> None:
-    """Wait for the device."""
-    if ON_GPU:
-        torch.cuda.synchronize()
-
-
-def seconds(work: Callable[[], object], rounds: int = 3) -> float:
-    """Return the shortest time of some rounds after one that warms up."""
-    found = []
-    for _ in range(rounds + 1):
-        synchronize()
-        began = time.perf_counter()
-        work()
-        synchronize()
-        found.append(time.perf_counter() - began)
-    return min(found[1:])
 
 
 def installed(name: str) -> str:
@@ -107,9 +89,9 @@ def speed() -> list[Row]:
     from selfplay.plan.cluster import this_machine
 
     size, dtype = (8192, torch.bfloat16) if ON_GPU else (512, torch.float32)
-    a, b = (torch.ones(size, size, device=DEVICE, dtype=dtype) for _ in range(2))
+    a, b = (torch.randn(size, size, device=DEVICE, dtype=dtype) for _ in range(2))
     tflops = 2 * size**3 / seconds(lambda: a @ b) / 1e12
-    source = torch.ones(2**28 if ON_GPU else 2**22, device=DEVICE)
+    source = torch.randn(2**28 if ON_GPU else 2**22, device=DEVICE)
     target = torch.empty_like(source)
     moved = 2 * 4 * source.numel() / seconds(lambda: target.copy_(source)) / GB
     device = this_machine()[0].device
@@ -138,7 +120,7 @@ def kernels() -> list[Row]:
             attention=kernel,
             packing=packing,
         )
-        given = samples(4, 96, 32, 512, shared=True)
+        given = samples(4, 96, 32, 512, prompts=1)
         took = seconds(lambda: learner.update(given, step=1), rounds=1)
         parts = [p.grad.flatten() for p in learner.parameters if p.grad is not None]
         return torch.cat(parts).double().cpu(), took
@@ -193,78 +175,20 @@ def backends() -> list[Row]:
     return rows
 
 
-def config(name: str) -> Any:
-    """Return the config of a model of a public shape."""
-    from transformers import Qwen2Config
-
-    layers, hidden, heads, kv_heads, wide, words = SHAPES[name]
-    return Qwen2Config(
-        num_hidden_layers=layers,
-        hidden_size=hidden,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        intermediate_size=wide,
-        vocab_size=words,
-        tie_word_embeddings=name not in ("tiny", "7B"),
-        max_position_embeddings=32_768,
-    )
-
-
-def model(name: str, dtype: torch.dtype) -> Any:
-    """Return a model of a public shape with random weights, made on the device."""
-    from transformers import Qwen2ForCausalLM
-
-    torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(DEVICE):
-            return Qwen2ForCausalLM(config(name)).eval()
-    finally:
-        torch.set_default_dtype(before)
-
-
-def samples(
-    count: int, prompt: int, completion: int, words: int, *, shared: bool = False
-) -> list[Any]:
-    """Return samples of random tokens; `shared`: all have one prompt."""
-    from selfplay.types import Sample, Turn
-
-    rng = Random(0)
-    found, first = [], [rng.randrange(words) for _ in range(prompt)]
-    for number in range(count):
-        own = first if shared else [rng.randrange(words) for _ in range(prompt)]
-        turn = Turn(
-            agent="player_0",
-            role="player",
-            policy="base",
-            version=0,
-            prompt_ids=tuple(own),
-            completion_ids=tuple(rng.randrange(words) for _ in range(completion)),
-            logprobs=(-1.0,) * completion,
-            loss_mask=(1,) * completion,
-            action="",
-            reward=0.0,
-        )
-        found.append(Sample(turn=turn, advantage=float(1 + number % 2), group="1"))
-    return found
-
-
-def weights() -> list[Row]:
-    """Return the seconds and GB/s of a transfer of weights in 16 bits, process to process."""
+def weights() -> Iterator[Row]:
+    """Yield the seconds and GB/s of a transfer of weights in 16 bits, process to process."""
     from selfplay.runtime.weight_sync import checksum, pack, unpack
 
     ray: Any = import_module("ray") if installed("ray") else None
     if ray:
         ray.init("local", include_dashboard=False, log_to_driver=False)
-    rows: list[Row] = []
     for name in ("0.5B", "1.5B", "3B", "7B") if ON_GPU else ("tiny",):
         with torch.device("meta"):
             shapes = {n: p.shape for n, p in _meta(name).named_parameters()}
         size = 2 * sum(shape.numel() for shape in shapes.values())
         room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
         if 3 * size > room:
-            rows.append((name, f"left out: needs {3 * size / GB:.0f} GB of main memory", None))
+            yield (name, f"left out: needs {3 * size / GB:.0f} GB of main memory", None)
             continue
         sent = {
             n: torch.randn(shape, device=DEVICE, dtype=torch.bfloat16)
@@ -286,13 +210,12 @@ def weights() -> list[Row]:
         parts = f"out {out - began:.2f} s, store {stored - out:.2f} s, in {done - stored:.2f} s"
         kind = "Ray's store" if ray is not None else "one process, ray is not installed"
         value = f"{size / GB:.3g} GB, {size / (done - began) / GB:.2f} GB/s ({parts}; {kind})"
-        rows.append((name, value, right))
+        yield (name, value, right)
         del sent, arrived, packed
         if ON_GPU:
             torch.cuda.empty_cache()
     if ray is not None:
         ray.shutdown()
-    return rows
 
 
 def _meta(name: str) -> Any:
@@ -301,19 +224,20 @@ def _meta(name: str) -> Any:
     return Qwen2ForCausalLM(config(name))
 
 
-def updates() -> list[Row]:
-    """Return the seconds and memory of an update beside the plan, for full weights and adapters."""
+def updates() -> Iterator[Row]:
+    """Yield the seconds and memory of an update beside the plan, for full weights and adapters."""
     cases = [("tiny", 0), ("tiny", 8)]
     if ON_GPU:
         total = torch.cuda.get_device_properties(0).total_memory / GB
         needs = {("0.5B", 0): 18, ("1.5B", 0): 40, ("3B", 16): 20, ("7B", 16): 32}
         cases = [case for case, least in needs.items() if least < total]
-    return [row for name, rank in cases for row in _update(name, rank)]
+    for name, rank in cases:
+        yield from _update(name, rank)
 
 
 def _update(name: str, rank: int) -> list[Row]:
     from selfplay.learner.learner import Learner
-    from selfplay.learner.logprobs import LOGITS
+    from selfplay.learner.logprobs import most_logits
     from selfplay.learner.objective import PolicyLoss
     from selfplay.models.lora import Lora, adapted
     from selfplay.plan.cluster import this_machine
@@ -340,7 +264,7 @@ def _update(name: str, rank: int) -> list[Row]:
         node=1,
         checkpointing=learner.recomputes,
         precision="mixed" if learner.bfloat16 else "float32",
-        logits=LOGITS // shape.vocabulary,
+        logits=most_logits(DEVICE) // shape.vocabulary,
     )
     member = Member(outline=shape, rank=rank, frozen_bytes=2 if ON_GPU else 4)
     tokens = float(count * length)
@@ -419,12 +343,14 @@ def _trained(name: str, overrides: list[str]) -> list[Row]:
     ]
 
 
-SECTIONS: Mapping[str, Callable[[], list[Row]]] = {
+SECTIONS: Mapping[str, Callable[[], Iterable[Row]]] = {
     "machine": machine,
     "speed": speed,
     "kernels": kernels,
     "weights": weights,
     "updates": updates,
+    "throughput": throughput,
+    "packing": shared_prefixes,
     "one_gpu": one_gpu,
     "split": split,
     "colocated": colocated,
@@ -436,9 +362,10 @@ def main() -> None:
     if name == "probe":
         probe()
         return
-    rows = SECTIONS[name]()
-    for row in rows:
-        print(*row[:2], sep=": ")
+    rows = []
+    for row in SECTIONS[name]():
+        print(*row[:2], sep=": ", flush=True)
+        rows.append(row)
     print(RESULT + json.dumps(rows))
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,7 @@ from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.logprobs import Divergence, NextTokens, Scorer, TokenScores
 from selfplay.learner.objective import BatchCounts, LossInputs, Objective
 from selfplay.learner.packing import packer
-from selfplay.learner.precision import check_masters, in_bfloat16
+from selfplay.learner.precision import check_masters, in_bfloat16, mixed_precision
 from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
 from selfplay.models.offload import offload
 from selfplay.models.out_of_memory import explained
@@ -105,8 +105,8 @@ class Learner(BaseLearner):
         for scored in models:
             if reason := kernel_model_problem(own.attention, scored):
                 raise ConfigError(f"learner.attention: {reason}")
-        self.attention, self._attend = own.attention, partial(attending, own.attention, *models)
-        with self._attend():
+        self.attention = own.attention
+        with attending(own.attention, *models):
             self.packer = packer(own.packing, models)
         self.longest = self.packer.longest
         self.notes = tuple(filter(None, (self.packer.note, scorer.note)))
@@ -150,12 +150,22 @@ class Learner(BaseLearner):
         model = self.reference if reference else self.model
         assert scorer is not None and model is not None
         completions: dict[int, list[float]] = {}
-        with self._attend(), evaluating(model), explained("log-probabilities", LESS_MEMORY):
+        with self._passes(), evaluating(model), explained("log-probabilities", LESS_MEMORY):
             for batch in self._micro_batches(samples):
                 rows = scorer(batch).logprobs
                 for sample, row in zip(batch.samples, rows.tolist(), strict=True):
                     completions[id(sample)] = row[: len(sample.turn.completion_ids)]
         return [completions[id(sample)] for sample in samples]
+
+    @contextmanager
+    def _passes(self) -> Iterator[None]:
+        """Set the attention kernel and the precision of forward and backward passes."""
+        models = [self.model] if self.reference is None else [self.model, self.reference]
+        with (
+            attending(self.attention, *models),
+            mixed_precision(*models, bfloat16=self.bfloat16),
+        ):
+            yield
 
     def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[Batch]:
         rows = self.packer.rows(samples, max_tokens=self.max_tokens)
@@ -185,7 +195,7 @@ class Learner(BaseLearner):
         sums, fault = {"loss": 0.0, "computed_tokens": 0.0, "read": 0.0}, ""
         with ACTIVITY.counting("samples", len(samples)) as tally:
             for batch in self._micro_batches(samples):
-                with self._attend():
+                with self._passes():
                     loss, diagnostics = self.objective.loss(self._scores(batch), totals)
                     value = float(loss.detach())
                     if not math.isfinite(value):

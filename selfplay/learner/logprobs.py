@@ -18,8 +18,9 @@ from selfplay.learner.precision import computing
 from selfplay.models.float32_head import in_float32
 from selfplay.models.tree_attention import evaluating, run_tree
 
-LOGITS = 2**25
-"""Largest number of logits in memory at once; 128 MiB in float32."""
+LOGITS = {"cpu": 2**25, "cuda": 2**27}
+"""Largest number of logits in memory at once, by the kind of device: 128 and 512 MiB in float32. A
+GPU needs larger products to be busy."""
 
 
 Divergence: TypeAlias = Literal["reverse", "forward"]
@@ -219,23 +220,29 @@ def read(
     before, logits = None if reference is None else reference.states, in_float32(head)
     if isinstance(head, torch.nn.Identity):
         return part(states, targets, temperature, before)
-    size = max(1, LOGITS // vocabulary(head) // (1 if reference is None else 2))
+    models = 1 if reference is None else 2
+    size = max(1, most_logits(states.device.type) // vocabulary(head) // models)
     if len(states) <= size:
         return part(states, targets, temperature, before)
     count = -(-len(states) // size)
-    pieces = [
+    given = [
         [None] * count if values is None else values.split(size)
         for values in (states, targets, temperature, before)
     ]
     parts = [
-        checkpoint(part, *given, use_reentrant=False, preserve_rng_state=False)
-        for given in zip(*pieces, strict=True)
+        checkpoint(part, *piece, use_reentrant=False, preserve_rng_state=False)
+        for piece in zip(*given, strict=True)
     ]
     return TokenScores(
         logprobs=torch.cat([part.logprobs for part in parts]),
         entropy=torch.cat([part.entropy for part in parts]) if entropy else None,
         kl=None if reference is None else torch.cat([part.kl for part in parts]),
     )
+
+
+def most_logits(device: str) -> int:
+    """Return the largest number of logits in memory at once on a kind of device."""
+    return LOGITS.get(device, LOGITS["cpu"])
 
 
 def vocabulary(head: torch.nn.Module) -> int:

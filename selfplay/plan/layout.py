@@ -110,7 +110,7 @@ def derive(
     changes |= {
         "precision": "mixed" if short == "bfloat16" or (short == "auto" and on_gpu) else "float32",
         "checkpointing": on_gpu if checkpointing == "auto" else bool(checkpointing),
-        "logits": _logits(members),
+        "logits": _logits(members, cluster.device.kind),
         "same_weights": engine == TRANSFORMERS and not processes.workers,
         "sequences": int(config["engine"].get("max_rows", 256)),
         "longest": int(config["engine"].get("max_length") or 0),
@@ -278,11 +278,12 @@ def _gpus(processes: Processes) -> float:
     return processes.workers * processes.worker_gpus + processes.learners * processes.learner_gpus
 
 
-def _logits(members: Mapping[str, Member]) -> int:
-    """Return the number of tokens whose logits the learner computes at once."""
-    from selfplay.learner.logprobs import LOGITS
+def _logits(members: Mapping[str, Member], device: str) -> int:
+    """Return the number of tokens whose logits the learner computes at once on a kind of device."""
+    from selfplay.learner.logprobs import most_logits
 
-    return max(1, LOGITS // max(member.outline.vocabulary for member in members.values()))
+    vocabulary = max(member.outline.vocabulary for member in members.values())
+    return max(1, most_logits(device) // vocabulary)
 
 
 def _share(members: Mapping[str, Member], cluster: ClusterSpec, *, alone: bool) -> float:

@@ -117,7 +117,7 @@ def agrees(model: PreTrainedModel, packing: str) -> Scorer:
 def test_all_at_once_or_a_few_at_a_time(
     kind: str, logits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logprobs, "LOGITS", logits)
+    monkeypatch.setattr(logprobs, "LOGITS", {"cpu": logits})
     assert agrees(ordinary(kind), "rows").note == ""
     if kind != "mamba":
         agrees(ordinary(kind), "trie")
@@ -158,7 +158,7 @@ def test_the_kl_over_the_vocabulary_and_its_gradient(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The reference has another architecture; Gemma 2 makes all its logits at once."""
-    monkeypatch.setattr(logprobs, "LOGITS", logits)
+    monkeypatch.setattr(logprobs, "LOGITS", {"cpu": logits})
     model, other = ordinary(kinds[0]).eval(), kinds[1]
     reference = (peculiar(other) if other == "gemma2" else ordinary(other)).eval()
     with torch.no_grad():  # models of small random weights hardly differ from the uniform one
@@ -274,12 +274,12 @@ def memory(tokens: int, vocabulary: int, *, terms: str) -> int:
 def test_peak_memory_does_not_grow_with_length_times_vocabulary(
     terms: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logprobs, "LOGITS", 2**14)
+    monkeypatch.setattr(logprobs, "LOGITS", {"cpu": 2**14})
     for tokens, vocabulary in ((128, 1024), (512, 1024), (128, 4096), (512, 4096)):
         held = memory(tokens, vocabulary, terms=terms)
         # A few copies of the logits held at once, of the weights and of the hidden states.
         assert held < 4 * (6 * 2**14 + 4 * 4 * vocabulary + 16 * 4 * tokens)
     assert held < 4 * tokens * vocabulary / 12  # all logits, once
     # The measure itself: at once, several copies of all logits are there.
-    monkeypatch.setattr(logprobs, "LOGITS", 2**30)
+    monkeypatch.setattr(logprobs, "LOGITS", {"cpu": 2**30})
     assert memory(512, 1024, terms=terms) > 2 * 4 * 512 * 1024

@@ -1,6 +1,5 @@
 """Attention on a GPU: trees under every kernel that takes them, and a run from end to end."""
 
-import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,18 +22,19 @@ pytestmark = pytest.mark.gpu
 
 DEVICE = "cuda"
 OBJECTIVE = PolicyLoss(ratio="none", clip="none")
-CLOSE = {torch.float32: 1e-4, torch.bfloat16: 6e-2}
+CLOSE = {"float32": 1e-4, "bfloat16": 6e-2}
 """How far gradients, and nats, may be apart by rounding: 2 to the -8 per step in bfloat16."""
+PRECISIONS = pytest.mark.parametrize("precision", list(CLOSE))
 
 
-def made(dtype: torch.dtype) -> Any:
+def made() -> Any:
     """With heads as wide as compiled kernels need them, two query heads to a key."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
     config = Qwen3Config(**sizes, **heads, num_hidden_layers=2, initializer_range=0.3)
     model: Any = Qwen3ForCausalLM(config)
-    return model.to(device=DEVICE, dtype=dtype).eval()
+    return model.to(device=DEVICE).eval()
 
 
 def trees(width: int, count: int, seed: int = 0) -> list[Sample]:
@@ -48,9 +48,9 @@ def trees(width: int, count: int, seed: int = 0) -> list[Sample]:
     return found
 
 
-def learned(given: list[Sample], dtype: torch.dtype, **settings: Any) -> tuple[Any, Any]:
+def learned(given: list[Sample], **settings: Any) -> tuple[Any, Any]:
     """The gradient of an update, and the log-probabilities before it."""
-    model = made(dtype)
+    model = made()
     learner = Learner(model, objective=OBJECTIVE, lr=0.0, clip_norm=1e9, **settings)
     assert learner.packer.packing == settings["packing"]
     logprobs = torch.tensor([value for row in learner.logprobs(given) for value in row])
@@ -59,33 +59,39 @@ def learned(given: list[Sample], dtype: torch.dtype, **settings: Any) -> tuple[A
     return torch.cat(gradients).double(), logprobs
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@PRECISIONS
 @pytest.mark.parametrize("kernel", ["sdpa", "eager", "flex_attention"])
 @pytest.mark.parametrize(("width", "count", "stem"), [(40, 2, 1), (200, 2, 128), (391, 1, 999)])
 def test_trees_are_what_rows_are(
-    kernel: str, dtype: Any, width: int, count: int, stem: int, monkeypatch: pytest.MonkeyPatch
+    kernel: str,
+    precision: str,
+    width: int,
+    count: int,
+    stem: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Widths that no alignment divides, after a stem and in one pass."""
     monkeypatch.setattr(batches, "STEM", stem)
     given = trees(width, count)
-    rows, wanted = learned(given, dtype, packing="rows", attention="sdpa")
-    packed, found = learned(given, dtype, packing="trie", attention=kernel)
-    assert apart(packed, rows) < CLOSE[dtype]
-    assert float((found - wanted).abs().mean()) < CLOSE[dtype]
+    exact: Any = {"precision": precision}
+    rows, wanted = learned(given, packing="rows", attention="sdpa", **exact)
+    packed, found = learned(given, packing="trie", attention=kernel, **exact)
+    assert apart(packed, rows) < CLOSE[precision]
+    assert float((found - wanted).abs().mean()) < CLOSE[precision]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_flex_attention_computes_blocks_again(dtype: Any) -> None:
-    given: Any = {"packing": "trie", "attention": "flex_attention"}
-    once, _ = learned(trees(200, 2), dtype, **given)
-    again, _ = learned(trees(200, 2), dtype, activation_checkpointing=True, **given)
-    assert apart(again, once) < CLOSE[dtype]
+@PRECISIONS
+def test_flex_attention_computes_blocks_again(precision: str) -> None:
+    given: Any = {"packing": "trie", "attention": "flex_attention", "precision": precision}
+    once, _ = learned(trees(200, 2), activation_checkpointing=False, **given)
+    again, _ = learned(trees(200, 2), activation_checkpointing=True, **given)
+    assert apart(again, once) < CLOSE[precision]
 
 
 def test_rows_of_other_shapes_need_no_program_each() -> None:
     """Compiled anew for the first shapes, and never again for more of their kind."""
     learner = Learner(
-        made(torch.bfloat16),
+        made(),
         objective=OBJECTIVE,
         lr=0.0,
         packing="trie",
@@ -102,13 +108,14 @@ def test_rows_of_other_shapes_need_no_program_each() -> None:
 
 def test_every_kernel_takes_trees_there() -> None:
     for kernel in ("sdpa", "eager", "flex_attention"):
-        model = made(torch.float32)
+        model = made()
         model.set_attn_implementation(kernel)
         assert tree_problem(model) == ""
 
 
 @pytest.mark.parametrize("attention", ["null", "flex_attention"])
-def test_a_run_samples_and_learns_in_bfloat16(tmp_path: Path, attention: str) -> None:
+@pytest.mark.parametrize("policy", [["lora={rank: 4}", "dtype=bfloat16"], ["dtype=float32"]])
+def test_a_run_samples_and_learns(tmp_path: Path, attention: str, policy: list[str]) -> None:
     """What was sampled by the engine has, by the learner, nearly the same log-probabilities."""
     outcome = run(
         "train",
@@ -116,7 +123,7 @@ def test_a_run_samples_and_learns_in_bfloat16(tmp_path: Path, attention: str) ->
         "run.steps=2",
         "run.name=gpu",
         "policy.device=cuda",
-        "policy.dtype=bfloat16",
+        *(f"policy.{setting}" for setting in policy),
         "learner.packing=trie",
         f"learner.attention={attention}",
         cwd=tmp_path,
@@ -127,5 +134,3 @@ def test_a_run_samples_and_learns_in_bfloat16(tmp_path: Path, attention: str) ->
     for line in lines[1:]:
         assert line["policy/base/gradient_norm"] > 0
         assert abs(line["policy/base/mismatch_kl"]) < 0.05
-    saved = tmp_path / "runs/gpu/checkpoints/000002/policies/base/config.json"
-    assert json.loads(saved.read_text())["dtype"] == "bfloat16"

@@ -46,7 +46,7 @@ def test_one_process_alternates_on_one_device() -> None:
     assert (found.devices, found.rollout, found.lag) == (1, 0, 0)
     assert found.same_weights and not found.stays and found.sequences == 64
     assert found.checkpointing and found.precision == "mixed" and found.engine_bytes == 4
-    assert found.logits == 2**25 // QWEN_7B.vocabulary
+    assert found.logits == 2**27 // QWEN_7B.vocabulary
     assert "one of the 8 devices" in notes[0]
 
 
