@@ -357,6 +357,8 @@ def check(chosen: Sequence[Section], *, place: Path, gpus: int, packages: Any) -
 
 
 def main() -> None:
+    # A section runs in a session of its own, which must not outlive this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     known = sections()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", help="sections to run; all by default")

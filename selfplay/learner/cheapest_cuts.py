@@ -19,6 +19,8 @@ class RowCost:
 
     attention: float
     """Cost of attending to one token, as a fraction of the remaining cost of a token."""
+    causal: float = 1.0
+    """Cost of attending to one token without a mask, as a fraction of `attention`."""
     branching: float
     """Factor by which a row with branches costs more, because of its mask and its reading."""
 
@@ -34,7 +36,7 @@ class RowCost:
         """
         goes_on = stem == width
         before = np.where(goes_on | (passes & (stem >= STEM)), stem, 0)
-        pairs = before * before / 2 + (width - before) * width
+        pairs = self.causal * before * before / 2 + (width - before) * width
         return (width + self.attention * pairs) * np.where(goes_on, 1.0, self.branching)
 
 

@@ -107,7 +107,7 @@ class Learner(BaseLearner):
                 raise ConfigError(f"learner.attention: {reason}")
         self.attention = own.attention
         with attending(own.attention, *models):
-            self.packer = packer(own.packing, models)
+            self.packer = packer(own.packing, models, device=device)
         self.longest = self.packer.longest
         self.notes = tuple(filter(None, (self.packer.note, scorer.note)))
         """Notes for the user about how this model is computed."""

@@ -197,5 +197,10 @@ def _convert(file: Path, folder: Path) -> None:
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
         [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
     )
+    # Some versions of transformers read the ids of special tokens for the model only.
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        number = getattr(loaded.config, f"{name}_id", None)
+        if number is not None:
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(number))
     tokenizer.model_max_length = loaded.config.max_position_embeddings
     tokenizer.save_pretrained(folder)

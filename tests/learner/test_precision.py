@@ -1,6 +1,8 @@
 """Passes in bfloat16 over float32 weights."""
 
+from contextlib import nullcontext
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from selfplay.errors import ConfigError
 from selfplay.learner import learner as learner_module
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
+from selfplay.learner.precision import mixed_precision
 from selfplay.models.lora import adapted
 from selfplay.models.policy_settings import Lora
 from tests.helpers.builders import llama, same, weights
@@ -53,6 +56,49 @@ def test_auto_is_float32_on_a_cpu() -> None:
     first.update(batch(), step=1)
     second.update(batch(), step=1)
     assert same(weights(first.model), weights(second.model))
+
+
+def adapter(**settings: Any) -> Learner:
+    """A learner of an adapter over weights in bfloat16, which computes in bfloat16."""
+    base: Any = llama().to(torch.bfloat16).requires_grad_(False)
+    model = adapted(base, Lora(rank=4), seed=0, where="policy 'p'").eval()
+    return Learner(model, objective=REINFORCE, precision="bfloat16", lr=0.01, **settings)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_adapters_take_inputs_in_16_bits_and_learn_the_same(
+    again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With blocks that are computed again too; the casts that are left out were exact."""
+    made, plain = (adapter(activation_checkpointing=again) for _ in range(2))
+    taken = []
+    for name, layer in made.model.named_modules():
+        if name.endswith("lora_A.default"):
+            layer.register_forward_hook(lambda _, given, out: taken.append(given[0].dtype))
+    made.update(batch(), step=1)
+    assert set(taken) == {torch.bfloat16}
+    monkeypatch.setattr(learner_module, "mixed_precision", lambda *_, **__: nullcontext())
+    plain.update(batch(), step=1)
+    for one, other in zip(made.parameters, plain.parameters, strict=True):
+        assert one.grad is not None and other.grad is not None
+        assert torch.equal(one.grad, other.grad) and torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("device", "bfloat16", "expected"),
+    [("cuda", True, "high"), ("cuda", False, "highest"), ("cpu", True, "highest")],
+)
+def test_on_a_gpu_the_head_may_use_tf32(device: str, bfloat16: bool, expected: str) -> None:
+    layer = SimpleNamespace(cast_input_dtype_enabled=True)
+    model: Any = SimpleNamespace(device=torch.device(device), modules=lambda: [layer])
+    with (
+        pytest.raises(RuntimeError, match="out of memory"),
+        mixed_precision(model, bfloat16=bfloat16),
+    ):
+        assert torch.get_float32_matmul_precision() == expected
+        assert layer.cast_input_dtype_enabled is not bfloat16
+        raise RuntimeError("out of memory")
+    assert torch.get_float32_matmul_precision() == "highest" and layer.cast_input_dtype_enabled
 
 
 def test_an_unknown_precision_is_one_line() -> None:

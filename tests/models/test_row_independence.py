@@ -164,7 +164,7 @@ def test_rows_on_both_sides_of_a_longrope_limit_share_no_pass(
 ) -> None:
     """One long row would change the frequencies of all rows in its pass."""
     model = made("phi3_longrope", torch.float64)
-    rows = packer(packing, [model]).rows(groups(TABLE), max_tokens=1000)
+    rows = packer(packing, [model], device="cpu").rows(groups(TABLE), max_tokens=1000)
     assert {row.far for row in rows} == {(False,), (True,)}
     for row in rows:
         lengths = [len(span.columns) for span in row.spans]

@@ -272,29 +272,29 @@ def _pointing(home: Home, model: str) -> Any:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_on_a_gpu_ranks_learn_what_one_learner_learns(
-    home: Home, precision: Any, monkeypatch: pytest.MonkeyPatch
+    home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One test of both precisions: the GPUs of a cluster can be reserved once."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     count = min(2, torch.cuda.device_count())
-    settings = {**home.config["learner"], "precision": precision}
-    monkeypatch.setattr(home, "config", {**home.config, "learner": settings})
-    cluster = home.cluster
-    cluster.reserve([{"CPU": 1.0, "GPU": 1.0}] * count)
-    ranks = LearnerWorkerGroup(
-        cluster,
-        bundles=range(count),
-        gpu=True,
-        timeout=300,
-        max_restarts=0,
-    )
-    alone, trainer = home.alone(), home.trainer(ranks)
-    try:
-        wanted, found = alone.update(SAMPLES, step=1), trainer.update(SAMPLES, step=1)
-        close = 1e-4 if precision == "float32" else 2e-2
-        assert found["surprisal"] == pytest.approx(wanted["surprisal"], rel=close)
-        assert {p.dtype for p in fetched(trainer).parameters()} == {torch.float32}
-    finally:
-        ranks.close()
+    home.cluster.reserve([{"CPU": 1.0, "GPU": 1.0}] * count)
+    plain = home.config
+    for precision, close in (("float32", 1e-4), ("bfloat16", 2e-2)):
+        settings = {**plain["learner"], "precision": precision}
+        monkeypatch.setattr(home, "config", {**plain, "learner": settings})
+        ranks = LearnerWorkerGroup(
+            home.cluster,
+            bundles=range(count),
+            gpu=True,
+            timeout=300,
+            max_restarts=0,
+        )
+        alone, trainer = home.alone(), home.trainer(ranks)
+        try:
+            wanted, found = alone.update(SAMPLES, step=1), trainer.update(SAMPLES, step=1)
+            assert found["surprisal"] == pytest.approx(wanted["surprisal"], rel=close)
+            assert {p.dtype for p in fetched(trainer).parameters()} == {torch.float32}
+        finally:
+            ranks.close()
