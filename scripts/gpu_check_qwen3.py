@@ -1,6 +1,7 @@
 """Sections of `scripts/gpu_check` at the shape of Qwen3-0.6B: tokens per second, and packing."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -116,7 +117,7 @@ def _packed(name: str, given: list[Any]) -> Iterator[Row]:
     for way, kernel in ways:
         learner = _learner(0, 32_768 if ON_GPU else 1024, packing=way, attention=kernel, lr=0.0)
         logprobs = torch.tensor([each for row in learner.logprobs(given) for each in row])
-        took = seconds(lambda learner=learner: learner.update(given, step=1), rounds=2)
+        took = seconds(partial(learner.update, given, step=1), rounds=2)
         if way == "rows":
             padded, wanted = took, logprobs
             yield (f"{name}: a row for each", f"{took:.3f} s", None)

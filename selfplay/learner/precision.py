@@ -51,7 +51,7 @@ def mixed_precision(*models: PreTrainedModel, bfloat16: bool) -> Iterator[None]:
         yield
         return
     before = torch.get_float32_matmul_precision()
-    layers = [
+    layers: list[Any] = [
         module
         for model in models
         for module in model.modules()

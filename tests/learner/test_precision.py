@@ -60,7 +60,8 @@ def test_auto_is_float32_on_a_cpu() -> None:
 
 def adapter(**settings: Any) -> Learner:
     """A learner of an adapter over weights in bfloat16, which computes in bfloat16."""
-    base: Any = llama().to(torch.bfloat16).requires_grad_(False)
+    base: Any = llama()
+    base.to(torch.bfloat16).requires_grad_(False)
     model = adapted(base, Lora(rank=4), seed=0, where="policy 'p'").eval()
     return Learner(model, objective=REINFORCE, precision="bfloat16", lr=0.01, **settings)
 

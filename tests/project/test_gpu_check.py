@@ -12,6 +12,8 @@ import pytest
 
 from tests.helpers.repository import ROOT
 
+sys.path.insert(0, str(ROOT / "scripts"))  # scripts import each other
+
 
 def script(name: str) -> Any:
     """A script as a module."""
@@ -163,6 +165,8 @@ def test_the_half_for_a_cpu(tmp_path: Path) -> None:
         "kernels",
         "weights",
         "updates",
+        "throughput",
+        "packing",
         "one_gpu",
         "split",
         "colocated",
