@@ -1,0 +1,185 @@
+"""Compares samplers by the completions that they need to reach a score, in enumerated games.
+
+The games, the policies and the learner are those of `tabular_bakeoff.py learn`. Samplers differ in
+what a step costs: `dynamic` and `adaptive` play until they have signal, `resample` drops half of
+what it plays, `branch` and `tree` share beginnings. So the exact expected return is compared by
+completions played, up to a budget, and not by steps. The learning rate of each sampler is the one
+of three with the best area in three seeds that are not reported.
+
+- reached: completions until the exact return of the team is 90 % of the best one for the first
+  time; the budget if it never is;
+- within: fraction of the seeds that reach it within the budget;
+- area: mean of the exact return over all completions of the budget;
+- gain: the area less that of `independent` with the same seed;
+- learned: fraction of the completions played that the gradient uses.
+
+Means have Student's interval over seeds. `--draw` makes a picture of the gains for each game.
+
+Usage: python scripts/sampler_bakeoff.py [--games relay steps] [--samplers dynamic tree]
+           [--seeds 24] [--budget 1920] [--rates 0.1 0.3 1] [--json FILE] [--draw FOLDER]
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from enumerated_games import GAMES, Game, Player
+from enumerated_methods import Method, branches, estimate, tree
+
+from selfplay.credit.at_grpo import ATGRPO
+from selfplay.credit.dr_grpo import DrGRPO
+from selfplay.errors import CollapsedError
+from selfplay.sampler.adaptive import Adaptive
+from selfplay.sampler.dynamic import Dynamic
+from selfplay.sampler.resample import Resample
+from selfplay.study.figure_files import printed
+from selfplay.study.plots import IntervalPlot
+from selfplay.study.stats.bootstrap import over_runs
+
+RATES = (0.1, 0.3, 1.0)
+TUNING = (100, 101, 102)
+"""Seeds on which the learning rate is chosen."""
+SCORE = 0.9
+"""Fraction of the best return that counts as reached."""
+
+
+def dr_grpo(game: Game) -> DrGRPO:
+    """Return the credit of all samplers but `tree`, which has a credit of its own."""
+    return DrGRPO(group_by="agent")
+
+
+SAMPLERS: Mapping[str, Method] = {
+    "independent": Method(make=dr_grpo),
+    "dynamic": Method(
+        make=dr_grpo, sampler=lambda: Dynamic(group_size=4, rounds=10, group_by="agent")
+    ),
+    "adaptive": Method(
+        make=dr_grpo, sampler=lambda: Adaptive(group_size=4, round_size=4, rounds=4)
+    ),
+    "resample": Method(make=dr_grpo, sampler=lambda: Resample(group_size=4)),
+    "branch": Method(make=dr_grpo, sampler=branches, completions=12),
+    "tree": Method(make=lambda game: ATGRPO(), sampler=tree, completions=12),
+}
+"""Samplers with groups of 4 plays, 4 branches or 4 leaves; all learn from at most 48 completions a
+step."""
+
+Curve = list[tuple[int, float]]
+"""Completions so far, and the exact return of the team."""
+
+
+def learn(
+    game: Game, method: Method, seed: int, *, budget: int, rate: float
+) -> tuple[Curve, float]:
+    """Return the learning curve and the fraction of completions that the gradient uses."""
+    player = Player(game, np.random.default_rng([seed, 2]))
+    player.logits = game.logits(seed, scale=0.5)
+    credit, sampler, groups = method.make(game), method.sampler(), method.groups(game)
+    first, second = np.zeros_like(player.logits), np.zeros_like(player.logits)
+    curve, updates, used, step = [(0, game.value(player.logits))], 0, 0, 0
+    while player.completions < budget:
+        step += 1
+        try:
+            batch = player.sample(sampler, groups=groups, step=step)
+        except CollapsedError:  # no group has signal: the step costs, and teaches nothing
+            continue
+        used += sum(len(e.turns) - e.shared_turns for group in batch for e in group.episodes)
+        gradient, updates = estimate(credit, player.logits, batch), updates + 1
+        first, second = 0.9 * first + 0.1 * gradient, 0.99 * second + 0.01 * gradient**2
+        ahead = first / (1 - 0.9**updates) / (np.sqrt(second / (1 - 0.99**updates)) + 1e-8)
+        player.logits = player.logits + rate * ahead
+        curve.append((player.completions, game.value(player.logits)))
+    return curve, used / player.completions
+
+
+def area(curve: Curve, budget: int) -> float:
+    """Return the mean return over the completions of the budget, constant between the updates."""
+    total = 0.0
+    for (start, value), (end, _) in zip(curve, [*curve[1:], (budget, 0.0)], strict=True):
+        total += value * max(0, min(end, budget) - min(start, budget))
+    return total / budget
+
+
+def reached(curve: Curve, wanted: float, budget: int) -> int:
+    """Return the completions until the return is `wanted` for the first time, at most `budget`."""
+    return min([count for count, value in curve if value >= wanted and count <= budget] or [budget])
+
+
+def shown(values: Sequence[float], digits: int = 2) -> str:
+    """Return the text of a mean with Student's interval."""
+    found = over_runs("mean", values)
+    return f"{found.value:.{digits}f} ({found.low:.{digits}f} to {found.high:.{digits}f})"
+
+
+def draw(game: Game, gains: Mapping[str, Sequence[float]], folder: Path) -> None:
+    """Write a picture of the gains of each sampler in a game."""
+    picture = IntervalPlot(
+        title=game.about,
+        estimates=[over_runs(name, values) for name, values in gains.items()],
+        label="area, less that of independent",
+        null=0.0,
+    )
+    for kind, data in printed(picture):
+        if kind == "svg":
+            (folder / f"bakeoff_samplers_{game.name}.svg").write_bytes(data)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--games", nargs="+", choices=GAMES, default=("relay", "steps"))
+    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
+    parser.add_argument("--seeds", type=int, default=24)
+    parser.add_argument("--budget", type=int, default=1920, help="completions of a run")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
+    parser.add_argument("--json", type=Path, help="file for all numbers")
+    parser.add_argument("--draw", type=Path, help="folder of the pictures")
+    options = parser.parse_args()
+    budget, every = options.budget, []
+    for game in (GAMES[name] for name in options.games):
+        wanted = SCORE * float(game.returns.mean(1).max())
+        print(f"\n{game.name}: {game.about}; reached means {wanted:.2f}\n")
+        print("| sampler | rate | reached | within | area | gain | learned |")
+        print("|---|---|---|---|---|---|---|")
+        gains: dict[str, list[float]] = {}
+        basis: list[float] = []
+        for name in options.samplers:
+            method = SAMPLERS[name]
+            areas = {
+                rate: sum(
+                    area(learn(game, method, seed, budget=budget, rate=rate)[0], budget)
+                    for seed in TUNING
+                )
+                for rate in options.rates
+            }
+            rate = max(areas, key=lambda each: areas[each])
+            runs = [
+                learn(game, method, seed, budget=budget, rate=rate) for seed in range(options.seeds)
+            ]
+            own = [area(curve, budget) for curve, _ in runs]
+            if name == "independent":
+                basis = own
+            counts = [reached(curve, wanted, budget) for curve, _ in runs]
+            within = float(np.mean([n < budget for n in counts]))
+            gain = ""
+            if basis:
+                gains[name] = [a - b for a, b in zip(own, basis, strict=True)]
+                gain = shown(gains[name])
+            learned = float(np.mean([share for _, share in runs]))
+            print(
+                f"| `{name}` | {rate:g} | {shown(counts, 0)} | {within:.0%} | {shown(own)} | "
+                f"{gain} | {learned:.0%} |",
+                flush=True,
+            )
+            every += [
+                {"game": game.name, "sampler": name, "seed": n, "rate": rate, "curve": curve}
+                for n, (curve, _) in enumerate(runs)
+            ]
+        if options.draw:
+            draw(game, gains, options.draw)
+    if options.json:
+        options.json.write_text(json.dumps(every) + "\n")
+
+
+if __name__ == "__main__":
+    main()

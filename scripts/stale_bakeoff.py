@@ -1,0 +1,368 @@
+"""Compares objectives on stale samples, in a game of words that can be enumerated.
+
+An agent is given one of four tasks and writes a word: up to five letters of an alphabet of three,
+or fewer and an end. It is paid 1 for the task's word, and else half of the part of the word that
+its first letters have right. The words have one to four letters, so that completions differ in
+length. The policy is a table of logits by task and letters so far; its exact expected return is
+computed from all words.
+
+A step draws 48 words, 12 of each task, with the weights of `lag` steps ago, and makes one step of
+Adam on the objective of `selfplay.learner.objective`. Advantages are returns less the mean of the
+task's 12 words, for all objectives alike. The learning rate of each objective and lag is the one of
+three with the best mean return over all steps in three seeds that are not reported.
+
+- final: exact expected return at the end;
+- area: its mean over all steps, the area under the learning curve;
+- gain: the area less that of the objective `reinforce` with the same seed and lag;
+- clipped: tokens whose ratio was bounded, of all tokens.
+
+Means have Student's interval over seeds. With `--draw`, the gains that `--json` kept become a
+picture for each lag above 0.
+
+Usage: python scripts/stale_bakeoff.py [--lags 0 2 8] [--objectives grpo cispo] [--seeds 12]
+           [--steps 60] [--rates 0.1 0.3 1] [--json FILE]
+       python scripts/stale_bakeoff.py --json FILE --draw FOLDER
+"""
+
+import argparse
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss
+from selfplay.study.figure_files import printed
+from selfplay.study.plots import IntervalPlot
+from selfplay.study.stats.bootstrap import over_runs
+from selfplay.types import Sample, Turn
+
+LETTERS = 3
+"""Size of the alphabet; the token of this number ends a word."""
+LONGEST = 5
+"""Largest number of tokens of a word."""
+TARGETS = ((1,), (2, 0), (0, 1, 2), (1, 0, 2, 2))
+"""The word of each task."""
+GROUP = 12
+"""Words of a task in a batch."""
+RATES = (0.1, 0.3, 1.0)
+TUNING = (100, 101, 102)
+"""Seeds on which the learning rate is chosen."""
+NODES = sum(LETTERS**depth for depth in range(LONGEST))
+"""Number of beginnings of words that one more token can follow."""
+
+TOKEN = {"ratio": "token", "clip": "ppo", "low": 0.2}
+OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
+    "reinforce": {"ratio": "none", "clip": "none", "aggregate": "token_mean"},
+    "magrpo": {"ratio": "none", "clip": "none", "aggregate": "sequence_sum"},
+    "magrpo, truncated": {
+        "ratio": "none",
+        "clip": "none",
+        "aggregate": "sequence_sum",
+        "correction": "truncated",
+    },
+    "magrpo, masked": {
+        "ratio": "none",
+        "clip": "none",
+        "aggregate": "sequence_sum",
+        "correction": "masked",
+    },
+    "ratio without clip": {"ratio": "token", "clip": "none", "aggregate": "token_mean"},
+    "grpo": {**TOKEN, "high": 0.2, "aggregate": "sequence_mean"},
+    "grpo, clip higher": {**TOKEN, "high": 0.28, "aggregate": "sequence_mean"},
+    "grpo, token mean": {**TOKEN, "high": 0.2, "aggregate": "token_mean"},
+    "dapo": {**TOKEN, "high": 0.28, "aggregate": "token_mean"},
+    "dr_grpo": {**TOKEN, "high": 0.2, "aggregate": "constant", "length": LONGEST},
+    "ppo": {**TOKEN, "high": 0.2, "clip": "dual", "aggregate": "token_mean"},
+    "cispo": {"ratio": "token", "clip": "cispo", "low": 1.0, "high": 4.0},
+    "gspo": {
+        "ratio": "sequence",
+        "clip": "ppo",
+        "low": 3e-4,
+        "high": 4e-4,
+        "aggregate": "sequence_mean",
+    },
+    "gspo, wide clip": {
+        "ratio": "sequence",
+        "clip": "ppo",
+        "low": 0.2,
+        "high": 0.28,
+        "aggregate": "sequence_mean",
+    },
+}
+"""Settings of `PolicyLoss` as the config group `objective` has them, and variants."""
+
+
+def reward(task: int, word: Sequence[int]) -> float:
+    """Return the pay of a word, a sequence of tokens with its end, if it has one."""
+    target = TARGETS[task]
+    letters, ended = [t for t in word if t < LETTERS], bool(word) and word[-1] == LETTERS
+    if ended and tuple(letters) == target:
+        return 1.0
+    right = 0
+    while right < min(len(letters), len(target)) and letters[right] == target[right]:
+        right += 1
+    return 0.5 * right / len(target)
+
+
+def child(node: int, letter: int) -> int:
+    """Return the number of the beginning that has one more letter."""
+    return node * LETTERS + letter + 1
+
+
+@dataclass(frozen=True)
+class Word:
+    """A sampled word."""
+
+    task: int
+    tokens: tuple[int, ...]
+    states: tuple[int, ...]
+    """Rows of the table from which the tokens were drawn."""
+    logprobs: tuple[float, ...]
+    """Nats of the tokens under the weights that drew them."""
+
+
+@dataclass
+class Leaves:
+    """All words of all tasks, so that the expected return is one product of matrices."""
+
+    states: Tensor = field(init=False)
+    """[W, LONGEST] rows of the table, 0 where the word has ended."""
+    tokens: Tensor = field(init=False)
+    """[W, LONGEST] tokens."""
+    mask: Tensor = field(init=False)
+    """[W, LONGEST] 1.0 on the tokens of the word."""
+    pay: Tensor = field(init=False)
+    """[W] rewards."""
+
+    def __post_init__(self) -> None:
+        words: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+
+        def walk(task: int, node: int, tokens: tuple[int, ...], states: tuple[int, ...]) -> None:
+            here = (*states, task * NODES + node)
+            words.append((task, (*tokens, LETTERS), here))
+            for letter in range(LETTERS):
+                longer = (*tokens, letter)
+                if len(longer) == LONGEST:
+                    words.append((task, longer, here))
+                else:
+                    walk(task, child(node, letter), longer, here)
+
+        for task in range(len(TARGETS)):
+            walk(task, 0, (), ())
+        self.states, self.tokens, self.mask = padded([(states, t) for _, t, states in words])
+        self.pay = torch.tensor([reward(task, t) for task, t, _ in words], dtype=torch.float64)
+
+    def expected(self, logits: Tensor) -> Tensor:
+        """Return the exact expected return, the mean over tasks; carries the gradient."""
+        nats = (read(logits, self.states, self.tokens) * self.mask).sum(1)
+        return (nats.exp() * self.pay).sum() / len(TARGETS)
+
+
+def padded(
+    words: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return [B, LONGEST] states, tokens and mask of words given as states and tokens."""
+    states, tokens = (torch.zeros(len(words), LONGEST, dtype=torch.long) for _ in range(2))
+    mask = torch.zeros(len(words), LONGEST, dtype=torch.float64)
+    for row, (where, what) in enumerate(words):
+        states[row, : len(where)] = torch.tensor(where)
+        tokens[row, : len(what)] = torch.tensor(what)
+        mask[row, : len(what)] = 1.0
+    return states, tokens, mask
+
+
+def read(logits: Tensor, states: Tensor, tokens: Tensor) -> Tensor:
+    """Return [B, LONGEST] nats of tokens in states."""
+    return logits.log_softmax(-1)[states, tokens]
+
+
+def sampled(logits: Tensor, rng: np.random.Generator) -> list[Word]:
+    """Return a batch of words, `GROUP` of each task."""
+    nats = logits.log_softmax(-1).numpy()
+    sums = np.exp(nats).cumsum(-1)
+    found = []
+    for task in range(len(TARGETS)):
+        for draws in rng.random((GROUP, LONGEST)):
+            node, tokens, states = 0, [], []
+            for draw in draws:
+                state = task * NODES + node
+                token = min(int((sums[state] < draw).sum()), LETTERS)
+                tokens.append(token)
+                states.append(state)
+                if token == LETTERS or len(tokens) == LONGEST:
+                    break
+                node = child(node, token)
+            logprobs = tuple(float(nats[s, t]) for s, t in zip(states, tokens, strict=True))
+            found.append(Word(task, tuple(tokens), tuple(states), logprobs))
+    return found
+
+
+def as_samples(words: Sequence[Word]) -> list[Sample]:
+    """Return the samples of a batch; the advantage is the reward less the mean of the task."""
+    pay = np.array([reward(word.task, word.tokens) for word in words]).reshape(-1, GROUP)
+    advantages = (pay - pay.mean(1, keepdims=True)).ravel()
+    return [
+        Sample(
+            turn=Turn(
+                agent="player_0",
+                role="player",
+                policy="base",
+                version=0,
+                prompt_ids=(word.task,),
+                completion_ids=word.tokens,
+                logprobs=word.logprobs,
+                loss_mask=(1,) * len(word.tokens),
+                action="",
+                reward=0.0,
+            ),
+            advantage=float(advantage),
+            group=str(word.task),
+        )
+        for word, advantage in zip(words, advantages, strict=True)
+    ]
+
+
+def gradient(objective: PolicyLoss, logits: Tensor, words: Sequence[Word]) -> tuple[Tensor, float]:
+    """Return the direction in which the objective grows, and the fraction of bounded tokens."""
+    states, tokens, mask = padded([(word.states, word.tokens) for word in words])
+    table = logits.clone().requires_grad_(True)
+    now = read(table, states, tokens)
+    given = as_samples(words)
+    position = {id(sample.turn): row for row, sample in enumerate(given)}
+
+    def score(samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
+        rows = [position[id(sample.turn)] for sample in samples]
+        return [now.detach()[row][mask[row] > 0].tolist() for row in rows]
+
+    prepared, _ = objective.prepare(given, score)
+    advantages = torch.zeros_like(mask)
+    for row, sample in enumerate(prepared):
+        count = len(words[row].tokens)
+        advantages[row, :count] = torch.as_tensor(sample.advantage, dtype=torch.float64)
+    old = torch.zeros_like(mask)
+    for row, word in enumerate(words):
+        old[row, : len(word.tokens)] = torch.tensor(word.logprobs, dtype=torch.float64)
+    totals = BatchCounts(tokens=int(mask.sum()), sequences=len(words))
+    inputs = LossInputs(logprobs=now, old_logprobs=old, advantages=advantages, mask=mask)
+    loss, sums = objective.loss(inputs, totals)
+    loss.backward()
+    assert table.grad is not None
+    return -table.grad, sums.get("clipped", 0.0) / totals.tokens
+
+
+def learn(
+    objective: PolicyLoss, leaves: Leaves, seed: int, *, lag: int, steps: int, rate: float
+) -> tuple[list[float], float]:
+    """Return the exact return before each step and after the last one, and the bounded tokens."""
+    rng = np.random.default_rng([seed, 3])
+    start = np.random.default_rng([seed, 4]).normal(size=(len(TARGETS) * NODES, LETTERS + 1))
+    logits = torch.from_numpy(start)
+    first, second = torch.zeros_like(logits), torch.zeros_like(logits)
+    earlier = deque([logits], maxlen=lag + 1)
+    values, bounded = [float(leaves.expected(logits))], 0.0
+    for step in range(1, steps + 1):
+        found, share = gradient(objective, logits, sampled(earlier[0], rng))
+        first, second = 0.9 * first + 0.1 * found, 0.99 * second + 0.01 * found**2
+        ahead = (first / (1 - 0.9**step)) / ((second / (1 - 0.99**step)).sqrt() + 1e-8)
+        logits = logits + rate * ahead
+        earlier.append(logits)
+        values.append(float(leaves.expected(logits)))
+        bounded += share / steps
+    return values, bounded
+
+
+def area(values: Sequence[float]) -> float:
+    """Return the mean over all steps."""
+    return float(np.mean(values[1:]))
+
+
+def shown(values: Sequence[float]) -> str:
+    """Return the text of a mean with Student's interval."""
+    found = over_runs("mean", values)
+    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+
+
+def draw(rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
+    """Write a picture of the gains for each lag above 0; return the paths of the SVG files."""
+    areas = {(row["lag"], row["objective"], row["seed"]): area(row["values"]) for row in rows}
+    paths = []
+    for lag in sorted({row["lag"] for row in rows} - {0}):
+        names = dict.fromkeys(row["objective"] for row in rows if row["lag"] == lag)
+        seeds = sorted({row["seed"] for row in rows})
+        estimates = [
+            over_runs(
+                name,
+                [areas[lag, name, seed] - areas[lag, "reinforce", seed] for seed in seeds],
+            )
+            for name in names
+        ]
+        picture = IntervalPlot(
+            title=f"samples of {lag} steps ago",
+            estimates=estimates,
+            label="area, less that of reinforce",
+            null=0.0,
+        )
+        for kind, data in printed(picture):
+            if kind == "svg":
+                paths.append(folder / f"bakeoff_stale_{lag}.svg")
+                paths[-1].write_bytes(data)
+    return paths
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--lags", type=int, nargs="+", default=(0, 2, 8))
+    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES))
+    parser.add_argument("--seeds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
+    parser.add_argument("--json", type=Path, help="file for all numbers")
+    parser.add_argument("--draw", type=Path, help="folder of pictures of what --json kept")
+    options = parser.parse_args()
+    if options.draw:
+        if not options.json:
+            parser.error("--draw needs --json FILE, as an earlier run wrote it")
+        print(*draw(json.loads(options.json.read_text()), options.draw), sep="\n")
+        return
+    torch.set_num_threads(1)
+    leaves, every = Leaves(), []
+    for lag in options.lags:
+        print(f"\nlag {lag}\n\n| objective | rate | final | area | gain | clipped |")
+        print("|---|---|---|---|---|---|")
+        basis: list[float] = []
+        for name in options.objectives:
+            objective = PolicyLoss(**OBJECTIVES[name])
+            settings = {"lag": lag, "steps": options.steps}
+            rate = max(
+                options.rates,
+                key=lambda r: sum(
+                    area(learn(objective, leaves, seed, rate=r, **settings)[0]) for seed in TUNING
+                ),
+            )
+            runs = [
+                learn(objective, leaves, seed, rate=rate, **settings)
+                for seed in range(options.seeds)
+            ]
+            areas = [area(values) for values, _ in runs]
+            if name == "reinforce":
+                basis = areas
+            gain = shown([a - b for a, b in zip(areas, basis, strict=True)]) if basis else ""
+            cells = [shown([values[-1] for values, _ in runs]), shown(areas), gain]
+            clipped = float(np.mean([share for _, share in runs]))
+            print(f"| {name} | {rate:g} | {' | '.join(cells)} | {clipped:.1%} |", flush=True)
+            every += [
+                {"lag": lag, "objective": name, "seed": n, "rate": rate, "values": values}
+                for n, (values, _) in enumerate(runs)
+            ]
+    if options.json:
+        options.json.write_text(json.dumps(every) + "\n")
+
+
+if __name__ == "__main__":
+    main()
