@@ -29,7 +29,7 @@ SIZE_WORDS = ("max_model_len", "gpu_memory_utilization", "kv-cache-memory-bytes"
 """Words in vLLM's errors that smaller or larger settings may prevent."""
 
 
-def require_vllm(*, sleep: bool = False) -> str:
+def require_vllm(*, sleep: bool = False, async_scheduling: bool = False) -> str:
     """Return vLLM's version; raise ConfigError if it is missing or does not fit this machine."""
     found = {name: found for name in PACKAGES if (found := _version(name))}
     if not found:
@@ -58,6 +58,11 @@ def require_vllm(*, sleep: bool = False) -> str:
             )
         if sleep:
             raise ConfigError("engine.sleep: vLLM cannot sleep on a CPU; set engine.sleep=false")
+        if async_scheduling:
+            raise ConfigError(
+                "engine.async_scheduling: vLLM turns async scheduling off on a CPU; set "
+                "engine.async_scheduling=false or auto"
+            )
     return number
 
 
@@ -91,6 +96,8 @@ def why(error: Exception | str) -> str:
     hint = "; use engine=transformers"
     if any(word in str(error) for word in SIZE_WORDS):
         hint = " (here: engine.max_length, engine.memory on a GPU, engine.cache on a CPU)"
+    elif "sync scheduling" in str(error):
+        hint = " (here: engine.async_scheduling=false)"
     text = error if isinstance(error, str) else one_line(error)
     return text.partition(". Supported architectures")[0] + hint
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -115,6 +115,7 @@ class CoreSettings:
     sleep: bool
     tensor_parallel: int = 1
     dtype: str = "auto"
+    async_scheduling: bool | Literal["auto"] = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -133,6 +134,13 @@ def default_memory(own_gpu: bool) -> float:
         return SHARED
     free, total = torch.cuda.mem_get_info()
     return max(free / total - MARGIN, MARGIN)
+
+
+def final_only() -> Any:
+    """Return vLLM's kind of output for requests of which nothing is read before their end."""
+    from vllm.sampling_params import RequestOutputKind
+
+    return RequestOutputKind.FINAL_ONLY
 
 
 class EngineCore:
@@ -198,8 +206,6 @@ class EngineCore:
         self.limit = int(self.engine.model_config.max_model_len)
         """Maximum number of tokens of a prompt and its completion."""
         self._count, self._running = 0, 0
-        self._silent: set[str] = set()
-        """Names of the requests without a sampled token."""
         self._finished: list[tuple[str, Any]] = []
         self._asleep = False
         _LIVE.add(self)
@@ -227,9 +233,10 @@ class EngineCore:
             "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
             "enforce_eager": settings.eager or on_cpu,
             "enable_prefix_caching": True,
-            # Steps scheduled in advance would sample with the old weights and record the version
-            # of the new ones.
-            "async_scheduling": False,
+            # vLLM itself decides for None.
+            "async_scheduling": None
+            if settings.async_scheduling == "auto"
+            else settings.async_scheduling,
             "scheduling_policy": "priority",
             "logprobs_mode": "processed_logprobs",
             "enable_sleep_mode": settings.sleep,
@@ -251,12 +258,28 @@ class EngineCore:
 
     # Weights -----------------------------------------------------------------------------------
 
+    def settle(self) -> None:
+        """Finish the steps that vLLM has scheduled in advance; `step` returns what they finish.
+
+        Without it, tokens that the current weights sample in these steps would get the number
+        (`stamp`) of the next weights.
+        """
+        inner = self.engine.engine_core.engine_core
+        if not inner.batch_queue:
+            return
+        from vllm.v1.core.sched.interface import PauseState
+
+        inner.scheduler.set_pause_state(PauseState.PAUSED_ALL)  # no new steps
+        while inner.batch_queue:
+            self._finished += self._advance()
+        inner.scheduler.set_pause_state(PauseState.UNPAUSED)
+
     def drop(self, number: int) -> None:
         """Remove an adapter."""
         self.engine.remove_lora(number)
 
     def stamp(self, number: int) -> None:
-        """Record this number with every token that is sampled from now on."""
+        """Record this number with every token that `step` receives from now on."""
         self.engine.set_weight_version(str(number))
 
     def forget(self) -> None:
@@ -273,7 +296,9 @@ class EngineCore:
         """
         import vllm
 
-        sampling = vllm.SamplingParams(max_tokens=1, seed=0, logprobs=TOP_TOKENS, detokenize=False)
+        sampling = vllm.SamplingParams(
+            max_tokens=1, seed=0, logprobs=TOP_TOKENS, detokenize=False, output_kind=final_only()
+        )
         names = [self.begin(ids, sampling, salt=salt, adapter=adapter) for ids in prompts]
         found: dict[str, dict[int, float]] = {}
         others: list[tuple[str, Any]] = []
@@ -320,35 +345,49 @@ class EngineCore:
         except Exception as error:
             raise RunError(f"vLLM refuses a request: {one_line(error)}") from error
         self._running += 1
-        self._silent.add(name)
         return name
 
     def watch(self, name: str, matcher: StopMatcher) -> None:
         """End a request that has begun at the first token that completes a stop string."""
-        processor = self.engine.output_processor
-        for each in processor.external_req_ids[name]:
-            processor.request_states[each].detokenizer = StoppingDetokenizer(matcher)
+        for state in self._states(name):
+            state.detokenizer = StoppingDetokenizer(matcher)
 
     def take_back(self, names: Iterable[str]) -> list[str]:
         """Abort the requests without a sampled token, and return their names.
 
         They wait in vLLM for cache or for a forward pass, or are in the middle of their prefill.
         """
-        taken = [name for name in names if name in self._silent]
+        self.settle()
+        taken = [name for name in names if self._silent(name)]
         self.engine.abort_request(taken)
-        self._silent.difference_update(taken)
         self._running -= len(taken)
         return taken
 
     def step(self) -> list[tuple[str, Any]]:
-        """Sample one token for every request in flight; return finished (name, output) pairs."""
+        """Sample one token for every request in flight; return finished (name, output) pairs.
+
+        With async scheduling, the tokens are those of the step that the call before has started.
+        """
         finished, self._finished = self._finished, []
-        if not self._running:
-            return finished
+        return finished + self._advance() if self._running else finished
+
+    def _states(self, name: str) -> list[Any]:
+        """Return vLLM's records of a request; none if it has finished."""
+        processor = self.engine.output_processor
+        names = processor.external_req_ids.get(name, ())
+        return [processor.request_states[each] for each in names]
+
+    def _silent(self, name: str) -> bool:
+        """Return True for an unfinished request without a sampled token."""
+        states = self._states(name)
+        return bool(states) and not any(state.detokenizer.num_output_tokens() for state in states)
+
+    def _advance(self) -> list[tuple[str, Any]]:
+        """Let vLLM take a step; return the (name, output) pairs of the requests that it ends."""
         try:
             # On a CPU, vLLM also samples from torch's global generator and discards the result.
             with explained("sampling with vLLM", LESS_MEMORY), torch.random.fork_rng(devices=[]):
-                outputs = self.engine.step()  # one output per request with a new token
+                outputs = self.engine.step()  # only of requests that end (`final_only`)
         except RunError:
             raise
         except Exception as error:
@@ -356,10 +395,8 @@ class EngineCore:
             if getattr(self.engine.model_executor, "is_failed", False):
                 reason = "one of its processes ended"
             raise EngineFailed(f"vLLM failed during a step: {reason}") from error
-        self._silent.difference_update(output.request_id for output in outputs)
-        done = [(output.request_id, output) for output in outputs if output.finished]
-        self._running -= len(done)
-        return finished + done
+        self._running -= len(outputs)
+        return [(output.request_id, output) for output in outputs]
 
     # Memory ------------------------------------------------------------------------------------
 
@@ -367,6 +404,7 @@ class EngineCore:
         """Free the GPU's memory until `wake`; return True if weights must be loaded after it."""
         if not self.settings.sleep or self._asleep:
             return False
+        self.settle()
         # A base is not loaded a second time, so level 1 keeps it in main memory.
         self.engine.sleep(level=1 if self.adapted else 2)
         self._asleep = True

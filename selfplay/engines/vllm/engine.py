@@ -24,8 +24,15 @@ from selfplay.types import Completion, Request, StopReason
 
 EngineType: TypeAlias = Literal["auto", "float32", "bfloat16"]
 """Value of `engine.dtype`."""
+AsyncScheduling: TypeAlias = bool | Literal["auto"]
+"""Value of `engine.async_scheduling`."""
 STRIDE = 16
 """Maximum number of tokens per request and step; a step returns earlier if a request finishes."""
+OWN_KEYS = {
+    "tensor_parallel_size": "tensor_parallel",
+    "async_scheduling": "async_scheduling",
+}
+"""Keys of the engine by the reserved argument of vLLM that they set."""
 LOWEST_TEMPERATURE = 0.01
 """Lowest temperature above 0: vLLM raises lower ones to it, and the learner would not know."""
 TOLERANCE = {
@@ -64,6 +71,7 @@ class VLLMEngine(Engine):
         sleep: bool = False,
         tensor_parallel: int = 1,
         dtype: EngineType = "auto",
+        async_scheduling: AsyncScheduling = False,
         tolerance: float | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -83,6 +91,9 @@ class VLLMEngine(Engine):
             a GPU of its own (tensor parallelism). It must divide the model's attention heads.
         dtype: Type in which vLLM holds weights and computes; auto: that of the model, but bfloat16
             for a float32 model on a GPU.
+        async_scheduling: True if vLLM starts a step before it has read the tokens of the step
+            before, so that a GPU computes while this process works; auto: where vLLM can, which
+            is not on a CPU. Samples are the same to rounding.
         tolerance: Maximum mean difference, in nats, between the log-probabilities of the engine
             and of the model; None: on a CPU 1e-3 in float32 and 0.1 in lower precision, on a
             GPU 1e-2 and 0.3. After the first load it may be three times that load's difference.
@@ -111,15 +122,19 @@ class VLLMEngine(Engine):
         if dtype not in get_args(EngineType):
             hint = nearest(str(dtype), get_args(EngineType))
             raise ConfigError(f"engine.dtype: unknown type {dtype!r}; {hint}")
+        if async_scheduling not in (True, False, "auto"):
+            raise ConfigError(
+                f"engine.async_scheduling: must be true, false or auto, not {async_scheduling!r}"
+            )
         for name in options or {}:
-            if name == "tensor_parallel_size":
+            if name in OWN_KEYS:
                 raise ConfigError(
                     f"engine.options.{name}: the engine sets this argument itself; set "
-                    "engine.tensor_parallel"
+                    f"engine.{OWN_KEYS[name]}"
                 )
             if name in RESERVED:
                 raise ConfigError(f"engine.options.{name}: the engine sets this argument itself")
-        require_vllm(sleep=sleep)
+        require_vllm(sleep=sleep, async_scheduling=async_scheduling is True)
         gpus = torch.cuda.device_count()
         if torch.cuda.is_available() and gpus < tensor_parallel:
             raise ConfigError(
@@ -142,6 +157,7 @@ class VLLMEngine(Engine):
             sleep=sleep,
             tensor_parallel=tensor_parallel,
             dtype=dtype,
+            async_scheduling=async_scheduling,
             options=dict(options or {}),
         )
         self._rank, self._tolerance = rank, tolerance

@@ -216,6 +216,7 @@ class ServedPolicies:
             ignore_eos=True,  # only the policy's end tokens end a completion
             logprobs=0,
             detokenize=False,
+            output_kind=core.final_only(),
         )
         name = self.host.begin(
             request.prompt_ids,
@@ -241,6 +242,7 @@ class ServedPolicies:
         """Load a policy's weights into vLLM; raises RunError if they do not arrive."""
         host, model = self.host, served.model
         host.wake()
+        host.settle()
         if self.rank is not None:
             folder = Path(served.folder.name)
             served.adapter = load_adapter(host.engine, model, served.number, folder)
