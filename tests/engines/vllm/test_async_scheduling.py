@@ -168,8 +168,7 @@ def test_policies_come_and_go_between_steps_and_no_request_is_lost(
             name, model = f"p{number}", make(number)
             each.serve(name, model, ENDS)  # the one before has requests in flight
             requests = [
-                replace(r, id=r.id + 100 * number, policy=name)
-                for r in asked("p", 20, seed=number)
+                replace(r, id=r.id + 100 * number, policy=name) for r in asked("p", 20, seed=number)
             ]
             for request in requests:
                 each.add(request)
@@ -258,13 +257,20 @@ def test_adapters_change_while_others_are_in_flight(monkeypatch: pytest.MonkeyPa
             assert (found.version, found.versions) == (int(each.policy == "a"), ())
 
 
-def test_only_the_end_of_a_request_is_reported(plain: VLLMEngine) -> None:
+def test_only_the_end_of_a_request_is_reported(
+    plain: VLLMEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain.serve("p", make(1), ENDS)
     (group,) = plain._groups.values()
-    step, outputs = group.host.engine.step, []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(group.host.engine, "step", lambda: outputs.append(step()) or outputs[-1])
-        answer(plain, some(20))
+    step = group.host.engine.step
+    outputs: list[list[Any]] = []
+
+    def recorded() -> list[Any]:
+        outputs.append(step())
+        return outputs[-1]
+
+    monkeypatch.setattr(group.host.engine, "step", recorded)
+    answer(plain, some(20))
     assert [each.finished for made in outputs for each in made] == [True] * 20
     assert len(outputs) > 20
 
@@ -282,7 +288,8 @@ def test_async_scheduling_that_cannot_be_is_refused_in_one_line() -> None:
     engine = VLLMEngine(cache=0.1, options={"speculative_config": guesses})
     engine._settings = replace(engine._settings, async_scheduling=True)  # as on a GPU
     with pytest.raises(
-        ConfigError, match=r"'p': .* only supported with .* \(here: engine\.async_scheduling=false\)"
+        ConfigError,
+        match=r"'p': .* only supported with .* \(here: engine\.async_scheduling=false\)",
     ) as told:
         engine.serve("p", make(), [END])
     assert "\n" not in str(told.value)

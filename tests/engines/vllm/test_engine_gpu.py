@@ -78,31 +78,59 @@ def test_every_update_arrives(dtype: torch.dtype, eager: bool) -> None:
         engine.close()
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 def test_tokens_are_stamped_with_the_weights_that_sampled_them(
-    monkeypatch: pytest.MonkeyPatch,
+    ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With async scheduling, a step with the old weights is under way when the new ones come."""
     monkeypatch.setattr("selfplay.engines.vllm.engine.STRIDE", 4)
     model = make(torch.float32)
-    engine = VLLMEngine(max_rows=32, memory=0.2, eager=True)
+    old = copy.deepcopy(model)
+    engine = VLLMEngine(
+        max_rows=32, memory=0.2, eager=True, dtype="float32", async_scheduling=ahead
+    )
     engine.in_flight_updates = True
     engine.serve("p", model, [])
     try:
-        engine.add(Request(id=0, policy="p", prompt_ids=(5, 6), seed=0, max_tokens=20))
+        request = Request(id=0, policy="p", prompt_ids=(5, 6), seed=0, max_tokens=20)
+        engine.add(request)
         assert not engine.step()
         shake(model, 1)
         engine.publish("p", model.state_dict(), 1)
         (done,) = [done for _ in range(20) for done in engine.step()]
         assert done.versions == ((0, 4), (1, 16))
+        torch.nn.Module.to(old, device="cpu")
+        apart = (torch.tensor(done.logprobs) - teacher(old, request, done, 1.0)).abs()
+        assert float(apart[:4].mean()) < 1e-2 < float(apart[4:].mean())
     finally:
         engine.close()
 
 
+@pytest.mark.parametrize("eager", [True, False])
+def test_async_scheduling_loses_no_request_and_samples_by_the_model(eager: bool) -> None:
+    """More requests than rows, most of which end at an end token while the next step computes."""
+    model = make(torch.float32)
+    engine = VLLMEngine(max_rows=8, memory=0.2, eager=eager, dtype="float32", async_scheduling=True)
+    engine.serve("p", model, [END, *range(100, 120)])
+    try:
+        for version in (1, 2):
+            shake(model, version)
+            engine.publish("p", model.state_dict(), version)
+            requests = ask(60, max_tokens=30)
+            found = answer(engine, requests)
+            assert difference(model, requests, found) < 1e-2
+            assert {done.version for done in found.values()} == {version}
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("lora", [None, Lora(rank=8)])
-def test_it_sleeps_while_the_learner_learns(lora: Lora | None) -> None:
+def test_it_sleeps_while_the_learner_learns(lora: Lora | None, ahead: bool) -> None:
     model = make(torch.bfloat16)
     if lora is not None:
         model = adapted(model.requires_grad_(False), lora, seed=0, where="x").eval()
-    engine = VLLMEngine(max_rows=32, memory=0.3, sleep=True)
+    engine = VLLMEngine(max_rows=32, memory=0.3, sleep=True, async_scheduling=ahead)
     engine.serve("p", model, [END])
     try:
         answer(engine, ask(5))

@@ -32,11 +32,14 @@ def installed() -> Iterator[None]:
     yield
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("eager", [True, False])
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_every_update_reaches_both_gpus(device: str, eager: bool) -> None:
+def test_every_update_reaches_both_gpus(device: str, eager: bool, ahead: bool) -> None:
     model = torch.nn.Module.to(make(torch.bfloat16), device=device)
-    engine = VLLMEngine(max_rows=32, memory=0.2, eager=eager, tensor_parallel=2)
+    engine = VLLMEngine(
+        max_rows=32, memory=0.2, eager=eager, tensor_parallel=2, async_scheduling=ahead
+    )
     engine.serve("p", model, [END])
     try:
         (group,) = engine._groups.values()
