@@ -51,8 +51,6 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
 
 def test_every_benchmark_is_tried() -> None:
     there = {path.stem.removeprefix("bench_") for path in SCRIPTS.glob("bench_*.py")}
-    shared, elsewhere = (
-        {"table", "timing"},
-        {"peers", "peers_smollm2", "vllm_steps"},
-    )  # in other ones
+    shared = {"table", "timing"}
+    elsewhere = {"peers", "peers_smollm2", "vllm_steps"}  # in other environments
     assert there - shared - elsewhere == set(SMALLEST)

@@ -293,14 +293,3 @@ def test_async_scheduling_that_cannot_be_is_refused_in_one_line() -> None:
     ) as told:
         engine.serve("p", make(), [END])
     assert "\n" not in str(told.value)
-
-
-def test_without_help_auto_is_off_on_a_cpu() -> None:
-    engine = started(async_scheduling="auto")
-    engine.serve("p", make(1, layers=1), [])
-    try:
-        requests = asked("p", 5)
-        answer(engine, requests)
-        assert not scheduled(engine)
-    finally:
-        engine.close()

@@ -178,6 +178,18 @@ def test_what_the_engine_depends_on_is_no_option() -> None:
         VLLMEngine(options={"max_num_seq": 4})
 
 
+def test_auto_schedules_no_step_ahead_on_a_cpu(model: PreTrainedModel) -> None:
+    engine = VLLMEngine(max_rows=8, cache=0.1, async_scheduling="auto")
+    engine.serve("p", model, [END])
+    try:
+        (group,) = engine._groups.values()
+        requests = asked("p", 5)
+        assert difference(model, requests, answer(engine, requests)) < 1e-5
+        assert group.host.engine.engine_core.engine_core.batch_queue is None
+    finally:
+        engine.close()
+
+
 @pytest.mark.parametrize(
     ("settings", "sizes", "line"),
     [
