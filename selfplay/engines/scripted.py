@@ -62,10 +62,11 @@ class Scripted(ScriptedEngine):
     """
 
     def __init__(self, *, script: str | Script) -> None:
-        """`script` is the dotted name of a `Script`, such as arenas.games.opponents.random_legal.
+        """Args:
+        script: Dotted name of a `Script`, such as arenas.games.opponents.random_legal, or an object
+            that is one: {_target_: arenas.external.mcts.MCTS, simulations: 100}.
 
-        A script with settings is an object: {_target_: arenas.external.cfr.CFR, arena: ...}. Raises
-        ValueError if there is no such function, or if its arguments do not fit.
+        Raises ValueError if there is no such function, or if its arguments do not fit.
         """
         super().__init__({})
         self.name = script if isinstance(script, str) else type(script).__name__
