@@ -2,11 +2,12 @@
 
 from functools import cached_property
 from random import Random
+from typing import Any
 
 from arenas.external.imports import package
 from selfplay.arena import Arena
 from selfplay.errors import ConfigError
-from selfplay.types import Observation
+from selfplay.types import InformationSet, Observation
 
 WHAT = "opponent CFR"
 
@@ -31,8 +32,9 @@ class CFR:
         if iterations < 1:
             raise ValueError(f"iterations is at least 1, not {iterations}")
         self.iterations, self.plus = iterations, plus
-        known, listed = (getattr(arena, name, None) for name in ("openspiel", "information_sets"))
-        sets = listed() if known and listed else []
+        known: Any = getattr(arena, "openspiel", None)
+        listed: Any = getattr(arena, "information_sets", None)
+        sets: list[InformationSet] = list(listed()) if known and listed else []
         if not sets:
             raise ConfigError(
                 f"{WHAT}: OpenSpiel cannot solve {arena.name} as it is configured; choose a game "

@@ -191,7 +191,7 @@ class PettingZoo(WrappedGame):
 
     def _fields(self, agent: str, **known: Any) -> dict[str, Any]:
         empty = {"board": "", "legal": [], "form": "", "refused": ""}
-        public = getattr(self.wrapped.unwrapped, "public_state", dict)()
+        public: dict[str, Any] = getattr(self.wrapped.unwrapped, "public_state", dict)()
         return {"game": self.name, "rules": self.rules, "player": agent, **empty, **known, **public}
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
