@@ -29,6 +29,7 @@ GROUPS = {
     "policy": "The model of a policy.",
     "warmstart": "Supervised training before self-play: of a new tiny model, or of `policy.model`.",
     "population": "The policies, and the roles that each of them plays.",
+    "opponents": "Opponents by name, added with `+opponents=NAME`; see [the league](league.md).",
     "league": "Snapshots, matchmaking and ratings; see [the league](league.md).",
     "sampler": "The way in which the episodes of a group are sampled.",
     "shaping": "Changes of rewards after the rollout.",

@@ -82,6 +82,14 @@ def make_env(name: str | Factory, arguments: Mapping[str, Any]) -> Any:
         raise ConfigError(f"{what}: cannot be made with ({shown}): {one_line(error)}") from error
 
 
+def package(name: str, what: str) -> Any:
+    """Return an installed package; `what` is the prefix of the ConfigError if it is missing."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(_lacking(what, error)) from error
+
+
 def _registered(name: str, arguments: Mapping[str, Any]) -> Any:
     try:
         return pettingzoo.make("aec", name, **arguments)

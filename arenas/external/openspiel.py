@@ -59,6 +59,21 @@ class OpenSpielEnv(OpenSpielCompatibilityV0):
         """Return the information sets with the observations of `arena`; [] if not listable."""
         return information_sets(arena, self)
 
+    def public_state(self) -> dict[str, Any]:
+        """Return the game's name and all its actions so far, from which the state can be rebuilt.
+
+        The result is {} for a game in which a player does not see everything, in which players move
+        at once, or whose chance OpenSpiel does not enumerate.
+        """
+        kind = self.game.get_type()
+        if (
+            kind.information != kind.Information.PERFECT_INFORMATION
+            or kind.dynamics != kind.Dynamics.SEQUENTIAL
+            or kind.chance_mode == kind.ChanceMode.SAMPLED_STOCHASTIC
+        ):
+            return {}
+        return {"openspiel": str(self.game), "history": list(self.game_state.history())}
+
     def stand(self, state: Any) -> None:
         """Replace the current state by one in which a player has to move."""
         self.game_state = state

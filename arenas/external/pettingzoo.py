@@ -191,7 +191,8 @@ class PettingZoo(WrappedGame):
 
     def _fields(self, agent: str, **known: Any) -> dict[str, Any]:
         empty = {"board": "", "legal": [], "form": "", "refused": ""}
-        return {"game": self.name, "rules": self.rules, "player": agent, **empty, **known}
+        public: dict[str, Any] = getattr(self.wrapped.unwrapped, "public_state", dict)()
+        return {"game": self.name, "rules": self.rules, "player": agent, **empty, **known, **public}
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Read the moves, apply the rule for illegal ones, and step the env when all moved."""

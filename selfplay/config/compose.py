@@ -40,7 +40,7 @@ RUN = "config"
 """Name of the primary config of a run folder, in which all values are resolved."""
 BASE = "base"
 """Name of the primary config that experiments and overrides change."""
-GROUPS_WITH_PLUS = ("experiment", "recipe")
+GROUPS_WITH_PLUS = ("experiment", "opponents", "recipe")
 """Groups without a choice in the primary config, for which Hydra needs a plus."""
 NESTED = ("experiment",)
 """Groups whose configs are in subfolders, such as experiment/tiny/kuhn.yaml."""

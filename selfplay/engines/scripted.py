@@ -55,27 +55,31 @@ class ScriptedEngine(Engine):
 
 
 class Scripted(ScriptedEngine):
-    """Plays an opponent of a config by one function.
+    """Plays an opponent of a config by one function, or by an object that is called like one.
 
     Neither a token limit nor a stop string cuts its texts, because they are actions of the arena,
     not a model's words.
     """
 
-    def __init__(self, *, script: str) -> None:
-        """`script` is the dotted name of a `Script`, such as arenas.games.opponents.random_legal.
+    def __init__(self, *, script: str | Script) -> None:
+        """Args:
+        script: Dotted name of a `Script`, such as arenas.games.opponents.random_legal, or an object
+            that is one: {_target_: arenas.external.mcts.MCTS, simulations: 100}.
 
         Raises ValueError if there is no such function, or if its arguments do not fit.
         """
         super().__init__({})
-        self.name = script
+        self.name = script if isinstance(script, str) else type(script).__name__
         try:
-            self.script: Script = import_target(script, "", key="script")
+            self.script: Script = (
+                import_target(script, "", key="script") if isinstance(script, str) else script
+            )
         except ConfigError as error:
             raise ValueError(str(error)) from error
         if not _is_script(self.script):
             raise ValueError(
-                f"script: {script} is not an opponent; name a function (agent, observation, rng) "
-                "that returns the move, such as arenas.games.opponents.random_legal"
+                f"script: {self.name} is not an opponent; name a function (agent, observation, "
+                "rng) that returns the move, such as arenas.games.opponents.random_legal"
             )
 
     def add(self, request: Request) -> None:

@@ -120,6 +120,16 @@ def says_twice(agent: str, observation: Observation, rng: Random, *, times: int 
     return "b" * times
 
 
+class Repeats:
+    """A script with settings."""
+
+    def __init__(self, word: Any, *, times: Any) -> None:
+        self.word, self.times = word, times
+
+    def __call__(self, agent: str, observation: Observation, rng: Random) -> str:
+        return str(self.word * self.times)
+
+
 def fails(agent: str, observation: Observation, rng: Random) -> str:
     """A script for another game."""
     return str(observation.fields["board"])
@@ -151,6 +161,19 @@ def test_a_script_that_is_not_there_or_fails_is_one_line() -> None:
 def test_what_is_no_opponent_is_refused_and_not_called(name: str) -> None:
     with pytest.raises(ValueError, match=f"script: {name} is not an opponent"):
         Scripted(script=name)
+
+
+def test_a_script_may_be_an_object_with_settings() -> None:
+    playing = rollout()
+    engines: Any = playing.engines
+    engines["old"] = Scripted(script=Repeats("b", times=2))
+    (played,) = playing.run([job(policy_map={"player_1": "old"})])
+    assert {turn.text for turn in played.turns if turn.policy == "old"} == {"bb"}
+    engines["old"] = Scripted(script=Repeats(1.5, times="x"))
+    with pytest.raises(ConfigError, match="opponent 'old': Repeats failed: TypeError"):
+        playing.run([job(policy_map={"player_1": "old"})])
+    with pytest.raises(ValueError, match="script: Random is not an opponent"):
+        Scripted(script=Random(0))  # type: ignore[arg-type]
 
 
 def test_a_script_may_have_settings_of_its_own() -> None:

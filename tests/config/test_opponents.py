@@ -1,0 +1,33 @@
+"""The config group of opponents: names, and the experiments that they fit."""
+
+import pytest
+
+from selfplay.config import compose
+from selfplay.errors import ConfigError
+from selfplay.models.population import Population
+
+
+@pytest.mark.parametrize(
+    ("choices", "names"),
+    [
+        (["+experiment=tiny/kuhn", "+opponents=cfr"], ["cfr"]),
+        (["+experiment=tiny/leduc", "+opponents=[cfr,random]"], ["cfr", "random"]),
+        (["arena=openspiel", "roles=pettingzoo", "+opponents=mcts"], ["mcts_100", "mcts_1000"]),
+        (["+opponents=cfr", "+experiment=tiny/tic_tac_toe"], None),
+        (["+experiment=tiny/kuhn", "population=separate", "+opponents=random"], ["random"]),
+    ],
+)
+def test_opponents_are_chosen_by_name(choices: list[str], names: list[str] | None) -> None:
+    config = compose.load(choices)
+    if names is None:
+        with pytest.raises(ConfigError, match="CFR: OpenSpiel cannot solve tic_tac_toe_v0"):
+            Population.of(config)
+    else:
+        assert sorted(Population.of(config).opponents) == names
+
+
+def test_a_wrong_name_gets_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="cfr"):
+        compose.load(["+experiment=tiny/kuhn", "+opponents=cfrs"])
+    with pytest.raises(ConfigError, match=r"\+opponents"):
+        compose.load(["+experiment=tiny/kuhn", "opponents=cfr"])
