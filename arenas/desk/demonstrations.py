@@ -1,8 +1,9 @@
-"""Demonstrations of an agent of a service desk that looks up records and then decides by chance.
+"""Demonstrations of a service desk: an agent and a customer that decide by chance.
 
-They teach how to look up, how to change and how to answer, for terse customers. The decision to
-grant or to refuse is right with a probability of its own, so that a policy still has to learn the
-rules.
+The agent looks records up, and then grants or refuses a wish, in few words. Its decision is right
+with a probability of its own, so that a policy still has to learn the rules. A customer that a
+policy plays speaks as the scripted one with the same probability, and otherwise asks for something
+that it does not want.
 """
 
 import json
@@ -10,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from arenas.desk.arena import Desk
+from arenas.desk.arena import BYE, Desk, User
 from arenas.desk.bookings import DAYS
 from arenas.desk.customer import named_ids
-from arenas.desk.domain import CUSTOMERS, Change
+from arenas.desk.domain import CUSTOMERS, Change, after, copied
 from arenas.desk.domains import DOMAINS, OPERATIONS
 from arenas.desk.orders import ITEMS, STATES
-from arenas.desk.tasks import desk_tasks
+from arenas.desk.tasks import TEMPERS, desk_tasks, read_task
 from arenas.desk.tool import TOOLS
 from selfplay.tools import ToolError
 from selfplay.types import Demonstration, ToolCall
@@ -26,11 +27,12 @@ YES, NO, WHICH = "ok", "no", "which?"
 
 
 class DeskDemonstrations:
-    """Demonstrations of the agent, in the format of tags."""
+    """Demonstrations of the agent, in the format of tags, and of a customer that a policy plays."""
 
     def __init__(
         self,
         *,
+        customer: bool = False,
         right: float = 0.6,
         count: int = 720,
         domains: Sequence[str] = tuple(DOMAINS),
@@ -39,7 +41,9 @@ class DeskDemonstrations:
         seed: int = 0,
     ) -> None:
         """Args:
-        right: Probability that the agent decides as the policy says.
+        customer: True to demonstrate a customer that a policy plays too. False: it is scripted.
+        right: Probability that the agent decides as the policy says, and that a customer that a
+            policy plays speaks as the scripted one.
         count: Number of different tasks.
         domains: Domains of the tasks.
         tempers: Tempers of the customer.
@@ -48,18 +52,31 @@ class DeskDemonstrations:
         """
         if not 0 <= right <= 1:
             raise ValueError("right is a probability")
-        self.right, self.answers = right, answers
+        self.customer, self.right, self.answers = customer, right, answers
         self.tasks = desk_tasks(count=count, domains=domains, tempers=tempers, seed=seed)
+        self._by_domain = {
+            name: [read_task(each) for each in self.tasks if each.type == name] for name in domains
+        }
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
         """Yield demonstrations without end: every completion of an episode is one."""
         while True:
-            arena = Desk(terse=True, answers=self.answers)
+            user: User = "cooperative" if self.customer else "scripted"
+            arena = Desk(user=user, terse=True, answers=self.answers)
             arena.begin(rng.choice(self.tasks), seed=0)
+            asked: Sequence[Change] = ()
             while not arena.finished:
+                if arena.users_turn:
+                    seen = arena.view("user_0")
+                    text, asked = self._request(arena, rng)
+                    yield Demonstration(role="user", observation=seen, completion=text)
+                    arena.play_stage({"user_0": text})
+                    continue
+                if not self.customer:
+                    asked = arena.desk.wishes[arena.customer.wish]
                 seen, done = arena.view("agent_0"), list[ToolCall]()
                 called: list[tuple[str, str]] = []
-                calls, words = self._move(arena, rng)
+                calls, words = self._move(arena, asked, rng)
                 for name, arguments in calls:
                     text = written(name, arguments)
                     yield Demonstration(
@@ -85,18 +102,36 @@ class DeskDemonstrations:
                 )
                 arena.play_stage({"agent_0": arena.with_calls("agent_0", words, done)})
 
-    def _move(self, arena: Desk, rng: Random) -> tuple[list[Change], str]:
-        """Return the calls of one move, and its words if all of them succeed."""
+    def _request(self, arena: Desk, rng: Random) -> tuple[str, Sequence[Change]]:
+        """Return the words of a customer that a policy plays, and the changes that it asks for.
+
+        By chance it asks for what another task's customer wants, in half of these cases for its
+        own record. Its words depend on its wishes and on the conversation, not on the database.
+        """
         desk, customer = arena.desk, arena.customer
-        wish = desk.wishes[customer.wish]
-        if desk.temper == "curt" and named_ids(wish) and not customer.named:
+        if rng.random() < self.right:
+            words = customer.speak(desk, arena.tables, terse=True)
+            return words or BYE, desk.wishes[customer.wish]
+        wish = rng.choice(rng.choice(self._by_domain[desk.domain.name]).wishes)
+        ids = named_ids(desk.wishes[0]) if rng.random() < 0.5 else []
+        own = {"name": desk.customer, **({"id": ids[0]} if ids else {})}
+        asked = [
+            Change(name, {key: own.get(key, value) for key, value in given.items()})
+            for name, given in wish
+        ]
+        return " and ".join(desk.domain.words(each, terse=True) for each in asked), asked
+
+    def _move(self, arena: Desk, asked: Sequence[Change], rng: Random) -> tuple[list[Change], str]:
+        """Return the calls of one move, and its words if all of them succeed."""
+        desk, ids = arena.desk, named_ids(asked)
+        if ids and not any(id in arena.said[-1]["text"] for id in ids):
             return [], WHICH
-        looks = [each for change in wish for each in desk.domain.look_ups(arena.tables, change)]
+        looks = [each for change in asked for each in desk.domain.look_ups(arena.tables, change)]
         unique = list({written(*each): each for each in looks}.values())
-        grants = (customer.wish == desk.granted) == (rng.random() < self.right)
+        grants = _allowed(arena, asked) == (rng.random() < self.right)
         if not grants:
             return unique, NO
-        return [*unique, *wish], YES
+        return [*unique, *asked], YES
 
     def pieces(self) -> list[str]:
         """Return the tags, names, numbers and words, one token each."""
@@ -124,6 +159,8 @@ class DeskDemonstrations:
             "now! ",
         ]
         said = [YES, WHICH, "customer: ", "agent: ", "call: ", " -> ", "done", "error: ", ", "]
+        if self.customer:
+            said += [BYE, "want: ", *TEMPERS, "not_found: '", "' is not in "]
         numbers = [f" {number}" for number in range(max(DAYS) + 10)]
         words = [*CUSTOMERS, *ITEMS, *columns, *values, *verbs, *DOMAINS]
         return [*tags, *frame, *ids, *said, *words, *[f" {each}" for each in words], *numbers, '"}']
@@ -134,3 +171,17 @@ def written(name: str, arguments: Mapping[str, Any]) -> str:
     single = TOOLS[name].text_parameter
     inside = arguments[single] if single else json.dumps(dict(arguments))
     return f"<{name}>{inside}</{name}>"
+
+
+def _allowed(arena: Desk, asked: Sequence[Change]) -> bool:
+    """Return True if the agent should make the changes: those of the wish that the policy allows,
+    or of no wish if the policy allows each of them."""
+    desk, wish, now = arena.desk, tuple(asked), copied(arena.tables)
+    if wish in desk.wishes:
+        return desk.wishes.index(wish) == desk.granted
+    for change in wish:
+        later = after(desk.domain, now, [change])
+        if later is None or desk.domain.forbidden(now, desk.customer, desk.rules, change):
+            return False
+        now = later
+    return True

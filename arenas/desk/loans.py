@@ -83,13 +83,14 @@ class Loans:
             yield Change("waive_fine", {"name": name})
 
     def look_ups(self, tables: Tables, change: Change) -> Iterator[Change]:
-        """Yield the calls that show the loan and its member, or the member alone."""
+        """Yield the calls that show the loan and, if it exists, its member, or the member alone."""
         if change.name == "waive_fine":
             yield Change("find_member", {"name": change.arguments["name"]})
             return
-        loan = tables["loans"][change.arguments["id"]]
-        yield Change("find_loan", {"id": change.arguments["id"]})
-        yield Change("find_member", {"name": loan["member"]})
+        id = change.arguments["id"]
+        yield Change("find_loan", {"id": id})
+        if id in tables["loans"]:
+            yield Change("find_member", {"name": tables["loans"][id]["member"]})
 
     def draw(self, rng: Random) -> Scenario:
         """Draw two loans and their members, and a wish about one loan."""
