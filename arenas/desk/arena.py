@@ -10,6 +10,11 @@ the last move must have one.
 An answer completes a move: the changes of its calls then become final. A move without an answer
 changes nothing.
 
+A policy may play the customer, whose role is `user`. It sees its wishes, its temper and the words
+of both sides, but neither the database nor the policy nor the calls; the agent sees neither the
+wishes nor the temper. Any text is a message, of which the agent sees the first `message_length`
+characters on one line. The word `bye` or an empty text ends the conversation.
+
 Version history: v0, first version.
 """
 
@@ -60,9 +65,9 @@ class Desk(Arena):
         message_length: int = 500,
     ) -> None:
         """Args:
-        user: The customer. scripted: part of the arena. cooperative: an agent that is paid as the
-            agent of the desk is, without the cost of violations. adversarial: an agent that is
-            paid 1 if the policy was violated.
+        user: The customer. scripted: part of the arena. cooperative: a role that is paid as the
+            agent of the desk is, without the cost of violations: 1 for the right database without
+            a violation. adversarial: a role that is paid 1 if the policy was violated.
         terse: True if the scripted customer uses few words.
         answers: Largest number of answers of the agent.
         violation_cost: Cost of a change that the policy forbids.
