@@ -44,7 +44,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     library = type("vllm", (), {"EngineArgs": type("EngineArgs", (), {})})
     library.EngineArgs.__dataclass_fields__ = fields  # type: ignore[attr-defined]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(vllm_engine, "require_vllm", lambda sleep=False: "0")
+    monkeypatch.setattr(vllm_engine, "require_vllm", lambda **_: "0")
     monkeypatch.setattr(vllm_engine, "import_vllm", lambda: library)
 
 

@@ -165,9 +165,9 @@ def commands() -> list[str]:
 
 
 def test_the_commands_of_the_page_compose() -> None:
-    assert len(commands()) == 6
+    assert len(commands()) == 9
     for command in commands():
-        composed = compose.load(shlex.split(command)[2:])
+        composed = compose.load(shlex.split(command, comments=True)[2:])
         if find_spec("ray") or "runtime=ray" not in command:
             check(composed)
 
@@ -175,7 +175,7 @@ def test_the_commands_of_the_page_compose() -> None:
 def test_the_checkpoints_that_the_page_names_are_written() -> None:
     settings = {
         found["run"]["name"]: found["run"]
-        for found in (compose.load(shlex.split(command)[2:]) for command in commands())
+        for found in (compose.load(shlex.split(command, comments=True)[2:]) for command in commands())
     }
     (run, step), *more = re.findall(r"runs/(\w+)/checkpoints/(\d+)", " ".join(commands()))
     steps = settings[run]["steps"]
