@@ -175,7 +175,9 @@ def test_the_commands_of_the_page_compose() -> None:
 def test_the_checkpoints_that_the_page_names_are_written() -> None:
     settings = {
         found["run"]["name"]: found["run"]
-        for found in (compose.load(shlex.split(command, comments=True)[2:]) for command in commands())
+        for found in (
+            compose.load(shlex.split(command, comments=True)[2:]) for command in commands()
+        )
     }
     (run, step), *more = re.findall(r"runs/(\w+)/checkpoints/(\d+)", " ".join(commands()))
     steps = settings[run]["steps"]
