@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 from enumerated_games import GAMES, Game, Player
-from enumerated_methods import Method, branches, estimate, tree
+from enumerated_methods import RATES, TUNING, Ascent, Method, branches, estimate, tree
 
 from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.dr_grpo import DrGRPO
@@ -38,9 +38,6 @@ from selfplay.study.figure_files import printed
 from selfplay.study.plots import IntervalPlot
 from selfplay.study.stats.bootstrap import over_runs
 
-RATES = (0.1, 0.3, 1.0)
-TUNING = (100, 101, 102)
-"""Seeds on which the learning rate is chosen."""
 SCORE = 0.9
 """Fraction of the best return that counts as reached."""
 
@@ -76,8 +73,8 @@ def learn(
     player = Player(game, np.random.default_rng([seed, 2]))
     player.logits = game.logits(seed, scale=0.5)
     credit, sampler, groups = method.make(game), method.sampler(), method.groups(game)
-    first, second = np.zeros_like(player.logits), np.zeros_like(player.logits)
-    curve, updates, used, step = [(0, game.value(player.logits))], 0, 0, 0
+    ascent, curve = Ascent(rate), [(0, game.value(player.logits))]
+    used = step = 0
     while player.completions < budget:
         step += 1
         try:
@@ -85,10 +82,7 @@ def learn(
         except CollapsedError:  # no group has signal: the step costs, and teaches nothing
             continue
         used += sum(len(e.turns) - e.shared_turns for group in batch for e in group.episodes)
-        gradient, updates = estimate(credit, player.logits, batch), updates + 1
-        first, second = 0.9 * first + 0.1 * gradient, 0.99 * second + 0.01 * gradient**2
-        ahead = first / (1 - 0.9**updates) / (np.sqrt(second / (1 - 0.99**updates)) + 1e-8)
-        player.logits = player.logits + rate * ahead
+        player.logits = player.logits + ascent.step(estimate(credit, player.logits, batch))
         curve.append((player.completions, game.value(player.logits)))
     return curve, used / player.completions
 

@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 from enumerated_games import GAMES, Game, Player
-from enumerated_methods import METHODS, Method, estimate
+from enumerated_methods import METHODS, RATES, TUNING, Ascent, Method, estimate
 
 from selfplay.study.figure_files import printed
 from selfplay.study.plots import IntervalPlot
@@ -48,10 +48,6 @@ from selfplay.study.stats.bootstrap import Estimate, over_runs
 
 WARM = 10
 """Batches that a method sees before its noise is measured, so that averages and critics settle."""
-RATES = (0.1, 0.3, 1.0)
-"""Learning rates that are tried for each method."""
-TUNING = (100, 101, 102)
-"""Seeds on which the learning rate is chosen."""
 COOPERATIVE = ("hunt", "relay", "steps")
 """Games of `learn`, in which a higher return of the team is better for both agents."""
 DENSE = ("hunt", "steps", "dilemma", "pennies")
@@ -97,15 +93,12 @@ def learn(game: Game, method: Method, seed: int, *, steps: int, rate: float) -> 
     player = Player(game, np.random.default_rng([seed, 2]))
     player.logits = game.logits(seed, scale=0.5)
     credit, sampler, groups = method.make(game), method.sampler(), method.groups(game)
-    first, second = np.zeros_like(player.logits), np.zeros_like(player.logits)
+    ascent = Ascent(rate)
     values = [game.value(player.logits)]
     for step in range(1, steps + 1):
         batch = player.sample(sampler, groups=groups, step=step)
         gradient = estimate(credit, player.logits, batch)
-        first = 0.9 * first + 0.1 * gradient
-        second = 0.99 * second + 0.01 * gradient**2
-        ahead = first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.99**step)) + 1e-8)
-        player.logits = player.logits + rate * ahead
+        player.logits = player.logits + ascent.step(gradient)
         values.append(game.value(player.logits))
     return values
 

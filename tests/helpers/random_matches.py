@@ -1,7 +1,8 @@
-"""Matches of random play against an opponent, from both seats."""
+"""Games of OpenSpiel, and matches of random play against an opponent, from both seats."""
 
 from collections.abc import Callable, Sequence
 
+from arenas.external.pettingzoo import PettingZoo
 from arenas.games.opponents import random_legal
 from selfplay.arena import Arena
 from selfplay.engines.scripted import Script, Scripted, ScriptedEngine
@@ -12,6 +13,16 @@ from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.types import Task
+
+
+def openspiel_game(name: str) -> PettingZoo:
+    """The arena of one of OpenSpiel's games, as `arena=openspiel` makes it."""
+    return PettingZoo(
+        env="arenas.external.openspiel",
+        arguments={"game": name},
+        render="arenas.external.openspiel.show",
+        action_names="arenas.external.openspiel.name_move",
+    )
 
 
 def against_random(

@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from arenas.external.cfr import CFR
-from arenas.external.pettingzoo import PettingZoo
 from arenas.games.kuhn import Kuhn, deals
 from arenas.games.leduc import Leduc
 from arenas.games.matrix import raw_env
@@ -17,16 +16,7 @@ from selfplay.errors import ConfigError
 from selfplay.study.measures.exploitability import Exploitability, exploitability, known_game
 from selfplay.study.policy_probs import ActionDistribution
 from selfplay.types import Observation
-from tests.helpers.random_matches import against_random
-
-
-def theirs(game: str) -> PettingZoo:
-    return PettingZoo(
-        env="arenas.external.openspiel",
-        arguments={"game": game},
-        render="arenas.external.openspiel.show",
-        action_names="arenas.external.openspiel.name_move",
-    )
+from tests.helpers.random_matches import against_random, openspiel_game
 
 
 def measured(arena: Arena, *, iterations: int, plus: bool = True) -> Exploitability:
@@ -55,7 +45,7 @@ def test_leduc_comes_nearer_with_iterations() -> None:
 
 def test_openspiels_own_kuhn_is_played_like_ours() -> None:
     mine = measured(Kuhn(), iterations=50)
-    assert measured(theirs("kuhn_poker"), iterations=50).nash_conv == pytest.approx(
+    assert measured(openspiel_game("kuhn_poker"), iterations=50).nash_conv == pytest.approx(
         mine.nash_conv, abs=1e-12
     )
 
@@ -104,13 +94,14 @@ def test_a_copy_in_another_process_plays_the_same() -> None:
 
 
 def test_a_game_that_it_cannot_solve_says_what_would_serve() -> None:
-    for arena in (Arena({"player": 2}), theirs("connect_four"), theirs("goofspiel(num_cards=3)")):
+    games = (openspiel_game(name) for name in ("connect_four", "goofspiel(num_cards=3)"))
+    for arena in (Arena({"player": 2}), *games):
         with pytest.raises(ConfigError, match=r"opponent CFR: OpenSpiel cannot solve .*arena=kuhn"):
             CFR(arena=arena)
     with pytest.raises(ConfigError, match=r"matrix_v0 is no game in turn"):
         CFR(arena=raw_env())
     with pytest.raises(ConfigError, match=r"kuhn_poker has 3 players"):
-        CFR(arena=theirs("kuhn_poker(players=3)"))
+        CFR(arena=openspiel_game("kuhn_poker(players=3)"))
     with pytest.raises(ValueError, match="iterations is at least 1, not 0"):
         CFR(arena=Kuhn(), iterations=0)
 

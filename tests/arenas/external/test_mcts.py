@@ -6,26 +6,16 @@ from typing import Any
 import pytest
 
 from arenas.external.mcts import MCTS
-from arenas.external.pettingzoo import PettingZoo
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.errors import ConfigError
 from selfplay.types import Observation
-from tests.helpers.random_matches import against_random
+from tests.helpers.random_matches import against_random, openspiel_game
 from tests.helpers.wrapped_games import GAME, play
 
 
-def game(name: str) -> PettingZoo:
-    return PettingZoo(
-        env="arenas.external.openspiel",
-        arguments={"game": name},
-        render="arenas.external.openspiel.show",
-        action_names="arenas.external.openspiel.name_move",
-    )
-
-
 def after(name: str, *moves: str) -> Observation:
-    """What the player in turn sees after these moves."""
-    arena = game(name)
+    """Return the observation of the player who moves next, after these moves."""
+    arena = openspiel_game(name)
     arena.begin(GAME, seed=0)
     for move in moves:
         (agent,) = arena.acting()
@@ -37,7 +27,7 @@ def test_a_game_of_perfect_information_shows_its_actions_and_another_does_not() 
     seen = after("tic_tac_toe", "x(1,1)", "o(0,0)")
     assert seen.fields["history"] == [4, 0] and seen.fields["openspiel"] == "tic_tac_toe()"
     for name in ("kuhn_poker", "goofspiel(num_cards=3)"):
-        arena = game(name)
+        arena = openspiel_game(name)
         arena.begin(GAME, seed=0)
         assert not {"history", "openspiel"} & set(arena.view("player_0").fields)
 
@@ -46,7 +36,7 @@ def test_a_game_of_perfect_information_shows_its_actions_and_another_does_not() 
 def test_the_same_seeds_give_the_same_games(name: str) -> None:
     def moves(simulations: int) -> list[list[str]]:
         engine = ScriptedEngine({"p": MCTS(simulations=simulations)})
-        played = play(lambda: game(name), engine, 4)
+        played = play(lambda: openspiel_game(name), engine, 4)
         return [[turn.text for turn in episode.turns] for episode, _ in played]
 
     first = moves(20)
@@ -67,7 +57,7 @@ def test_it_wins_and_defends_in_one_move() -> None:
 
 def test_a_hundred_simulations_beat_random_play_in_both_seats() -> None:
     script = MCTS(simulations=100)
-    found = against_random(lambda: game("connect_four"), [GAME], script, samples=20)
+    found = against_random(lambda: openspiel_game("connect_four"), [GAME], script, samples=20)
     for agent in ("player_0", "player_1"):
         assert found[f"versus/scripted/{agent}/lost"] >= 0.9
 

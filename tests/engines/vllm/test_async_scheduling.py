@@ -207,7 +207,7 @@ def test_nothing_is_under_way_in_an_engine_that_sleeps(
 
 
 def test_adapters_change_while_others_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three adapters, one is withdrawn, and one changes in the middle of its completions."""
+    """One of three adapters is withdrawn, and another one gets new weights during its requests."""
     monkeypatch.setattr("selfplay.engines.vllm.engine.STRIDE", 4)
     base = make(3).requires_grad_(False)
     models = {
