@@ -7,7 +7,7 @@ sample shares with any earlier one is the prefix that it shares with the one bef
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -170,10 +170,9 @@ class Packer:
             return True
         # A token under a mask costs all columns of its row, any other only those before it.
         before = shared + new / 2 if self.sparse or goes_on else row.width + after_stem
-        causal = 1.0 if self.sparse else self.costs.causal
-        seen = new * before * (causal if goes_on else 1.0)
+        seen = new * before * (self.costs.causal if goes_on else 1.0)
         together = new + self.attention * seen
-        apart = length + self.attention * causal * length * length / 2
+        apart = length + self.attention * self.costs.causal * length * length / 2
         return together * self.costs.margin <= apart
 
 
@@ -241,13 +240,10 @@ def packer(packing: Packing, models: Sequence[PreTrainedModel], *, device: str) 
             return Packer(packing="rows", note=note, reaches=reaches)
     sparse = all(model.config._attn_implementation == FLEX for model in models)
     share = max(map(attention_share, models))
-    return Packer(
-        packing=packing,
-        attention=share,
-        costs=GPU if device == "cuda" else CPU,
-        sparse=sparse,
-        reaches=reaches,
-    )
+    costs = GPU if device == "cuda" else CPU
+    if sparse:  # one kernel computes rows with and without a mask
+        costs = replace(costs, causal=1.0)
+    return Packer(packing=packing, attention=share, costs=costs, sparse=sparse, reaches=reaches)
 
 
 def attention_share(model: PreTrainedModel) -> float:
