@@ -23,6 +23,7 @@ from selfplay.learner.chat_file import ChatExample
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import BatchCounts, PolicyLoss
+from selfplay.learner.precision import Precision
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.lora import adapted, merge, require_peft
 from selfplay.models.partial_training import PartialTraining
@@ -79,6 +80,7 @@ class FineTune:
         lora: Lora | None = None,
         max_tokens: int = 2048,
         until: float | None = None,
+        precision: Precision = "auto",
         device: str = "auto",
     ) -> None:
         """Args:
@@ -98,6 +100,8 @@ class FineTune:
         max_tokens: Tokens of one forward pass, padding included.
         until: Loss of a step's batch below which the warm start ends, in nats per token; None
             makes all steps.
+        precision: Type in which forward and backward passes compute: float32, bfloat16, or auto,
+            which is bfloat16 on a GPU. Weights and optimizer stay in float32.
         device: Device of the training; auto is the GPU if there is one.
         """
         if min(steps, batch) < 1 or min(warmup, final) < 0:
@@ -114,6 +118,7 @@ class FineTune:
             weight_decay=weight_decay,
             clip_norm=clip_norm,
             max_tokens=max_tokens,
+            precision=precision,
             max_skipped=0,
         )
         check_seed(seed)

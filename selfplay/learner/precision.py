@@ -11,7 +11,10 @@ from selfplay.errors import ConfigError, nearest
 from selfplay.models.float32_head import SHORT
 
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
-"""Value of `learner.precision`; auto: bfloat16 on a GPU, float32 elsewhere."""
+"""Value of `learner.precision` and `warmstart.precision`.
+
+auto is bfloat16 on a GPU and float32 elsewhere.
+"""
 
 
 def in_bfloat16(precision: Precision, device: str) -> bool:

@@ -126,6 +126,19 @@ def test_the_loss_is_the_mean_over_all_completion_tokens(
     assert losses(said)[0] == pytest.approx(expected, abs=6e-4)
 
 
+def test_passes_in_bfloat16_learn_the_demonstrations_in_float32_weights(
+    base: Path, cache: Path
+) -> None:
+    exact, rounded = (
+        warmstart.make(echo(steps=120, lr=2e-2, precision=precision), base=str(base))
+        for precision in ("float32", "bfloat16")
+    )
+    models = [load_policy("bird", model=str(place)).model for place in (exact, rounded)]
+    assert not same(weights(models[0]), weights(models[1]))
+    assert {value.dtype for value in models[1].state_dict().values()} == {torch.float32}
+    assert loss_of(rounded, [("say yes", "yes"), ("say no", "no")]) < 0.05
+
+
 def test_equal_examples_are_one_row_with_a_weight(base: Path) -> None:
     tune = FineTune(examples=Echo(), roles=fine_roles())
     model, renderer = fine_tune.load_with_renderer(
@@ -355,6 +368,7 @@ def test_a_warm_start_of_a_new_model_leaves_a_named_one_alone(base: Path) -> Non
     [
         ({"steps": 0}, "steps and batch are at least 1"),
         ({"lr": float("nan")}, r"warmstart\.lr: nan does not fit"),
+        ({"precision": "half"}, r"warmstart\.precision: 'half' does not fit: input should be"),
         ({"max_tokens": 0}, r"warmstart\.max_tokens: 0 does not fit"),
         ({"examples": "chats.jsonl"}, "examples: 'chats.jsonl' is no source of examples"),
         ({"until": float("nan")}, "until: nan does not fit"),
