@@ -21,6 +21,7 @@ from selfplay.credit import Credit
 from selfplay.credit.grpo import GRPO
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
@@ -79,7 +80,9 @@ class Step:
         for role, model in models.items():
             engine.serve(role, model, [])  # nothing ends a completion
             seats[role] = AgentSpec(role=Role(), policy=role, renderer=renderer, max_tokens=new)
-            self.learners[role] = Learner(model, objective=PolicyLoss(), lr=RATE)
+            self.learners[role] = Learner(
+                model, objective=PolicyLoss(), settings=LearnerSettings(lr=RATE)
+            )
         self.rollout = Rollout(arena=arena, seats=seats, engines=dict.fromkeys(models, engine))
         self.credit, self.step = credit or GRPO(), 0
         self.tasks = [

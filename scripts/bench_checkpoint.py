@@ -28,6 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 from selfplay.learner.checkpoint import broken
 from selfplay.learner.checkpoint_writer import CheckpointWriter
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.policy import Policy
 from selfplay.models.renderer import ChatRenderer
@@ -50,7 +51,9 @@ class Training:
         tokenizer = build_tokenizer(["def f("])
         self.model = build_model(VOCABULARY[wide], seed=0, **(SMOLLM2 if wide else SMALL))
         self.policy = Policy(name="base", model=self.model, renderer=ChatRenderer(tokenizer))
-        self.learner = Learner(self.model, objective=PolicyLoss(), lr=1e-6)
+        self.learner = Learner(
+            self.model, objective=PolicyLoss(), settings=LearnerSettings(lr=1e-6)
+        )
         self.folder, self.step = folder, 0
         self.writers = {
             kind: CheckpointWriter(folder / kind, background=kind == "background")

@@ -9,13 +9,14 @@ Usage: python scripts/bench_packing.py [--wide] [--rounds 7] [--json FILE]
 
 import copy
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from random import Random
-from typing import Any
 
 from bench_fill import SMOLLM2
 from bench_timing import Line, arguments, compared, interleaved, show
 
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.tiny import build_model
 from selfplay.types import Sample, Turn
@@ -51,7 +52,11 @@ def measure(what: str, given: list[Sample], *, rounds: int, target: float | None
     """The default (`auto`) beside `rows`."""
     model = build_model(VOCABULARY, seed=0)
     learners = {
-        packing: Learner(copy.deepcopy(model), objective=PolicyLoss(), lr=1e-6, packing=packing)
+        packing: Learner(
+            copy.deepcopy(model),
+            objective=PolicyLoss(),
+            settings=LearnerSettings(lr=1e-6, packing=packing),
+        )
         for packing in ("auto", "rows")
     }
     seconds = updates(learners, given, rounds)
@@ -62,9 +67,13 @@ def measure_cuts(rounds: int) -> Line:
     """The default (`auto`) beside `trie`."""
     given = list(questions(16, instruction=30, question=30, answers=8))
     model = build_model(VOCABULARY, seed=0, **SMOLLM2)
-    settings: dict[str, Any] = {"objective": PolicyLoss(), "lr": 1e-6, "precision": "bfloat16"}
+    settings = LearnerSettings(lr=1e-6, precision="bfloat16")
     learners = {
-        packing: Learner(copy.deepcopy(model), packing=packing, **settings)
+        packing: Learner(
+            copy.deepcopy(model),
+            objective=PolicyLoss(),
+            settings=replace(settings, packing=packing),
+        )
         for packing in ("auto", "trie")
     }
     seconds = updates(learners, given, rounds)

@@ -57,6 +57,7 @@ def _flops(length: int) -> float:
 def _learner(rank: int, most: int, **settings: Any) -> Any:
     """Return a learner of a new model: all weights in float32, or an adapter over bfloat16."""
     from selfplay.learner.learner import Learner
+    from selfplay.learner.learner_settings import LearnerSettings
     from selfplay.learner.objective import PolicyLoss
     from selfplay.models.lora import Lora, adapted
 
@@ -66,7 +67,9 @@ def _learner(rank: int, most: int, **settings: Any) -> Any:
     network = qwen3(torch.bfloat16 if rank and ON_GPU else torch.float32)
     if rank:
         network = adapted(network.requires_grad_(False), Lora(rank=rank), seed=0, where="x").eval()
-    return Learner(network, objective=PolicyLoss(), max_tokens=most, **settings)
+    return Learner(
+        network, objective=PolicyLoss(), settings=LearnerSettings(max_tokens=most, **settings)
+    )
 
 
 def _sampled(count: int) -> Row:

@@ -108,6 +108,7 @@ def speed() -> list[Row]:
 def kernels() -> list[Row]:
     """Return a row per attention kernel: its gradient beside that of eager attention."""
     from selfplay.learner.learner import Learner
+    from selfplay.learner.learner_settings import LearnerSettings
     from selfplay.learner.objective import PolicyLoss
     from selfplay.models.tree_attention import kernel_device_problem
 
@@ -116,9 +117,7 @@ def kernels() -> list[Row]:
         learner = Learner(
             network,
             objective=PolicyLoss(ratio="none", clip="none"),
-            lr=0.0,
-            attention=kernel,
-            packing=packing,
+            settings=LearnerSettings(lr=0.0, attention=kernel, packing=packing),
         )
         given = samples(4, 96, 32, 512, prompts=1)
         took = seconds(lambda: learner.update(given, step=1), rounds=1)
@@ -237,6 +236,7 @@ def updates() -> Iterator[Row]:
 
 def _update(name: str, rank: int) -> list[Row]:
     from selfplay.learner.learner import Learner
+    from selfplay.learner.learner_settings import LearnerSettings
     from selfplay.learner.logprobs import most_logits
     from selfplay.learner.objective import PolicyLoss
     from selfplay.models.lora import Lora, adapted
@@ -252,7 +252,9 @@ def _update(name: str, rank: int) -> list[Row]:
     count, prompt, completion = (8, 512, 1536) if ON_GPU else (4, 24, 40)
     length = prompt + completion
     most = 4 * length
-    learner = Learner(network, objective=PolicyLoss(), max_tokens=most, packing="rows")
+    learner = Learner(
+        network, objective=PolicyLoss(), settings=LearnerSettings(max_tokens=most, packing="rows")
+    )
     given = samples(count, prompt, completion, SHAPES[name][-1])
     if ON_GPU:
         torch.cuda.reset_peak_memory_stats()

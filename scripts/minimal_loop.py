@@ -21,6 +21,7 @@ from selfplay import (
     Group,
     InvalidAction,
     Learner,
+    LearnerSettings,
     Observation,
     PolicyLoss,
     Role,
@@ -85,7 +86,7 @@ def train(steps: int = 30, *, group_size: int = 32, seed: int = 0) -> Iterator[f
 
     # Learning: credit turns rewards into advantages; the learner turns them into new weights.
     credit = GRPO(group_by="agent")
-    learner = Learner(model, objective=PolicyLoss(), lr=3e-3)
+    learner = Learner(model, objective=PolicyLoss(), settings=LearnerSettings(lr=3e-3))
 
     tasks = [Task(id=day, payload={"day": day}) for day in DAYS]
     for step in range(1, steps + 1):

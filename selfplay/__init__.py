@@ -20,6 +20,7 @@ _HOME = {
     "Group": "selfplay.types",
     "InvalidAction": "selfplay.types",
     "Learner": "selfplay.learner.learner",
+    "LearnerSettings": "selfplay.learner.learner_settings",
     "Message": "selfplay.types",
     "Metric": "selfplay.types",
     "Objective": "selfplay.learner.objective",

@@ -192,7 +192,7 @@ class FineTune:
         return Learner(
             model,
             objective=PolicyLoss(ratio="none", clip="none", aggregate="token_mean"),
-            **vars(self.settings),
+            settings=self.settings,
         )
 
     def _batches(self) -> Iterator[list[ChatExample]]:

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel
 
-from selfplay.config.instantiate import call
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.activation_checkpointing import recompute, recomputes
 from selfplay.learner.base_learner import BaseLearner
@@ -34,6 +33,10 @@ LESS_MEMORY = (
     "(runtime.learners)"
 )
 """Keys with which an update needs less memory."""
+
+
+DEFAULTS = LearnerSettings()
+"""Settings of a learner that is made without any."""
 
 
 class Scoring(Protocol):
@@ -67,34 +70,36 @@ class Learner(BaseLearner):
         model: PreTrainedModel,
         *,
         objective: Objective,
+        settings: LearnerSettings = DEFAULTS,
         reference: PreTrainedModel | None = None,
         seed: int = 0,
         device: str | None = None,
-        **settings: Any,
     ) -> None:
         """Args:
         model: Model that is trained in place.
         objective: Objective to maximise.
+        settings: Settings of the optimizer and of the passes.
         reference: Frozen policy of the KL term.
         seed: Seed of the split into mini-batches.
         device: Kind of the device on which passes will compute; None: that of the model.
-        settings: Those of `LearnerSettings`, by name.
+
+        Raises ConfigError if model, objective and settings do not fit together.
         """
-        own: LearnerSettings = call(LearnerSettings, settings, where="learner")
         if objective.reads_reference and reference is None:
             raise ConfigError("objective: it needs a reference policy")
-        if objective.one_step and own.mini_batches > 1:
+        if objective.one_step and settings.mini_batches > 1:
             raise ConfigError(
                 "learner.mini_batches: this objective weighs its samples by the present weights, "
                 "which the second mini-batch no longer has; set mini_batches=1"
             )
         self.model, self.reference, self.objective = model, reference, objective
-        self.lr, self.warmup_steps, self.decay_steps = own.lr, own.warmup_steps, own.decay_steps
-        self.final_lr, self.clip_norm = own.final_lr, own.clip_norm
-        self.mini_batches, self.max_tokens, self.seed = own.mini_batches, own.max_tokens, seed
-        self.max_skipped, self.steps, self.skipped = own.max_skipped, 0, 0
+        self.settings, self.seed = settings, seed
+        self.lr = settings.lr
+        """Highest learning rate; a warm start changes it at each step."""
+        self.mini_batches, self.max_tokens = settings.mini_batches, settings.max_tokens
+        self.steps = self.skipped = 0
         device = device or model.device.type
-        self.bfloat16 = in_bfloat16(own.precision, device)
+        self.bfloat16 = in_bfloat16(settings.precision, device)
         """True if forward and backward passes compute in bfloat16."""
         scorer = Scorer(model, bfloat16=self.bfloat16)
         self.scorer: Scoring = scorer
@@ -103,22 +108,20 @@ class Learner(BaseLearner):
             self.reference_scorer = Scorer(reference, bfloat16=self.bfloat16)
         models = [model] if reference is None else [model, reference]
         for scored in models:
-            if reason := kernel_model_problem(own.attention, scored):
+            if reason := kernel_model_problem(settings.attention, scored):
                 raise ConfigError(f"learner.attention: {reason}")
-        self.attention = own.attention
-        with attending(own.attention, *models):
-            self.packer = packer(own.packing, models, device=device)
+        with attending(settings.attention, *models):
+            self.packer = packer(settings.packing, models, device=device)
         self.longest = self.packer.longest
         self.notes = tuple(filter(None, (self.packer.note, scorer.note)))
         """Notes for the user about how this model is computed."""
-        self.recomputes = recomputes(own.activation_checkpointing, model, device)
+        self.recomputes = recomputes(settings.activation_checkpointing, model, device)
         """True if backward passes compute the blocks again."""
         if self.recomputes:
             recompute(model)
         self.passes = 0
         """Number of micro-batches that have begun; its growth shows that the learner works."""
         self.peers: ProcessGroup = SingleProcess()
-        self.adam: Any = {"lr": own.lr, "betas": own.betas, "weight_decay": own.weight_decay}
         self.use_parameters()
 
     def use_parameters(self) -> None:
@@ -130,7 +133,13 @@ class Learner(BaseLearner):
         # The fused step rounds differently in the last bit.
         large = sum(p.numel() for p in self.parameters) >= FUSED_FROM
         fused = True if large and isinstance(self.peers, SingleProcess) else None
-        self.optimizer = torch.optim.AdamW(self.parameters, fused=fused, **self.adam)
+        self.optimizer = torch.optim.AdamW(
+            self.parameters,
+            lr=self.lr,
+            betas=self.settings.betas,
+            weight_decay=self.settings.weight_decay,
+            fused=fused,
+        )
 
     def forget_parameters(self) -> None:
         """Drop the optimizer and the list of parameters until the next `use_parameters`.
@@ -162,7 +171,7 @@ class Learner(BaseLearner):
         """Set the attention kernel and the precision of forward and backward passes."""
         models = [self.model] if self.reference is None else [self.model, self.reference]
         with (
-            attending(self.attention, *models),
+            attending(self.settings.attention, *models),
             mixed_precision(*models, bfloat16=self.bfloat16),
         ):
             yield
@@ -225,17 +234,18 @@ class Learner(BaseLearner):
 
     def rate(self) -> float:
         """Return the learning rate of the present optimizer step, which `steps` counts from 1."""
-        warm = min(1.0, self.steps / max(self.warmup_steps, 1))
-        if not self.decay_steps:
+        warmup, decay = self.settings.warmup_steps, self.settings.decay_steps
+        warm = min(1.0, self.steps / max(warmup, 1))
+        if not decay:
             return self.lr * warm
-        left = 1.0 - min(1.0, self.steps / self.decay_steps)
-        return self.lr * min(warm, self.final_lr + (1.0 - self.final_lr) * left)
+        left, final = 1.0 - min(1.0, self.steps / decay), self.settings.final_lr
+        return self.lr * min(warm, final + (1.0 - final) * left)
 
     def _clip(self) -> float:
         """Bound the gradient. Returns the norm before, over all shards."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = whole(torch.nn.utils.get_total_norm(gradients))
-        torch.nn.utils.clip_grads_with_norm_(self.parameters, self.clip_norm, norm)
+        torch.nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip_norm, norm)
         return float(norm)
 
     def _skip(self, fault: str) -> dict[str, float]:
@@ -253,7 +263,7 @@ class Learner(BaseLearner):
         _, worse = self.peers.sum_metrics({}, worse)
         if worse:
             raise DivergedError(worse)
-        if self.skipped > self.max_skipped:
+        if self.skipped > self.settings.max_skipped:
             row = f"; {self.skipped} steps in a row had such a fault (learner.max_skipped)"
             raise DivergedError(fault + row * (self.skipped > 1))
         return {"skipped": 1.0}

@@ -28,6 +28,7 @@ from selfplay.engines.scripted import ScriptedEngine, constant
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import RunError
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
@@ -116,7 +117,9 @@ class Probe:
             for request in requests
         ]
         # With a learning rate of 0 the model does not change.
-        learner = Learner(model, objective=PolicyLoss(ratio="none", clip="none"), lr=0.0)
+        learner = Learner(
+            model, objective=PolicyLoss(ratio="none", clip="none"), settings=LearnerSettings(lr=0.0)
+        )
 
         def generate() -> None:
             engine.forget()  # every call does the same work

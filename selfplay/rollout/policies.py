@@ -101,6 +101,6 @@ def make_learners(
             reference=policy.reference,
             seed=seed,
             device=device,
-            **vars(settings[name]),
+            settings=settings[name],
         )
     return learners

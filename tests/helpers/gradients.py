@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
@@ -42,10 +43,22 @@ def samples() -> list[Sample]:
     ]
 
 
-def gradient(objective: Objective, given: list[Sample], **settings: Any) -> torch.Tensor:
+def gradient(
+    objective: Objective,
+    given: list[Sample],
+    *,
+    model: PreTrainedModel | None = None,
+    reference: PreTrainedModel | None = None,
+    **settings: Any,
+) -> torch.Tensor:
     """The whole gradient as the learner computes it, of the same model every time."""
-    model = settings.pop("model", None) or llama()
-    learner = Learner(model, objective=objective, lr=0.0, clip_norm=1e9, **settings)
+    model = model or llama()
+    learner = Learner(
+        model,
+        objective=objective,
+        reference=reference,
+        settings=LearnerSettings(lr=0.0, clip_norm=1e9, **settings),
+    )
     learner.update(given, step=1)
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 

@@ -8,12 +8,14 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from selfplay.learner.learner import Learner
-from selfplay.learner.objective import PolicyLoss
+from selfplay.learner.learner_settings import LearnerSettings
+from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.types import Sample
 from tests.helpers import builders
 from tests.helpers.builders import llama, sample
 
 SIZES: dict[str, Any] = {**builders.SIZES, "num_key_value_heads": 2}
+REINFORCE = PolicyLoss(ratio="none", clip="none")
 
 
 def made(kind: str) -> PreTrainedModel:
@@ -72,14 +74,19 @@ def gradient(
     given: Sequence[Sample],
     packing: Literal["auto", "trie", "rows"],
     model: PreTrainedModel | None = None,
+    *,
+    objective: Objective = REINFORCE,
+    reference: PreTrainedModel | None = None,
     **settings: Any,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """The whole gradient in float64 (llama's norms: float32), and the step's figures."""
     model = (model or llama()).double()
     model.zero_grad()
-    objective = settings.pop("objective", PolicyLoss(ratio="none", clip="none"))
     learner = Learner(
-        model, objective=objective, lr=0.0, clip_norm=1e9, packing=packing, **settings
+        model,
+        objective=objective,
+        reference=reference,
+        settings=LearnerSettings(lr=0.0, clip_norm=1e9, packing=packing, **settings),
     )
     figures = learner.update(given, step=1)
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), figures

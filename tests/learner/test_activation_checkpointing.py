@@ -9,6 +9,7 @@ import torch
 from selfplay.errors import ConfigError
 from selfplay.learner.activation_checkpointing import recompute
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from tests.helpers.builders import llama
 from tests.helpers.gradients import close, gradient
@@ -58,7 +59,7 @@ def test_less_is_kept_for_the_backward_pass() -> None:
 def test_a_copy_computes_with_its_own_tensors_and_names_stay() -> None:
     model = llama()
     names = list(model.state_dict())
-    Learner(model, objective=OBJECTIVE, activation_checkpointing=True)
+    Learner(model, objective=OBJECTIVE, settings=LearnerSettings(activation_checkpointing=True))
     assert list(model.state_dict()) == names
     twin = copy.deepcopy(model)
     with torch.no_grad():
@@ -73,14 +74,19 @@ def test_a_model_that_names_no_blocks_is_refused(monkeypatch: pytest.MonkeyPatch
     model = llama()
     monkeypatch.setattr(model, "_no_split_modules", None)
     with pytest.raises(ConfigError, match=r"^learner.activation_checkpointing: LlamaForCausalLM "):
-        Learner(model, objective=OBJECTIVE, activation_checkpointing=True)
+        Learner(model, objective=OBJECTIVE, settings=LearnerSettings(activation_checkpointing=True))
 
 
 def test_auto_recomputes_on_a_gpu_if_the_model_can(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Learner(llama(), objective=OBJECTIVE).recomputes
     made = Learner(llama(), objective=OBJECTIVE, device="cuda")  # a rank's, before it is sharded
     assert made.recomputes and made.bfloat16
-    off = Learner(llama(), objective=OBJECTIVE, device="cuda", activation_checkpointing=False)
+    off = Learner(
+        llama(),
+        objective=OBJECTIVE,
+        device="cuda",
+        settings=LearnerSettings(activation_checkpointing=False),
+    )
     assert not off.recomputes
     unnamed = llama()
     monkeypatch.setattr(unnamed, "_no_split_modules", None)

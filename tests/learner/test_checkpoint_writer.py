@@ -20,6 +20,7 @@ from selfplay.learner import checkpoint, sharded_checkpoint
 from selfplay.learner.checkpoint_content import CheckpointContent, FrozenPolicy
 from selfplay.learner.checkpoint_writer import CheckpointWriter
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.policy import Policy
 from selfplay.run.hashing_file import HashingFile
@@ -36,7 +37,12 @@ class Training:
     def __init__(self, folder: Path, *, background: bool = True, seed: int = 0) -> None:
         self.model = llama(seed)
         objective = PolicyLoss(kl=0.1, reference="ema", ema_rate=0.5)
-        self.learner = Learner(self.model, objective=objective, reference=llama(seed), lr=1e-2)
+        self.learner = Learner(
+            self.model,
+            objective=objective,
+            reference=llama(seed),
+            settings=LearnerSettings(lr=1e-2),
+        )
         renderer: Any = SimpleNamespace(save_tokenizer=lambda place: {}, tokenizer_files={})
         self.policy = Policy(name="base", model=self.model, renderer=renderer)
         self.writer = CheckpointWriter(folder, background=background)

@@ -12,6 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from tests.helpers.builders import llama, same, sample, weights
 from tests.helpers.failing_objective import FailingLoss
@@ -93,7 +94,7 @@ def test_likelihood_rises_for_good_samples_and_falls_for_bad() -> None:
     for objective, advantage, sign in ((SFT, -3.0, 1), (REINFORCE, 1.0, 1), (REINFORCE, -1.0, -1)):
         model, one = llama(), sample([1, 2], [5, 6], advantage)
         before = float(logprobs(model, one).sum().detach())
-        Learner(model, objective=objective, lr=1e-3).update([one], step=1)
+        Learner(model, objective=objective, settings=LearnerSettings(lr=1e-3)).update([one], step=1)
         assert sign * (float(logprobs(model, one).sum().detach()) - before) > 0
 
 
@@ -107,7 +108,9 @@ def test_the_kl_term_pulls_towards_the_reference(estimator: Any) -> None:
         return (logprobs(model, one) - logprobs(reference, one)).abs().item()
 
     before = gap()
-    Learner(model, objective=objective, reference=reference, lr=1e-3).update([one], step=1)
+    Learner(
+        model, objective=objective, reference=reference, settings=LearnerSettings(lr=1e-3)
+    ).update([one], step=1)
     assert gap() < before
     assert same(kept, weights(reference))
     with pytest.raises(ConfigError, match="needs a reference"):
@@ -128,7 +131,9 @@ def test_only_the_forward_kl_pulls_at_a_token_that_is_hardly_ever_sampled(estima
         own.bias[7] = -13.0
     model.set_output_embeddings(own)
     objective = replace(REINFORCE, kl=1.0, estimator=estimator)
-    learner = Learner(model, objective=objective, reference=reference, clip_norm=1e9)
+    learner = Learner(
+        model, objective=objective, reference=reference, settings=LearnerSettings(clip_norm=1e9)
+    )
     learner.update([sample([1, 2], [token], 0.0) for token in (3, 4)], step=1)
     assert own.bias.grad is not None
     pull = -float(own.bias.grad[7])
@@ -143,7 +148,9 @@ def test_the_entropy_bonus_raises_entropy() -> None:
     model = llama()
     before = entropy()
     objective = replace(REINFORCE, entropy=1.0)
-    Learner(model, objective=objective, lr=1e-3).update([sample([1, 2], [5], 0.0)], step=1)
+    Learner(model, objective=objective, settings=LearnerSettings(lr=1e-3)).update(
+        [sample([1, 2], [5], 0.0)], step=1
+    )
     assert entropy() > before
 
 
@@ -151,7 +158,9 @@ def test_the_entropy_bonus_raises_entropy() -> None:
 def test_a_loss_that_is_not_finite_stops_before_the_weights(broken: float) -> None:
     model = llama()
     before = weights(model)
-    learner = Learner(model, objective=REINFORCE, lr=0.1, max_tokens=1, max_skipped=0)
+    learner = Learner(
+        model, objective=REINFORCE, settings=LearnerSettings(lr=0.1, max_tokens=1, max_skipped=0)
+    )
     with pytest.raises(
         DivergedError, match=r"loss is (nan|-?inf) at step 7 on samples 1.0.0/0/sol"
     ):
@@ -166,7 +175,9 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights() -> None:
     model.model.norm.weight.register_hook(lambda gradient: gradient * math.nan)
     before = weights(model)
     with pytest.raises(DivergedError, match=r"norm is nan at step 3 on samples 1.0.0/0/sol"):
-        Learner(model, objective=REINFORCE, lr=0.1, max_skipped=0).update(samples(), step=3)
+        Learner(model, objective=REINFORCE, settings=LearnerSettings(lr=0.1, max_skipped=0)).update(
+            samples(), step=3
+        )
     assert same(before, weights(model))
 
 
@@ -178,9 +189,9 @@ def test_a_step_that_is_not_finite_is_as_if_it_had_not_been(where: Any) -> None:
     learners = [
         Learner(
             llama(),
-            objective=FailingLoss(fails=frozenset(fails), where=where, **ema),  # type: ignore[arg-type]
+            objective=FailingLoss(fails=frozenset(fails), where=where, **ema),
             reference=llama(),
-            **settings,
+            settings=LearnerSettings(**settings),
         )
         for fails in ({1, 2}, ())
     ]
@@ -199,7 +210,11 @@ def test_a_step_that_is_not_finite_is_as_if_it_had_not_been(where: Any) -> None:
 
 def test_other_mini_batches_of_a_step_are_learned_from() -> None:
     objective = FailingLoss(fails=frozenset({1}))
-    learner = Learner(llama(), objective=objective, lr=0.01, mini_batches=4, packing="rows")
+    learner = Learner(
+        llama(),
+        objective=objective,
+        settings=LearnerSettings(lr=0.01, mini_batches=4, packing="rows"),
+    )
     found = learner.update(samples(), step=1)
     assert found["skipped"] == 1 and learner.steps == len(objective.seen) - 1 > 1
     assert math.isfinite(found["loss"]) and math.isfinite(found["gradient_norm"])
@@ -210,7 +225,9 @@ def test_other_mini_batches_of_a_step_are_learned_from() -> None:
 def test_too_many_such_steps_in_a_row_end_the_run(where: Any) -> None:
     model, before = llama(), weights(llama())
     objective = FailingLoss(fails=frozenset({0, 1, 3, 4, 5}), where=where)
-    learner = Learner(model, objective=objective, lr=0.0, max_skipped=2, packing="rows")
+    learner = Learner(
+        model, objective=objective, settings=LearnerSettings(lr=0.0, max_skipped=2, packing="rows")
+    )
     for step in range(1, 6):
         learner.update(samples(), step=step)
     said = r"is nan at step 6 on .*; 3 steps in a row had such a fault \(learner.max_skipped\)$"
@@ -221,7 +238,10 @@ def test_too_many_such_steps_in_a_row_end_the_run(where: Any) -> None:
 
 def test_a_resumed_run_counts_on() -> None:
     objective = FailingLoss(fails=frozenset(range(9)))
-    first, second = (Learner(llama(), objective=objective, max_skipped=2) for _ in range(2))
+    first, second = (
+        Learner(llama(), objective=objective, settings=LearnerSettings(max_skipped=2))
+        for _ in range(2)
+    )
     for step in (1, 2):
         first.update(samples(), step=step)
     second.load_state_dict(first.state_dict())
@@ -246,7 +266,9 @@ def test_a_weight_that_is_not_finite_ends_the_run_at_once(broken: float) -> None
 
 def test_without_signal_no_step_is_taken() -> None:
     model = llama()
-    learner = Learner(model, objective=PolicyLoss(), lr=0.1, weight_decay=0.1)
+    learner = Learner(
+        model, objective=PolicyLoss(), settings=LearnerSettings(lr=0.1, weight_decay=0.1)
+    )
     learner.update(samples(), step=1)  # so that there is momentum to be misled by
     before, idle = weights(model), [sample([1], [2, 3], 0.0), sample([1], [2], (0.0,))]
     found = learner.update(idle, step=2)
@@ -257,7 +279,9 @@ def test_without_signal_no_step_is_taken() -> None:
 
 
 def test_mini_batches_are_steps_and_the_warm_up_counts_them() -> None:
-    learner = Learner(llama(), objective=SFT, lr=1.0e-3, mini_batches=2, warmup_steps=4)
+    learner = Learner(
+        llama(), objective=SFT, settings=LearnerSettings(lr=1.0e-3, mini_batches=2, warmup_steps=4)
+    )
     first = learner.update(samples(), step=1)
     assert learner.steps == 2
     assert first["lr"] == pytest.approx((0.25e-3 + 0.5e-3) / 2)
@@ -283,9 +307,9 @@ def test_mini_batches_are_steps_and_the_warm_up_counts_them() -> None:
 def test_the_learning_rate_falls_to_its_last_value(
     settings: dict[str, Any], rates: list[float]
 ) -> None:
-    learner = Learner(llama(), objective=REINFORCE, lr=1e-2, **settings)
+    learner = Learner(llama(), objective=REINFORCE, settings=LearnerSettings(lr=1e-2, **settings))
     metrics = [learner.update(samples(), step=step) for step in range(1, 4)]
-    twin = Learner(llama(), objective=REINFORCE, lr=1e-2, **settings)
+    twin = Learner(llama(), objective=REINFORCE, settings=LearnerSettings(lr=1e-2, **settings))
     twin.load_state_dict(learner.state_dict())  # the rate of a restored learner goes on to fall
     metrics += [twin.update(samples(), step=step) for step in range(4, 7)]
     assert [each["lr"] for each in metrics] == pytest.approx(rates)
@@ -293,7 +317,11 @@ def test_the_learning_rate_falls_to_its_last_value(
 
 def test_a_restored_learner_goes_on_as_if_nothing_had_happened() -> None:
     model = llama()
-    learner = Learner(model, objective=REINFORCE, lr=1e-2, warmup_steps=5, mini_batches=2)
+    learner = Learner(
+        model,
+        objective=REINFORCE,
+        settings=LearnerSettings(lr=1e-2, warmup_steps=5, mini_batches=2),
+    )
     learner.update(samples(), step=1)
     file = io.BytesIO()
     torch.save([learner.state_dict(), model.state_dict()], file)
@@ -302,7 +330,11 @@ def test_a_restored_learner_goes_on_as_if_nothing_had_happened() -> None:
     state, tensors = torch.load(file, weights_only=True)
     twin_model = llama(seed=5)
     twin_model.load_state_dict(tensors)
-    twin = Learner(twin_model, objective=REINFORCE, lr=1e-2, warmup_steps=5, mini_batches=2)
+    twin = Learner(
+        twin_model,
+        objective=REINFORCE,
+        settings=LearnerSettings(lr=1e-2, warmup_steps=5, mini_batches=2),
+    )
     twin.load_state_dict(state)
     twin.update(samples(), step=2)
     assert same(weights(model), weights(twin_model)) and twin.steps == 4
@@ -310,7 +342,9 @@ def test_a_restored_learner_goes_on_as_if_nothing_had_happened() -> None:
 
 def test_one_policys_step_leaves_the_others_alone() -> None:
     first, second = llama(0), llama(0)
-    learners = [Learner(model, objective=SFT, lr=0.1) for model in (first, second)]
+    learners = [
+        Learner(model, objective=SFT, settings=LearnerSettings(lr=0.1)) for model in (first, second)
+    ]
     before = weights(second)
     learners[0].update(samples(), step=1)
     assert same(before, weights(second)) and not same(before, weights(first))
@@ -320,18 +354,18 @@ def test_frozen_parameters_stay() -> None:
     model = llama()
     model.model.embed_tokens.weight.requires_grad_(False)
     before = model.model.embed_tokens.weight.clone()
-    Learner(model, objective=SFT, lr=0.1).update(samples(), step=1)
+    Learner(model, objective=SFT, settings=LearnerSettings(lr=0.1)).update(samples(), step=1)
     assert torch.equal(before, model.model.embed_tokens.weight)
     with pytest.raises(ConfigError, match="no parameter"):
         Learner(model.requires_grad_(False), objective=SFT)
 
 
 def test_settings_and_samples_that_cannot_be_learned_from_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"learner.max_skipped: -1 does not fit: at least 0"):
-        Learner(llama(), objective=SFT, max_skipped=-1)
+    with pytest.raises(ConfigError, match=r"^max_skipped: -1 does not fit: at least 0"):
+        Learner(llama(), objective=SFT, settings=LearnerSettings(max_skipped=-1))
     for name in ("mini_batches", "max_tokens", "clip_norm"):
-        with pytest.raises(ConfigError, match=f"learner.{name}: 0 does not fit"):
-            Learner(llama(), objective=SFT, **{name: 0})  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=f"^{name}: 0 does not fit"):
+            Learner(llama(), objective=SFT, settings=LearnerSettings(**{name: 0}))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="temperature above 0"):
         Learner(llama(), objective=SFT).update([sample([1], [2], 1.0, temperature=0.0)], step=1)
 
@@ -349,7 +383,7 @@ def test_a_trainable_token_without_a_probability_is_an_error_that_names_its_turn
     given = [*samples(), sample([1], [5, 6], 1.0, logprobs=(-1.0, broken))]
     said = f"sample 1.0.0/0/solver_0: the sampler gave token 1 of .* log-probability {broken}"
     with pytest.raises(DivergedError, match=said):
-        Learner(model, objective=objective, lr=0.1).update(given, step=1)
+        Learner(model, objective=objective, settings=LearnerSettings(lr=0.1)).update(given, step=1)
     assert same(before, weights(model))
 
 
@@ -400,18 +434,18 @@ def test_log_probabilities_are_computed_without_dropout() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"lr": math.inf}, "learner.lr: inf does not fit: a finite number of at least 0"),
-        ({"lr": math.nan}, "learner.lr: nan does not fit"),
-        ({"lr": -1e-6}, "learner.lr: -1e-06 does not fit"),
-        ({"clip_norm": math.nan}, "learner.clip_norm: nan does not fit: a finite number above 0"),
-        ({"clip_norm": math.inf}, "learner.clip_norm: inf does not fit"),
-        ({"weight_decay": math.inf}, "learner.weight_decay: inf does not fit"),
-        ({"betas": (0.9, math.nan)}, "learner.betas: nan does not fit"),
-        ({"betas": (1.0, 0.9)}, "learner.betas: 1 does not fit"),
+        ({"lr": math.inf}, "^lr: inf does not fit: a finite number of at least 0"),
+        ({"lr": math.nan}, "^lr: nan does not fit"),
+        ({"lr": -1e-6}, "^lr: -1e-06 does not fit"),
+        ({"clip_norm": math.nan}, "^clip_norm: nan does not fit: a finite number above 0"),
+        ({"clip_norm": math.inf}, "^clip_norm: inf does not fit"),
+        ({"weight_decay": math.inf}, "^weight_decay: inf does not fit"),
+        ({"betas": (0.9, math.nan)}, "^betas: nan does not fit"),
+        ({"betas": (1.0, 0.9)}, "^betas: 1 does not fit"),
     ],
 )
 def test_numbers_that_no_step_can_be_made_with_are_refused(
     settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        Learner(llama(), objective=SFT, **settings)
+        Learner(llama(), objective=SFT, settings=LearnerSettings(**settings))

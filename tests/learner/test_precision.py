@@ -11,6 +11,7 @@ import torch
 from selfplay.errors import ConfigError
 from selfplay.learner import learner as learner_module
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.learner.precision import mixed_precision
 from selfplay.models.lora import adapted
@@ -23,7 +24,11 @@ REINFORCE = PolicyLoss(ratio="none", clip="none")
 
 def learner(precision: Any = "auto", **settings: Any) -> Learner:
     model: Any = llama(max_position_embeddings=256)
-    return Learner(model, objective=REINFORCE, precision=precision, **{"lr": 0.01, **settings})
+    return Learner(
+        model,
+        objective=REINFORCE,
+        settings=LearnerSettings(precision=precision, **{"lr": 0.01, **settings}),
+    )
 
 
 def test_passes_compute_in_bfloat16_and_all_else_in_float32() -> None:
@@ -63,7 +68,11 @@ def adapter(**settings: Any) -> Learner:
     base: Any = llama()
     base.to(torch.bfloat16).requires_grad_(False)
     model = adapted(base, Lora(rank=4), seed=0, where="policy 'p'").eval()
-    return Learner(model, objective=REINFORCE, precision="bfloat16", lr=0.01, **settings)
+    return Learner(
+        model,
+        objective=REINFORCE,
+        settings=LearnerSettings(precision="bfloat16", lr=0.01, **settings),
+    )
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -122,8 +131,7 @@ def test_an_adapter_over_a_base_of_16_bits_learns() -> None:
     made = Learner(
         adapted(base, Lora(rank=2), seed=0, where="policy"),
         objective=REINFORCE,
-        precision="bfloat16",
-        lr=0.01,
+        settings=LearnerSettings(precision="bfloat16", lr=0.01),
     )
     before = [p.detach().clone() for p in made.parameters]
     made.update(batch(), step=1)

@@ -9,6 +9,7 @@ import torch
 from selfplay.errors import ConfigError
 from selfplay.learner.dpo import DPO
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.types import Sample
 from tests.helpers.builders import llama, same, sample, weights
@@ -18,7 +19,9 @@ from tests.helpers.gradients import REINFORCE, close, gradient, logprobs, on_pol
 def test_the_ema_follows_the_policy_and_is_kept_in_a_checkpoint() -> None:
     model, reference, start = llama(), llama(), weights(llama())
     objective = PolicyLoss(kl=0.1, reference="ema", ema_rate=0.25)
-    learner = Learner(model, objective=objective, reference=reference, lr=0.01)
+    learner = Learner(
+        model, objective=objective, reference=reference, settings=LearnerSettings(lr=0.01)
+    )
     learner.update(on_policy(model, samples()), step=1)
     for before, now, mean in zip(start, weights(model), weights(reference), strict=True):
         assert torch.allclose(mean, before + 0.25 * (now - before), atol=1e-7)
@@ -26,21 +29,25 @@ def test_the_ema_follows_the_policy_and_is_kept_in_a_checkpoint() -> None:
     torch.save(learner.state_dict(), kept)
     kept.seek(0)
     fresh = llama()
-    other = Learner(llama(), objective=objective, reference=fresh, lr=0.01)
+    other = Learner(
+        llama(), objective=objective, reference=fresh, settings=LearnerSettings(lr=0.01)
+    )
     other.load_state_dict(torch.load(kept, weights_only=True))
     assert same(weights(fresh), weights(reference))
 
 
 def test_an_initial_reference_does_not_move() -> None:
     model, reference = llama(), llama()
-    learner = Learner(model, objective=PolicyLoss(kl=0.1), reference=reference, lr=0.01)
+    learner = Learner(
+        model, objective=PolicyLoss(kl=0.1), reference=reference, settings=LearnerSettings(lr=0.01)
+    )
     learner.update(on_policy(model, samples()), step=1)
     assert same(weights(reference), weights(llama())) and "ema" not in learner.state_dict()
 
 
 def test_logprobs_are_the_models_own_in_the_order_given() -> None:
     model = llama()
-    learner = Learner(model, objective=REINFORCE, max_tokens=12)
+    learner = Learner(model, objective=REINFORCE, settings=LearnerSettings(max_tokens=12))
     for found, one in zip(learner.logprobs(samples()), samples(), strict=True):
         wanted = logprobs(model, one).tolist()
         assert len(found) == len(wanted)
@@ -79,7 +86,9 @@ def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
     assert figures["preference_loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
     assert figures["preference_left_out"] == 0
     with pytest.raises(ConfigError, match="mini_batches=1"):
-        Learner(llama(), objective=DPO(), reference=llama(), mini_batches=2)
+        Learner(
+            llama(), objective=DPO(), reference=llama(), settings=LearnerSettings(mini_batches=2)
+        )
     with pytest.raises(ConfigError, match="credit=preference"):
         learner.update(samples(), step=2)
 
@@ -121,7 +130,12 @@ def test_a_pair_with_a_completion_that_nobody_learns_from_is_left_out_and_counte
 
     def learned(given: list[Sample]) -> tuple[torch.Tensor, dict[str, float]]:
         model = llama()
-        learner = Learner(model, objective=DPO(), reference=llama(seed=1), lr=0.0, clip_norm=1e9)
+        learner = Learner(
+            model,
+            objective=DPO(),
+            reference=llama(seed=1),
+            settings=LearnerSettings(lr=0.0, clip_norm=1e9),
+        )
         figures = learner.update(given, step=1)
         found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
         return torch.cat(found) if found else torch.zeros(0), figures

@@ -10,6 +10,7 @@ import torch
 
 from selfplay.errors import DivergedError
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.learner.rollout_correction import Correction, correct
 from tests.helpers.builders import llama, sample
@@ -84,23 +85,25 @@ def test_the_mismatch_is_measured_without_a_correction_too() -> None:
     sums = [n * (exp(d) - 1 - d) for n, (_, d) in zip(counts, computed, strict=True)]
     wanted = sum(sums) / sum(counts)
     for objective in (PolicyLoss(), PolicyLoss(ratio="none", clip="none")):
-        found = Learner(llama(), objective=objective, lr=0.0).update(stale, step=1)
+        found = Learner(llama(), objective=objective, settings=LearnerSettings(lr=0.0)).update(
+            stale, step=1
+        )
         assert found["mismatch_kl"] == pytest.approx(wanted, rel=1e-4)
     # With a correction it is of all samples, those without a gradient too.
     every = sum(sum(s.turn.loss_mask) for s in stale)
     both = [sum(s.turn.loss_mask) * (exp(d) - 1 - d) for s, d in zip(stale, shifts, strict=True)]
-    found = Learner(llama(), objective=PolicyLoss(correction="truncated"), lr=0.0).update(
-        stale, step=1
-    )
+    found = Learner(
+        llama(), objective=PolicyLoss(correction="truncated"), settings=LearnerSettings(lr=0.0)
+    ).update(stale, step=1)
     assert found["mismatch_kl"] == pytest.approx(sum(both) / every, rel=1e-4)
 
 
 def test_the_mismatch_is_of_the_first_mini_batch_alone() -> None:
     """Behind it the weights have moved, and that is no mismatch."""
     given = on_policy(llama(), samples() * 4)
-    figures = Learner(llama(), objective=PolicyLoss(), lr=1e-2, mini_batches=4).update(
-        given, step=1
-    )
+    figures = Learner(
+        llama(), objective=PolicyLoss(), settings=LearnerSettings(lr=1e-2, mini_batches=4)
+    ).update(given, step=1)
     assert abs(figures["mismatch_kl"]) < 1e-9 < 1e-4 < figures["policy_kl"]
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 from tests.helpers.gradients import REINFORCE, gradient, logprobs
@@ -52,7 +53,9 @@ def test_the_gradient_of_results_as_targets_is_exactly_zero(
     """
     model = llama()
     head = model.lm_head
-    learner = Learner(model, objective=REINFORCE, lr=0.0, clip_norm=1e9, packing=packing)
+    learner = Learner(
+        model, objective=REINFORCE, settings=LearnerSettings(lr=0.0, clip_norm=1e9, packing=packing)
+    )
     unlikely = torch.zeros(24)
     unlikely[list(RESULT)] = -1e9
     head.bias = torch.nn.Parameter(unlikely)

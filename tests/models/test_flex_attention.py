@@ -18,6 +18,7 @@ from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralFo
 from selfplay.errors import ConfigError
 from selfplay.learner import batch as batches
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models import tree_attention
 from selfplay.models.lora import adapted
@@ -96,8 +97,12 @@ def test_log_probabilities_in_other_precisions(dense: None, dtype: Any, close: f
     base: Any = llama(max_position_embeddings=512)
     base.to(dtype).requires_grad_(False)
     model, given = adapted(base, Lora(rank=2), seed=0, where="policy"), long()
-    flex = Learner(model, objective=OBJECTIVE, packing="trie", **FLEX).logprobs(given)
-    rows = Learner(model, objective=OBJECTIVE, packing="rows").logprobs(given)
+    flex = Learner(
+        model, objective=OBJECTIVE, settings=LearnerSettings(packing="trie", **FLEX)
+    ).logprobs(given)
+    rows = Learner(model, objective=OBJECTIVE, settings=LearnerSettings(packing="rows")).logprobs(
+        given
+    )
     for mine, wanted in zip(flex, rows, strict=True):
         assert mine == pytest.approx(wanted, rel=close, abs=close)
 
@@ -107,7 +112,12 @@ def test_a_reference_attends_likewise_and_the_model_is_given_back(dense: None) -
     objective = PolicyLoss(kl=0.1)
     found = []
     for more in ({"packing": "rows"}, {"packing": "trie", **FLEX}):
-        learner = Learner(model, objective=objective, reference=reference, lr=0.0, **more)
+        learner = Learner(
+            model,
+            objective=objective,
+            reference=reference,
+            settings=LearnerSettings(lr=0.0, **more),
+        )
         found.append(learner.update(conversations(), step=1))
         kinds = {each.config._attn_implementation for each in (model, reference)}
         assert kinds == {"sdpa"}  # which is what samples
@@ -120,11 +130,13 @@ def test_a_tree_is_as_long_as_it_is_where_no_mask_is_held(
 ) -> None:
     monkeypatch.setattr("selfplay.learner.packing.MASK", 1)
     monkeypatch.setattr(batches, "STEM", 1)
-    learner = Learner(llama(), objective=OBJECTIVE, packing="trie", **FLEX)
+    learner = Learner(
+        llama(), objective=OBJECTIVE, settings=LearnerSettings(packing="trie", **FLEX)
+    )
     (row, other) = learner.packer.rows(siblings(), max_tokens=1000)
     assert len(row.spans) == len(other.spans) == 4
     assert batches.passes([row]) == 1  # no pass of its own for the stem
-    held = Learner(llama(), objective=OBJECTIVE, packing="trie").packer
+    held = Learner(llama(), objective=OBJECTIVE, settings=LearnerSettings(packing="trie")).packer
     assert max(len(row.spans) for row in held.rows(siblings(), max_tokens=1000)) < 4
 
 
@@ -134,7 +146,7 @@ def test_layers_with_a_window_keep_it_and_come_in_rows(dense: None) -> None:
         return MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8))
 
     with pytest.raises(ConfigError, match=r"packing: trie needs .* sliding-window"):
-        Learner(windowed(), objective=OBJECTIVE, packing="trie", **FLEX)
+        Learner(windowed(), objective=OBJECTIVE, settings=LearnerSettings(packing="trie", **FLEX))
     rows, _ = gradient(conversations(), "rows", windowed())
     found, _ = gradient(conversations(), "auto", windowed(), **FLEX)
     assert apart(found, rows) < 1e-6
@@ -153,7 +165,11 @@ def test_rows_of_other_shapes_need_no_program_each(
 
     monkeypatch.setattr(integration, "compile_friendly_flex_attention", call)
     model, rng = llama(max_position_embeddings=1024, num_hidden_layers=1), Random(7)
-    learner = Learner(model, objective=OBJECTIVE, packing="trie", lr=0.0, max_tokens=700, **FLEX)
+    learner = Learner(
+        model,
+        objective=OBJECTIVE,
+        settings=LearnerSettings(packing="trie", lr=0.0, max_tokens=700, **FLEX),
+    )
     counts = []
     for more in range(3):
         for number, width in enumerate((40, 60, 150, 256)):
@@ -173,7 +189,7 @@ def test_rows_of_other_shapes_need_no_program_each(
 )
 def test_kernels_that_a_cpu_lacks_are_refused(kernel: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"^learner\.attention: {said}") as caught:
-        Learner(llama(), objective=OBJECTIVE, attention=kernel)
+        Learner(llama(), objective=OBJECTIVE, settings=LearnerSettings(attention=kernel))
     assert "\n" not in str(caught.value)
 
 
@@ -182,7 +198,9 @@ def test_a_rank_tries_on_a_cpu_what_it_will_compute_on_its_gpu(
 ) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_backend_config", lambda: "cpu:gloo,cuda:nccl")
-    learner = Learner(llama(), objective=OBJECTIVE, packing="trie", **FLEX)
+    learner = Learner(
+        llama(), objective=OBJECTIVE, settings=LearnerSettings(packing="trie", **FLEX)
+    )
     assert learner.packer.sparse
 
 
@@ -192,10 +210,14 @@ def test_a_package_that_is_missing_and_a_precision_too_many(
     monkeypatch.delitem(tree_attention.ON_GPUS, "flash_attention_2")
     monkeypatch.setattr(tree_attention, "is_flash_attn_2_available", lambda: False)
     with pytest.raises(ConfigError, match=r"^learner\.attention: .* needs the package flash-attn"):
-        Learner(llama(), objective=OBJECTIVE, attention="flash_attention_2")
+        Learner(
+            llama(), objective=OBJECTIVE, settings=LearnerSettings(attention="flash_attention_2")
+        )
     monkeypatch.setattr(tree_attention, "is_flash_attn_2_available", lambda: True)
     with pytest.raises(ConfigError, match=r"16 bits, and the weights are float32; set policy\.d"):
-        Learner(llama(), objective=OBJECTIVE, attention="flash_attention_2")
+        Learner(
+            llama(), objective=OBJECTIVE, settings=LearnerSettings(attention="flash_attention_2")
+        )
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "mamba"])
@@ -205,7 +227,7 @@ def test_a_model_without_the_kernel_is_named(dense: None, kind: str) -> None:
     name = type(model).__name__
     said = rf"^learner\.attention: {name} cannot use flex_attention here"
     with pytest.raises(ConfigError, match=said) as caught:
-        Learner(model, objective=OBJECTIVE, **FLEX)
+        Learner(model, objective=OBJECTIVE, settings=LearnerSettings(**FLEX))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
     assert model.config._attn_implementation != "flex_attention"
 

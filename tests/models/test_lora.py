@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models import lora as adapters
 from selfplay.models.lora import adapted_layers
@@ -84,7 +85,12 @@ def logprobs(model: Any) -> torch.Tensor:
 def trained(policy: Policy, objective: PolicyLoss = SFT, **settings: Any) -> Learner:
     """After one step at a rate that moves the adapter visibly."""
     rest = {"lr": 1e-2, "weight_decay": 0.1, **settings}
-    learner = Learner(policy.model, objective=objective, reference=policy.reference, **rest)
+    learner = Learner(
+        policy.model,
+        objective=objective,
+        reference=policy.reference,
+        settings=LearnerSettings(**rest),
+    )
     learner.update(SAMPLES, step=1)
     return learner
 

@@ -9,6 +9,7 @@ from selfplay.engines import Engine
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import RunError
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.out_of_memory import explained
 from selfplay.runtime.updatable_engine import EngineDied, UpdatableEngine, UpdateQueue
@@ -65,7 +66,9 @@ def test_a_worker_whose_gpu_is_full_is_not_replaced() -> None:
 
 
 def test_progress_grows_with_every_micro_batch() -> None:
-    learner = Learner(llama(), objective=PolicyLoss(), seed=0, max_tokens=6)
+    learner = Learner(
+        llama(), objective=PolicyLoss(), seed=0, settings=LearnerSettings(max_tokens=6)
+    )
     learner.update(SAMPLES, step=1)
     assert learner.passes == 2
     learner.logprobs(SAMPLES)

@@ -12,6 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from selfplay.errors import ConfigError, PromptTooLong
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.learner.packing import packer
 from selfplay.learner.value_model import TransformerCritic
@@ -121,7 +122,9 @@ def learned(
     """A learner after one update; the model has the gradient."""
     model.zero_grad()
     objective = PolicyLoss(ratio="none", clip="none")
-    learner = Learner(model, objective=objective, lr=0.0, clip_norm=1e9, packing=packing)
+    learner = Learner(
+        model, objective=objective, settings=LearnerSettings(lr=0.0, clip_norm=1e9, packing=packing)
+    )
     return learner, learner.update(given, step=1)
 
 

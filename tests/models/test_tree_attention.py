@@ -16,6 +16,7 @@ from transformers import (
 from selfplay.errors import ConfigError
 from selfplay.learner import batch as batches
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.tree_attention import tree_problem
 from tests.helpers.builders import llama
@@ -55,11 +56,11 @@ def test_models_that_do_not_fall_back_to_rows_and_say_so(
 ) -> None:
     objective = PolicyLoss()
     with pytest.raises(ConfigError, match=f"packing.*{type(model).__name__} has .*{words}"):
-        Learner(model, objective=objective, packing="trie")
-    learner = Learner(model, objective=objective, packing="auto")
+        Learner(model, objective=objective, settings=LearnerSettings(packing="trie"))
+    learner = Learner(model, objective=objective, settings=LearnerSettings(packing="auto"))
     assert learner.packer.packing == "rows"
     assert any(words in note and "padded rows" in note for note in learner.notes)
-    assert Learner(model, objective=objective, packing="rows").notes == ()
+    assert Learner(model, objective=objective, settings=LearnerSettings(packing="rows")).notes == ()
     together, _ = gradient(siblings(), "auto", model)
     one_by_one, _ = gradient(siblings(), "auto", model, max_tokens=1)
     assert apart(together, one_by_one) < 1e-5

@@ -11,6 +11,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from selfplay.learner import batch as batches
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.tree_attention import tree_problem
 from selfplay.types import Sample
@@ -51,7 +52,9 @@ def trees(width: int, count: int, seed: int = 0) -> list[Sample]:
 def learned(given: list[Sample], **settings: Any) -> tuple[Any, Any]:
     """The gradient of an update, and the log-probabilities before it."""
     model = made()
-    learner = Learner(model, objective=OBJECTIVE, lr=0.0, clip_norm=1e9, **settings)
+    learner = Learner(
+        model, objective=OBJECTIVE, settings=LearnerSettings(lr=0.0, clip_norm=1e9, **settings)
+    )
     assert learner.packer.packing == settings["packing"]
     logprobs = torch.tensor([value for row in learner.logprobs(given) for value in row])
     learner.update(given, step=1)
@@ -93,10 +96,9 @@ def test_rows_of_other_shapes_need_no_program_each() -> None:
     learner = Learner(
         made(),
         objective=OBJECTIVE,
-        lr=0.0,
-        packing="trie",
-        attention="flex_attention",
-        max_tokens=1500,
+        settings=LearnerSettings(
+            lr=0.0, packing="trie", attention="flex_attention", max_tokens=1500
+        ),
     )
     programs = []
     for more in range(3):
