@@ -123,8 +123,8 @@ class Desk(Arena):
         """Hear the customer, or make the changes of the agent's move and hear its answer."""
         ((agent, action),) = actions.items()
         if agent == "user_0":
-            words = None if action is None else self._words(action)
-            if words is None or words.lower() == BYE:
+            words = "" if action is None else self._words(action)
+            if not words or words.lower() == BYE:
                 self._settle()
             else:
                 self.said.append({"by": "customer", "text": words})

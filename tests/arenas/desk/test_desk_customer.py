@@ -103,7 +103,7 @@ def test_the_agent_has_the_last_word_at_the_limit() -> None:
     assert arena.finished and arena.paid == {"agent_0": 1.0, "user_0": 1.0}
 
 
-@pytest.mark.parametrize("said", ["bye", " BYE\n", None])
+@pytest.mark.parametrize("said", ["bye", " BYE\n", "", " \n ", None])
 def test_bye_or_no_words_end_the_conversation(said: str | None) -> None:
     arena = begun("adversarial", task())
     arena.play_stage({"user_0": said})
@@ -113,8 +113,6 @@ def test_bye_or_no_words_end_the_conversation(said: str | None) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        "",
-        "\n\t",
         "x" * 900_000,
         "\ud800",
         "bye bye",
