@@ -28,28 +28,6 @@ from selfplay.types import Group
 
 BUDGET = 48
 """Completions of a batch: 12 plays of two rounds, or 24 of one."""
-RATES = (0.1, 0.3, 1.0)
-"""Learning rates that are tried for each method."""
-TUNING = (100, 101, 102)
-"""Seeds on which the learning rate is chosen."""
-
-
-class Ascent:
-    """Adam's steps up a gradient."""
-
-    def __init__(self, rate: float) -> None:
-        self.rate, self.steps = rate, 0
-        self.first = self.second = np.zeros(())
-
-    def step(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the change of the logits."""
-        self.steps += 1
-        self.first = 0.9 * self.first + 0.1 * gradient
-        self.second = 0.99 * self.second + 0.01 * gradient**2
-        mean = self.first / (1 - 0.9**self.steps)
-        ahead = mean / (np.sqrt(self.second / (1 - 0.99**self.steps)) + 1e-8)
-        found: np.ndarray = self.rate * ahead
-        return found
 
 
 def estimate(credit: Any, logits: np.ndarray, batch: Sequence[Group]) -> np.ndarray:

@@ -22,11 +22,15 @@ Usage: python scripts/sampler_bakeoff.py [--games relay steps] [--samplers dynam
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from bakeoff_learning import RATES, Ascent, best_rate
+from bakeoff_table import mean, table_head, table_row, write_picture
 from enumerated_games import GAMES, Game, Player
-from enumerated_methods import RATES, TUNING, Ascent, Method, branches, estimate, tree
+from enumerated_methods import Method, branches, estimate, tree
 
 from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.dr_grpo import DrGRPO
@@ -34,8 +38,6 @@ from selfplay.errors import CollapsedError
 from selfplay.sampler.adaptive import Adaptive
 from selfplay.sampler.dynamic import Dynamic
 from selfplay.sampler.resample import Resample
-from selfplay.study.figure_files import printed
-from selfplay.study.plots import IntervalPlot
 from selfplay.study.stats.bootstrap import over_runs
 
 SCORE = 0.9
@@ -100,23 +102,48 @@ def reached(curve: Curve, wanted: float, budget: int) -> int:
     return min([count for count, value in curve if value >= wanted and count <= budget] or [budget])
 
 
-def shown(values: Sequence[float], digits: int = 2) -> str:
-    """Return the text of a mean with Student's interval."""
-    found = over_runs("mean", values)
-    return f"{found.value:.{digits}f} ({found.low:.{digits}f} to {found.high:.{digits}f})"
+@dataclass(frozen=True, kw_only=True)
+class SamplerRuns:
+    """Runs of one sampler in a game, with the learning rate that the tuning chose."""
+
+    rate: float
+    """Learning rate."""
+    curves: Sequence[Curve]
+    """A learning curve for each seed."""
+    learned: float
+    """Fraction of the completions that the gradient uses."""
+    rows: Sequence[dict[str, Any]]
+    """All numbers for `--json`, a row for each seed."""
+
+
+def sampler_runs(game: Game, name: str, options: argparse.Namespace) -> SamplerRuns:
+    """Return the runs of a sampler of `SAMPLERS`."""
+    method, budget = SAMPLERS[name], options.budget
+
+    def run(rate: float, seed: int) -> tuple[Curve, float]:
+        return learn(game, method, seed, budget=budget, rate=rate)
+
+    rate = best_rate(options.rates, lambda rate, seed: area(run(rate, seed)[0], budget))
+    runs = [run(rate, seed) for seed in range(options.seeds)]
+    return SamplerRuns(
+        rate=rate,
+        curves=[curve for curve, _ in runs],
+        learned=float(np.mean([share for _, share in runs])),
+        rows=[
+            {"game": game.name, "sampler": name, "seed": seed, "rate": rate, "curve": curve}
+            for seed, (curve, _) in enumerate(runs)
+        ],
+    )
 
 
 def draw(game: Game, gains: Mapping[str, Sequence[float]], folder: Path) -> None:
     """Write a picture of the gains of each sampler in a game."""
-    picture = IntervalPlot(
+    write_picture(
+        folder / f"bakeoff_samplers_{game.name}.svg",
         title=game.about,
         estimates=[over_runs(name, values) for name, values in gains.items()],
         label="area, less that of independent",
-        null=0.0,
     )
-    for kind, data in printed(picture):
-        if kind == "svg":
-            (folder / f"bakeoff_samplers_{game.name}.svg").write_bytes(data)
 
 
 def main() -> None:
@@ -129,46 +156,29 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for all numbers")
     parser.add_argument("--draw", type=Path, help="folder of the pictures")
     options = parser.parse_args()
-    budget, every = options.budget, []
+    budget, every = options.budget, list[dict[str, Any]]()
     for game in (GAMES[name] for name in options.games):
         wanted = SCORE * float(game.returns.mean(1).max())
         print(f"\n{game.name}: {game.about}; reached means {wanted:.2f}\n")
-        print("| sampler | rate | reached | within | area | gain | learned |")
-        print("|---|---|---|---|---|---|---|")
+        print(table_head(["sampler", "rate", "reached", "within", "area", "gain", "learned"]))
         gains: dict[str, list[float]] = {}
-        basis: list[float] = []
+        reference: list[float] = []
         for name in options.samplers:
-            method = SAMPLERS[name]
-            areas = {
-                rate: sum(
-                    area(learn(game, method, seed, budget=budget, rate=rate)[0], budget)
-                    for seed in TUNING
-                )
-                for rate in options.rates
-            }
-            rate = max(areas, key=lambda each: areas[each])
-            runs = [
-                learn(game, method, seed, budget=budget, rate=rate) for seed in range(options.seeds)
-            ]
-            own = [area(curve, budget) for curve, _ in runs]
+            found = sampler_runs(game, name, options)
+            every += found.rows
+            areas = [area(curve, budget) for curve in found.curves]
             if name == "independent":
-                basis = own
-            counts = [reached(curve, wanted, budget) for curve, _ in runs]
+                reference = areas
+            counts = [reached(curve, wanted, budget) for curve in found.curves]
             within = float(np.mean([n < budget for n in counts]))
-            gain = ""
-            if basis:
-                gains[name] = [a - b for a, b in zip(own, basis, strict=True)]
-                gain = shown(gains[name])
-            learned = float(np.mean([share for _, share in runs]))
+            if reference:
+                gains[name] = [a - b for a, b in zip(areas, reference, strict=True)]
+            gain = mean(gains[name]) if reference else ""
+            cells = [mean(counts, digits=0), f"{within:.0%}", mean(areas), gain]
             print(
-                f"| `{name}` | {rate:g} | {shown(counts, 0)} | {within:.0%} | {shown(own)} | "
-                f"{gain} | {learned:.0%} |",
+                table_row([f"`{name}`", f"{found.rate:g}", *cells, f"{found.learned:.0%}"]),
                 flush=True,
             )
-            every += [
-                {"game": game.name, "sampler": name, "seed": n, "rate": rate, "curve": curve}
-                for n, (curve, _) in enumerate(runs)
-            ]
         if options.draw:
             draw(game, gains, options.draw)
     if options.json:

@@ -34,11 +34,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from bakeoff_learning import RATES, Ascent, area, best_rate
+from bakeoff_table import mean, table_head, table_row, write_picture
 from torch import Tensor
 
 from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss
-from selfplay.study.figure_files import printed
-from selfplay.study.plots import IntervalPlot
 from selfplay.study.stats.bootstrap import over_runs
 from selfplay.types import Sample, Turn
 
@@ -50,9 +50,6 @@ TARGETS = ((1,), (2, 0), (0, 1, 2), (1, 0, 2, 2))
 """The word of each task."""
 GROUP = 12
 """Words of a task in a batch."""
-RATES = (0.1, 0.3, 1.0)
-TUNING = (100, 101, 102)
-"""Seeds on which the learning rate is chosen."""
 NODES = sum(LETTERS**depth for depth in range(LONGEST))
 """Number of beginnings of words that one more token can follow."""
 
@@ -263,29 +260,51 @@ def learn(
     rng = np.random.default_rng([seed, 3])
     start = np.random.default_rng([seed, 4]).normal(size=(len(TARGETS) * NODES, LETTERS + 1))
     logits = torch.from_numpy(start)
-    first, second = torch.zeros_like(logits), torch.zeros_like(logits)
-    earlier = deque([logits], maxlen=lag + 1)
+    ascent, earlier = Ascent(rate), deque([logits], maxlen=lag + 1)
     values, bounded = [float(leaves.expected(logits))], 0.0
-    for step in range(1, steps + 1):
+    for _ in range(steps):
         found, share = gradient(objective, logits, sampled(earlier[0], rng))
-        first, second = 0.9 * first + 0.1 * found, 0.99 * second + 0.01 * found**2
-        ahead = (first / (1 - 0.9**step)) / ((second / (1 - 0.99**step)).sqrt() + 1e-8)
-        logits = logits + rate * ahead
+        logits = logits + torch.from_numpy(ascent.step(found.numpy()))
         earlier.append(logits)
         values.append(float(leaves.expected(logits)))
         bounded += share / steps
     return values, bounded
 
 
-def area(values: Sequence[float]) -> float:
-    """Return the mean over all steps."""
-    return float(np.mean(values[1:]))
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveRuns:
+    """Runs of one objective at one lag, with the learning rate that the tuning chose."""
+
+    rate: float
+    """Learning rate."""
+    curves: Sequence[Sequence[float]]
+    """[seeds][steps + 1] exact expected returns."""
+    clipped: float
+    """Fraction of the tokens whose ratio was bounded."""
+    rows: Sequence[dict[str, Any]]
+    """All numbers for `--json`, a row for each seed."""
 
 
-def shown(values: Sequence[float]) -> str:
-    """Return the text of a mean with Student's interval."""
-    found = over_runs("mean", values)
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+def objective_runs(
+    name: str, leaves: Leaves, lag: int, options: argparse.Namespace
+) -> ObjectiveRuns:
+    """Return the runs of an objective of `OBJECTIVES`."""
+    objective = PolicyLoss(**OBJECTIVES[name])
+
+    def run(rate: float, seed: int) -> tuple[list[float], float]:
+        return learn(objective, leaves, seed, lag=lag, steps=options.steps, rate=rate)
+
+    rate = best_rate(options.rates, lambda rate, seed: area(run(rate, seed)[0]))
+    runs = [run(rate, seed) for seed in range(options.seeds)]
+    return ObjectiveRuns(
+        rate=rate,
+        curves=[values for values, _ in runs],
+        clipped=float(np.mean([share for _, share in runs])),
+        rows=[
+            {"lag": lag, "objective": name, "seed": seed, "rate": rate, "values": values}
+            for seed, (values, _) in enumerate(runs)
+        ],
+    )
 
 
 def draw(rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
@@ -302,16 +321,14 @@ def draw(rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
             )
             for name in names
         ]
-        picture = IntervalPlot(
-            title=f"samples of {lag} steps ago",
-            estimates=estimates,
-            label="area, less that of reinforce",
-            null=0.0,
+        paths.append(
+            write_picture(
+                folder / f"bakeoff_stale_{lag}.svg",
+                title=f"samples of {lag} steps ago",
+                estimates=estimates,
+                label="area, less that of reinforce",
+            )
         )
-        for kind, data in printed(picture):
-            if kind == "svg":
-                paths.append(folder / f"bakeoff_stale_{lag}.svg")
-                paths[-1].write_bytes(data)
     return paths
 
 
@@ -331,35 +348,23 @@ def main() -> None:
         print(*draw(json.loads(options.json.read_text()), options.draw), sep="\n")
         return
     torch.set_num_threads(1)
-    leaves, every = Leaves(), []
+    leaves, every = Leaves(), list[dict[str, Any]]()
     for lag in options.lags:
-        print(f"\nlag {lag}\n\n| objective | rate | final | area | gain | clipped |")
-        print("|---|---|---|---|---|---|")
-        basis: list[float] = []
+        print(
+            f"\nlag {lag}\n\n{table_head(['objective', 'rate', 'final', 'area', 'gain', 'clipped'])}"
+        )
+        reference: list[float] = []
         for name in options.objectives:
-            objective = PolicyLoss(**OBJECTIVES[name])
-            settings = {"lag": lag, "steps": options.steps}
-            rate = max(
-                options.rates,
-                key=lambda r: sum(
-                    area(learn(objective, leaves, seed, rate=r, **settings)[0]) for seed in TUNING
-                ),
-            )
-            runs = [
-                learn(objective, leaves, seed, rate=rate, **settings)
-                for seed in range(options.seeds)
-            ]
-            areas = [area(values) for values, _ in runs]
+            found = objective_runs(name, leaves, lag, options)
+            every += found.rows
+            areas = [area(values) for values in found.curves]
             if name == "reinforce":
-                basis = areas
-            gain = shown([a - b for a, b in zip(areas, basis, strict=True)]) if basis else ""
-            cells = [shown([values[-1] for values, _ in runs]), shown(areas), gain]
-            clipped = float(np.mean([share for _, share in runs]))
-            print(f"| {name} | {rate:g} | {' | '.join(cells)} | {clipped:.1%} |", flush=True)
-            every += [
-                {"lag": lag, "objective": name, "seed": n, "rate": rate, "values": values}
-                for n, (values, _) in enumerate(runs)
-            ]
+                reference = areas
+            gains = [a - b for a, b in zip(areas, reference, strict=True)] if reference else []
+            final = mean([values[-1] for values in found.curves], digits=3)
+            cells = [final, mean(areas, digits=3), mean(gains, digits=3) if gains else ""]
+            clipped = f"{found.clipped:.1%}"
+            print(table_row([name, f"{found.rate:g}", *cells, clipped]), flush=True)
     if options.json:
         options.json.write_text(json.dumps(every) + "\n")
 

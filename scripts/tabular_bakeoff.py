@@ -39,11 +39,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bakeoff_learning import RATES, Ascent, area, best_rate
+from bakeoff_table import interval, table_head, table_row, write_picture
 from enumerated_games import GAMES, Game, Player
-from enumerated_methods import METHODS, RATES, TUNING, Ascent, Method, estimate
+from enumerated_methods import METHODS, Method, estimate
 
-from selfplay.study.figure_files import printed
-from selfplay.study.plots import IntervalPlot
 from selfplay.study.stats.bootstrap import Estimate, over_runs
 
 WARM = 10
@@ -103,20 +103,11 @@ def learn(game: Game, method: Method, seed: int, *, steps: int, rate: float) -> 
     return values
 
 
-def area(values: Sequence[float]) -> float:
-    """Return the mean over all steps."""
-    return float(np.mean(values[1:]))
-
-
 def tuned(game: Game, method: Method, *, steps: int, rates: Sequence[float]) -> float:
-    """Return the learning rate with the largest mean area in the seeds of the tuning."""
-    if len(rates) == 1:
-        return rates[0]
-    areas = {
-        rate: np.mean([area(learn(game, method, seed, steps=steps, rate=rate)) for seed in TUNING])
-        for rate in rates
-    }
-    return max(areas, key=lambda rate: areas[rate])
+    """Return the best learning rate of a method in a game, see `best_rate`."""
+    return best_rate(
+        rates, lambda rate, seed: area(learn(game, method, seed, steps=steps, rate=rate))
+    )
 
 
 def mean(values: Sequence[float], *, logs: bool = False, name: str = "mean") -> Estimate:
@@ -131,8 +122,7 @@ def mean(values: Sequence[float], *, logs: bool = False, name: str = "mean") -> 
 
 def shown(values: Sequence[float], *, logs: bool = False) -> str:
     """Return the text of a mean with its interval."""
-    found = mean(values, logs=logs)
-    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+    return interval(mean(values, logs=logs))
 
 
 def beside(rows: Sequence[Row], game: str, method: str, *, noisy: bool) -> list[float]:
@@ -141,7 +131,7 @@ def beside(rows: Sequence[Row], game: str, method: str, *, noisy: bool) -> list[
     reference = "magrpo" if noisy and METHODS[method].team else "rloo"
 
     def of(name: str) -> list[Row]:
-        return [row for row in rows if row["game"] == game and row["credit"] == name]
+        return [each for each in rows if each["game"] == game and each["credit"] == name]
 
     pairs = zip(of(method), of(reference), strict=False)
     if noisy:
@@ -154,55 +144,45 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     noisy = "noise" in rows[0]
     what = "noise" if noisy else "learning"
     paths = []
-    for game in dict.fromkeys(row["game"] for row in rows):
-        names = dict.fromkeys(row["credit"] for row in rows if row["game"] == game)
+    for game in dict.fromkeys(each["game"] for each in rows):
+        names = dict.fromkeys(each["credit"] for each in rows if each["game"] == game)
         estimates = [
             mean(beside(rows, game, name, noisy=noisy), logs=noisy, name=name) for name in names
         ]
-        picture = IntervalPlot(
-            title=game,
-            estimates=estimates,
-            label="noise, relative to rloo or magrpo" if noisy else "area, less that of rloo",
-            null=1.0 if noisy else 0.0,
+        paths.append(
+            write_picture(
+                folder / f"bakeoff_{what}_{game}.svg",
+                title=game,
+                estimates=estimates,
+                label="noise, relative to rloo or magrpo" if noisy else "area, less that of rloo",
+                null=1.0 if noisy else 0.0,
+            )
         )
-        for kind, data in printed(picture):
-            if kind == "svg":
-                paths.append(folder / f"bakeoff_{what}_{game}.svg")
-                paths[-1].write_bytes(data)
     return paths
-
-
-def line(cells: Sequence[str]) -> str:
-    """Return a row of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
-
-
-def head(cells: Sequence[str]) -> str:
-    """Return the first two rows of a Markdown table."""
-    return f"{line(cells)}\n|{'---|' * len(cells)}"
 
 
 def noise_table(game: Game, names: Sequence[str], options: argparse.Namespace) -> list[Row]:
     """Print and return the noise of each method in a game."""
-    print(head(["credit", "return", "bias", "noise", "ratio", "seconds"]))
+    print(table_head(["credit", "return", "bias", "noise", "ratio", "seconds"]))
     every: list[Row] = []
     for name in names:
         method = METHODS[name]
         rows = [noise(game, method, seed, batches=options.batches) for seed in range(options.seeds)]
         every += [{"game": game.name, "credit": name, "seed": n, **r} for n, r in enumerate(rows)]
         logs = beside(every, game.name, name, noisy=True)
-        cells = [shown([row[each] for row in rows]) for each in ("bias", "noise")]
+        cells = [shown([found[each] for found in rows]) for each in ("bias", "noise")]
         ratio = shown(logs, logs=True) if logs else ""
-        cost = f"{np.mean([row['seconds'] for row in rows]):.3f}"
+        cost = f"{np.mean([found['seconds'] for found in rows]):.3f}"
         print(
-            line([f"`{name}`", "team" if method.team else "own", *cells, ratio, cost]), flush=True
+            table_row([f"`{name}`", "team" if method.team else "own", *cells, ratio, cost]),
+            flush=True,
         )
     return every
 
 
 def learn_table(game: Game, names: Sequence[str], options: argparse.Namespace) -> list[Row]:
     """Print and return the learning of each method in a game."""
-    print(head(["credit", "rate", "final", "area", "gain"]))
+    print(table_head(["credit", "rate", "final", "area", "gain"]))
     every: list[Row] = []
     for name in names:
         method = METHODS[name]
@@ -219,7 +199,7 @@ def learn_table(game: Game, names: Sequence[str], options: argparse.Namespace) -
         areas = [area(curve) for curve in curves]
         gain = shown(gains) if gains else ""
         cells = [shown([curve[-1] for curve in curves]), shown(areas), gain]
-        print(line([f"`{name}`", f"{rate:g}", *cells]), flush=True)
+        print(table_row([f"`{name}`", f"{rate:g}", *cells]), flush=True)
     return every
 
 

@@ -22,6 +22,8 @@ def script(name: str) -> Any:
 
 games: Any = script("enumerated_games")
 script("enumerated_methods")
+script("bakeoff_learning")
+script("bakeoff_table")
 bakeoff: Any = script("sampler_bakeoff")
 CURVE = [(0, 1.0), (40, 2.0), (90, 4.0)]
 

@@ -22,6 +22,8 @@ def script(name: str) -> Any:
     return module
 
 
+script("bakeoff_learning")
+script("bakeoff_table")
 stale: Any = script("stale_bakeoff")
 END = stale.LETTERS
 

@@ -22,6 +22,8 @@ def script(name: str) -> Any:
 
 games: Any = script("enumerated_games")
 methods: Any = script("enumerated_methods")
+script("bakeoff_learning")
+script("bakeoff_table")
 bakeoff: Any = script("tabular_bakeoff")
 
 

@@ -1,0 +1,54 @@
+"""Learning in the bake-off: Adam's steps on a table of logits, and the choice of its learning rate.
+
+`tabular_bakeoff.py`, `sampler_bakeoff.py` and `stale_bakeoff.py` use it, so that all methods have
+the same tuning budget.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+RATES = (0.1, 0.3, 1.0)
+"""Learning rates that are tried for each method."""
+TUNING = (100, 101, 102)
+"""Seeds on which the learning rate is chosen; no reported run has one of them."""
+
+
+class Ascent:
+    """Adam's steps up a gradient, with decay rates of 0.9 and 0.99."""
+
+    def __init__(self, rate: float) -> None:
+        """`rate`: the learning rate."""
+        self.rate, self.steps = rate, 0
+        self.first = self.second = np.zeros(())
+
+    def step(self, gradient: np.ndarray) -> np.ndarray:
+        """Return the change of the logits, in the shape of their gradient."""
+        self.steps += 1
+        self.first = 0.9 * self.first + 0.1 * gradient
+        self.second = 0.99 * self.second + 0.01 * gradient**2
+        mean = self.first / (1 - 0.9**self.steps)
+        direction = mean / (np.sqrt(self.second / (1 - 0.99**self.steps)) + 1e-8)
+        change: np.ndarray = self.rate * direction
+        return change
+
+
+def area(values: Sequence[float]) -> float:
+    """Return the area under a learning curve: the mean over all steps.
+
+    Args:
+        values: [steps + 1] expected returns, before the first step and after each step.
+    """
+    return float(np.mean(values[1:]))
+
+
+def best_rate(rates: Sequence[float], area_of: Callable[[float, int], float]) -> float:
+    """Return the learning rate with the largest sum of areas over the seeds of the tuning.
+
+    Args:
+        rates: Learning rates to try; a single one needs no trial.
+        area_of: Makes a run with a learning rate and a seed, and returns its area.
+    """
+    if len(rates) == 1:
+        return rates[0]
+    return max(rates, key=lambda rate: sum(area_of(rate, seed) for seed in TUNING))
