@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = "RESULT "
@@ -341,7 +340,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def check(chosen: Sequence[Section], *, place: Path, gpus: int, packages: Any) -> int:
+def check(
+    chosen: Sequence[Section], *, place: Path, gpus: int, packages: Mapping[str, bool]
+) -> int:
     """Run sections and write the page after each one; return 1 if one failed."""
     place.parent.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []

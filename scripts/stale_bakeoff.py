@@ -350,9 +350,8 @@ def main() -> None:
     torch.set_num_threads(1)
     leaves, every = Leaves(), list[dict[str, Any]]()
     for lag in options.lags:
-        print(
-            f"\nlag {lag}\n\n{table_head(['objective', 'rate', 'final', 'area', 'gain', 'clipped'])}"
-        )
+        print(f"\nlag {lag}\n")
+        print(table_head(["objective", "rate", "final", "area", "gain", "clipped"]))
         reference: list[float] = []
         for name in options.objectives:
             found = objective_runs(name, leaves, lag, options)

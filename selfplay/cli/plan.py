@@ -9,6 +9,7 @@ from typing import Any
 
 from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET, build, call
+from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError
 from selfplay.models.population import Population
 from selfplay.plan import recorded_workload as records
@@ -136,7 +137,6 @@ def _processes(
 ) -> Processes:
     """Return the processes that a config's runtime starts on a cluster."""
     from selfplay.runtime.local import Local
-    from selfplay.runtime.placement import shards_of
     from selfplay.runtime.policy_groups import check_groups
     from selfplay.runtime.ray import RayRuntime
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from selfplay.config.instantiate import TARGET
+from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError
 from selfplay.plan.cluster import GB, ClusterSpec, EngineGroup
 from selfplay.plan.memory import Member, served
@@ -73,7 +74,7 @@ def derive(
     cover.
     """
     engine = _engine(config["engine"])
-    tensor = int(config["engine"].get("tensor_parallel", 1))
+    tensor = shards_of(config)
     changes: dict[str, Any] = {"rollout": 0, "shards": 0, "tensor": tensor}
     notes = []
     if tensor > 1 and not processes.workers:

@@ -190,11 +190,6 @@ def _check_shards(shards: int, worker_gpus: float | None, *, colocated: bool) ->
         )
 
 
-def shards_of(config: Mapping[str, Any]) -> int:
-    """Return the number of shards of each engine of a config."""
-    return int(config["engine"].get("tensor_parallel", 1))
-
-
 def check_sleep(config: Mapping[str, Any], placement: Placement) -> None:
     """Raise ConfigError for an engine that would keep the memory of a GPU while the ranks learn."""
     if placement.colocated and placement.gpus and config["engine"].get("sleep") is False:

@@ -15,6 +15,7 @@ import torch
 from selfplay.config.instantiate import TARGET, import_target
 from selfplay.credit import Stateful
 from selfplay.engines import Engine
+from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError, LearnersLost, RunError, nearest
 from selfplay.learner import PolicyLearner
 from selfplay.learner.checkpoint import MANIFEST, broken, kept
@@ -35,7 +36,6 @@ from selfplay.runtime.placement import (
     check_devices,
     check_sleep,
     placed,
-    shards_of,
     store_notes,
     worker_dtype,
 )

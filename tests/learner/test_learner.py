@@ -184,7 +184,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights() -> None:
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_step_that_is_not_finite_is_as_if_it_had_not_been(where: Any) -> None:
     """Weights, moments, the warm-up and the EMA stay."""
-    ema = {"kl": 0.1, "reference": "ema", "ema_rate": 0.5}
+    ema: dict[str, Any] = {"kl": 0.1, "reference": "ema", "ema_rate": 0.5}
     settings: dict[str, Any] = {"lr": 0.01, "warmup_steps": 4, "packing": "rows"}
     learners = [
         Learner(

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from selfplay.config.compose import load
+from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import RayCluster, environment
@@ -16,7 +17,6 @@ from selfplay.runtime.placement import (
     check_devices,
     check_sleep,
     placed,
-    shards_of,
     store_notes,
     worker_dtype,
 )
