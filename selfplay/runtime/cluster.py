@@ -18,8 +18,8 @@ from selfplay.runtime.cluster_health import PlacementCheck, RayHealthCheck, shor
 
 PORT = 6379
 """Default port of a head node."""
-PATIENCE = 5.0
-"""Timeout in seconds of a connection to a head node."""
+CONNECT_TIMEOUT = 5.0
+"""Maximum number of seconds of a connection to a head node."""
 INHERITED = (
     *("SELFPLAY_CACHE", "TOKENIZERS_PARALLELISM", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
     *("http_proxy", "https_proxy", "no_proxy", *SPIN_VARIABLES),
@@ -29,11 +29,11 @@ PREFIXES = (
     *("HF_", "HUGGING_FACE_", "TRANSFORMERS_", "VLLM_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_"),
     *("CUDA_", "NCCL_", "GLOO_", "UCX_", "TRITON_", "FLASHINFER_", "FLASH_ATTENTION_"),
 )
-"""Beginnings of further ones: access to models, devices, kernels and networks."""
+"""Prefixes of further variables that actors get: access to models, devices and networks."""
 MACHINE = ("CUDA_VISIBLE_DEVICES", "VLLM_HOST_IP", "VLLM_PORT")
 """Variables that belong to one process or machine, which actors do not get."""
 TICK = 1.0
-"""Maximum number of seconds of a wait between two checks that Ray is alive."""
+"""Maximum number of seconds, during a wait, between two checks that Ray is alive."""
 
 
 def require_ray(where: str = "runtime") -> Any:
@@ -48,8 +48,7 @@ def require_ray(where: str = "runtime") -> Any:
 class RayCluster:
     """Connection to a Ray cluster, for the driver of a run.
 
-    Every wait ends after `timeout` seconds, or earlier if Ray dies; the error says what was waited
-    for.
+    Every wait ends after `timeout` seconds, or earlier if Ray dies. The error describes the wait.
     """
 
     def __init__(self, *, address: str | None, cpus: float, timeout: float) -> None:
@@ -65,8 +64,9 @@ class RayCluster:
         self._group: Any = None
         self._bundles: list[dict[str, float]] = []
         self._placement: PlacementCheck | None = None
-        self.ours = not self.ray.is_initialized()
-        if self.ours:
+        self.connected_here = not self.ray.is_initialized()
+        """True if this object made the connection to the cluster; `close` then ends it."""
+        if self.connected_here:
             terminated = signal.getsignal(signal.SIGTERM)
             quiet = {"log_to_driver": False, "logging_level": "error"}
             if address is None:
@@ -166,7 +166,11 @@ class RayCluster:
         return self.ray.remote(**settings)(kind).options(**options).remote()
 
     def get(self, refs: Any, what: str) -> Any:
-        """Return the value of an object, or of several; `what` describes it in error messages."""
+        """Return the value of an object, or of several; `what` describes it in error messages.
+
+        Raises StalledError after `timeout` seconds, RunError if Ray is dead, and the SelfplayError
+        of an actor as it is.
+        """
         end = time.monotonic() + self.timeout
         while True:
             left = max(0.0, end - time.monotonic())
@@ -180,7 +184,7 @@ class RayCluster:
                         "is busy, or raise runtime.timeout"
                     ) from error
             except self.ray.exceptions.RayTaskError as error:
-                raise ours(error) from None
+                raise selfplay_error(error) from None
 
     def check(self, *, now: bool = False) -> None:
         """Raise RunError if Ray is dead, or if reserved resources were lost.
@@ -219,19 +223,22 @@ class RayCluster:
 
             remove_placement_group(self._group)
         self._group = None
-        if self.ours:
+        if self.connected_here:
             if self.dead:
                 self._end_processes()
             self.ray.shutdown()
 
     def _end_processes(self) -> None:
-        """Kill the Ray processes started here, because a shutdown would wait for a stopped one."""
+        """Kill the processes of the Ray that was started here.
+
+        A shutdown would wait for a stopped process.
+        """
         node = self.ray._private.worker._global_node
         if node is not None:
             node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
-def ours(error: Any) -> BaseException:
+def selfplay_error(error: Any) -> BaseException:
     """Return the SelfplayError that an actor's method raised, or Ray's own error."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, SelfplayError) else error
@@ -262,7 +269,7 @@ def reachable(address: str) -> str:
     if not host or not port.isdigit():
         raise ConfigError(f"runtime.address: {address!r} is neither auto nor host:port")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"runtime.address: no Ray cluster at {host}:{port} ({_first_line(error)}); start one "
@@ -274,7 +281,7 @@ def reachable(address: str) -> str:
 def environment(*, gpu: bool = False) -> dict[str, str]:
     """Return the environment variables of actors: module paths, `INHERITED` and `PREFIXES`.
 
-    An actor without a GPU sees none. Ray itself hides only those of other actors.
+    An actor without a GPU sees no GPU; Ray itself would hide only the GPUs of other actors.
     """
     installed = (sys.prefix, sys.base_prefix)
     paths = [str(Path(path).resolve()) for path in sys.path if path.endswith(".zip") is False]

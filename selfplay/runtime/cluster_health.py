@@ -10,7 +10,8 @@ from selfplay.errors import RunError
 EVERY = 2.0
 """Seconds between two probes, and timeout of a connection and of its answer."""
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
-"""First bytes of a gRPC client; the kernel accepts connections also for a stopped process."""
+"""First bytes of a gRPC client. A process must answer them: the kernel accepts connections for a
+stopped process too."""
 SILENCE = {"raylet": 0.0, "gcs_server": 10.0}
 """Seconds without a connection after which one of Ray's processes counts as dead. The raylet is on
 this machine, so only its death refuses a connection; a head can be far away, or restart."""
@@ -92,7 +93,10 @@ def _answers(connection: socket.socket) -> bool:
 
 
 class PlacementCheck:
-    """Checks that the resources reserved for actors still exist, as they go with their machine."""
+    """Checks that the resources reserved for actors still exist.
+
+    A machine that is lost takes its resources along.
+    """
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class WorkerConfig:
     policies: Sequence[str] | None = None
     """Names of the policies that the worker holds; None: all, and it plays the games too."""
     number: int = 0
-    """Number of updates so far."""
+    """Number of updates that the driver has sent so far."""
     changes: Sequence[Change] = ()
     """Updates that produce the current state."""
 
@@ -84,46 +84,50 @@ class EngineWorker:
         self._begun = Event()
         """Set when `begin` has ended."""
 
-    def begin(self, brief: WorkerConfig) -> None:
-        """Build and load everything that samples; the next call of the work raises an error."""
-        self._timeout = brief.timeout
+    def begin(self, settings: WorkerConfig) -> None:
+        """Build and load everything that samples.
+
+        An error is kept: the next call of `run` or `sample` raises it.
+        """
+        self._timeout = settings.timeout
         try:
-            self._begin(brief)
+            self._begin(settings)
         except Exception as error:
-            self._fault = _reported(error, brief)
+            self._fault = _reported(error, settings)
         finally:
             self._begun.set()
 
-    def _begin(self, brief: WorkerConfig) -> None:
-        config = brief.config
-        settings = build(config["run"], where="run")
-        set_up_torch(replace(settings, threads=brief.threads), int(config["seed"]))
-        self._inbox.begin(brief.number, [self._fetched(change) for change in brief.changes])
+    def _begin(self, settings: WorkerConfig) -> None:
+        config = settings.config
+        run = build(config["run"], where="run")
+        set_up_torch(replace(run, threads=settings.threads), int(config["seed"]))
+        self._inbox.begin(settings.number, [self._fetched(change) for change in settings.changes])
         self._setup = players = RolloutSetup(config)
-        if brief.saved is None:
+        if settings.saved is None:
             check_model_files(players.population)
         engine: Engine = players.build("engine")
-        engine.in_flight_updates = brief.max_staleness > 0 and engine.can_update_in_flight
-        engine.has_own_gpu = brief.own_gpu
-        attentive = UpdatableEngine(engine, self._inbox, self._follow)
+        engine.in_flight_updates = settings.max_staleness > 0 and engine.can_update_in_flight
+        engine.has_own_gpu = settings.own_gpu
+        updatable = UpdatableEngine(engine, self._inbox, self._apply)
         players.load(
-            attentive,
-            saved=brief.saved,
-            device=brief.device,
-            dtype=brief.dtype,
-            only=brief.policies,
+            updatable,
+            saved=settings.saved,
+            device=settings.device,
+            dtype=settings.dtype,
+            only=settings.policies,
         )
         self._models = {name: policy.model for name, policy in players.policies.items()}
-        self._engine = attentive
+        self._engine = updatable
 
     def tell(self, number: int, change: Change) -> None:
-        """Receive an update, which is applied before the next jobs or between two steps.
+        """Receive an update. The engine applies it before the next jobs or between two steps.
 
-        New weights are fetched here, while the engine samples with the old ones.
+        This method fetches new weights while the engine samples with the old ones. The thread that
+        plays raises its errors.
         """
         try:
             self._inbox.put(number, self._fetched(change))
-        except BaseException as error:  # the thread that plays raises it
+        except BaseException as error:
             self._inbox.fail(error)
 
     def steps(self) -> int:
@@ -143,7 +147,7 @@ class EngineWorker:
         if self._setup is not None:
             self._setup.close()
 
-    def _follow(self, change: Change) -> None:
+    def _apply(self, change: Change) -> None:
         """Apply an update."""
         assert self._setup is not None
         players, engine = self._setup, self._setup.engine
@@ -179,7 +183,7 @@ class EngineWorker:
 
         try:
             return ray.get(reference, timeout=self._timeout)
-        except ray.exceptions.GetTimeoutError:
+        except ray.exceptions.GetTimeoutError:  # it is an OSError too
             raise
         except ray.exceptions.ObjectLostError as error:
             raise LearnersLost(f"the newest weights are lost: {one_line(error)}") from error
@@ -188,14 +192,14 @@ class EngineWorker:
             raise LostWorker(f"its machine was lost: {one_line(error)}") from error
 
 
-def _reported(error: Exception, brief: WorkerConfig) -> Exception:
+def _reported(error: Exception, settings: WorkerConfig) -> Exception:
     """Return the error that the driver receives for an error at the start of a worker."""
-    host, saved = socket.gethostname(), brief.saved
+    host, saved = socket.gethostname(), settings.saved
     if saved is not None and saved.parent.is_dir() and broken(saved):
         # Training has removed this checkpoint in the meantime. If this machine sees no folder of
         # checkpoints at all, the original error is raised.
         return LostWorker(f"checkpoint {saved} was removed while it was read")
-    if isinstance(error, SelfplayError) and host != brief.host:
+    if isinstance(error, SelfplayError) and host != settings.host:
         return type(error)(f"worker on {host}: {error}")
     return error
 

@@ -7,14 +7,14 @@ from threading import Lock
 from typing import Any, ClassVar, Generic, TypeVar
 
 from selfplay.errors import LearnersLost, RunError, one_line
-from selfplay.runtime.cluster import RayCluster, ours
+from selfplay.runtime.cluster import RayCluster, selfplay_error
 from selfplay.runtime.engine_worker import EngineWorker, LostWorker, WorkerConfig
 from selfplay.runtime.updatable_engine import EngineDied
 from selfplay.runtime.weight_sync import Change, SyncState
-from selfplay.runtime.worker_book import WorkerBook
+from selfplay.runtime.worker_metrics import WorkerMetrics
 
-FAREWELL = 10.0
-"""Seconds in which workers end the processes that they started."""
+CLOSE_TIMEOUT = 10.0
+"""Maximum number of seconds in which workers end the processes that they started."""
 PLAY, FETCH, LISTEN = "play", "fetch", "listen"
 """Names of a worker's threads."""
 
@@ -51,8 +51,8 @@ class EngineWorkerGroup(ABC, Generic[M]):
 
     worker: ClassVar[type[EngineWorker]]
     """Class of the actors."""
-    again: ClassVar[str]
-    """Name of the metric that counts the work that was sent again."""
+    resubmitted: ClassVar[str]
+    """Name of the metric that counts the jobs or requests that were sent again."""
 
     def __init__(
         self,
@@ -78,25 +78,25 @@ class EngineWorkerGroup(ABC, Generic[M]):
         self.max_restarts = max_restarts
         self._present = [SyncState() for _ in {member.group for member in members}]
         self._telling, self._playing, self._closed = Lock(), Lock(), False
-        self._book = WorkerBook()
-        self._brief: Callable[[], WorkerConfig] | None = None
+        self._metrics = WorkerMetrics()
+        self._settings: Callable[[], WorkerConfig] | None = None
 
-    def start(self, brief: Callable[[], WorkerConfig]) -> None:
+    def start(self, settings: Callable[[], WorkerConfig]) -> None:
         """Start all workers without waiting for them.
 
         Args:
-            brief: Makes the settings of a new worker; policies and updates are filled in.
+            settings: Returns the settings of a new worker, without policies and updates.
         """
-        self._brief = brief
+        self._settings = settings
         self._fill()
 
     def counts(self) -> dict[str, float]:
         """Return worker deaths, work that was sent again, and metrics of services and engines."""
-        book, self._book = self._book, WorkerBook()
+        seen, self._metrics = self._metrics, WorkerMetrics()
         return {
-            "runtime/worker_deaths": float(book.deaths),
-            f"runtime/{self.again}": float(book.resubmitted),
-            **book.elsewhere,
+            "runtime/worker_deaths": float(seen.deaths),
+            f"runtime/{self.resubmitted}": float(seen.resubmitted),
+            **seen.by_name,
         }
 
     def close(self) -> None:
@@ -105,21 +105,21 @@ class EngineWorkerGroup(ABC, Generic[M]):
         actors = [member.actor for member in self._members if member.actor is not None]
         try:
             idle = [m for m in self._members if m.actor is not None and m.idle]
-            farewells = [self._ask(member, "close", thread=PLAY) for member in idle]
-            if farewells and not self.cluster.dead:
-                self.cluster.ray.wait(farewells, num_returns=len(farewells), timeout=FAREWELL)
+            answers = [self._ask(member, "close", thread=PLAY) for member in idle]
+            if answers and not self.cluster.dead:
+                self.cluster.ray.wait(answers, num_returns=len(answers), timeout=CLOSE_TIMEOUT)
         finally:
             for actor in actors:
                 self.cluster.kill(actor)
             # Ray must not shut down while another thread is still in one of its calls.
-            if self._playing.acquire(timeout=FAREWELL):
+            if self._playing.acquire(timeout=CLOSE_TIMEOUT):
                 self._playing.release()
 
     def _tell(self, group: int, change: Change) -> None:
         """Send an update to the workers of a group, and to their later replacements."""
         with self._telling:
             present = self._present[group]
-            present.book(change)
+            present.add(change)
             for member in self._members:
                 if member.group == group and member.actor is not None:
                     self._ask(member, "tell", present.number, change, thread=FETCH)
@@ -128,7 +128,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
         """Return the policies that the workers of a group hold; None: all."""
         return None
 
-    def _play_threads(self, brief: WorkerConfig) -> int:
+    def _play_threads(self, settings: WorkerConfig) -> int:
         """Return the number of calls of the work that a worker may have at the same time."""
         return 1
 
@@ -139,15 +139,15 @@ class EngineWorkerGroup(ABC, Generic[M]):
                 self._start(member)
 
     def _start(self, member: M) -> None:
-        assert self._brief is not None, "no worker was started"
+        assert self._settings is not None, "no worker was started"
         if self._closed:
             raise RunError("runtime: closed while jobs were being played")
-        brief = self._brief()
-        threads = {PLAY: self._play_threads(brief), FETCH: 1, LISTEN: 1}
+        settings = self._settings()
+        threads = {PLAY: self._play_threads(settings), FETCH: 1, LISTEN: 1}
         with self._telling:
             now = self._present[member.group]
-            brief = replace(
-                brief,
+            settings = replace(
+                settings,
                 policies=self._policies(member.group),
                 number=now.number,
                 changes=now.changes(),
@@ -155,7 +155,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
             member.actor = self.cluster.actor(
                 self.worker, bundle=member.bundle, groups=threads, resources=self._resources
             )
-            self._ask(member, "begin", brief, thread=PLAY)
+            self._ask(member, "begin", settings, thread=PLAY)
 
     def _ask(self, member: M, method: str, *arguments: Any, thread: str, **named: Any) -> Any:
         call = getattr(member.actor, method).options(concurrency_group=thread)
@@ -192,6 +192,6 @@ class EngineWorkerGroup(ABC, Generic[M]):
                 return None, str(error.cause)
             if isinstance(error.cause, LearnersLost):
                 self._give_up(member)  # it waits for weights that do not exist any more
-            raise ours(error) from None
+            raise selfplay_error(error) from None
         except exceptions.RayError as error:
             return None, one_line(error)

@@ -72,7 +72,10 @@ MORE_ROOM = (
 
 
 class LearnerWorker:
-    """Ray actor. Every method is collective: call it on all ranks in the same order."""
+    """Ray actor that learns as one of several ranks. `LearnerWorkerGroup` starts and calls it.
+
+    Methods from `join` on are collective: call each of them on all ranks, in the same order.
+    """
 
     def __init__(self) -> None:
         self.learners: Mapping[str, Learner] = {}

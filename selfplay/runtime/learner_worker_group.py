@@ -170,8 +170,8 @@ LEARN, LISTEN = "learn", "listen"
 SLOW = ("node", "open", "join", "begin", "take", "load", "load_state", "save")
 """Methods that load or write a model or its state."""
 GRACE = 5.0
-"""Seconds in which a living rank must answer `alive`. The cause of a failure may also arrive up to
-so many seconds after its consequences on other ranks."""
+"""Seconds in which a living rank must answer `alive`. The cause of a failure may also arrive this
+long after its consequences on other ranks."""
 
 
 class LearnerWorkerGroup:
@@ -364,17 +364,15 @@ class LearnerWorkerGroup:
         refs = [first for first, _ in made] if apart else made
         results: dict[int, Any] = {}
         faults: dict[int, Exception] = {}
-        limit, signs = (
-            self._limit(method),
-            RankProgress(self.cluster.ray, self._actors, group=LISTEN),
-        )
+        limit = self._limit(method)
+        progress = RankProgress(self.cluster.ray, self._actors, group=LISTEN)
         end = time.monotonic() + limit
         while len(results) + len(faults) < len(refs) and time.monotonic() < end:
             waiting = [ref for rank, ref in enumerate(refs) if rank not in {*results, *faults}]
             left = max(0.0, end - time.monotonic())
             ready, _ = self.cluster.ray.wait(waiting, timeout=min(TICK, left))
             self.cluster.check()
-            if not faults and signs.grown():
+            if not faults and progress.grown():
                 end = time.monotonic() + limit
             for ref in ready:
                 try:
@@ -389,7 +387,8 @@ class LearnerWorkerGroup:
         self.cluster.check(now=True)
         silent = [] if faults else self._silent()
         self.close()
-        raise self._fault(method, faults, silent, [r for r in range(len(refs)) if r not in results])
+        late = silent or [rank for rank in range(len(refs)) if rank not in results]
+        raise self._fault(method, faults, late, answers=not silent)
 
     def _limit(self, method: str) -> float:
         """Return the maximum number of seconds without a sign of a method's progress."""
@@ -407,10 +406,18 @@ class LearnerWorkerGroup:
         self,
         method: str,
         faults: Mapping[int, Exception],
-        silent: Sequence[int],
-        waiting: Sequence[int],
+        late: Sequence[int],
+        *,
+        answers: bool,
     ) -> Exception:
-        """Return the error to raise: a SelfplayError first, then a death, then another failure."""
+        """Return the error to raise: a SelfplayError first, then a death, then another failure.
+
+        Args:
+            method: The method that failed.
+            faults: Error by rank.
+            late: Ranks without a result, if there is no error.
+            answers: True if these ranks answer `alive`.
+        """
         broken = self.cluster.ray.exceptions.RayTaskError
         causes = {rank: getattr(error, "cause", None) for rank, error in faults.items()}
         for cause in causes.values():
@@ -422,9 +429,8 @@ class LearnerWorkerGroup:
         for rank, error in faults.items():
             why = one_line(causes[rank] or error)
             return LearnersLost(f"learner rank {rank} failed ({method}): {why}")
-        late = silent or waiting
         names = "rank " + ", ".join(map(str, late)) if len(late) == 1 else f"ranks {list(late)}"
-        what = "does not answer" if silent else "is not done"
+        what = "is not done" if answers else "does not answer"
         key = "load_timeout" if method in SLOW else "timeout"
         return LearnersLost(
             f"learner {names} {what} after {self._limit(method):g} s without progress ({method}); "

@@ -76,12 +76,15 @@ class Placement:
         return {"CPU": cpus, "GPU": self.learner_gpus}
 
     def notes(self) -> list[str]:
-        """Return lines that say who holds which policies and, with GPUs, who computes where."""
+        """Return a line with the policies of each group of workers, and one about the GPUs.
+
+        Without groups, or without GPUs, its line is left out.
+        """
         held = ", ".join(map(str, self.groups))
         groups = [f"runtime: {held}; this process plays the games"] if held else []
-        return [*groups, *self._devices()]
+        return [*groups, *self._gpu_notes()]
 
-    def _devices(self) -> list[str]:
+    def _gpu_notes(self) -> list[str]:
         if not self.gpus:
             return []
         if self.colocated:
@@ -227,7 +230,7 @@ def store_notes(weights: float, store: float, shared: float | None) -> list[str]
 def check_devices(config: Mapping[str, Any]) -> None:
     """Raise ConfigError if a config puts a model of the driver, or of any actor, on a device.
 
-    Ray gives GPUs to actors; a model on another one would share it with an actor unseen.
+    Ray gives GPUs to actors only. It does not know of a model of the driver on the same GPU.
     """
     devices = {
         f"{part}.{key}": value

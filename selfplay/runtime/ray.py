@@ -49,7 +49,7 @@ from selfplay.types import Episode
 
 
 class RayRuntime:
-    """Runs rollouts on Ray workers with their own arenas and engines, and learners as configured.
+    """Runs rollouts on Ray workers, and learners on Ray ranks or in this process.
 
     A synchronous run with one worker gives exactly the samples of a run in one process. If this
     process is already connected to Ray, as in tests and notebooks, that connection is used and
@@ -83,8 +83,8 @@ class RayRuntime:
         learners: Number of learner ranks; 0: this process learns, on the CPU. None: 1 if workers
             have GPUs, else 0; as many as workers if `colocated`.
         replicas: Number of copies of the learners' state, each sharded over equally many ranks
-            (HSDP). 1: sharded over all ranks, which needs the least memory. The number of
-            machines: only gradients pass between machines, where each has equally many ranks.
+            (HSDP). 1: sharded over all ranks, which needs the least memory. With one copy per
+            machine, and equally many ranks on each, only gradients pass between machines.
         colocated: True if each rank shares the GPU of one worker. The workers' engines rest while
             the ranks learn, and the ranks rest, with their tensors in main memory, while the
             workers play.
@@ -279,7 +279,7 @@ class RayRuntime:
         self._store_notes = store_notes(
             sum(_sent_bytes(policy, dtype) for policy in players.policies.values()),
             self.cluster.store_bytes(),
-            _shared_memory() if self.cluster.ours and self.address is None else None,
+            _shared_memory() if self.cluster.connected_here and self.address is None else None,
         )
         # All workers together use the number of threads of this process.
         threads = max(1, torch.get_num_threads() // self.workers)
@@ -404,7 +404,10 @@ def _shared_memory() -> float | None:
 
 
 def newest(saved: Path | None) -> Path | None:
-    """Return the newest complete checkpoint in the folder of one, because it is removed last."""
+    """Return the newest complete checkpoint beside `saved`, which training removes last.
+
+    None if `saved` is None; `saved` itself if no checkpoint is complete.
+    """
     if saved is None:
         return None
     return next((path for path in kept(saved.parent) if _whole(path)), saved)

@@ -39,7 +39,7 @@ class RolloutWorker(EngineWorker):
     def run(
         self, jobs: Sequence[EpisodeSpec], evaluation: str | None, number: int
     ) -> RolloutResult:
-        """Play jobs of training or of an evaluation, after all updates up to `number` are here.
+        """Play jobs of training or of an evaluation, after all updates up to `number` have arrived.
 
         Jobs of training join games of training in progress, unless they need an update that must
         wait until no request is in flight, such as a new policy.

@@ -93,7 +93,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
     """
 
     worker = RolloutWorker
-    again = "resubmitted_jobs"
+    resubmitted = "resubmitted_jobs"
 
     def __init__(
         self,
@@ -224,27 +224,27 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
                 except self.cluster.ray.exceptions.RayError:
                     lost.append(answer)
         for answer in (*lost, *waiting):
-            self._book.deaths += 1
+            self._metrics.deaths += 1
             self._give_up(asked[answer])
 
     def _give_up(self, member: _Member) -> None:
         super()._give_up(member)
         member.asked = None
 
-    def _play_threads(self, brief: WorkerConfig) -> int:
+    def _play_threads(self, settings: WorkerConfig) -> int:
         """Return the number of steps that may be in progress."""
-        return brief.max_staleness + 1
+        return settings.max_staleness + 1
 
     def _replace_lost(self, member: _Member, why: str) -> None:
         """Start another worker in place of a lost one; its chunks are played again."""
         self.cluster.check(now=True)  # the calls below need Ray's head
-        self._book.deaths += 1
+        self._metrics.deaths += 1
         most = 0
         for lost in member.playing:
             # Deaths are counted per chunk: many workers may die at once with their machine.
             lost.call.deaths[lost.chunk] += 1
             most = max(most, lost.call.deaths[lost.chunk])
-            self._book.resubmitted += len(lost.call.chunks[lost.chunk])
+            self._metrics.resubmitted += len(lost.call.chunks[lost.chunk])
             lost.call.waiting.appendleft(lost.chunk)
         self._give_up(member)
         if most > self.max_restarts:
@@ -283,19 +283,20 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
             member.asked = self._ask(member, "steps", thread=LISTEN)
         answered, _ = self.cluster.ray.wait([member.asked], timeout=0)
         if answered:
-            steps = self._sign(member.asked)
+            steps = self._steps_of(member.asked)
             if steps != member.steps:
                 member.steps, member.heard = steps, now
                 member.loaded = member.loaded or (steps is not None and steps >= 0)
             member.asked = None
         return member.heard
 
-    def _sign(self, question: Any) -> int | None:
+    def _steps_of(self, question: Any) -> int | None:
+        """Return the answer to a question for the number of steps; None if the worker died."""
         try:
             steps: int = self.cluster.ray.get(question, timeout=self.timeout)
             return steps
         except self.cluster.ray.exceptions.RayError:
-            return None  # the worker died; its result shows it
+            return None  # the result of its jobs shows the death
 
     def _take(self, member: _Member, assignment: _Assignment) -> str | None:
         """Take the result of a chunk; return the reason if the worker failed, else None."""
@@ -308,7 +309,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         turns = (turn for episode in played.episodes for turn in episode.turns)
         call.tally.add(len(played.episodes), tokens=sum(len(t.completion_ids) for t in turns))
         if call.evaluation is None:  # metrics of training only
-            self._book.add(played.counts)
+            self._metrics.add(played.counts)
         member.playing.remove(assignment)
         return None
 

@@ -33,8 +33,8 @@ class SamplingWorker(EngineWorker):
 
         Args:
             requests: New requests.
-            number: Number of the update that must be here.
-            begins: True for the first call of a rollout: what was asked before is dropped, and all
+            number: Number of the update that must have arrived.
+            begins: True for the first call of a rollout: earlier requests are dropped, and all
                 updates are applied.
         """
         if self._fault is not None:

@@ -14,7 +14,7 @@ from selfplay.runtime.engine_worker_group import PLAY, EngineWorkerGroup, Worker
 from selfplay.runtime.policy_groups import PolicyGroup
 from selfplay.runtime.sampling_worker import SampleResult, SamplingWorker
 from selfplay.runtime.weight_sync import Change, LoadState
-from selfplay.runtime.worker_book import WorkerBook
+from selfplay.runtime.worker_metrics import WorkerMetrics
 from selfplay.types import Completion, Episode, Request
 
 
@@ -61,7 +61,7 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
     """
 
     worker = SamplingWorker
-    again = "resubmitted_requests"
+    resubmitted = "resubmitted_requests"
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
         """Id of a request at the workers to its id in the rollout."""
         self._chosen: dict[tuple[int, int], _Sampler] = {}
         """Worker by group of workers and group of episodes."""
-        self._rollout = WorkerBook()
+        self._rollout = WorkerMetrics()
 
     def tell(self, change: Change) -> None:
         """Send an update to the workers that hold its policy, and to their later replacements."""
@@ -116,10 +116,10 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
         with self._playing:
             self.cluster.check(now=True)
             self._fill()
-            self._rollout = WorkerBook()
+            self._rollout = WorkerMetrics()
             episodes = rollout_fn(jobs)
             if training:
-                self._book.add(self._rollout.elsewhere)
+                self._metrics.add(self._rollout.by_name)
             return episodes
 
     def forget(self) -> None:
@@ -215,8 +215,8 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
         """Start another worker in place of a lost one, and ask it everything again."""
         self.cluster.check(now=True)  # the calls below need Ray's head
         member.deaths += 1
-        self._book.deaths += 1
-        self._book.resubmitted += len(member.asked)
+        self._metrics.deaths += 1
+        self._metrics.resubmitted += len(member.asked)
         member.waiting = [*member.asked.values(), *member.waiting]
         member.asked = {}
         self._give_up(member)

@@ -112,14 +112,14 @@ class UpdatableEngine(Engine):
         self,
         engine: Engine,
         inbox: UpdateQueue,
-        follow: Callable[[Change], None],
+        apply: Callable[[Change], None],
     ) -> None:
         """Args:
         engine: The wrapped engine.
         inbox: Queue of the updates.
-        follow: Applies an update.
+        apply: Applies an update.
         """
-        self.engine, self.inbox, self._follow = engine, inbox, follow
+        self.engine, self.inbox, self._apply = engine, inbox, apply
         # No policy is added or withdrawn while requests may be in flight. Jobs that need a new
         # policy begin after its update.
         self._held: tuple[type[Change], ...] = (AddPolicy, RemovePolicy, OffloadPolicy)
@@ -134,7 +134,7 @@ class UpdatableEngine(Engine):
     def catch_up(self) -> None:
         """Apply all waiting updates; no requests may be in flight."""
         for change in self.inbox.take():
-            self._follow(change)
+            self._apply(change)
 
     def holds_updates(self) -> bool:
         """Return True if later episodes need an update that waits until no request is in flight."""
@@ -143,7 +143,7 @@ class UpdatableEngine(Engine):
     def step(self) -> list[Completion]:
         """Apply the waiting updates, then step the engine."""
         for change in self.inbox.take(held=self._held):
-            self._follow(change)
+            self._apply(change)
         self.steps += 1
         return self._call(self.engine.step)
 

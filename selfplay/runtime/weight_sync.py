@@ -1,4 +1,4 @@
-"""Updates that the driver sends to its rollout workers: weights, snapshots, service states."""
+"""Updates that the driver sends to its workers: weights, snapshots, states of services."""
 
 import warnings
 from collections.abc import Collection, Mapping
@@ -65,11 +65,12 @@ class OffloadPolicy:
 
 
 Change: TypeAlias = AddPolicy | UpdateWeights | LoadState | RemovePolicy | OffloadPolicy
+"""An update that the driver sends to workers."""
 
 
 @dataclass(kw_only=True)
 class SyncState:
-    """The state that all updates so far result in, from which a new worker starts."""
+    """The result of all updates so far. A new worker starts from it."""
 
     number: int = 0
     """Number of updates so far."""
@@ -80,7 +81,7 @@ class SyncState:
     loaded: dict[str, LoadState] = field(default_factory=dict)
     """The latest state, by service."""
 
-    def book(self, change: Change) -> None:
+    def add(self, change: Change) -> None:
         """Add one more update."""
         self.number += 1
         match change:
@@ -145,9 +146,11 @@ WORD = 8
 
 
 def checksum(tensor: torch.Tensor) -> int:
-    """Return the sum of a tensor's bytes, read as words of 64 bits, modulo 2**64.
+    """Return a checksum of a tensor's bytes: their sum as words of 64 bits, which wraps around.
 
-    It is exact on every device, whatever the order of the sum, and changes with every bit.
+    The bytes after the last whole word are added one by one. The result is the same on every
+    device, because it does not depend on the order of the sum. A change of any single bit changes
+    it.
     """
     flat = tensor.detach().contiguous().flatten().view(torch.uint8)
     if flat.storage_offset() % WORD:

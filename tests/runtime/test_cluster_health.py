@@ -99,7 +99,7 @@ def test_every_wait_ends_when_ray_dies_or_is_stopped(
         assert isinstance(wait.error, RunError)
         assert str(wait.error).startswith(f"runtime: Ray died under this run: its {name} at ")
         assert "selfplay train resume=RUN" in str(wait.error)
-    crowded.ours = True  # so that Ray ends with it
+    crowded.connected_here = True  # so that Ray ends with it
     closing = Waiting(lambda: [each.close() for each in (ranks, runtime, beside, crowded)])
     closing.join(LONGEST)
     assert not closing.is_alive() and closing.error is None and not ray.is_initialized()

@@ -121,7 +121,7 @@ def test_a_new_worker_is_told_what_all_changes_came_to() -> None:
         UpdateWeights(policy="base", weights=new, version=2),
     ]
     for change in changes:
-        present.book(change)
+        present.add(change)
     assert present.number == 11
     assert present.changes() == [
         LoadState(service="buffer", state=b"two"),

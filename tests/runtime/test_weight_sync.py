@@ -77,7 +77,7 @@ class Place:
         players: Any = SimpleNamespace(engine=self.engine)
         self.worker._setup = players
         inner: Any = self.engine
-        self.attentive = UpdatableEngine(inner, self.worker._inbox, self.worker._follow)
+        self.attentive = UpdatableEngine(inner, self.worker._inbox, self.worker._apply)
         self.changes: list[Change] = []
         self.driver = RemoteEngine(tell=self.changes.append, put=lambda sent: sent, dtype=dtype)
         self.driver.serve("base", self.learner, [2])
