@@ -86,10 +86,13 @@ def import_vllm() -> Any:
     return vllm
 
 
-def why(error: Exception | str) -> str:
+def failure_reason(error: Exception | str) -> str:
     """Return the reason why vLLM cannot serve a model, and what the user can do.
 
-    Leaves out vLLM's list of all supported models. A text is an error that another process logged.
+    vLLM's list of all supported models is left out.
+
+    Args:
+        error: An error of this process, or the text of one that another process logged.
     """
     if isinstance(error, ValidationError):
         error = ValueError(error.errors()[0]["msg"].removeprefix("Value error, "))
@@ -103,7 +106,7 @@ def why(error: Exception | str) -> str:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def restored_globals() -> Iterator[None]:
     """Restore random states and the thread function at the end of the context.
 
     vLLM seeds all random generators when it starts. Its deprecation warnings are hidden.

@@ -27,7 +27,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines.stop_strings import StopMatcher
-from selfplay.engines.vllm.compat import import_vllm, undisturbed, why
+from selfplay.engines.vllm.compat import failure_reason, import_vllm, restored_globals
 from selfplay.engines.vllm.detokenizer import StoppingDetokenizer
 from selfplay.engines.vllm.shard_processes import (
     DividedSizes,
@@ -88,7 +88,7 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 TOP_TOKENS = 20
 """vLLM's default for the maximum number of tokens with log-probabilities."""
 FIRST = -(2**31)
-"""Priority of a prompt that comes before all others."""
+"""Priority of a prompt that vLLM begins before all others."""
 CPU_CACHE = 1.0
 """Default GiB of the key-value cache on a CPU."""
 SHARED = 0.4
@@ -137,7 +137,7 @@ def default_memory(own_gpu: bool) -> float:
 
 
 def final_only() -> Any:
-    """Return vLLM's kind of output for requests of which nothing is read before their end."""
+    """Return vLLM's kind of output for requests that are read only at their end."""
     from vllm.sampling_params import RequestOutputKind
 
     return RequestOutputKind.FINAL_ONLY
@@ -195,13 +195,13 @@ class EngineCore:
         if shards > 1:
             started = environment_of_shards(shards, on_cpu=self.on_cpu)
         try:
-            with undisturbed(), started:
+            with restored_globals(), started:
                 arguments = vllm.EngineArgs(**self._arguments(model, rank))
                 self.engine: Any = vllm.LLMEngine.from_engine_args(arguments)
         except Exception as error:
             reason = first_error(Path(self._folder.name)) or error
             raise ConfigError(
-                f"{where}: vLLM cannot serve {type(model).__name__}: {why(reason)}"
+                f"{where}: vLLM cannot serve {type(model).__name__}: {failure_reason(reason)}"
             ) from error
         self.limit = int(self.engine.model_config.max_model_len)
         """Maximum number of tokens of a prompt and its completion."""
@@ -405,7 +405,7 @@ class EngineCore:
         if not self.settings.sleep or self._asleep:
             return False
         self.settle()
-        # A base is not loaded a second time, so level 1 keeps it in main memory.
+        # Level 1 keeps the weights in main memory: the base of adapters is not loaded again.
         self.engine.sleep(level=1 if self.adapted else 2)
         self._asleep = True
         return not self.adapted

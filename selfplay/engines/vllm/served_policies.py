@@ -1,8 +1,8 @@
 """The policies of one vLLM engine: their weights, and the order of their requests."""
 
 import json
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -61,15 +61,16 @@ class ServedPolicy:
         """Requests of the policy's turn."""
         self.later: list[Request] = []
         """Requests that came after the turn began, in order."""
-        self.flying = 0
+        self.in_flight = 0
+        """Number of requests that vLLM has received and not completed."""
 
     @property
     def busy(self) -> bool:
         """True if the policy has requests without a completion."""
-        return bool(self.asked or self.flying)
+        return bool(self.queued or self.in_flight)
 
     @property
-    def asked(self) -> bool:
+    def queued(self) -> bool:
         """True if the policy has requests that vLLM has not received yet."""
         return bool(self.waiting or self.later)
 
@@ -111,7 +112,7 @@ class ServedPolicies:
         self._weight_check: weight_check.WeightCheck | None = None
         self._arrival = weight_check.ArrivalCheck()
         self._running: dict[str, tuple[ServedPolicy, Request]] = {}
-        self._counts: Counter[str] = Counter()
+        self._metrics: defaultdict[str, float] = defaultdict(float)
 
     def enter(self, served: ServedPolicy) -> None:
         """Serve one more policy and load its weights; raises RunError if they do not arrive.
@@ -145,10 +146,10 @@ class ServedPolicies:
         done = []
         for name, output in self.host.step():
             served, request = self._running.pop(name)
-            served.flying -= 1
+            served.in_flight -= 1
             done.append((served, request, output))
-            self._counts["prompt_tokens"] += len(request.prompt_ids)
-            self._counts["cached_tokens"] += output.num_cached_tokens or 0
+            self._metrics["prompt_tokens"] += len(request.prompt_ids)
+            self._metrics["cached_tokens"] += output.num_cached_tokens or 0
         return done
 
     @property
@@ -156,10 +157,10 @@ class ServedPolicies:
         """True if no policy has an unfinished request."""
         return not any(served.busy for served in self.all)
 
-    def drain_metrics(self) -> Counter[str]:
+    def drain_metrics(self) -> Mapping[str, float]:
         """Return the metrics since the last call."""
-        counts, self._counts = self._counts, Counter()
-        return counts
+        metrics, self._metrics = self._metrics, defaultdict(float)
+        return metrics
 
     def _admit(self) -> None:
         """Start queued requests while vLLM has free rows.
@@ -168,9 +169,9 @@ class ServedPolicies:
         they must not read cached prefixes of the older weights.
         """
         for stale in self.all:
-            if stale.flying and not stale.loaded:
+            if stale.in_flight and not stale.loaded:
                 self._take_back(stale)
-                if stale.flying:
+                if stale.in_flight:
                     self._load(stale)
         if not self.idle:
             self.host.wake()
@@ -186,7 +187,7 @@ class ServedPolicies:
         policy whose turn it is. A turn covers the requests that were queued when another policy
         began to wait, so every policy gets a turn; the policy that waits longest is next.
         """
-        waiting = [served for served in self.all if served.asked]
+        waiting = [served for served in self.all if served.queued]
         if not waiting:
             return None
         if self.rank is not None:
@@ -228,7 +229,7 @@ class ServedPolicies:
         if request.stop:
             self.host.watch(name, StopMatcher(request))
         self._running[name] = (served, request)
-        served.flying += 1
+        served.in_flight += 1
 
     def _take_back(self, served: ServedPolicy) -> None:
         """Move a policy's requests without a sampled token back to their places in its queue."""
@@ -236,7 +237,7 @@ class ServedPolicies:
         for name in self.host.take_back(names):
             _, request = self._running.pop(name)
             served.waiting.add(request)
-            served.flying -= 1
+            served.in_flight -= 1
 
     def _load(self, served: ServedPolicy) -> None:
         """Load a policy's weights into vLLM; raises RunError if they do not arrive."""
@@ -253,7 +254,7 @@ class ServedPolicies:
             before = self._weight_check = self._weight_check or served.weight_check
         number = next(_NUMBERS)
         host.stamp(number)
-        if not served.flying:  # no requests in flight
+        if not served.in_flight:  # no requests in flight
             served.loads.clear()
         served.loads.append((number, served.version))
         if not served.loaded:
@@ -264,21 +265,23 @@ class ServedPolicies:
             if self.rank is None:
                 report = partial(weight_check.shard_tensors, names=self._arrival.names)
                 self._arrival.check(ask_models(host.engine, report), model.state_dict())
-            error = self._compared(served, before, number)
+            error = self._compare(served, before, number)
         except weight_check.WeightMismatch as reason:
             raise RunError(
                 f"policy {served.policy!r}: version {served.version} did not reach vLLM: {reason}"
             ) from None
-        self._counts["loads"] += 1
-        self._counts["proof_difference"] = max(self._counts["proof_difference"], error)  # type: ignore[assignment]
+        self._metrics["loads"] += 1
+        self._metrics["proof_difference"] = max(self._metrics["proof_difference"], error)
         served.loaded = True
         self._active = served
 
-    def _compared(
+    def _compare(
         self, served: ServedPolicy, before: weight_check.WeightCheck, number: int
     ) -> float:
-        """Return the difference of vLLM's log-probabilities and the model's, which `before`
-        checks."""
+        """Compare vLLM's log-probabilities with the model's; return their difference in nats.
+
+        Raises WeightMismatch if the check `before` does not accept the difference.
+        """
         host, model = self.host, served.model
         asked = weight_check.prompts(model.config.get_text_config().vocab_size, host.limit - 1)
         said = host.next_logprobs(asked, salt=f"proof {number}", adapter=served.adapter)

@@ -98,7 +98,7 @@ def mapped(path: str, size: int) -> Tensor:
 
 
 def copies(places: Iterable[TensorPlace], memory: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Return the tensors of a piece by name.
+    """Yield the tensors of a piece, each with its name.
 
     They are copies, because vLLM keeps a layer's tensors until the layer is complete, and then the
     buffer may hold the next piece. They stay in main memory: a shard moves only its part to a GPU.

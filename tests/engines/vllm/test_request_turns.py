@@ -88,7 +88,7 @@ def test_what_vllm_holds_and_has_not_begun_begins_with_the_new_weights(
             engine.add(each)
         found = engine.step()
         tenant, tenants = engine._policies["p"]
-        assert not tenant.waiting and tenant.flying == 8 and not found
+        assert not tenant.waiting and tenant.in_flight == 8 and not found
         shake(model, 1, 0.2)
         engine.publish("p", {}, 1)
         engine.drain_metrics()
@@ -184,7 +184,7 @@ def test_prompts_that_wait_within_vllm_are_passed_by_games_in_progress(
         engine.add(replace(played, turns_taken=2))
         tenant, _ = engine._policies["p"]
         found += engine.step()
-        assert not tenant.asked and tenant.flying == 4
+        assert not tenant.queued and tenant.in_flight == 4
         found += finish(engine)
         assert [done.id for done in found] == [0, 5, 1, 2, 3, 4]
     finally:
