@@ -39,8 +39,8 @@ def recompute(model: PreTrainedModel) -> None:
     cannot."""
     if not _can_recompute(model):
         raise ConfigError(
-            f"learner.activation_checkpointing: {type(model).__name__} does not say which blocks "
-            "could be computed again; set it to false"
+            f"learner.activation_checkpointing: {type(model).__name__} names no blocks that can be "
+            "recomputed; set learner.activation_checkpointing=false"
         )
     for block in blocks(model):
         kind: Any = type(block)

@@ -18,8 +18,10 @@ from selfplay.learner.learner import Learner
 
 
 class OutlinePickler(pickle.Pickler):
-    """Pickles modules with their buffers and all that was found out about them, and parameters as
-    shapes. A parameter that several modules share is one parameter in the copy too."""
+    """Pickles modules with their buffers and attributes, and each parameter as its shape and type.
+
+    A parameter that several modules share is one parameter in the copy too.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Parameter):

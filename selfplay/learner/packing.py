@@ -24,8 +24,8 @@ from selfplay.types import Sample
 Packing: TypeAlias = Literal["auto", "trie", "rows"]
 
 GAIN = 0.85
-"""Largest cost of the cheapest cuts, as a fraction of that of the rows filled one after another,
-for which these rows are cut again. The estimates are rough."""
+"""Rows that were filled one after another are cut again if the cheapest cuts cost at most this
+fraction of them. The fraction is below 1, because the estimates are rough."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,12 +43,13 @@ def computing(model: PreTrainedModel, *, bfloat16: bool) -> AbstractContextManag
 
 @contextmanager
 def mixed_precision(*models: PreTrainedModel, bfloat16: bool) -> Iterator[None]:
-    """Avoid needless float32 beside `computing` during forward and backward passes in bfloat16.
+    """Set, for forward and backward passes in bfloat16, what `computing` leaves in float32.
 
-    On a GPU the products that stay in float32, those of the output embedding, use TF32: 10 bits of
-    mantissa, where bfloat16 has 7. Adapters take their inputs in 16 bits, because autocast would
-    cast them back. Backward passes belong inside the context, because they may compute blocks
-    again.
+    Two things change. On a GPU, the matrix products that stay in float32, those of the output
+    embedding, use TF32, whose mantissa has 10 bits where that of bfloat16 has 7. Adapters no longer
+    cast their inputs to float32, because autocast would cast them back. Backward passes must be
+    inside the context too, because they may compute blocks again. Without `bfloat16` nothing
+    changes.
     """
     if not bfloat16:
         yield
@@ -75,8 +76,8 @@ def mixed_precision(*models: PreTrainedModel, bfloat16: bool) -> Iterator[None]:
 def check_masters(parameters: list[torch.nn.Parameter]) -> None:
     """Raise ConfigError if trained weights have 16 bits.
 
-    A step of AdamW at a usual learning rate is smaller than their rounding, so that nothing would
-    be learned.
+    A step of AdamW at a usual learning rate is smaller than the rounding error of 16 bits, so that
+    the weights would not change.
     """
     for parameter in parameters:
         if parameter.dtype in SHORT:

@@ -64,11 +64,11 @@ def notes_of(turn: Turn, role: Role) -> dict[str, Any]:
 class EpisodeRunner:
     """Runs one episode. An exception of its arena fails this episode and no other.
 
-    In replayed stages no policy is asked: the recorded actions are played. Rewards and notes of the
-    arena are added anew, because a reward of a shared turn can depend on later turns, which differ
-    between siblings. A turn whose result is as recorded is the same object. A replay calls the
-    services again, so that it costs as much as its stages. Metrics and created tasks of replayed
-    stages count only for the parent.
+    `Rollout` makes it. Replayed stages ask no policy: the runner plays the recorded actions. The
+    arena adds its rewards and notes again, because a reward of a shared turn can depend on later
+    turns, which differ between siblings. A turn that is equal to the recorded one is the same
+    object. A replay calls the services again, so that it takes as long as its stages. Metrics and
+    created tasks of replayed stages count only for the parent.
     """
 
     def __init__(self, spec: EpisodeSpec, arena: Arena, *, prefix: Sequence[Turn] = ()) -> None:

@@ -41,7 +41,9 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.temperature < 0 or self.every < 0:
-            raise ValueError("samples is at least 1, temperature and every are not negative")
+            raise ValueError(
+                "samples must be at least 1, and temperature and every must not be negative"
+            )
         SamplingSettings(temperature=self.temperature)  # checks it
         if not (self.seats or self.opponents):
             return

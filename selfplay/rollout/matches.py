@@ -30,7 +30,8 @@ class Match:
 def result(episode: Episode, seat: str, seats: Sequence[str]) -> Result | None:
     """Return the result of an episode for one agent; None if the episode failed.
 
-    The agent won if its return is above those of all other agents, and lost if it is below one.
+    The agent has won if its return is above the largest of the other agents, has drawn if both are
+    equal, and has lost otherwise.
     """
     if episode.status is Status.FAILED:
         return None

@@ -33,14 +33,14 @@ class RolloutSettings(ScheduledSettings):
     max_live: int = 4096
     """Maximum number of episodes that are sampled or advance at once."""
     max_waiting: int = 4096
-    """Maximum number of episodes in memory beyond `max_live`, while all agents of others wait for
-    tools; 0: an episode that waits keeps its place."""
+    """Maximum number of episodes in memory beyond `max_live` while others wait for tools; 0: an
+    episode that waits keeps its place."""
     threads: int = 32
     """Number of arenas that advance at once if `Arena.blocking`."""
     overlap: float = 0.25
     """Largest fraction of the games that may advance in threads while the engines sample, from 0 to
-    1; 0: the engines wait for all of them. Games that no engine has begun to sample do not count,
-    but as many as `threads` may advance."""
+    1; 0: the engines wait for all of them. Only games that an engine has begun to sample count;
+    `threads` games may always advance."""
     tool_threads: int = 64
     """Number of tool calls that run at once."""
     patience: int = 100_000

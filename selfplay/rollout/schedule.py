@@ -53,7 +53,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledSettings:
-    """Settings some of which may change with the training step.
+    """Base of settings of which some may change with the training step.
 
     `make_scheduled` makes them; the settings of sampling and of rollouts derive from it.
     """

@@ -11,7 +11,8 @@ from selfplay.tools.runner import ToolRunner
 from selfplay.tools.toolbox import Toolbox
 from selfplay.types import ToolCall, Turn
 
-Asked = TypeVar("Asked")
+R = TypeVar("R")
+"""Type of the request whose completion calls tools."""
 
 CALL_LIMIT, NO_ROOM = "call_limit", "no_room_for_results"
 UNANSWERED = frozenset({CALL_LIMIT, NO_ROOM})
@@ -29,10 +30,10 @@ def spent(turns: Sequence[Turn]) -> bool:
 
 
 @dataclass(eq=False, kw_only=True)
-class _Calls(Generic[Asked]):
+class _Calls(Generic[R]):
     """The calls of one completion."""
 
-    asked: Asked
+    asked: R
     toolbox: Toolbox
     left: list[ParsedCall]
     """Calls that are not answered, in order."""
@@ -46,20 +47,20 @@ class _Calls(Generic[Asked]):
     answered: list[ToolCall] = field(default_factory=list)
 
 
-class ToolLoop(Generic[Asked]):
+class ToolLoop(Generic[R]):
     """Runs the calls of completions. A rollout has one."""
 
     def __init__(self, *, threads: int) -> None:
         """`threads`: maximum number of calls that run at once."""
-        self._runner: ToolRunner[_Calls[Asked], ToolCall] = ToolRunner(threads=threads)
-        self._answered: list[_Calls[Asked]] = []
-        self._pending: dict[_Calls[Asked], None] = {}
+        self._runner: ToolRunner[_Calls[R], ToolCall] = ToolRunner(threads=threads)
+        self._answered: list[_Calls[R]] = []
+        self._pending: dict[_Calls[R], None] = {}
 
     def __len__(self) -> int:
         """Return the number of completions whose calls are not all answered and collected."""
         return len(self._pending)
 
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[R]:
         """Return the `asked` of all completions whose calls are not all answered and collected."""
         return [calls.asked for calls in self._pending]
 
@@ -70,7 +71,7 @@ class ToolLoop(Generic[Asked]):
 
     def begin(
         self,
-        asked: Asked,
+        asked: R,
         toolbox: Toolbox,
         calls: Sequence[ParsedCall],
         *,
@@ -101,7 +102,7 @@ class ToolLoop(Generic[Asked]):
         self._pending[begun] = None
         self._next(begun)
 
-    def finished(self, *, wait: float) -> list[tuple[Asked, tuple[ToolCall, ...]]]:
+    def finished(self, *, wait: float) -> list[tuple[R, tuple[ToolCall, ...]]]:
         """Return the completions whose calls are all answered, with the answers.
 
         Args:
@@ -115,7 +116,7 @@ class ToolLoop(Generic[Asked]):
             del self._pending[calls]
         return [(calls.asked, tuple(calls.answered)) for calls in done]
 
-    def _next(self, calls: "_Calls[Asked]") -> None:
+    def _next(self, calls: "_Calls[R]") -> None:
         """Start the next call that runs a tool; answer those before it that are refused."""
         while calls.left:
             call, toolbox = calls.left[0], calls.toolbox
@@ -137,7 +138,7 @@ class ToolLoop(Generic[Asked]):
         self._answered.append(calls)
 
     @staticmethod
-    def _answer(calls: "_Calls[Asked]", answer: ToolCall) -> None:
+    def _answer(calls: "_Calls[R]", answer: ToolCall) -> None:
         calls.left.pop(0)
         calls.used += 1
         calls.earlier.append(answer)

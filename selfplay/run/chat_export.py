@@ -50,7 +50,7 @@ class Selection:
             raise ConfigError("--min-reward nan: a number is needed")
         if self.min_reward is not None and self.best is not None:
             raise ConfigError("--min-reward and --best: choose one of them")
-        if None not in (self.first, self.last) and self.first > self.last:  # type: ignore[operator]
+        if self.first is not None and self.last is not None and self.first > self.last:
             raise ConfigError(f"--steps {self.first}:{self.last}: no step lies between these")
 
 
@@ -170,7 +170,7 @@ class ChatExport:
 
 
 def _problem(turn: Turn, prompt: Sequence[Message]) -> str:
-    """Return why a turn is no example, or ""."""
+    """Return the reason why a turn is no example, or ""."""
     if turn.invalid:
         return "without a valid action"
     if turn.stop_reason is StopReason.LENGTH:

@@ -50,14 +50,14 @@ class Adaptive:
         keep_all: True to learn from all episodes of each task.
         """
         if min(group_size, round_size, rounds) < 1:
-            raise ValueError("sampler: group_size, round_size and rounds are at least 1")
+            raise ValueError("sampler: group_size, round_size and rounds must be at least 1")
         if round_size * rounds < group_size:
             raise ValueError(
                 f"sampler: {rounds} rounds of {round_size} episodes are fewer than the "
-                f"{group_size} of a group"
+                f"{group_size} of a group; raise round_size or rounds"
             )
         if until not in get_args(Until):
-            raise ValueError(f"until is one of {', '.join(get_args(Until))}, not {until!r}")
+            raise ValueError(f"until must be one of {', '.join(get_args(Until))}, not {until!r}")
         self.group_size, self.round_size, self.rounds = group_size, round_size, rounds
         self.until, self.threshold, self.keep_all = until, threshold, keep_all
         self._played: list[Group] = []
@@ -102,8 +102,11 @@ class Adaptive:
         return self._played
 
     def metrics(self) -> dict[str, float]:
-        """Return the episodes per task, the fraction of tasks that never had enough signal, and the
-        fractions of successes among played and kept episodes."""
+        """Return the metrics of the last call.
+
+        They are: the episodes per task, the fraction of tasks without enough signal after all
+        rounds, and the fractions of successes among the played and among the kept episodes.
+        """
         tasks = max(len(self._played), 1)
         metrics = {
             "episodes_per_task": sum(len(group.episodes) for group in self._played) / tasks,

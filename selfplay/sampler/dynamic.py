@@ -21,10 +21,10 @@ class Dynamic:
     """Independent sampling until the step has as many groups with signal as it has tasks (DAPO,
     2503.14476).
 
-    A group has signal if two of its trajectories that are compared (`group_by`, the same key as in
-    credit) have different returns: otherwise every group-relative advantage of an episode's return
-    is zero. (A credit method that judges turns by their return to go may find more signal in a
-    group.) After `rounds` rounds the step continues with the groups that it has, or stops the run
+    A group has signal if two of its trajectories that credit compares (with the same `group_by`)
+    have different returns. Otherwise every group-relative advantage of an episode's return is zero.
+    (A credit method that judges turns by their return to go may find more signal in a group.) After
+    `rounds` rounds the step continues with the groups that it has, or stops the run
     if it has none (the paper stops after 10). While a curriculum still gathers tasks nothing is
     learned, so one round is played and nothing is dropped.
     """
@@ -42,7 +42,7 @@ class Dynamic:
             key of its credit method.
         """
         if group_size < 1 or rounds < 1:
-            raise ValueError("sampler: group_size and rounds are at least 1")
+            raise ValueError("sampler: group_size and rounds must be at least 1")
         self.group_size, self.rounds, self.group_by = group_size, rounds, group_by
         self._played: list[Group] = []
         self._kept = self._rounds = 0

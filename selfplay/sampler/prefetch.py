@@ -17,13 +17,13 @@ from selfplay.rollout.schedule import sampled_at
 from selfplay.sampler import Sampler
 from selfplay.types import Episode, Group
 
-PATIENCE = 24 * 3600.0
-"""Seconds that the loop waits for a batch. It is a last resort, because the rollout itself checks
-that its processes are alive."""
-REST = 600.0
-"""Seconds that the loop waits for curriculum and sampler to pause between games."""
-FAREWELL = 5.0
-"""Seconds that the end of a run waits for games whose results are not needed any more."""
+BATCH_TIMEOUT = 24 * 3600.0
+"""Maximum number of seconds of a wait for a batch. It is a last resort, because the rollout itself
+checks that its processes are alive."""
+PAUSE_TIMEOUT = 600.0
+"""Maximum number of seconds in which curriculum and sampler must pause between games."""
+CLOSE_TIMEOUT = 5.0
+"""Maximum number of seconds that the end of a run waits for games that nothing needs any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,19 +161,19 @@ class PrefetchedBatches:
         max_staleness: int,
         last: int,
         keeps: Callable[[int], bool],
-        patience: float = PATIENCE,
+        timeout: float = BATCH_TIMEOUT,
     ) -> None:
         """Args:
         batches: Batches to sample ahead. Its `rollout_fn` may be called during other calls.
         max_staleness: Number of steps ahead, at least 1.
         last: Step after which nothing is sampled.
         keeps: Function that returns True for a step whose checkpoint needs the curriculum's state.
-        patience: Seconds that `take` waits; StalledError after that.
+        timeout: Maximum number of seconds that `take` waits; StalledError after that.
         """
         if max_staleness < 1:
-            raise ValueError(f"a batch is sampled at least 1 step ahead, not {max_staleness}")
+            raise ValueError(f"max_staleness must be at least 1, not {max_staleness}")
         self.batches, self.max_staleness, self.last = batches, max_staleness, last
-        self.keeps, self.patience = keeps, patience
+        self.keeps, self.timeout = keeps, timeout
         self.overlaps = not overlap_problem(batches.curriculum, batches.sampler)
         self._ahead: _Prefetcher | None = None
         self._taken: StepBatch | None = None
@@ -225,7 +225,7 @@ class PrefetchedBatches:
     def close(self) -> None:
         """Stop, and wait a few seconds for the threads, which otherwise end with the process."""
         self.stop()
-        until = time.monotonic() + FAREWELL
+        until = time.monotonic() + CLOSE_TIMEOUT
         for left in self._left:
             left.join(max(0.0, until - time.monotonic()))
 
@@ -321,8 +321,8 @@ class _Prefetcher:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        if not self._changed.acquire(timeout=REST):
-            raise StalledError(f"curriculum and sampler did not pause within {REST:.0f} s")
+        if not self._changed.acquire(timeout=PAUSE_TIMEOUT):
+            raise StalledError(f"curriculum and sampler did not pause within {PAUSE_TIMEOUT:.0f} s")
         try:
             yield
         finally:
@@ -332,11 +332,11 @@ class _Prefetcher:
         with self.paused():
             there = self._changed.wait_for(
                 lambda: step in self._ready or any(failed <= step for failed in self._errors),
-                timeout=self._settings.patience,
+                timeout=self._settings.timeout,
             )
             if not there:
                 raise StalledError(
-                    f"step {step}: no batch after {self._settings.patience:.0f} s; its games "
+                    f"step {step}: no batch after {self._settings.timeout:.0f} s; its games "
                     "neither end nor fail"
                 )
             if step not in self._ready:

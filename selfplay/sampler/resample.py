@@ -43,7 +43,7 @@ class Resample:
         penalty: Arena metric that is added to the penalty.
         """
         if group_size < 1 or oversample < 1:
-            raise ValueError("sampler: group_size and oversample are at least 1")
+            raise ValueError("sampler: group_size and oversample must be at least 1")
         self.group_size, self.oversample = group_size, oversample
         self.threshold, self.penalty = threshold, penalty
         self.metrics_read = {"penalty": penalty} if penalty else {}
@@ -69,8 +69,8 @@ class Resample:
         return self._played
 
     def metrics(self) -> dict[str, float]:
-        """Return the fraction of successes and their mean penalty, among played and kept
-        episodes."""
+        """Return the fraction of successes and the mean penalty of the successes, among the played
+        and among the kept episodes."""
         metrics: dict[str, float] = {}
         for name, groups in (("played", self._played), ("kept", self._kept)):
             whole = [e for g in groups for e in g.episodes if e.status is not Status.FAILED]

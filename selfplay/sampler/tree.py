@@ -30,7 +30,7 @@ def branch(group: Group, parent: int, start: int) -> EpisodeSpec:
 
 
 def again(episode: Episode) -> EpisodeSpec:
-    """Return the spec of an episode from the same beginning, played by the same policies."""
+    """Return the spec of an episode with the same task, seed and policies."""
     return EpisodeSpec(task=episode.task, seed=episode.seed, policy_map=episode.policy_map)
 
 
@@ -72,9 +72,9 @@ class Branch:
 
     A branch replays the stages before its fork and continues with seeds of its own. A fork lies
     before any stage except the first. uniform: any of these stages. surprisal: the stages where the
-    policies' next tokens were most surprising compared with the episode's first stage, if by more
-    than `threshold` nats per token. Surprisal is the mean of -log p over the first `tokens` sampled
-    tokens, which estimates the rise of the entropy from a single sample; the paper computes
+    policies' next tokens were most surprising compared with the episode's first stage, if the rise
+    is more than `threshold` nats per token. Surprisal is the mean of -log p over the first `tokens`
+    sampled tokens, which estimates the rise of the entropy from a single sample. The paper computes
     entropies from the ten likeliest tokens at each position, decides during generation, and also
     branches from branches.
 
@@ -103,13 +103,16 @@ class Branch:
         tokens: Tokens of a turn over which surprisal is averaged.
         """
         if where not in get_args(Where):
-            raise ValueError(f"sampler: no place to branch {where!r}; {get_args(Where)} are known")
+            raise ValueError(
+                f"sampler: where must be one of {', '.join(get_args(Where))}, not {where!r}"
+            )
         if not 1 <= initial < group_size:
             raise ValueError(
-                f"sampler: initial is at least 1 and below group_size {group_size}, not {initial}"
+                f"sampler: initial must be at least 1 and below group_size={group_size}, not "
+                f"{initial}"
             )
         if width < 1 or tokens < 1:
-            raise ValueError("sampler: width and tokens are at least 1")
+            raise ValueError("sampler: width and tokens must be at least 1")
         self.group_size, self.initial, self.where = group_size, initial, where
         self.width, self.threshold, self.tokens = width, threshold, tokens
         self._played: list[Group] = []
@@ -192,9 +195,11 @@ class Tree:
         go_on: Candidates that are continued: all, best or random.
         """
         if go_on not in get_args(GoOn):
-            raise ValueError(f"sampler: go_on={go_on!r} is none of {get_args(GoOn)}")
+            raise ValueError(
+                f"sampler: go_on must be one of {', '.join(get_args(GoOn))}, not {go_on!r}"
+            )
         if candidates < 2 or depth < 1:
-            raise ValueError("sampler: candidates is at least 2, depth at least 1")
+            raise ValueError("sampler: candidates must be at least 2, and depth at least 1")
         self.candidates, self.depth, self.go_on = candidates, depth, go_on
         self._played: list[Group] = []
 

@@ -75,7 +75,7 @@ def synchronous(play: Player, sampler: Sampler | None = None) -> OnDemandBatches
 @contextmanager
 def ahead(play: Player, lag: int, **settings: Any) -> Iterator[PrefetchedBatches]:
     sampler = settings.pop("sampler", None)
-    given = {"last": STEPS, "keeps": lambda step: True, "patience": LONG, **settings}
+    given = {"last": STEPS, "keeps": lambda step: True, "timeout": LONG, **settings}
     made = PrefetchedBatches(synchronous(play, sampler), max_staleness=lag, **given)
     try:
         yield made

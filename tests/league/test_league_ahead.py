@@ -122,7 +122,7 @@ def in_threads(league: Made, learner: Callable[[int], None]) -> list[dict[str, A
         max_staleness=league.max_staleness,
         last=STEPS,
         keeps=lambda step: False,
-        patience=LONG,
+        timeout=LONG,
     )
     rows = []
     try:

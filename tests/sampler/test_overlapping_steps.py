@@ -82,7 +82,7 @@ def on_demand(play: Player, sampler: Any = None) -> OnDemandBatches:
 @contextmanager
 def ahead(play: Player, lag: int, **settings: Any) -> Iterator[PrefetchedBatches]:
     batches = on_demand(play, settings.pop("sampler", None))
-    given = {"last": STEPS, "keeps": lambda step: True, "patience": LONG, **settings}
+    given = {"last": STEPS, "keeps": lambda step: True, "timeout": LONG, **settings}
     made = PrefetchedBatches(batches, max_staleness=lag, **given)
     try:
         yield made
@@ -97,10 +97,10 @@ def test_a_step_begins_during_the_last_games_of_the_one_before(lag: int) -> None
     play = Player(1)
     with ahead(play, lag) as source:
         with pytest.raises(Exception, match="no batch") as caught:
-            source.patience = 0.05
+            source.timeout = 0.05
             source.take(1)
         assert caught.typename == "StalledError"
-        source.patience = LONG
+        source.timeout = LONG
         until(lambda: len(play.begun) == 1 + lag)
         time.sleep(0.05)  # one that went further would do it now
         assert play.begun == dict.fromkeys(range(1, 2 + lag), 0)
@@ -115,13 +115,13 @@ def test_a_step_begins_during_the_last_games_of_the_one_before(lag: int) -> None
 def test_a_batch_that_is_complete_early_waits_for_its_turn() -> None:
     play = Player(1)
     with ahead(play, 1) as source:
-        source.patience = 0.05
+        source.timeout = 0.05
         with pytest.raises(Exception, match="step 1: no batch"):
             source.take(1)
         until(lambda: source._ahead is not None and 2 in source._ahead._ready)
         with pytest.raises(Exception, match="step 1: no batch"):
             source.take(1)
-        source.patience = LONG
+        source.timeout = LONG
         play.gates[1].set()
         assert source.take(1).step == 1 and source.take(2).step == 2
 
@@ -180,11 +180,11 @@ def test_an_error_is_raised_where_its_step_is_taken_and_no_later_step_begins() -
     play = Player(1)
     play.errors[2] = ZeroDivisionError("oops")
     with ahead(play, 2) as source:
-        source.patience = 0.05
+        source.timeout = 0.05
         with pytest.raises(Exception, match="no batch"):
             source.take(1)
         until(lambda: source._ahead is not None and source._ahead._errors)
-        source.patience = LONG
+        source.timeout = LONG
         play.gates[1].set()
         learn(source, play, [1])
         with pytest.raises(ZeroDivisionError, match="oops"):
@@ -194,7 +194,7 @@ def test_an_error_is_raised_where_its_step_is_taken_and_no_later_step_begins() -
 
 def two_begun(source: PrefetchedBatches, play: Player) -> _Prefetcher:
     """Wait until two steps have begun; return the prefetcher that samples them."""
-    source.patience = 0.05
+    source.timeout = 0.05
     with pytest.raises(Exception, match="no batch"):
         source.take(1)
     until(lambda: len(play.begun) == 2)
@@ -215,7 +215,7 @@ def test_stopping_waits_for_no_game_and_later_ones_begin_again() -> None:
         old.join(LONG)
         assert not old.is_alive()
         assert source.batches.curriculum.state_dict() == {"drawn": 0}
-        source.patience = LONG
+        source.timeout = LONG
         wanted = on_demand(Player()).take(1)
         assert source.take(1).groups == wanted.groups
 
@@ -232,7 +232,7 @@ def test_draining_waits_until_the_games_in_progress_have_ended() -> None:
             play.gates[2].set()
             drained.result(LONG)
         assert not old.is_alive() and not source._left
-        source.patience = LONG
+        source.timeout = LONG
         assert source.take(1).step == 1
 
 

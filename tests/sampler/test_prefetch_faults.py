@@ -92,7 +92,7 @@ def test_waiting_for_a_batch_has_an_end_that_says_what_for() -> None:
         release.wait(LONG)
 
     play.gate = block
-    with ahead(play, 1, patience=0.05) as source:
+    with ahead(play, 1, timeout=0.05) as source:
         with pytest.raises(StalledError, match="step 1: no batch after 0 s"):
             source.take(1)
         release.set()
@@ -120,7 +120,7 @@ def test_waiting_for_rest_has_an_end_that_says_what_for(monkeypatch: pytest.Monk
         taken.set()
         assert asleep.wait(LONG)
         with monkeypatch.context() as patch:
-            patch.setattr(prefetch, "REST", 0.05)
+            patch.setattr(prefetch, "PAUSE_TIMEOUT", 0.05)
             with pytest.raises(StalledError, match="curriculum and sampler did not pause"):
                 source.learned(1)
         release.set()

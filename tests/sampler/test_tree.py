@@ -90,5 +90,5 @@ def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="go_on='worst'"):
         Tree(go_on="worst")  # type: ignore[arg-type]
     for settings in ({"candidates": 1}, {"depth": 0}):
-        with pytest.raises(ValueError, match="candidates is at least 2, depth at least 1"):
+        with pytest.raises(ValueError, match="candidates must be at least 2, and depth at least 1"):
             Tree(**settings)  # type: ignore[arg-type]
