@@ -31,14 +31,13 @@ from gpu_check_models import (
     seconds,
     synchronize,
 )
+from gpu_check_page import RESULT, ROOT
 from gpu_check_qwen3 import shared_prefixes, throughput
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULT = "RESULT "
 FASTEST, SLOWEST = 0.4, 2.5
-"""Bounds of measured beside planned seconds."""
+"""Bounds of the measured seconds, as multiples of the planned ones."""
 MEMORY_BAND = 0.15
-"""Bound of measured beside planned memory, as a fraction."""
+"""Largest difference of measured and planned memory, as a fraction of the planned memory."""
 
 
 def installed(name: str) -> str:

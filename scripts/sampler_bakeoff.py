@@ -1,10 +1,10 @@
 """Compares samplers by the completions that they need to reach a score, in enumerated games.
 
-The games, the policies and the learner are those of `tabular_bakeoff.py learn`. Samplers differ in
-what a step costs: `dynamic` and `adaptive` play until they have signal, `resample` drops half of
-what it plays, `branch` and `tree` share beginnings. So the exact expected return is compared by
-completions played, up to a budget, and not by steps. The learning rate of each sampler is the one
-of three with the best area in three seeds that are not reported.
+The games, the policies and the learner are those of `tabular_bakeoff.py learn`. The cost of a step
+differs between samplers: `dynamic` and `adaptive` play until they have signal, `resample` drops
+half of its episodes, and the episodes of `branch` and `tree` share beginnings. The exact expected
+return is therefore compared by completions played, up to a budget, and not by steps. The learning
+rate of each sampler is the one of three with the best area in three seeds that are not reported.
 
 - reached: completions until the exact return of the team is 90 % of the best one for the first
   time; the budget if it never is;

@@ -1,10 +1,10 @@
 """Compares objectives on stale samples, in a game of words that can be enumerated.
 
-An agent is given one of four tasks and writes a word: up to five letters of an alphabet of three,
-or fewer and an end. It is paid 1 for the task's word, and else half of the part of the word that
-its first letters have right. The words have one to four letters, so that completions differ in
-length. The policy is a table of logits by task and letters so far; its exact expected return is
-computed from all words.
+A policy gets one of four tasks and writes a word of at most five letters of an alphabet of three;
+it may end the word earlier. Each task has a target of one to four letters, so that completions
+differ in length. The reward is 1 for the target. For any other word it is half of the fraction of
+the target's letters with which the word begins. The policy is a table of logits by task and by
+letters so far; its exact expected return is computed from all words.
 
 A step draws 48 words, 12 of each task, with the weights of `lag` steps ago, and makes one step of
 Adam on the objective of `selfplay.learner.objective`. Advantages are returns less the mean of the
@@ -14,10 +14,10 @@ three with the best mean return over all steps in three seeds that are not repor
 - final: exact expected return at the end;
 - area: its mean over all steps, the area under the learning curve;
 - gain: the area less that of the objective `reinforce` with the same seed and lag;
-- clipped: tokens whose ratio was bounded, of all tokens.
+- clipped: fraction of the tokens whose ratio was bounded.
 
-Means have Student's interval over seeds. With `--draw`, the gains that `--json` kept become a
-picture for each lag above 0.
+Means have Student's interval over seeds. `--draw` makes a picture of the gains for each lag above
+0, from the file of an earlier `--json`.
 
 Usage: python scripts/stale_bakeoff.py [--lags 0 2 8] [--objectives grpo cispo] [--seeds 12]
            [--steps 60] [--rates 0.1 0.3 1] [--json FILE]
@@ -47,7 +47,7 @@ LETTERS = 3
 LONGEST = 5
 """Largest number of tokens of a word."""
 TARGETS = ((1,), (2, 0), (0, 1, 2), (1, 0, 2, 2))
-"""The word of each task."""
+"""Target of each task."""
 GROUP = 12
 """Words of a task in a batch."""
 NODES = sum(LETTERS**depth for depth in range(LONGEST))
@@ -96,7 +96,7 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
 
 
 def reward(task: int, word: Sequence[int]) -> float:
-    """Return the pay of a word, a sequence of tokens with its end, if it has one."""
+    """Return the reward of a word, a sequence of tokens that may close with the end token."""
     target = TARGETS[task]
     letters, ended = [t for t in word if t < LETTERS], bool(word) and word[-1] == LETTERS
     if ended and tuple(letters) == target:
