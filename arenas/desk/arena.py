@@ -74,10 +74,10 @@ class Desk(Arena):
         message_length: Characters of a message that the other side sees.
         """
         if user not in get_args(User):
-            raise ValueError(f"user is one of {get_args(User)}, not {user!r}")
+            raise ValueError(f"user must be one of {get_args(User)}, not {user!r}")
         if answers < 1 or message_length < 1 or violation_cost < 0:
             raise ValueError(
-                "answers and message_length are at least 1, violation_cost is not negative"
+                "answers and message_length must be at least 1, violation_cost must not be negative"
             )
         super().__init__({"agent": 1} if user == "scripted" else {"user": 1, "agent": 1})
         self.user, self.terse, self.answers = user, terse, answers

@@ -13,24 +13,25 @@ WHAT = "opponent CFR"
 
 
 class CFR:
-    """Script of the average policy after a number of iterations; OpenSpiel computes it.
+    """Script that plays the average policy of CFR, which OpenSpiel computes.
 
-    The game is an arena that OpenSpiel can solve (kuhn, leduc, a small game of `arena=openspiel`),
-    with two players who move in turn and whose returns add up to a constant. There the average
-    policy approaches an equilibrium. It is computed before the first move, from no random numbers.
-    Source: Zinkevich et al. 2007 (NeurIPS) for CFR, 1407.5042 for CFR+.
+    `Scripted` calls it for every move. The game is an arena that OpenSpiel can solve (kuhn, leduc,
+    a small game of `arena=openspiel`), with two players who move in turn and whose returns add up
+    to a constant. In such a game the average policy approaches an equilibrium. OpenSpiel computes
+    it before the first move, without random numbers. Sources: Zinkevich et al. 2007 (NeurIPS) for
+    CFR, 1407.5042 for CFR+.
     """
 
     def __init__(self, *, arena: Arena, iterations: int = 300, plus: bool = True) -> None:
         """Args:
         arena: The game.
         iterations: Number of iterations; with fewer, the opponent is weaker.
-        plus: CFR+, which needs fewer iterations; False: CFR.
+        plus: True for CFR+, which needs fewer iterations; False for CFR.
 
         Raises ConfigError for an arena that OpenSpiel cannot solve, and without OpenSpiel.
         """
         if iterations < 1:
-            raise ValueError(f"iterations is at least 1, not {iterations}")
+            raise ValueError(f"iterations must be at least 1, not {iterations}")
         self.iterations, self.plus = iterations, plus
         known: Any = getattr(arena, "openspiel", None)
         listed: Any = getattr(arena, "information_sets", None)
@@ -45,8 +46,8 @@ class CFR:
         constant = kind.utility in (kind.Utility.ZERO_SUM, kind.Utility.CONSTANT_SUM)
         if kind.dynamics != kind.Dynamics.SEQUENTIAL or not constant:
             raise ConfigError(
-                f"{WHAT}: {arena.name} is no game in turn with returns of a constant sum; choose "
-                "one, such as arena=kuhn or arena=leduc"
+                f"{WHAT}: in {arena.name} players move at once, or returns have no constant sum; "
+                "choose another game, such as arena=kuhn or arena=leduc"
             )
         if self._game.num_players() != 2:
             raise ConfigError(
@@ -78,13 +79,13 @@ class CFR:
     def chances(self, observation: Observation) -> dict[str, float]:
         """Return the probability of each legal move.
 
-        Raises ValueError for an observation that is none of the game.
+        Raises ValueError for an observation of another game.
         """
         here = self._sets.get(observation.text)
         if here is None:
             raise ValueError(
-                f"{observation.text[:60]!r} is no information set of its game; give it the arena "
-                "that is played"
+                f"{WHAT}: {observation.text[:60]!r} is no information set of its game; set its "
+                "arena to the one that is played"
             )
         chances = self._average[here.key]
         return {move: chances[number] for move, number in here.actions.items()}

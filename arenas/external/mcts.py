@@ -10,28 +10,28 @@ from selfplay.types import Observation
 
 WHAT = "opponent MCTS"
 MOST_MEMORY = 1000
-"""Largest size of a search tree in MB, from which on OpenSpiel drops seldom visited nodes."""
+"""Size of a search tree in MB above which OpenSpiel drops seldom visited nodes."""
 
 
 class MCTS:
-    """Script of a search with random play-outs before every move; OpenSpiel searches.
+    """Script that searches with random play-outs before every move; OpenSpiel does the search.
 
-    It plays any game of `arena=openspiel` in which two or more players move in turn and see
-    everything, such as connect_four and tic_tac_toe. The seed of a move is drawn from the random
-    numbers of the request, so that the same episode is played again from the same seed. A line of
-    play that is proved won or lost is not searched again. Source: Kocsis and Szepesvari 2006
-    (ECML).
+    `Scripted` calls it for every move. It plays any game of `arena=openspiel` in which two or more
+    players move in turn and see everything, such as connect_four and tic_tac_toe. The search gets
+    its seeds from the random numbers of the request, so that equal seeds give equal episodes. It
+    does not visit again a position that is proved to be won or lost. Source: Kocsis and Szepesvari
+    2006 (ECML).
     """
 
     def __init__(self, *, simulations: int = 100, exploration: float = 2.0) -> None:
         """Args:
         simulations: Number of play-outs per move.
-        exploration: UCT's constant; 2 is that of OpenSpiel's examples.
+        exploration: Exploration constant of UCT; OpenSpiel's examples use 2.
 
         Raises ConfigError without OpenSpiel.
         """
         if simulations < 2 or exploration < 0:
-            raise ValueError("simulations is at least 2, and exploration is not negative")
+            raise ValueError("simulations must be at least 2, and exploration must not be negative")
         self.simulations, self.exploration = simulations, exploration
         package("pyspiel", WHAT)
 

@@ -4,8 +4,8 @@ The agent of an airline, a shop or a mobile network answers a user in turn. It m
 change records with tools before each answer. In telecom the user has tools too, those of a phone.
 The user leaves with ###STOP###, ###TRANSFER### or ###OUT-OF-SCOPE###. The agent is then paid 1 if
 the package's evaluators accept the final databases, the agent's calls and the facts that it stated;
-each task names those of the three that count. The agent is paid 0 if it has made its largest number
-of answers and the user has not left.
+each task names those of the three that count. The agent is paid 0 if the user has not left after
+the largest number of answers.
 
 An answer completes a move: the changes of its calls then become final. A move without an answer
 changes nothing, and a user who makes such a move leaves.
@@ -76,9 +76,9 @@ class Tau2Desk(Arena):
         message_length: Characters of a message, and of a result of a call in the conversation.
         """
         if user not in get_args(Tau2User):
-            raise ValueError(f"user is one of {get_args(Tau2User)}, not {user!r}")
+            raise ValueError(f"user must be one of {get_args(Tau2User)}, not {user!r}")
         if answers < 1 or message_length < 1:
-            raise ValueError("answers and message_length are at least 1")
+            raise ValueError("answers and message_length must be at least 1")
         super().__init__({"agent": 1} if user == "scripted" else {"user": 1, "agent": 1})
         self.domain, self.user = domain, user
         self.answers, self.message_length = answers, message_length
@@ -236,9 +236,9 @@ class Tau2Desk(Arena):
     def _settle(self, *, left: bool) -> None:
         """Pay by the package's evaluation, and end the episode.
 
-        The package gives a bill that it adds for some customers of telecom a random number. If a
-        result shows this number, the package cannot evaluate the conversation: no reward is paid,
-        and `irreproducible` counts the episode.
+        For some customers of telecom the package adds a bill with a random number. If a result
+        shows this number, the package cannot evaluate the conversation: all rewards are then 0, and
+        `irreproducible` counts the episode.
         """
         reward, parts, failed = 0.0, dict[str, float](), False
         if left:

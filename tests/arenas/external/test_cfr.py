@@ -98,11 +98,11 @@ def test_a_game_that_it_cannot_solve_says_what_would_serve() -> None:
     for arena in (Arena({"player": 2}), *games):
         with pytest.raises(ConfigError, match=r"opponent CFR: OpenSpiel cannot solve .*arena=kuhn"):
             CFR(arena=arena)
-    with pytest.raises(ConfigError, match=r"matrix_v0 is no game in turn"):
+    with pytest.raises(ConfigError, match=r"in matrix_v0 players move at once"):
         CFR(arena=raw_env())
     with pytest.raises(ConfigError, match=r"kuhn_poker has 3 players"):
         CFR(arena=openspiel_game("kuhn_poker(players=3)"))
-    with pytest.raises(ValueError, match="iterations is at least 1, not 0"):
+    with pytest.raises(ValueError, match="iterations must be at least 1, not 0"):
         CFR(arena=Kuhn(), iterations=0)
 
 

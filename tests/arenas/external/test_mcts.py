@@ -78,7 +78,7 @@ def test_a_game_that_pays_before_its_end_is_refused() -> None:
 
 
 def test_settings_and_a_missing_package_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="simulations is at least 2"):
+    with pytest.raises(ValueError, match="simulations must be at least 2"):
         MCTS(simulations=1)
     monkeypatch.setitem(__import__("sys").modules, "pyspiel", None)
     with pytest.raises(ConfigError, match=r"opponent MCTS: needs .*'selfplay\[games\]'"):
