@@ -56,7 +56,7 @@ class OneTurn(Arena):
 
 
 def earned(text: str) -> float:
-    """What an answer is paid: something that differs between siblings."""
+    """Return the reward of an answer; it differs between siblings."""
     return float(len(text) % 7)
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: works timed in turns, and the lines of one table."""
+"""Parts that the benchmarks share: work that is timed in turns, and the lines of one table."""
 
 import argparse
 import json
@@ -15,33 +15,34 @@ class Line:
     """One measured figure."""
 
     what: str
-    """What was measured."""
+    """Name of the measurement."""
     ours: float
-    """The median."""
+    """Median of our side."""
     unit: str
-    """Of `ours` and `other`."""
+    """Unit of `ours` and `other`."""
     other: float | None = None
-    """The median of what it is compared with."""
+    """Median of the other side of the comparison."""
     ratio: float | None = None
-    """Median over the rounds of how many times faster ours is."""
+    """Median over the rounds of the other side's time divided by ours."""
     low: float | None = None
-    """The least ratio of a round."""
+    """Smallest ratio of a round."""
     high: float | None = None
-    """The largest."""
+    """Largest ratio of a round."""
     target: float | None = None
-    """What the ratio, or the figure where there is none, must reach."""
+    """Target of the ratio, or of the figure if there is no ratio."""
 
     @property
     def reached(self) -> bool | None:
-        """Whether the target was reached; None where there is none."""
+        """True if the target was reached; None without a target."""
         found = self.ours if self.ratio is None else self.ratio
         return None if self.target is None else found >= self.target
 
 
 def interleaved(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every work in every round, after one that warms up.
+    """Return the seconds of each work in each round, after a round that warms up.
 
-    In turns, and every other round backwards, so that what else the machine does meets all alike.
+    The works run in turns, in every other round in the opposite order, so that other load of the
+    machine affects all of them alike.
     """
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):

@@ -1,4 +1,4 @@
-"""What a turn costs on 8 Ray workers beside one, and the memory of 10,000 games at once.
+"""Measures the cost of a turn on 8 Ray workers and on one, and the memory of 10,000 live games.
 
 Hands of Kuhn poker by scripted players, so that only what is ours is measured: templates, parsing,
 the arena, and taking jobs to workers and episodes back. The cost of a turn is CPU time of driver

@@ -1,4 +1,4 @@
-"""Kills a random process of a run on Ray, over and over, and checks what is left.
+"""Kills a random process of each of many runs on Ray, and checks the results of the runs.
 
 Every run trains the smoke experiment on workers and learner ranks of a local Ray. At a random
 moment one of all its processes (driver, workers, ranks, Ray's own, their pools) gets SIGKILL. A run
@@ -163,7 +163,7 @@ def marked(mark: str) -> Iterator[int]:
 
 
 def named(pid: int) -> str:
-    """What a process is, in a word or two; empty if it has ended."""
+    """Return the kind of a process in a word or two; empty if it has ended."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().split()
     except OSError:
@@ -191,7 +191,7 @@ def end_process(pid: int) -> bool:
 
 
 def compare(run: Path, calm: Path) -> str:
-    """What a run lacks that the undisturbed one has; empty if nothing."""
+    """Return the parts of the undisturbed run that a run lacks; empty if it lacks nothing."""
     steps = [line["step"] for line in lines(run / "metrics.jsonl")]
     if steps != (expected := [line["step"] for line in lines(calm / "metrics.jsonl")]):
         return f"its metrics have steps {steps}, not {expected}"

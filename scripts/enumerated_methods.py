@@ -74,7 +74,7 @@ class TabularCritic:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A credit method, and whether it aims at the gradient of the team's return."""
+    """A credit method and its sampler, with the games in which it is not defined."""
 
     make: Callable[[Game], Any]
     team: bool = False

@@ -94,14 +94,14 @@ class Relay(Arena):
 
 
 def worth(payload: Mapping[str, Any], played: Sequence[int]) -> float:
-    """Return what the latest of the moves is worth, by its place and the move before it."""
+    """Return the reward of the latest move; it depends on its place and on the move before it."""
     before = played[-2] if len(played) > 1 else 0
     value: float = payload["worths"][len(played) - 1][before][played[-1]]
     return payload["scale"] * value + payload["offset"]
 
 
 def text_of(state: State) -> str:
-    """Return what an agent sees in a state."""
+    """Return the observation of an agent in a state."""
     return f"{state[0]} {''.join(map(str, state[1]))}"
 
 

@@ -112,7 +112,7 @@ def bases(home: str, node: ast.ClassDef) -> list[str]:
 
 
 def is_dataclass(node: ast.ClassDef) -> bool:
-    """Return whether a class is decorated as a dataclass."""
+    """Return True if a class is decorated as a dataclass."""
     return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 

@@ -57,7 +57,7 @@ class Equilibrium:
         return error
 
     def exploitability(self) -> float:
-        """Return what a best response wins from the policy, in the mean of both seats."""
+        """Return the gain of a best response to the policy, as the mean of both seats."""
         return float(nash_conv(self.game, self.table)) / 2
 
     def returns(self) -> Any:

@@ -28,7 +28,7 @@ from arenas.games.tic_tac_toe import (
 from selfplay.types import InformationSet, Observation
 
 Policy = Mapping[str, Mapping[int, float]]
-"""Board to the probability of each free square; what is missing to 1 is an illegal move."""
+"""Board to the probability of each free square; an illegal move has the rest."""
 Outcome = tuple[float, float, float]
 """Chances to win, to draw and to lose."""
 Opponent = Callable[[str], list[int]]

@@ -151,7 +151,7 @@ class Watching:
             tab.start()
 
     def leave_open(self, address: str) -> None:
-        """What the page's script does."""
+        """Poll the server as the script of the page does."""
         tag, wait = '"none"', FIRST_LOOK
         with httpx.Client(timeout=60) as client:
             while not self.over.wait(wait):
@@ -168,7 +168,7 @@ class Watching:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> dict[str, Any]:
-        """Close it; what it took."""
+        """Close the viewer; return its cost."""
         cpu = self.cpu() - self.start
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         self.over.set()

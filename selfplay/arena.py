@@ -80,7 +80,7 @@ class Arena(AECEnv):
         ]
         self.agents: list[str] = []
 
-    # What an author writes ---------------------------------------------------------------------
+    # Methods that an author writes ---------------------------------------------------------------
 
     def default_task(self, rng: Random) -> Task:
         """Return the task that `reset` plays if no task is given."""
@@ -191,7 +191,7 @@ class Arena(AECEnv):
         """
         return None
 
-    # What an author calls ----------------------------------------------------------------------
+    # Methods that an author calls ----------------------------------------------------------------
 
     def add(self, agent: str) -> None:
         """Let an agent enter the episode; it can be paid at once, and act from the next stage on.
@@ -266,7 +266,7 @@ class Arena(AECEnv):
         """End the episode."""
         self.finished = True
 
-    # What the rollout uses ---------------------------------------------------------------------
+    # Methods that the rollout uses ---------------------------------------------------------------
 
     @property
     def stage(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 Three types of task over a program p, an input i and an output o = p(i): *deduction* asks for o,
 *abduction* for any input that gives o, *induction* for a program from input-output pairs and a
-message. The label is what the executor computed, never what the proposer claimed.
+message. The label is the value that the executor computed, never the proposer's claim.
 
 Version history: v0, first version.
 """

@@ -16,7 +16,7 @@ from selfplay.types import Demonstration, Task
 LETTERS = "abcdeo"
 
 Apply = Callable[[Any, int, str], Any]
-"""Function of (value, number of the line, letter of the line) that computes what the line does."""
+"""Function of (value, number of the line, letter of the line) that computes the line's result."""
 
 
 @dataclass(frozen=True)

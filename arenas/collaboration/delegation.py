@@ -105,7 +105,7 @@ class Delegation(Arena):
         return vote(answer, self.verifier) if isinstance(self.verifier, Matches) else None
 
     def view(self, agent: str) -> Observation:
-        """Return a worker's question, or what the planner has asked and heard so far."""
+        """Return a worker's question, or the planner's questions and their answers so far."""
         if agent != PLANNER:
             return worker_view(self.asked[agent])
         return planner_view(
@@ -117,7 +117,7 @@ class Delegation(Arena):
         )
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Keep the workers' answers, or do what the planner decided."""
+        """Keep the workers' answers, or carry out the planner's decision."""
         if PLANNER in actions:
             self._decide(actions[PLANNER])
             return

@@ -2,8 +2,8 @@
 
 Whatever the question is, the planner mostly answers at once, nearly always wrong; sometimes it
 calls workers for some parts or for all, at once or one after the other. A worker answers at once,
-or calls its calculator first. What was heard is copied, right or wrong. So learning has to find out
-that calls pay, for the planner and for the workers. The first part practises calls.
+or calls its calculator first. Both copy the answers that they get, right or wrong. So learning has
+to find out that calls pay, for the planner and for the workers. The first part practises calls.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

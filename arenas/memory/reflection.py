@@ -39,7 +39,7 @@ def read_choice(action: str | None, *, known: Collection[str], most: int) -> lis
 
 
 class MemoryReflection:
-    """The choices of all reflectors of an episode, and what they earn."""
+    """The choices of all reflectors of an episode, and their rewards."""
 
     def __init__(self, *, most: int, pay: ReflectorPay) -> None:
         """`most` is the maximum number of memories of a choice, `pay` the rule of the reward."""

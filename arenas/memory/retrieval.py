@@ -100,7 +100,10 @@ def nearest(
 def nearest_of_each(
     retriever: Retriever, query: str, bank: MemoryBank, count: int
 ) -> list[MemoryEntry]:
-    """Return `count` entries, equally many of each speaker; the first speakers get what is left."""
+    """Return `count` entries, equally many of each speaker.
+
+    If the number of speakers does not divide `count`, the first speakers get one more.
+    """
     speakers = bank.speakers()
     part, extra = divmod(count, max(len(speakers), 1))
     return [

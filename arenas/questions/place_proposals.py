@@ -1,4 +1,4 @@
-"""Passages and answers about invented places for a proposer, and a check of what it proposes."""
+"""Passages and answers about invented places for a proposer, and a check of its proposals."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -72,7 +72,8 @@ class PlaceOracle:
         }
 
     def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
-        """Return 1 if the answer is what the question leads to; 0 also for any other question."""
+        """Return 1 if the answer is the one to which the question leads; 0 also for any other
+        question."""
         *relations, name = str(payload.get("question", "")).split(" of ")
         for relation in reversed(relations):
             name = self.facts.get((name, relation.removeprefix("the ")), "")

@@ -124,7 +124,8 @@ class SimulatedSearch(Arena):
         return vote(said if kind == "answer" else None, self.verifier)
 
     def view(self, agent: str) -> Observation:
-        """Return the question and what was found, and for the simulator the query to answer."""
+        """Return the question and the documents so far, and for the simulator the query to
+        answer."""
         if agent == SOLVER:
             return solver_view(self.question, self.found, left=self.searches - len(self.found))
         noisy = self.noisy[min(len(self.found), self.searches - 1)]
@@ -133,7 +134,7 @@ class SimulatedSearch(Arena):
         )
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Keep the simulator's document, or do what the solver decided."""
+        """Keep the simulator's document, or carry out the solver's decision."""
         if SIMULATOR in actions:
             document = self._shown(actions[SIMULATOR] or "")
             kind = "noisy" if self.noisy[len(self.found)] else "useful"

@@ -28,7 +28,7 @@ class QuestionVerifier(Verifier, Protocol):
     """Protocol of verifiers that can check any proposed question."""
 
     def fault(self, question: str) -> str | None:
-        """Return what is wrong with a question; None if it can be answered."""
+        """Return the fault of a question; None if it can be answered."""
         ...
 
 

@@ -208,7 +208,7 @@ class Tau2Desk(Arena):
         return line["text"]
 
     def _script_answers(self, words: str) -> None:
-        """Let the scripted user do what the agent's words name, and answer."""
+        """Let the scripted user make the calls that the agent's words name, and answer."""
         start = max(i for i, each in enumerate(self.said) if _spoken(each, "user"))
         called = [each["call"] for each in self.said[start:] if "call" in each]
         made = [

@@ -42,7 +42,7 @@ class Silence:
             return "no agent was paid anything in any episode"
         if self.team and episodes and all(map(_opposed, episodes)):
             return (
-                "what the agents are paid adds up to 0 in every episode (a zero-sum game), and "
+                "the rewards of the agents add up to 0 in every episode (a zero-sum game), and "
                 "this credit judges by the team's pay; choose one that judges by each agent's own "
                 "pay, such as credit=rloo"
             )

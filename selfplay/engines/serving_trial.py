@@ -1,4 +1,4 @@
-"""A trial of whether rows can share one cache and one pass, before an engine serves a model."""
+"""A trial, before an engine serves a model, that shows if rows can share one cache and one pass."""
 
 from collections.abc import Sequence
 from itertools import product

@@ -15,7 +15,7 @@ from selfplay.learner.batch import STEM
 
 @dataclass(frozen=True, kw_only=True)
 class RowCost:
-    """Estimates what a row costs, in tokens that attend to nothing. `packing.Packer` makes it."""
+    """Estimates the cost of a row, in tokens that attend to nothing. `packing.Packer` makes it."""
 
     attention: float
     """Cost of attending to one token, as a fraction of the remaining cost of a token."""

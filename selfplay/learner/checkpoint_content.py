@@ -1,4 +1,4 @@
-"""Content of a checkpoint: what is copied at a step, and how its files are written."""
+"""Content of a checkpoint: its copy in main memory, and its files."""
 
 import copy
 import os
@@ -46,7 +46,8 @@ class CheckpointContent:
     def copied(self) -> "CheckpointContent":
         """Return a copy in main memory, which training does not change.
 
-        It has the trained weights and the state of the trained objects, and shares what is frozen.
+        It has the trained weights and the state of the trained objects, and shares the frozen
+        policies.
         """
         return replace(
             self,

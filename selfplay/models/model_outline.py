@@ -1,4 +1,4 @@
-"""The outline of a model: what its config on this machine says, without weights."""
+"""The outline of a model, from its config on this machine, without weights."""
 
 from pathlib import Path
 

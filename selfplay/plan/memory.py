@@ -54,7 +54,7 @@ class MemoryPlan:
     limit: float
     """Usable bytes per device."""
     complaints: tuple[str, ...] = field(default_factory=tuple)
-    """Messages about what does not fit, one line each."""
+    """A message for each part that does not fit, one line each."""
 
     @property
     def fits(self) -> bool:

@@ -28,7 +28,7 @@ class LoopWork(Protocol[C]):
         ...
 
     def end(self) -> None:
-        """Drop what is left after the last call, or after an error."""
+        """Drop the remaining work after the last call, or after an error."""
         ...
 
 

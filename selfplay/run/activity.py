@@ -46,7 +46,7 @@ class Tally:
         self.tokens += tokens
 
     def words(self, now: float) -> str:
-        """Return what is done, tokens per second and the time left, for people to read.
+        """Return the completed work, the tokens per second and the time left, for people to read.
 
         `now` is in seconds since the epoch.
         """

@@ -217,7 +217,7 @@ class Run:
             )
 
     def set_aside(self, step: int, number: int, why: Mapping[str, Any]) -> None:
-        """Copy what was recorded after `step` to `rolled_back/<number>`, whole or not at all.
+        """Copy the record after `step` to `rolled_back/<number>`, completely or not at all.
 
         The copy has metrics.jsonl, episodes/ and failed/ unchanged, and `why` as `why.json`. An
         existing copy with this number, such as one left by a kill, is replaced.

@@ -175,7 +175,7 @@ def _goes_on(turns: Sequence[Turn], place: int) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return one short line that says what is wrong with a recorded value."""
+    """Return the fault of a recorded value in one short line."""
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -24,7 +24,7 @@ _KINDS = (
 
 
 def is_confined(root: Path, path: Path) -> bool:
-    """Return whether `path`, with all symbolic links followed, is `root` or lies inside it.
+    """Return True if `path`, with all symbolic links followed, is `root` or lies inside it.
 
     `root` itself may be a link. `path` need not exist.
     """

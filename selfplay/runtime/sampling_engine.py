@@ -42,5 +42,5 @@ class SamplingEngine(RemoteEngine):
         return self._workers.step()
 
     def forget(self) -> None:
-        """Begin a rollout: drop what is left of earlier ones."""
+        """Begin a rollout: drop the requests of earlier ones."""
         self._workers.forget()

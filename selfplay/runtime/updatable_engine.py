@@ -165,7 +165,7 @@ class UpdatableEngine(Engine):
         self._call(self.engine.release, policy)
 
     def forget(self) -> None:
-        """Drop what the engine keeps of earlier requests."""
+        """Drop the data of earlier requests that the engine keeps."""
         self._call(self.engine.forget)
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:

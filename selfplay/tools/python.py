@@ -45,7 +45,7 @@ expression, and the error."""
 
 
 class Python(Tool):
-    """Runs a program and returns what it prints, with the value of a last expression.
+    """Runs a program and returns its output, with the value of a last expression.
 
     Every call runs in a fresh isolated process without files or network. With `session` the
     process first runs the agent's earlier programs of the episode again, so that their names are

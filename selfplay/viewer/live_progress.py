@@ -43,7 +43,7 @@ class LiveTally:
     since: _Seconds
 
     def words(self, now: float) -> str:
-        """Return what is done, tokens per second and the time left."""
+        """Return the completed work, the tokens per second and the time left."""
         return tally_words(self.unit, self.done, self.total, self.tokens, now - self.since)
 
 

@@ -127,7 +127,7 @@ _STUDY: TypeAdapter[StoredStudy] = TypeAdapter(StoredStudy)
 
 
 def has_studies(run: Path) -> bool:
-    """Return whether the run folder has a file of a study."""
+    """Return True if the run folder has a file of a study."""
     return bool(_names(run))
 
 

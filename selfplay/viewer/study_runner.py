@@ -122,7 +122,7 @@ class StudyRunner:
             self._now = _Running(run=run.folder, measure=measure, process=process, errors=errors)
 
     def is_running(self, run: ListedRun, measure: str) -> bool:
-        """Return whether this study is being measured from a page."""
+        """Return True if a page is measuring this study."""
         with self._lock:
             self._settle()
             now = self._now
