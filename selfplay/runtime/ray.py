@@ -1,6 +1,5 @@
 """The runtime with rollouts on Ray workers, and learning on Ray workers or in this process."""
 
-import math
 import os
 import pickle
 import shutil
@@ -8,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from selfplay.config.instantiate import TARGET, import_target
 from selfplay.credit import Stateful
 from selfplay.engines import Engine
 from selfplay.engines.shards import shards_of
-from selfplay.errors import ConfigError, LearnersLost, RunError, nearest
+from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.learner import PolicyLearner
 from selfplay.learner.checkpoint import MANIFEST, broken, kept
 from selfplay.learner.fsdp import learned
@@ -40,6 +39,12 @@ from selfplay.runtime.placement import (
     worker_dtype,
 )
 from selfplay.runtime.policy_groups import check_groups, policy_groups
+from selfplay.runtime.ray_checks import (
+    check_numbers,
+    check_ranks,
+    check_seconds,
+    check_worker_dtype,
+)
 from selfplay.runtime.remote_engine import RemoteEngine
 from selfplay.runtime.rollout_worker_group import RolloutWorkers
 from selfplay.runtime.sampling_engine import SamplingEngine
@@ -117,41 +122,30 @@ class RayRuntime:
                 )
             workers = sum(group.workers for group in groups)
         assert isinstance(workers, int)
-        least = {"workers": 1, "chunks": 1, "replicas": 1}
-        given: dict[str, float | None] = {
-            "workers": workers,
-            "chunks": chunks,
-            "learners": learners,
-            "replicas": replicas,
-            "max_staleness": max_staleness,
-            "worker_cpus": worker_cpus,
-            "worker_gpus": worker_gpus,
-            "learner_cpus": learner_cpus,
-            "learner_gpus": learner_gpus,
-            "max_restarts": max_restarts,
-        }
-        for name, value in given.items():
-            if value is not None and not value >= least.get(name, 0):  # also if it is NaN
-                raise ValueError(f"{name} must be at least {least.get(name, 0)}, not {value}")
-        for name, seconds in {"timeout": timeout, "load_timeout": load_timeout}.items():
-            if not 0 < seconds < math.inf:
-                raise ValueError(f"{name} must be a positive number of seconds, not {seconds}")
-        if learners == 0 and learner_gpus:
-            raise ValueError(
-                "learner_gpus needs learner ranks, and learners=0 has none; "
-                "set learners to at least 1"
-            )
+        check_numbers(
+            {
+                "workers": workers,
+                "chunks": chunks,
+                "learners": learners,
+                "replicas": replicas,
+                "max_staleness": max_staleness,
+                "worker_cpus": worker_cpus,
+                "worker_gpus": worker_gpus,
+                "learner_cpus": learner_cpus,
+                "learner_gpus": learner_gpus,
+                "max_restarts": max_restarts,
+            }
+        )
+        check_seconds({"timeout": timeout, "load_timeout": load_timeout})
+        check_worker_dtype(worker_dtype)
         if colocated:
             check_colocated(workers, learners, worker_gpus, learner_gpus, max_staleness)
-        if (ranks := workers if colocated else learners or 1) % replicas:
-            raise ValueError(f"replicas must divide the {ranks} rank(s), and {replicas} does not")
-        if worker_dtype not in get_args(WorkerType):
-            hint = nearest(str(worker_dtype), get_args(WorkerType))
-            raise ValueError(f"worker_dtype: unknown type {worker_dtype!r}; {hint}")
-        if (learners or 0) > 1 and learner_gpus and learner_gpus != int(learner_gpus):
-            raise ValueError(
-                f"learner_gpus must be a whole number for several ranks, not {learner_gpus}"
-            )
+        check_ranks(
+            workers if colocated else learners or 1,
+            learners=learners,
+            learner_gpus=learner_gpus,
+            replicas=replicas,
+        )
         self.workers, self.max_staleness = workers, max_staleness
         self.address, self.chunks = address, chunks
         self.timeout, self.max_restarts = timeout, max_restarts
@@ -243,22 +237,21 @@ class RayRuntime:
         check_sleep(players.config, placement)
         self._placement = placement
         dtype = self.worker_dtype(placement)
-        of_workers = import_target(players.config["engine"][TARGET], "engine")
-        weights: dict[str, Any] = {
-            "put": self.cluster.put,
-            "dtype": dtype,
-            "exact": dtype is None and getattr(of_workers, "exact", False),
-        }
+        engine_class = import_target(players.config["engine"][TARGET], "engine")
+        exact = dtype is None and getattr(engine_class, "exact", False)
         limits: dict[str, Any] = {
             "timeout": self.timeout,
             "max_restarts": self.max_restarts,
             "load_timeout": self.load_timeout,
         }
         self._workers: RolloutWorkers | SamplingWorkers
+        self._engine: RemoteEngine
+        put = self.cluster.put
         if self._groups:
             in_step = torch.are_deterministic_algorithms_enabled()
-            self._workers = SamplingWorkers(self.cluster, self._groups, in_step=in_step, **limits)
-            self._engine: RemoteEngine = SamplingEngine(self._workers, **weights)
+            sampling = SamplingWorkers(self.cluster, self._groups, in_step=in_step, **limits)
+            self._workers = sampling
+            self._engine = SamplingEngine(sampling, put=put, dtype=dtype, exact=exact)
         else:
             self._workers = RolloutWorkers(
                 self.cluster,
@@ -267,7 +260,8 @@ class RayRuntime:
                 resources=placement.worker_resources(self._cpus[0]),
                 **limits,
             )
-            self._engine = RemoteEngine(tell=self._workers.tell, **weights)
+            tell = self._workers.tell
+            self._engine = RemoteEngine(tell=tell, put=put, dtype=dtype, exact=exact)
         self.cluster.reserve(placement.bundles(*self._cpus))
         return self._engine
 

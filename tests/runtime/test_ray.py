@@ -212,6 +212,8 @@ def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -
         ({"timeout": math.nan}, "timeout must be a positive number of seconds, not nan"),
         ({"timeout": math.inf}, "timeout must be a positive number of seconds, not inf"),
         ({"worker_cpus": math.nan}, "worker_cpus must be at least 0, not nan"),
+        ({"worker_cpus": math.inf}, "worker_cpus must be finite, not inf"),
+        ({"learners": 2, "learner_gpus": math.inf}, "learner_gpus must be finite, not inf"),
         (
             {"learners": 0, "learner_gpus": 1},
             "learner_gpus needs learner ranks, .* at least 1",
