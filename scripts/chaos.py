@@ -1,10 +1,11 @@
 """Kills a random process of each of many runs on Ray, and checks the results of the runs.
 
 Every run trains the smoke experiment on workers and learner ranks of a local Ray. At a random
-moment one of all its processes (driver, workers, ranks, Ray's own, their pools) gets SIGKILL. A run
-that ends because of it is gone on with by `selfplay train resume=RUN`. Then: it has ended, its
-metrics have every step once, every episode that was learned from is recorded once, and its last
-weights are those of an undisturbed run, so that nothing was learned from twice or left out.
+moment one of its processes (driver, workers, ranks, Ray's own, their pools) gets SIGKILL. If the
+run ends because of this, `selfplay train resume=RUN` continues it. The script then checks that the
+run has ended, that its metrics have every step once, that every episode that was learned from is
+recorded once, and that its last weights are those of an undisturbed run. So no episode was learned
+from twice, and none was left out.
 
 Usage: python scripts/chaos.py [--runs 50] [--seed 0] [--folder runs/chaos] [key=value ...]
 """
@@ -28,13 +29,13 @@ from safetensors.torch import load_file
 MARK = "SELFPLAY_CHAOS"
 """Environment variable that all processes of a run inherit."""
 READABLE = {"SPT_NOENV": "1"}
-"""Else the titles that Ray gives its processes overwrite their environment, and so the mark."""
+"""Variable without which the titles that Ray gives its processes would overwrite the mark."""
 NOBODY = "nobody in time"
-"""In place of a victim where a run ended before its time came."""
+"""Name in place of a victim if a run ended before the kill."""
 RESUMES = 3
-"""How often a run that ended is gone on with."""
+"""Maximum number of times that an ended run is resumed."""
 CLOSE = 1e-4
-"""Largest difference of a weight that batches of other sizes can make in a few steps."""
+"""Largest difference of a weight that other sizes of batches cause in a few steps."""
 OVERRIDES = ("+experiment=tiny/smoke", "runtime=ray", "runtime.workers=2", "runtime.learners=2")
 
 

@@ -3,8 +3,8 @@
 The run plays Kuhn poker in an environment that sleeps, so that its steps are as long as those of
 larger models and hardly depend on other work of the machine. It has two workers, two ranks and a
 checkpoint after every step. After every tenth step, at a random moment of the next one, one process
-gets SIGKILL: a worker, a rank, the driver, or Ray's raylet, in turns. A run that ends because of it
-is gone on with by `selfplay train resume=RUN`.
+gets SIGKILL: a worker, a rank, the driver, or Ray's raylet, in turns. If the run ends because of
+this, `selfplay train resume=RUN` continues it.
 
 The effective training time is the time that the steps take in an undisturbed run, divided by the
 time from the first step to the last one with kills, which has loading, lost work and repetitions.

@@ -145,7 +145,7 @@ class EpisodeRunner:
         turn = self.calls[agent].pop()
         self.moves[agent] = replace(turn, final=True, info={"invalid": NO_ROOM})
 
-    def said(self, agent: str, *, move_only: bool = False) -> Iterator[Message]:
+    def conversation(self, agent: str, *, move_only: bool = False) -> Iterator[Message]:
         """Yield the agent's conversation so far, as chat messages.
 
         Args:
@@ -157,7 +157,7 @@ class EpisodeRunner:
             yield from turn.messages
             yield {"role": "assistant", "content": turn.text}
 
-    def called(self, agent: str) -> Iterator[ToolCall]:
+    def tool_calls(self, agent: str) -> Iterator[ToolCall]:
         """Yield the agent's tool calls so far."""
         for turn in (*self.turns, *self.calls.get(agent, ())):
             if turn.agent == agent:
@@ -202,7 +202,7 @@ class EpisodeRunner:
                     "part; agents_of of the arena must leave it out, and over a mixture, an "
                     "evaluation of one part names its seats"
                 )
-        self._book(self.arena.paid, moved=())
+        self._add_rewards(self.arena.paid, moved=())
         for _, turns in groupby(self._prefix, key=lambda turn: turn.stage):
             self._replay(list(turns))
         if self._prefix:
@@ -246,10 +246,10 @@ class EpisodeRunner:
             actions[agent] = turn.action
         self.moves = {}
         self.stage += 1
-        self._book(self.arena.play_stage(actions), moved=actions)
+        self._add_rewards(self.arena.play_stage(actions), moved=actions)
 
-    def _book(self, paid: Mapping[str, float], *, moved: Collection[str]) -> None:
-        """Add rewards and notes to each agent's latest turn; delayed rewards to the turn they name.
+    def _add_rewards(self, paid: Mapping[str, float], *, moved: Collection[str]) -> None:
+        """Add rewards and notes to each agent's latest turn, delayed rewards to their own turns.
 
         Args:
             paid: Reward by agent.

@@ -171,7 +171,7 @@ class Rollout:
         messages = use.results(turn.tool_calls) if use else []
         prompt_ids = self._renderer(seat).extend(turn.prompt_ids, turn.completion_ids, messages)
         if prompt_ids is None:
-            said = game.said(agent, move_only=seat.role.memory == "none")
+            said = game.conversation(agent, move_only=seat.role.memory == "none")
             prompt_ids = self._renderer(seat).start([*said, *messages])
         shown = asked.request.observation
         earlier = shown.fields.get(RESULTS, ())
@@ -246,7 +246,7 @@ class Rollout:
         if extended is not None:
             return extended
         # The chat template does not keep its prefix, so the conversation is rendered again.
-        return renderer.start([*game.said(agent), *messages])
+        return renderer.start([*game.conversation(agent), *messages])
 
     def most_turns(self, game: EpisodeRunner) -> int:
         """Return the number of turns after which an episode is truncated."""
@@ -322,7 +322,7 @@ class Rollout:
         calls = use.calls(text) if use else []
         if use and calls and not spent(earlier):
             used = sum(len(each.tool_calls) for each in earlier)
-            before = list(game.called(asked.agent))
+            before = list(game.tool_calls(asked.agent))
             state = partial(game.arena.tool_state, asked.agent)
             self.tools.begin(
                 (asked, turn), use.toolbox, calls, used=used, earlier=before, state=state

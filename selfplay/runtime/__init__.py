@@ -56,7 +56,10 @@ class Runtime(Protocol):
         ...
 
     def counts(self) -> dict[str, float]:
-        """Return a step's metrics of the workers and learners, such as deaths and restarts."""
+        """Return the metrics of workers and learners since the last call, such as deaths.
+
+        The number of restarts of learners is a total since the runtime began.
+        """
         ...
 
     def close(self) -> None:

@@ -347,7 +347,10 @@ class RayRuntime:
         self._send_states(services)
 
     def counts(self) -> dict[str, float]:
-        """Return the workers' metrics, deaths and restarts, and the seconds spent in `publish`."""
+        """Return the workers' metrics and deaths, the restarts, and the seconds spent in `publish`.
+
+        The restarts of learners are a total; all others are counted since the last call.
+        """
         seconds, self._engine.seconds = self._engine.seconds, 0.0
         ranks = self._ranks.counts() if self._ranks else {}
         counts = {**self._workers.counts(), **ranks, "runtime/publish_seconds": seconds}

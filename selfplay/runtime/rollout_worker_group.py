@@ -143,7 +143,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
             evaluation: Name of the evaluation whose rollout plays; None: that of training.
             first: Called when these jobs' turn begins, such as to send the state they need.
 
-        Raises what a worker raised, and RunError if too many workers die over the same jobs. Such
+        Raises the error of a worker, and RunError if too many workers die over the same jobs. Such
         an error ends the calls of all threads.
         """
         with ACTIVITY.counting("episodes", len(jobs)) as tally:

@@ -10,9 +10,9 @@ from selfplay.types import Group
 class Sampler(Protocol):
     """Plays the groups of episodes of one step.
 
-    The config group `sampler` makes it; `prefetch` calls `sample` once per step. A call may not
-    depend on an earlier one, nor change in place what an earlier one stored: steps that overlap are
-    sampled by shallow copies of the sampler at the same time.
+    The config group `sampler` makes it; `prefetch` calls `sample` once per step. Shallow copies of
+    the sampler sample overlapping steps at the same time. A call may therefore not depend on an
+    earlier one, and may not change in place any value that an earlier call stored.
     """
 
     tree: ClassVar[bool]

@@ -74,15 +74,14 @@ class Batches(Protocol):
     def drain(self) -> None:
         """Stop, and wait until the games in progress have ended.
 
-        This is called before a checkpoint is restored. The games of discarded steps share the
-        rollout with later ones, so that an error in them would end those too: a policy that the
-        checkpoint does not have, or the weights of learners that were lost.
+        Training calls it before it restores a checkpoint. The games of discarded steps share the
+        rollout with later games. An error in them would end the later games too, such as a policy
+        that the checkpoint does not have, or weights of lost learners.
         """
         ...
 
     def close(self) -> None:
-        """Stop, after the rollout is closed, and wait a few seconds for the games that this
-        ends."""
+        """Stop after the rollout was closed; wait a few seconds until its games end."""
         ...
 
 
@@ -120,7 +119,7 @@ class OnDemandBatches:
         return self.curriculum.state_dict()
 
     def paused(self) -> AbstractContextManager[None]:
-        """Return an empty context: nothing runs between calls of `take`."""
+        """Return an empty context: no curriculum and no sampler runs between calls of `take`."""
         return nullcontext()
 
     def stop(self) -> None:
