@@ -31,6 +31,7 @@ from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.types import Action, Episode, Observation, Request, Task
 
 RULES, MESSAGE, NEW = 80, 24, 8
@@ -115,7 +116,12 @@ def main() -> None:
     def play(arena: type[Arena], key: Any) -> tuple[list[Episode], float, float]:
         """Return the episodes, the computed tokens and the seconds of processor time."""
         engines = {"base": engine}
-        rollout = Rollout(arena=arena, seats={"player": seat}, engines=engines, threads=THREADS)
+        rollout = Rollout(
+            arena=arena,
+            seats={"player": seat},
+            engines=engines,
+            settings=RolloutSettings(threads=THREADS),
+        )
         engine.drain_metrics()
         began = time.process_time()
         with mock.patch.object(request_queue, "order", key):

@@ -29,6 +29,7 @@ from selfplay.engines import Engine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.sampler.independent import Independent
 from selfplay.sampler.prefetch import Batches, OnDemandBatches, PrefetchedBatches
 from selfplay.types import Action, Completion, Group, Observation, Request, StopReason, Task
@@ -105,9 +106,7 @@ def seconds_per_step(way: str, options: Namespace) -> float:
         arena=HeavyTailed,
         seats={"player": AgentSpec(role=Role(), policy="base", renderer=ByteRenderer())},
         engines={"base": engine},
-        max_live=options.places,
-        max_waiting=0,
-        threads=options.places,
+        settings=RolloutSettings(max_live=options.places, max_waiting=0, threads=options.places),
     )
     kind = OutcomeTasks if way == AHEAD else FixedTasks
     on_demand = OnDemandBatches(

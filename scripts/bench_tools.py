@@ -27,6 +27,7 @@ from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.models.tool_use import ToolUse
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.tools import Tool, Toolbox
 from selfplay.types import Action, Completion, Observation, Request, StopReason, Task
 
@@ -151,8 +152,9 @@ def main() -> None:
             arena=Questions,
             seats={"solver": seat},
             engines={"base": engine},
-            max_live=LIVE,
-            max_waiting=LIVE if name.endswith("leaving") else 0,
+            settings=RolloutSettings(
+                max_live=LIVE, max_waiting=LIVE if name.endswith("leaving") else 0
+            ),
         )
         task = Task(id="t", payload={"rounds": 1 if tools else 2})
         jobs = [EpisodeSpec(task=task, seed=seed) for seed in range(options.episodes)]

@@ -26,6 +26,7 @@ from selfplay.engines import Engine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.types import Action, Completion, Observation, Request, StopReason, Task
 
 ROWS, STEP, FEWEST, MOST = 64, 0.02, 20, 60
@@ -143,7 +144,12 @@ def seconds(arena: type[Arena], games: int, **settings: Any) -> float:
     engines = {"base": SimulatedEngine()}
     CLOCK.now = 0.0
     with patch("selfplay.rollout.arena_threads.ThreadPoolExecutor", Threads):
-        Rollout(arena=arena, seats={"player": seat}, engines=engines, **settings).run(jobs)
+        Rollout(
+            arena=arena,
+            seats={"player": seat},
+            engines=engines,
+            settings=RolloutSettings(**settings),
+        ).run(jobs)
     return CLOCK.now
 
 

@@ -29,6 +29,7 @@ _HOME = {
     "Request": "selfplay.types",
     "Role": "selfplay.role",
     "Rollout": "selfplay.rollout.rollout",
+    "RolloutSettings": "selfplay.rollout.rollout_settings",
     "Sample": "selfplay.types",
     "Sampler": "selfplay.sampler",
     "SelfplayError": "selfplay.errors",

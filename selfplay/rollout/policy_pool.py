@@ -70,7 +70,7 @@ class PolicyPool:
             engines=self.engines,
             renderers=self.renderers,
             learning=self.learning,
-            **vars(self.settings),
+            settings=self.settings,
         )
 
     def agent_spec(self, role: str, **limits: Any) -> AgentSpec:

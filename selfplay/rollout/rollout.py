@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from selfplay.arena import Arena
 from selfplay.engines import Engine
@@ -36,6 +36,8 @@ from selfplay.types import (
 
 __all__ = ["AgentSpec", "EpisodeSpec", "Rollout"]
 
+DEFAULTS = RolloutSettings()
+"""Limits of a rollout that is made without any."""
 MOST_LEGAL = 64
 """Largest number of legal moves that a record lists."""
 RESULTS = "tool_results"
@@ -60,7 +62,7 @@ class Rollout:
         engines: Mapping[str, Engine],
         renderers: Mapping[str, Renderer] | None = None,
         learning: Collection[str] | None = None,
-        **settings: Any,
+        settings: RolloutSettings = DEFAULTS,
     ) -> None:
         """Args:
         arena: Function that makes a new arena.
@@ -69,17 +71,17 @@ class Rollout:
             are read at every use, so that policies can be added at any time.
         renderers: Policy name to its renderer, for the agents in a `policy_map`.
         learning: Names of the policies that learn; None: all.
-        settings: Those of `RolloutSettings`, by name.
+        settings: Limits of the rollout.
         """
-        own = RolloutSettings(**settings)
         self.arena, self.seats, self.engines = arena, dict(seats), engines
         self.renderers = {} if renderers is None else renderers
         self.learning = learning
-        self.max_turns, self.threads, self.schedules = own.max_turns, own.threads, own.schedules
-        self.max_live, self.max_waiting = own.max_live, own.max_waiting
-        self.overlap, self.patience = own.overlap, own.patience
+        self.max_turns, self.schedules = settings.max_turns, settings.schedules
+        self.max_live, self.max_waiting = settings.max_live, settings.max_waiting
+        self.threads, self.overlap = settings.threads, settings.overlap
+        self.patience = settings.patience
         self._requests = count()
-        self.tools: ToolLoop[Calling] = ToolLoop(threads=own.tool_threads)
+        self.tools: ToolLoop[Calling] = ToolLoop(threads=settings.tool_threads)
         self._tool_uses: dict[tuple[int, int], ToolUse] = {}
         self._prompts: dict[tuple[str, bytes], NumberArray] = {}
         self._loop = SharedLoop(GameQueue(self))

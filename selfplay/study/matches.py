@@ -23,6 +23,7 @@ from selfplay.models.population import check_known
 from selfplay.models.renderer import ByteRenderer, Renderer
 from selfplay.rng import derive
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.directory import Run
 from selfplay.study.players import Reference, StudyPlayer, places, settings_that_differ
@@ -122,8 +123,8 @@ class StudyMatches:
     """Number of episodes per cell."""
     seed: int = 0
     """Seed of tasks, arenas and samples."""
-    limits: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the rollout."""
+    limits: RolloutSettings = field(default_factory=RolloutSettings)
+    """Limits of the rollout."""
     params: dict[str, Any] = field(default_factory=dict)
     """Settings of the measurement, for the record."""
     notes: list[str] = field(default_factory=list)
@@ -169,14 +170,20 @@ class StudyMatches:
             jobs.append(EpisodeSpec(task=task, seed=at, policy_map=seating))
         return jobs
 
-    def rollout(self, arena: Callable[[], Arena] | None = None, **limits: Any) -> Rollout:
-        """Return a rollout of these games, or of another `arena`."""
+    def rollout(
+        self, arena: Callable[[], Arena] | None = None, *, max_turns: int | None = None
+    ) -> Rollout:
+        """Return a rollout of these games, or of another `arena`.
+
+        `max_turns` replaces the number of turns in `limits`, if it is given.
+        """
+        limits = self.limits if max_turns is None else replace(self.limits, max_turns=max_turns)
         return Rollout(
             arena=arena or self.arena,
             seats=self.seats,
             engines=self.engines,
             renderers=self.renderers,
-            **{**self.limits, **limits},
+            settings=limits,
         )
 
     def run(
@@ -349,13 +356,13 @@ def _games(
         metrics=metrics,
         episodes=episodes or count,
         seed=seed,
-        limits={
-            "max_turns": rollout.max_turns,
-            "max_live": rollout.max_live,
-            "max_waiting": rollout.max_waiting,
-            "threads": rollout.threads,
-            "overlap": rollout.overlap,
-        },
+        limits=RolloutSettings(
+            max_turns=rollout.max_turns,
+            max_live=rollout.max_live,
+            max_waiting=rollout.max_waiting,
+            threads=rollout.threads,
+            overlap=rollout.overlap,
+        ),
         params={
             "arena": rollout.arena().name,
             "tasks": f"evaluation {name}" if name else "the arena's default tasks",

@@ -14,6 +14,7 @@ from selfplay.engines import Engine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.types import Action, Completion, Observation, Request, Status, StopReason, Task
 from tests.helpers.command_process import LONGEST
 
@@ -87,7 +88,12 @@ class Steps(Engine):
 
 def rollout(engine: Engine, arena: Any = Walk, **settings: Any) -> Rollout:
     seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
-    return Rollout(arena=arena, seats={"player": seat}, engines={"p": engine}, **settings)
+    return Rollout(
+        arena=arena,
+        seats={"player": seat},
+        engines={"p": engine},
+        settings=RolloutSettings(**settings),
+    )
 
 
 def jobs(count: int, **payload: Any) -> list[EpisodeSpec]:

@@ -15,6 +15,7 @@ from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.run.metrics import of_episodes
 from selfplay.types import (
     Action,
@@ -94,7 +95,9 @@ def rollout(arena: Any = Duel, memory: Any = "none", **settings: Any) -> tuple[R
     engine = Asked()
     seat = AgentSpec(role=Number(memory=memory), policy="p", renderer=ByteRenderer())
     seats = {"host": seat, "guest": seat}
-    return Rollout(arena=arena, seats=seats, engines={"p": engine}, **settings), engine
+    return Rollout(
+        arena=arena, seats=seats, engines={"p": engine}, settings=RolloutSettings(**settings)
+    ), engine
 
 
 TASK = Task(id="t")

@@ -15,6 +15,7 @@ from selfplay.models.renderer import ByteRenderer, ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.types import Action, Completion, Episode, Observation, Request, StopReason, Task
 
 ROWS, GAMES, MOVES = 3, 12, 4
@@ -106,7 +107,12 @@ def play(
     engine: Engine, arena: type[Arena] = Walk, specs: Sequence[EpisodeSpec] = (), **settings: Any
 ) -> list[Episode]:
     seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
-    rollout = Rollout(arena=arena, seats={"player": seat}, engines={"p": engine}, **settings)
+    rollout = Rollout(
+        arena=arena,
+        seats={"player": seat},
+        engines={"p": engine},
+        settings=RolloutSettings(**settings),
+    )
     return rollout.run(specs or jobs())
 
 

@@ -13,6 +13,7 @@ from selfplay.engines import Engine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.types import (
     Action,
     Completion,
@@ -94,7 +95,10 @@ def made(**settings: Any) -> tuple[Rollout, Echo, type[Turns]]:
     engine = Echo()
     seat = AgentSpec(role=Role(), policy="base", renderer=ByteRenderer())
     rollout = Rollout(
-        arena=arena, seats={"player": seat}, engines={"base": engine}, max_waiting=0, **settings
+        arena=arena,
+        seats={"player": seat},
+        engines={"base": engine},
+        settings=RolloutSettings(max_waiting=0, **settings),
     )
     return rollout, engine, arena
 

@@ -14,6 +14,7 @@ from selfplay.errors import ConfigError, StalledError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role, TaggedRole
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.types import Action, Completion, Message, Observation, Request, Status, Task, to_json
 from tests.helpers.talk import Talk, job
 
@@ -21,7 +22,12 @@ from tests.helpers.talk import Talk, job
 def rollout(engine: Any | None = None, role: Role | None = None, **settings: Any) -> Rollout:
     seat = AgentSpec(role=role or Role(), policy="p", renderer=ByteRenderer())
     engine = engine or ScriptedEngine({"p": constant("hi")})
-    return Rollout(arena=Talk, seats={"a": seat, "b": seat}, engines={"p": engine}, **settings)
+    return Rollout(
+        arena=Talk,
+        seats={"a": seat, "b": seat},
+        engines={"p": engine},
+        settings=RolloutSettings(**settings),
+    )
 
 
 def test_rewards_belong_to_the_turn_before_them() -> None:

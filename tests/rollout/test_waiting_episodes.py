@@ -15,6 +15,7 @@ from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.rollout.rollout import AgentSpec, Rollout
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.tools import Tool, Toolbox
 from selfplay.types import Action, Completion, Episode, Observation, Request, Status, Task
 
@@ -94,7 +95,12 @@ def played(
     engine = Counting({"player_0": calls[0], "player_1": calls[1]})
     role = Role(tools=Toolbox(tools={"waiting": tool}))
     seat = AgentSpec(role=role, policy="p", renderer=ByteRenderer(), max_tokens=100)
-    rollout = Rollout(arena=arena, seats={"player": seat}, engines={"p": engine}, **limits)
+    rollout = Rollout(
+        arena=arena,
+        seats={"player": seat},
+        engines={"p": engine},
+        settings=RolloutSettings(**limits),
+    )
     specs = [EpisodeSpec(task=Task(id="t"), seed=seed) for seed in range(count)]
     return rollout.run(specs), engine
 
