@@ -1,0 +1,33 @@
+"""Settings of a learner that cannot be used are refused before a model is loaded."""
+
+import math
+from typing import Any
+
+import pytest
+
+from selfplay.errors import SettingError
+from selfplay.learner.learner_settings import LearnerSettings
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"lr": math.inf}, "lr: inf does not fit: a finite number of at least 0"),
+        ({"lr": math.nan}, "lr: nan does not fit"),
+        ({"lr": -1e-6}, "lr: -1e-06 does not fit"),
+        ({"clip_norm": math.nan}, "clip_norm: nan does not fit: a finite number above 0"),
+        ({"clip_norm": math.inf}, "clip_norm: inf does not fit"),
+        ({"clip_norm": 0}, "clip_norm: 0 does not fit"),
+        ({"weight_decay": math.inf}, "weight_decay: inf does not fit"),
+        ({"betas": (0.9, math.nan)}, "betas: nan does not fit"),
+        ({"betas": (1.0, 0.9)}, "betas: 1 does not fit"),
+        ({"max_skipped": -1}, "max_skipped: -1 does not fit: at least 0"),
+        ({"mini_batches": 0}, "mini_batches: 0 does not fit"),
+        ({"max_tokens": 0}, "max_tokens: 0 does not fit"),
+    ],
+)
+def test_numbers_that_no_step_can_be_made_with_are_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingError, match=f"^{said}"):
+        LearnerSettings(**settings)
