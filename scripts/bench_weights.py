@@ -84,7 +84,7 @@ class Worker(RolloutWorker):
         """Receive and apply an update; it checks that the weights arrived."""
         setup: Any = SimpleNamespace(engine=Copying(self._models[change.policy]))
         self._setup = setup
-        self._follow(self._fetched(change))
+        self._apply(self._fetched(change))
 
     def copy(self, references: list[Any]) -> None:
         """Receive and apply weights as before."""

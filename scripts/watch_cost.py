@@ -1,9 +1,9 @@
-"""What a viewer that is left open costs a training: the same runs with and without one, in turns.
+"""Measures the cost of an open viewer for a training: the same runs with and without it, in turns.
 
-All processes share one core, so that whatever the viewer takes, the training lacks. A page is
-asked for as a browser asks: what it has by its tag, and as often as it was told to. The share of
-the core that the viewer took is the figure to go by; seconds per step say the same with the noise
-of whatever else the machine does.
+All processes share one core, so that the training lacks the time that the viewer takes. A client
+asks for a page as a browser does: with the tag of its copy, and as often as the server allows. The
+main figure is the viewer's share of the core. Seconds per step show the same effect with the noise
+of other work on the machine.
 
 Usage: python scripts/watch_cost.py [--experiment kuhn] [--steps 300] [--rounds 2] [key=value ...]
 """

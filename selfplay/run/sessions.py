@@ -114,7 +114,7 @@ def read_sessions(run: Path) -> Sequence[Session]:
 
 
 def _own_commit(module: Path) -> tuple[str, bool]:
-    """Return the git commit of this library's source, and whether its tracked files are changed.
+    """Return the git commit of this library's source, and True if its tracked files are changed.
 
     The commit is empty without git, and for an installed package, which may lie in an environment
     inside another repository: git does not track `module` there. The search for changes may run

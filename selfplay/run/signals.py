@@ -16,7 +16,7 @@ from types import FrameType
 EXIT_CODE = 130
 """Exit code of an interrupted command."""
 PAUSE = 0.1
-"""Seconds between two checks whether the import has ended."""
+"""Seconds between two checks that the import has ended."""
 PATIENCE = 120.0
 """Seconds after which an import is interrupted nevertheless, because it may never end."""
 
