@@ -77,7 +77,7 @@ class Engine:
         """Free what a policy needs only while it samples, such as its key-value cache."""
 
     def forget(self) -> None:
-        """Drop the data of earlier requests that only make later ones faster.
+        """Drop the data of earlier requests that only serve to answer later ones faster.
 
         A rollout begins with it, so that its results do not depend, to the last bit, on the
         rollouts before it: a resumed run and a worker compute what one process would have computed

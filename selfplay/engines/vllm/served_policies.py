@@ -254,7 +254,7 @@ class ServedPolicies:
             before = self._weight_check = self._weight_check or served.weight_check
         number = next(_NUMBERS)
         host.stamp(number)
-        if not served.in_flight:  # no requests in flight
+        if not served.in_flight:
             served.loads.clear()
         served.loads.append((number, served.version))
         if not served.loaded:
