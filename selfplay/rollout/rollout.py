@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from selfplay.arena import Arena
 from selfplay.engines import Engine
@@ -24,6 +24,7 @@ from selfplay.rollout.shared_loop import SharedLoop
 from selfplay.rollout.tool_loop import CALL_LIMIT, ToolLoop, spent
 from selfplay.run.activity import ACTIVITY
 from selfplay.types import (
+    Action,
     Completion,
     Episode,
     Message,
@@ -288,20 +289,35 @@ class Rollout:
         if completion.id not in in_flight:
             raise RuntimeError(f"an engine answered request {completion.id}, not in flight")
         asked = in_flight.pop(completion.id)
-        game, seat, request = asked.game, asked.seat, asked.request
-        earlier = game.calls.get(asked.agent, [])
+        game, earlier = asked.game, asked.game.calls.get(asked.agent, [])
         if completion.too_long:
             if earlier:
                 game.end_move(asked.agent)
             else:
                 game.run_out(PromptTooLong(completion.too_long))
             return game
+        turn = self._turn(asked, completion)
+        use = self._tool_use(asked.seat)
+        calls = use.calls(turn.text) if use else []
+        if use and calls and not spent(earlier):
+            used = sum(len(each.tool_calls) for each in earlier)
+            before = list(game.tool_calls(asked.agent))
+            state = partial(game.arena.tool_state, asked.agent)
+            self.tools.begin(
+                (asked, turn), use.toolbox, calls, used=used, earlier=before, state=state
+            )
+        else:
+            self._end_move(asked, turn, earlier, refused=bool(calls))
+        return game
+
+    def _turn(self, asked: Asked, completion: Completion) -> Turn:
+        """Return the turn of a completion, without an action."""
+        seat, request = asked.seat, asked.request
         text = completion.text
         if text is None:
             text = seat.renderer.text(completion.completion_ids)
             text = cut(text, request.stop, keep=request.keep_stop)
-        text = well_formed(text)
-        turn = Turn(
+        return Turn(
             agent=asked.agent,
             role=role_of(asked.agent),
             policy=seat.policy,
@@ -313,30 +329,34 @@ class Rollout:
             loss_mask=NumberArray.ones(len(completion.completion_ids)),
             temperature=request.temperature,
             messages=asked.messages,
-            text=text,
-            stage=game.stage,
+            text=well_formed(text),
+            stage=asked.game.stage,
             stop_reason=completion.stop_reason,
-            trainable=self._learns(seat.policy, game.spec),
+            trainable=self._learns(seat.policy, asked.game.spec),
             legal=_legal(request.observation),
             spoken=asked.spoken,
         )
-        use = self._tool_use(seat)
-        calls = use.calls(text) if use else []
-        if use and calls and not spent(earlier):
-            used = sum(len(each.tool_calls) for each in earlier)
-            before = list(game.tool_calls(asked.agent))
-            state = partial(game.arena.tool_state, asked.agent)
-            self.tools.begin(
-                (asked, turn), use.toolbox, calls, used=used, earlier=before, state=state
-            )
-            return game
+
+    def _end_move(
+        self, asked: Asked, turn: Turn, earlier: Sequence[Turn], *, refused: bool
+    ) -> None:
+        """Parse the action of a turn, and store the turn as the agent's move.
+
+        Args:
+            asked: The request of the turn.
+            turn: The turn, without an action.
+            earlier: The agent's turns with tool calls in this move.
+            refused: True if the limit of calls refuses those of the turn, which then has no action.
+        """
+        game = asked.game
+        action: Action | None = None
+        info: dict[str, Any] = {"invalid": CALL_LIMIT}
         try:
-            action, info = (
-                (None, {"invalid": CALL_LIMIT}) if calls else seat.role.parse_completion(text)
-            )
+            if not refused:
+                action, info = asked.seat.role.parse_completion(turn.text)
         except BrokenRole as error:
             game.fail(self._named(asked.agent, error))
-            return game
+            return
         if action is not None:
             made = [call for each in earlier for call in each.tool_calls]
             try:
@@ -345,9 +365,8 @@ class Rollout:
                 raise
             except Exception as error:  # as in EpisodeRunner.advance
                 game.fail(error)
-                return game
+                return
         game.moves[asked.agent] = replace(turn, action=action, info=info)
-        return game
 
 
 def _legal(observation: Observation) -> tuple[str, ...]:
