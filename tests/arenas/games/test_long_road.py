@@ -77,7 +77,7 @@ def test_all_ways_of_a_short_road_one_by_one() -> None:
         arena = begun(rounds=4, forks=2)
         paid.append(sum(play(arena, *moves) for moves in ways))
         assert arena.paid["walker_1"] == paid[-1] == arena.metrics["passed"]
-    # A fork is passed by one joint move of four: 9, 6 and 1 of 16 ways, for each of the other rounds.
+    # One joint move of four passes a fork; the other two rounds can go in 16 ways.
     assert sorted(paid) == [0.0] * (9 * 16) + [0.5] * (6 * 16) + [1.0] * 16
 
 
