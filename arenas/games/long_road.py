@@ -1,14 +1,13 @@
-"""A long road: two walkers must agree with a few of its many forks, and are paid once, at the end.
+"""A long road: two walkers are paid once, at the end, for the few forks that they passed together.
 
 In every round both walkers choose left or right at once. A few rounds are forks: the team passes a
 fork if each walker makes the move that is right there for this walker. In all other rounds the
 moves change nothing. At the end both are paid the same: the fraction of the forks that the team has
 passed, less the fraction of moves that were illegal.
 
-A walker sees its number, the number of forks behind it, how many of these were passed, and if it
-stands at a fork. It does not see the round: 64 rounds with 4 forks have 50 different observations.
-They are states: if all moves are legal, the mean pay of a policy from an observation on depends on
-nothing else.
+A walker sees its number, how many forks it has met, how many of these were passed, and if it stands
+at a fork. It does not see the round: 64 rounds with 4 forks have 50 different observations. They
+are states: if all moves are legal, the mean pay of a policy depends on nothing else of the past.
 
 Version history: v0, first version.
 """
@@ -51,7 +50,7 @@ class LongRoad(Arena):
 
     def setup(self, task: Task, rng: Random) -> None:
         """Begin at the first round."""
-        self.round = self.behind = self.passed = self.illegal = 0
+        self.round = self.met = self.passed = self.illegal = 0
         self.earned = 0.0
 
     def acting(self) -> Sequence[str]:
@@ -68,11 +67,11 @@ class LongRoad(Arena):
         walker = self.possible_agents.index(agent)
         place = "fork" if self.at_fork else "road"
         return Observation(
-            text=f"walker {walker} {place} behind {self.behind} passed {self.passed}",
+            text=f"walker {walker} {place} met {self.met} passed {self.passed}",
             fields={
                 "walker": walker,
                 "place": place,
-                "behind": self.behind,
+                "met": self.met,
                 "passed": self.passed,
                 "forks": self.forks,
                 "rounds": self.rounds,
@@ -89,10 +88,10 @@ class LongRoad(Arena):
                 self.earned -= 1 / (2 * self.rounds)
                 self.note(agent, verdict="illegal")
         if self.at_fork:
-            if moves == right_moves(self.behind):
+            if moves == right_moves(self.met):
                 self.passed += 1
                 self.earned += 1 / self.forks
-            self.behind += 1
+            self.met += 1
         self.round += 1
         if self.round == self.rounds or not self.late:
             for agent in self.possible_agents:

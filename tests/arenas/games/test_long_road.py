@@ -96,7 +96,7 @@ def test_the_right_moves_at_the_forks_pass_them_and_no_other_round_matters() -> 
 
 def test_pay_may_come_at_once() -> None:
     arena = begun(late=False)
-    paid = [play(arena, *RIGHT[arena.behind % 4]) for _ in range(64)]
+    paid = [play(arena, *RIGHT[arena.met % 4]) for _ in range(64)]
     assert paid == [1 / 4 if round_ in (8, 24, 40, 56) else 0 for round_ in range(64)]
 
 
@@ -114,12 +114,29 @@ def test_an_illegal_move_costs_a_part_and_passes_no_fork(text: str | None) -> No
 
 def test_a_view_says_who_and_where() -> None:
     arena = begun(rounds=4, forks=2)
-    assert arena.view("walker_1").text == "walker 1 road behind 0 passed 0"
+    assert arena.view("walker_1").text == "walker 1 road met 0 passed 0"
     play(arena, "left", "left")
-    assert arena.view("walker_0").text == "walker 0 fork behind 0 passed 0"
+    assert arena.view("walker_0").text == "walker 0 fork met 0 passed 0"
     play(arena, "left", "left")
-    assert arena.view("walker_0").text == "walker 0 road behind 1 passed 1"
+    assert arena.view("walker_0").text == "walker 0 road met 1 passed 1"
     assert arena.view("walker_0").fields["legal"] == ["left", "right"]
+
+
+def test_there_are_50_views() -> None:
+    """One round after the other, all moves from each different view."""
+    texts, reached = set(), [begun()]
+    while reached:
+        after = {}
+        for arena in reached:
+            texts |= {arena.view(agent).text for agent in arena.stage}
+            for moves in product(MOVES, repeat=2):
+                twin = arena.fork()
+                assert isinstance(twin, LongRoad)
+                play(twin, *moves)
+                if not twin.finished:
+                    after[twin.view("walker_0").text] = twin
+        reached = list(after.values())
+    assert len(texts) == 50
 
 
 def test_replay_and_fork_are_paid_the_same() -> None:
