@@ -20,6 +20,7 @@ register("aec", "selfplay/judged_debate_v0", entry_point="arenas.debate.judged:e
 register("aec", "selfplay/judged_questions_v0", entry_point="arenas.questions.judged:env")
 register("aec", "selfplay/kuhn_v0", entry_point="arenas.games.kuhn:env")
 register("aec", "selfplay/leduc_v0", entry_point="arenas.games.leduc:env")
+register("aec", "selfplay/long_road_v0", entry_point="arenas.games.long_road:env")
 register("aec", "selfplay/long_text_v0", entry_point="arenas.memory.long_text:env")
 register("aec", "selfplay/matrix_v0", entry_point="arenas.games.matrix:env")
 register("aec", "selfplay/memory_v0", entry_point="arenas.memory.arena:env")

@@ -3,6 +3,7 @@
 import pytest
 
 from arenas.games.kuhn import Kuhn, seen
+from arenas.games.long_road import LongRoad
 from arenas.games.matrix import raw_env
 from roles.player import Player
 from selfplay.errors import ConfigError
@@ -54,6 +55,20 @@ def test_a_full_prompt_of_a_matrix_game() -> None:
     arena.play_stage({"player_0": "cooperate", "player_1": "defect"})
     past = said(role, arena.view("player_1"))
     assert 'Round 1: you said "{{ boo }}", the other said "let us cooperate", you chose' in past
+
+
+def test_a_full_prompt_of_the_long_road() -> None:
+    arena = LongRoad(rounds=4, forks=2)
+    arena.begin(Task(id="game"), 0)
+    role = Player(game="long_road")
+    between = said(role, arena.view("walker_1"))
+    assert "road of 4 rounds" in between and "You are walker 1." in between
+    assert "You are between forks." in between and "You stand" not in between
+    assert between.endswith("Answer with one word: left or right.")
+    for _ in range(3):
+        arena.play_stage({"walker_0": "left", "walker_1": "left"})
+    text = said(role, arena.view("walker_0"))
+    assert "Forks met so far: 1. Passed: 1." in text and "You stand at a fork." in text
 
 
 def test_an_unknown_style_is_named() -> None:

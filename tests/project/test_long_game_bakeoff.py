@@ -1,0 +1,134 @@
+"""The bake-off in a long game: its configs, the choice of the rate, and what it reads of a run."""
+
+import json
+import sys
+from dataclasses import replace
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arenas.games.long_road import LongRoad
+from selfplay.config import compose
+from selfplay.config.instantiate import build
+from selfplay.engines.scripted import ScriptedEngine, choice
+from selfplay.experiment.experiment import check
+from selfplay.models.renderer import ByteRenderer
+from selfplay.role import Role
+from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
+from selfplay.types import Group, Task
+from tests.helpers.repository import ROOT
+
+
+def script(name: str) -> Any:
+    """A script as a module."""
+    spec = spec_from_file_location(name, ROOT / f"scripts/{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look it up
+    spec.loader.exec_module(module)
+    return module
+
+
+bakeoff: Any = script("long_game_bakeoff")
+SAME = bakeoff.SAME
+
+
+@cache
+def walks() -> Group:
+    """Random walks of the game of the experiment. A move is one token, as it is there."""
+    engine = ScriptedEngine({"script": choice(["left", "right"])})
+    seat = AgentSpec(role=Role(), policy="script", renderer=ByteRenderer())
+    rollout = Rollout(arena=LongRoad, seats={"walker": seat}, engines={"script": engine})
+    played = rollout.run([EpisodeSpec(task=Task(id="game"), seed=0, member=n) for n in range(8)])
+    token: dict[str, Any] = {"completion_ids": (1,), "logprobs": (-1.0,), "loss_mask": (1,)}
+    short = [replace(e, turns=tuple(replace(turn, **token) for turn in e.turns)) for e in played]
+    return Group(id="g", episodes=tuple(short))
+
+
+def advantages(name: str) -> np.ndarray:
+    """The advantages of a method of `configs/credit/`, agents compared with themselves."""
+    config = compose.load(["+experiment=tiny/long_road", f"credit={name}"])["credit"]
+    if "group_by" in config:
+        config["group_by"] = "agent"
+    samples = build(config, where="credit").assign([walks()])
+    return np.array([sample.advantage for sample in samples])
+
+
+def ended(folder: Path, passed: list[float], last: float) -> Path:
+    """A run that passed these fractions of the forks in its steps."""
+    folder.mkdir(parents=True)
+    rows = [{"step": 0, "evaluation/road/passed": 0.25}]
+    rows += [{"step": n, "arena/passed": each} for n, each in enumerate(passed, 1)]
+    rows[-1]["evaluation/road/passed"] = last
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "summary.json").write_text("{}\n")
+    (folder / "seconds.json").write_text("12.0\n")
+    return folder
+
+
+@pytest.mark.parametrize("method", list(bakeoff.METHODS))
+def test_every_method_can_be_run(method: str) -> None:
+    check(compose.load(["+experiment=tiny/long_road", *bakeoff.METHODS[method]]))
+
+
+def test_every_credit_method_is_compared_or_refused_with_a_reason() -> None:
+    """Others need other rewards, an objective of their own, or are made of other methods."""
+    apart = {"by_role", "experience", "learning_progress", "majority", "preference"}
+    compared = {name.split(",")[0] for name in bakeoff.METHODS}
+    same = {name for names in SAME.values() for name in names}
+    assert compared | same | {*bakeoff.REFUSED} | apart == {*compose.choices("credit")}
+
+
+def test_methods_that_are_left_out_give_the_advantages_of_another_one_times_a_constant() -> None:
+    found = {name: advantages(name) for name in ("rloo", "grpo", "rae", *chain(*SAME.values()))}
+    for name, others in SAME.items():
+        for other in others:
+            ratios = found[other] / found[name]
+            assert ratios == pytest.approx(ratios[0], rel=1e-5), other
+    for name in ("grpo", "rloo"):
+        ratios = found["rae"] / found[name]
+        assert ratios != pytest.approx(ratios[0], rel=0.1)
+
+
+def test_methods_that_branch_sample_as_many_turns_as_the_others() -> None:
+    """A branch of one of the 63 later rounds replays half of the rounds in the mean."""
+    plain = compose.load(["+experiment=tiny/long_road"])["sampler"]["group_size"]
+    branching = compose.load(["+experiment=tiny/long_road", *bakeoff.BRANCH])["sampler"]
+    branches = branching["group_size"] - branching["initial"]
+    assert branching["initial"] + branches / 2 == plain
+
+
+def test_the_rate_is_that_of_the_best_area_in_the_seeds_of_the_tuning(tmp_path: Path) -> None:
+    runs = bakeoff.Bakeoff(folder=tmp_path, steps=2)
+    for rate, passed in ((1e-3, [0.5, 0.7]), (3e-3, [0.3, 0.8])):
+        ended(runs.place("rloo", rate, 100), passed, last=passed[-1])
+    ended(runs.place("rloo", 3e-3, 0), [0.9, 0.9], last=0.9)  # a seed that is reported
+    assert runs.tuned("rloo", [1e-3, 3e-3], 1) == 1e-3
+    assert runs.tuned("gae", [3e-3], 1) == 3e-3  # nothing to choose: no run
+
+
+def test_runs_that_ended_are_read_and_not_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = bakeoff.Bakeoff(folder=tmp_path, steps=2)
+    for seed in (0, 1):
+        ended(runs.place("rloo", 1e-3, seed), [0.2, 0.4], last=0.5)
+        ended(runs.place("gigpo, no discount", 1e-3, seed), [0.5, 0.7], last=0.8 + 0.1 * seed)
+    arguments = ["--methods", "rloo", "gigpo, no discount", "--seeds", "2", "--rates", "1e-3"]
+    bakeoff.main([*arguments, "--folder", str(tmp_path), "--draw", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    same = "0.300 (0.300 to 0.300)"
+    assert (
+        f"| `rloo` | 0.001 | 0.500 (0.500 to 0.500) | {same} | 0.000 (0.000 to 0.000) | 12 |"
+        in lines
+    )
+    # Student's interval of 0.8 and 0.9: 12.706 times the standard error 0.05.
+    final, area = "0.850 (0.215 to 1.485)", "0.600 (0.600 to 0.600)"
+    assert f"| `gigpo, no discount` | 0.001 | {final} | {area} | {same} | 12 |" in lines
+    assert f"rloo={tmp_path}/rloo-lr0.001-seed?" in lines[-1]
+    assert (tmp_path / "bakeoff_long_game.svg").exists()
