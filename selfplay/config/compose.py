@@ -130,6 +130,8 @@ def load(
         trust.admit_config(plain)
     settings = {str(key): value for key, value in plain.items()}
     _refuse_empty(overrides, settings)
+    if name == RUN:
+        _refuse_unread(overrides, settings)
     run, chosen = settings.get("run"), [o for o in overrides if o.startswith("+experiment=")]
     if chosen and isinstance(run, dict) and run.get("experiment") == UNNAMED:
         run["experiment"] = chosen[-1].partition("=")[2]
@@ -281,6 +283,21 @@ def _escaped(value: Any) -> Any:
         # Backslashes before an interpolation escape it, so they have to be escaped too.
         return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
     return value
+
+
+def _refuse_unread(overrides: Sequence[str], config: Mapping[str, Any]) -> None:
+    """Refuse changes of `policy` in the config of a run, which nothing reads: its `population` has
+    the policy itself, where the shipped configs have a reference."""
+    population = config.get("population")
+    if not isinstance(population, Mapping) or "policy" not in population:
+        return
+    for override in overrides:
+        sign = override[: len(override) - len(override.lstrip("+~"))]
+        if re.match(r"policy[.=]", override.removeprefix(sign)):
+            raise ConfigError(
+                f"{override}: nothing reads policy in the config of a run; write "
+                f"{sign}population.{override.removeprefix(sign)}"
+            )
 
 
 def _missing(error: MissingConfigException, search: Sequence[str]) -> str:

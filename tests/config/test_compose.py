@@ -84,6 +84,15 @@ def test_an_experiment_without_run_experiment_has_its_own_name(tmp_path: Path) -
     assert compose.load(["+experiment=tiny/kuhn"])["run"]["experiment"] == "tiny/kuhn"
 
 
+def test_a_change_that_nothing_reads_in_the_config_of_a_run_is_refused(tmp_path: Path) -> None:
+    run = {"policy": {"model": None}, "population": {"policy": {"model": None}}}
+    (tmp_path / "config.yaml").write_text(compose.to_yaml(run), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"write population\.policy\.model=x"):
+        compose.load(["policy.model=x"], name="config", folder=tmp_path)
+    changed = compose.load(["population.policy.model=x"], name="config", folder=tmp_path)
+    assert changed["population"]["policy"]["model"] == "x"
+
+
 def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("a: 1\nb: [1\nc: 2\n")
     with pytest.raises(ConfigError, match=r"config\.yaml, line 3: not valid YAML"):
