@@ -20,7 +20,7 @@ class Silence:
         credit: The run's method; one with `team` judges by the mean pay of all agents.
         """
         self.team = any(getattr(method, "team", False) for method in _methods(credit).values())
-        self.compares = any(hasattr(method, "group_by") for method in _methods(credit).values())
+        self.compares = any(getattr(method, "group_by", "") for method in _methods(credit).values())
         self._before = False
 
     def line(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> str | None:
