@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from functools import cached_property
 from inspect import cleandoc
-from math import isfinite
+from math import isfinite, nan
 from random import Random
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -222,7 +222,7 @@ class Arena(AECEnv):
         """
         if agent not in self.paid:
             raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
-        paid = self.paid[agent] + float(reward)
+        paid = self.paid[agent] + (nan if reward is None else float(reward))
         if not isfinite(paid):
             raise ValueError(
                 f"{self.name}: pay({agent!r}, {reward}): pay and its sum must be finite numbers"
@@ -424,6 +424,7 @@ class Arena(AECEnv):
         if not different or not different <= set(self.agents):
             absent = [agent for agent in self._waiting if agent in self.to_come()]
             hint = f"; call add({absent[0]!r}) first" if absent else ""
+            hint = hint if different else "; to end the game, call finish()"
             raise ValueError(
                 f"{self.name}: acting() named {self._waiting}, not agents of the episode{hint}"
             )

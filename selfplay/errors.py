@@ -1,7 +1,18 @@
 """Errors that a user can act on: one line with the problem, its location and what to do."""
 
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+
+LIBRARY = str(Path(__file__).parent) + os.sep
+"""Folder of this library's own code."""
+INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
+"""Folders of installed packages."""
+PYTHON = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
+"""Folders of Python's own code; those of installed packages may be inside."""
 
 
 class SelfplayError(Exception):
@@ -75,3 +86,23 @@ def one_line(error: BaseException) -> str:
     """Return the type and message of an error in one printable line, at most 300 characters."""
     words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return "".join(c if c.isprintable() else "?" for c in words)
+
+
+def with_place(error: BaseException) -> str:
+    """Return `one_line(error)` with the file and line of the author's code that raised the error.
+
+    That is the innermost call outside this library, Python and installed packages; without such a
+    call, the innermost one in an installed package. A file under the current folder is named
+    relative to it. Nothing is added if the library alone was running.
+    """
+    own, installed = list[traceback.FrameSummary](), list[traceback.FrameSummary]()
+    for call in traceback.extract_tb(error.__traceback__):
+        if call.filename.startswith(INSTALLED) and not call.filename.startswith(LIBRARY):
+            installed.append(call)
+        elif not call.filename.startswith((LIBRARY, *PYTHON, "<")):
+            own.append(call)
+    if not (calls := own or installed):
+        return one_line(error)
+    file, here = Path(calls[-1].filename), Path.cwd()
+    shown = file.relative_to(here) if file.is_relative_to(here) else file
+    return f"{one_line(error)} ({shown}, line {calls[-1].lineno})"

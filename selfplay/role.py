@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from selfplay.errors import ConfigError, SelfplayError, one_line
+from selfplay.errors import ConfigError, SelfplayError, with_place
 from selfplay.sandbox.templates import bounded, check_template
 from selfplay.tools.toolbox import Toolbox, check_toolbox
 from selfplay.types import Action, InvalidAction, Message, Observation, well_formed
@@ -26,8 +26,8 @@ THINKING = (
 
 
 class BrokenRole(RuntimeError):
-    """Raised if a role raises an error other than `InvalidAction`. The episode fails, and the
-    failure is counted by this class name.
+    """Raised if a role raises an error other than `InvalidAction`, or if `parse` returns no text.
+    The episode fails, and the failure is counted by this class name.
 
     The message names the role, the method and the error.
     """
@@ -118,7 +118,8 @@ class Role:
     def parse_completion(self, text: str) -> tuple[Action | None, dict[str, Any]]:
         """Return the action in a completion's text, or None, and the facts to note about it.
 
-        Raises `BrokenRole` if `metrics` or `parse` raises an error other than `InvalidAction`.
+        Raises `BrokenRole` if `metrics` or `parse` raises an error other than `InvalidAction`, and
+        if `parse` returns no text.
         """
         try:
             text = without_thinking(text) if self.skip_thinking else text
@@ -128,7 +129,7 @@ class Role:
         try:
             noted: dict[str, Any] = dict(self.metrics(text))
             method = "parse"
-            return self.parse(text), noted
+            action: Any = self.parse(text)
         except SelfplayError:
             raise
         except InvalidAction as reason:
@@ -137,10 +138,16 @@ class Role:
             raise self.broken(method, reason) from reason
         except Exception as error:  # the author's code may raise any error
             raise self.broken(method, error) from error
+        if not isinstance(action, str):
+            raise BrokenRole(
+                f"{type(self).__name__}.parse returned {type(action).__name__}, not a text; it "
+                "raises InvalidAction(reason) where there is no action"
+            )
+        return action, noted
 
     def broken(self, method: str, error: Exception) -> BrokenRole:
         """Return the error that names the method of this role that raised `error`."""
-        return BrokenRole(f"{type(self).__name__}.{method} raised {one_line(error)}")
+        return BrokenRole(f"{type(self).__name__}.{method} raised {with_place(error)}")
 
 
 class TaggedRole(Role):

@@ -6,6 +6,7 @@ import pickle
 import random
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from pettingzoo.test import api_test, seed_test
@@ -199,7 +200,7 @@ def test_wrong_stage_and_unknown_agents_are_refused() -> None:
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ([], "not agents of the episode"),
+        ([], "not agents of the episode; to end the game, call finish"),
         (["guesser_7"], "not agents of the episode"),
         (["guesser_0", "guesser_0"], "an agent twice"),
     ],
@@ -260,6 +261,12 @@ def test_pay_and_metrics_are_finite(value: float) -> None:
     arena.pay("guesser_0", 1e308)
     with pytest.raises(ValueError, match="its sum"):
         arena.pay("guesser_0", 1e308)
+
+
+def test_pay_of_none_is_refused() -> None:
+    nothing: Any = None
+    with pytest.raises(ValueError, match=r"guess_v0: pay\('guesser_0', None\): .*finite"):
+        started().pay("guesser_0", nothing)
 
 
 @pytest.mark.parametrize("what", ["pay", "measure"])

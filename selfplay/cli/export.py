@@ -77,6 +77,8 @@ def _write(out: Path, export: "ChatExport") -> int:
     """Write a new file completely or not at all. Returns the number of lines."""
     if out.exists():
         raise ConfigError(f"--out {out}: exists and is not overwritten; choose another name")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: no folder {out.parent}; make it first")
     partial, written = out.with_name(f".{out.name}.{os.getpid()}.partial"), 0
     try:
         with partial.open("x", encoding="utf-8") as file:

@@ -70,8 +70,6 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
     for flag in ("host", "port"):
         if getattr(options, flag) is not None:
             raise ConfigError(f"--{flag} is for the page; give --page too")
-    if options.agent is None:
-        raise ConfigError("play needs --as AGENT, your agent; with --page you choose it there")
     from selfplay.experiment.human_play import at_terminal, ending
     from selfplay.experiment.human_play import play as games
     from selfplay.rollout.matches import returns
@@ -80,7 +78,7 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
     try:
         for episode, path in games(
             options.target,
-            agent=options.agent,
+            agent=options.agent or "",
             ask=at_terminal,
             script=options.against,
             games=1 if options.games is None else options.games,

@@ -18,7 +18,7 @@ from selfplay.config.threads import ProcessorTime, count_beside_others
 from selfplay.config.trust import foreign
 from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
 from selfplay.run import signals
-from selfplay.run.formatting import change, duration, format_value
+from selfplay.run.formatting import change, counted, duration, format_value
 from selfplay.run.metrics import describe_troubles
 
 
@@ -37,7 +37,8 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         if more or len(resume) > 1:
             raise ConfigError(
                 f"resume={resume[0]} uses the run's own config except for engine and runtime;"
-                f" drop {' '.join(more) or 'the other resume='}"
+                f" drop {' '.join(more) or 'the other resume='}, or begin a new run with other"
+                f" settings: selfplay train --config-path {resume[0]} run.name=NEW ..."
             )
         _resume(Path(resume[0]), elsewhere)
         return
@@ -132,6 +133,7 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
     with _Stage(lambda: run, settings) as stage:
         experiment = Experiment(settings)
         _load(experiment, stage, place)
+        stage.progress.done = experiment.step
         _go(experiment, stage, rewind=-1 if place is None else experiment.step)
 
 
@@ -177,7 +179,7 @@ class _Stage:
         An interrupted run can be continued, and its warm start too.
         """
         if self.run is not None and not signals.raised():
-            self._shown.close()
+            self._shown.__exit__(*sys.exc_info())
             self.run.discard()
 
     def __enter__(self) -> "_Stage":
@@ -323,7 +325,8 @@ def _new_name(run: Mapping[str, Any], seed: int) -> str:
 
 
 def _print_summary(summary: Mapping[str, Any], declared: Any) -> None:
-    print(f"\n{summary['experiment']}: {summary['steps']} steps in {duration(summary['seconds'])}")
+    steps, took = counted(summary["steps"], "step"), duration(summary["seconds"])
+    print(f"\n{summary['experiment']}: {steps} in {took}")
     for name, results in summary["evaluations"].items():
         for metric, after in results["after"].items():
             before = results["before"].get(metric)

@@ -42,6 +42,12 @@ BASE = "base"
 """Name of the primary config that experiments and overrides change."""
 GROUPS_WITH_PLUS = ("experiment", "opponents", "recipe")
 """Groups without a choice in the primary config, for which Hydra needs a plus."""
+UNNAMED = "train"
+"""`run.experiment` of a config that gives none; the chosen experiment's name replaces it."""
+OPEN = ("roles", "services", "sampling", "evaluations", "shaping", "trackers")
+"""Keys below which a config may add names of its own."""
+MOST_HINTS = 3
+"""Maximum number of keys that an error suggests."""
 NESTED = ("experiment",)
 """Groups whose configs are in subfolders, such as experiment/tiny/kuhn.yaml."""
 OWN_PACKAGES = ("selfplay", "roles", "arenas", "configs")
@@ -124,6 +130,11 @@ def load(
         trust.admit_config(plain)
     settings = {str(key): value for key, value in plain.items()}
     _refuse_empty(overrides, settings)
+    if name == RUN:
+        _refuse_unread(overrides, settings)
+    run, chosen = settings.get("run"), [o for o in overrides if o.startswith("+experiment=")]
+    if chosen and isinstance(run, dict) and run.get("experiment") == UNNAMED:
+        run["experiment"] = chosen[-1].partition("=")[2]
     return settings
 
 
@@ -274,6 +285,21 @@ def _escaped(value: Any) -> Any:
     return value
 
 
+def _refuse_unread(overrides: Sequence[str], config: Mapping[str, Any]) -> None:
+    """Refuse changes of `policy` in the config of a run, which nothing reads: its `population` has
+    the policy itself, where the shipped configs have a reference."""
+    population = config.get("population")
+    if not isinstance(population, Mapping) or "policy" not in population:
+        return
+    for override in overrides:
+        sign = override[: len(override) - len(override.lstrip("+~"))]
+        if re.match(r"policy[.=]", override.removeprefix(sign)):
+            raise ConfigError(
+                f"{override}: nothing reads policy in the config of a run; write "
+                f"{sign}population.{override.removeprefix(sign)}"
+            )
+
+
 def _missing(error: MissingConfigException, search: Sequence[str]) -> str:
     missing = str(error.missing_cfg_file or "").lstrip("/")
     first = missing.partition("/")[0]
@@ -283,7 +309,10 @@ def _missing(error: MissingConfigException, search: Sequence[str]) -> str:
     known = choices(group, search)
     if not known:
         return f"no group {group!r}; {nearest(group, groups(search))}"
-    return f"no {group} named {name!r}; {nearest(name, known)}"
+    hint = nearest(name, known)
+    if not search and hint.startswith("choose from"):
+        hint += "; --config-dir FOLDER adds configs of your own"
+    return f"no {group} named {name!r}; {hint}"
 
 
 def _refused(
@@ -326,6 +355,9 @@ def _unknown_key(
         known = list(_paths(compose(home, name, [])))
     if key in known:
         return f"{key}: to add new keys to it, write +{key}=..."
+    if below := [path for path in known if path.endswith(f".{key}")]:
+        nearby = sorted(below, key=lambda path: (path.count("."), path))[:MOST_HINTS]
+        return f"unknown key {key!r}; did you mean {' or '.join(map(repr, nearby))}?"
     parent, beside = key, list[str]()
     while parent and not beside:
         parent, _, own = parent.rpartition(".")
@@ -333,7 +365,12 @@ def _unknown_key(
         inside = [path.removeprefix(prefix) for path in known if path.startswith(prefix)]
         beside = [name for name in inside if "." not in name and name != TARGET]
         beside += [] if parent else [ALGORITHM]
-    return f"unknown key {key!r}; {nearest(own, beside, prefix)}"
+        if parent in known and not inside:  # an empty mapping, such as population.overrides
+            return f"unknown key {key!r}; to add it, write +{key}=..."
+    hint = nearest(own, beside, prefix)
+    if parent in OPEN and not hint.startswith("did you mean"):
+        hint = f"to add it, write +{key}=..."
+    return f"unknown key {key!r}; {hint}"
 
 
 def _paths(node: Any, prefix: str = "") -> Iterator[str]:

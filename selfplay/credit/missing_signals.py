@@ -20,6 +20,7 @@ class Silence:
         credit: The run's method; one with `team` judges by the mean pay of all agents.
         """
         self.team = any(getattr(method, "team", False) for method in _methods(credit).values())
+        self.compares = any(getattr(method, "group_by", "") for method in _methods(credit).values())
         self._before = False
 
     def line(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> str | None:
@@ -39,7 +40,18 @@ class Silence:
     def _reason(self, groups: Sequence[Group]) -> str:
         episodes = [e for g in groups for e in g.episodes if e.status is not Status.FAILED]
         if episodes and not any(map(_paid, episodes)):
-            return "no agent was paid anything in any episode"
+            cut = all(e.status is Status.TRUNCATED for e in episodes)
+            return "no agent was paid anything in any episode" + (
+                ", and every episode was cut off at a limit (rollout.max_turns or the model's "
+                "context) before the arena ended it"
+                if cut
+                else ""
+            )
+        if self.compares and all(len(group.episodes) == 1 for group in groups):
+            return (
+                "each group has one episode, so no agent is compared with itself; set "
+                "sampler.group_size to 2 or more"
+            )
         if self.team and episodes and all(map(_opposed, episodes)):
             return (
                 "the rewards of the agents add up to 0 in every episode (a zero-sum game), and "

@@ -60,8 +60,13 @@ class PlaySetup:
         return list(self.arena().possible_agents)
 
     def check(self, agent: str) -> None:
-        """Raise ConfigError if there is no such agent."""
+        """Raise ConfigError if there is no such agent, or if none is named."""
         known = self.seats()
+        if not agent:
+            raise ConfigError(
+                f"play needs --as AGENT, your agent ({', '.join(known)}); with --page you choose "
+                "it there"
+            )
         if agent not in known:
             raise ConfigError(f"--as {agent}: no such seat; {nearest(agent, known)}")
 

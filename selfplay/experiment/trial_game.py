@@ -1,6 +1,5 @@
 """A trial game of a config: its arena and roles play at random, without a model."""
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -9,7 +8,7 @@ from typing import Any
 
 from selfplay.arena import Arena
 from selfplay.engines.scripted import Script, ScriptedEngine
-from selfplay.errors import SelfplayError, one_line
+from selfplay.errors import SelfplayError, one_line, with_place
 from selfplay.rng import derive
 from selfplay.role import Role
 from selfplay.rollout.matches import returns
@@ -94,7 +93,7 @@ def _game(
     except SelfplayError as error:
         return CheckedGame(title=title, faults=[f"{title}: {error}"])
     except Exception as error:  # an author's arena, role or curriculum
-        return CheckedGame(title=title, faults=[f"{title}: {_describe(error)}"])
+        return CheckedGame(title=title, faults=[f"{title}: {with_place(error)}"])
     return CheckedGame(
         title=title,
         shown=list(_lines(title, episode)),
@@ -155,12 +154,6 @@ def _faults(episode: Episode) -> Iterator[str]:
                 f"roles.{role}: none of {len(mine)} legal moves was read as an action "
                 f"({mine[0].info.get('invalid')}); see its parse"
             )
-
-
-def _describe(error: Exception) -> str:
-    """Return an error in one line, with the line of code that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{one_line(error)} ({frames[-1].filename}, line {frames[-1].lineno})"
 
 
 def _seen(turn: Turn) -> str:

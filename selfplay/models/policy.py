@@ -247,9 +247,12 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
             folder, lambda base: load_model(base, where=where, dtype=dtype), where=where
         )
     if _looks_local(model) and not (folder / "config.json").is_file():
+        problem = f"no model in folder {model!r} (config.json is missing)"
+        if not folder.exists():
+            problem = f"no folder {model!r}"
         raise ConfigError(
-            f"{where}: no model in folder {model!r} (config.json is missing); "
-            "set policy.model to a Hugging Face name or to a folder that save_pretrained wrote"
+            f"{where}: {problem}; set policy.model to a Hugging Face name, to a folder that "
+            "save_pretrained wrote, or to RUN/checkpoints/STEP/policies/NAME"
         )
     kind: Any = dtype
     if dtype != "auto":
@@ -288,7 +291,8 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
 def _looks_local(model: str) -> bool:
     if packaged.is_packaged(model):
         return False
-    return model.startswith((".", "/", "~")) or Path(model).exists()
+    # A name of the hub has at most one slash.
+    return model.startswith((".", "/", "~")) or model.count("/") > 1 or Path(model).exists()
 
 
 def _loadable(model: str, *, where: str) -> str:

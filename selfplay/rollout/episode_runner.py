@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from selfplay.arena import Arena
-from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, one_line
+from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, one_line, with_place
 from selfplay.role import Role
 from selfplay.rollout.tool_loop import NO_ROOM, UNANSWERED
 from selfplay.types import Action, Episode, Message, Status, Task, ToolCall, Turn
@@ -123,8 +123,8 @@ class EpisodeRunner:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """End the episode as failed."""
-        self.error = one_line(error)
+        """End the episode as failed; the error names the line of the author's code."""
+        self.error = with_place(error)
 
     def run_out(self, error: PromptTooLong) -> None:
         """End the episode because a prompt leaves no room for an answer.

@@ -125,7 +125,7 @@ class Rollout:
     def ask(self, game: EpisodeRunner, in_flight: InFlight) -> None:
         """Send the requests of all agents of the stage."""
         try:
-            views = {agent: game.arena.view(agent) for agent in game.arena.stage}
+            views = {agent: _view(game.arena, agent) for agent in game.arena.stage}
             speakers = set(game.arena.messengers())
         except SelfplayError:
             raise
@@ -375,3 +375,14 @@ def _legal(observation: Observation) -> tuple[str, ...]:
     if not isinstance(legal, list | tuple) or len(legal) > MOST_LEGAL:
         return ()
     return tuple(move for move in legal if isinstance(move, str))
+
+
+def _view(arena: Arena, agent: str) -> Observation:
+    """Return the observation of an agent. Raises TypeError if the arena's `view` returns anything
+    else."""
+    shown: Any = arena.view(agent)
+    if not isinstance(shown, Observation):
+        raise TypeError(
+            f"{arena.name}: view({agent!r}) returned {type(shown).__name__}, not an Observation"
+        )
+    return shown

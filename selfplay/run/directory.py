@@ -105,7 +105,9 @@ class Run:
         because another person may have made it. The folder itself may be a link.
         """
         if not (folder / "config.yaml").is_file():
-            raise RunError(f"{folder} is no run folder (config.yaml is missing)")
+            there = (Path("runs") / folder / "config.yaml").is_file()
+            hint = f"; did you mean {Path('runs') / folder}?" if there else ""
+            raise RunError(f"{folder} is no run folder (config.yaml is missing){hint}")
         check_links(folder)
         return cls(folder)
 

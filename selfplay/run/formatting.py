@@ -57,6 +57,11 @@ def direction(metric: Metric, difference: str) -> str:
     return "up" if (difference[0] != "-") == (metric.better == "higher") else "down"
 
 
+def counted(number: int, word: str) -> str:
+    """Return a number of things, such as "1 step" or "2,000 steps"."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def as_of(text: str, step: int, newest: int) -> str:
     """Return a value's text, with its step if that is not the newest step."""
     return text if step == newest or text == "-" else f"{text} (step {step:,})"

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from selfplay.run.activity import ACTIVITY
+from selfplay.run.formatting import counted
 from selfplay.types import Episode, Sample, Status
 
 
@@ -159,25 +160,17 @@ def of_troubles(rows: Iterable[Mapping[str, float]]) -> dict[str, Any]:
 def describe_troubles(troubles: Mapping[str, Any]) -> str:
     """Describe the faults that `of_troubles` counted in one sentence; empty without faults."""
     parts = [
-        f"{troubles[name]:,} program {_plural(troubles[name], 'run')} {what}"
+        f"{counted(troubles[name], 'program run')} {what}"
         for name, what in OUT_OF_TIME.items()
         if name in troubles
     ]
     if failed := troubles.get("failed_episodes"):
         kinds = ", ".join(f"{kind}: {n:,}" for kind, n in troubles.get("failed_kinds", {}).items())
-        parts.append(
-            f"{failed:,} {_plural(failed, 'episode')} failed" + f" ({kinds})" * bool(kinds)
-        )
+        parts.append(f"{counted(failed, 'episode')} failed" + f" ({kinds})" * bool(kinds))
     if failed := troubles.get("failed_evaluation_episodes"):
         verb = "counts" if failed == 1 else "count"
-        parts.append(
-            f"{failed:,} {_plural(failed, 'episode')} of evaluations failed and {verb} as 0"
-        )
+        parts.append(f"{counted(failed, 'episode')} of evaluations failed and {verb} as 0")
     return f"{', '.join(parts)}: their groups differ from a run without them" if parts else ""
-
-
-def _plural(number: int, word: str) -> str:
-    return word if number == 1 else f"{word}s"
 
 
 def commonest_error(episodes: Iterable[Episode]) -> str:

@@ -23,6 +23,7 @@ from selfplay.run.formatting import (
     BARS,
     as_of,
     change,
+    counted,
     direction,
     duration,
     format_value,
@@ -98,7 +99,7 @@ class Progress:
             self._view = Live(self, console=self.console, refresh_per_second=6)
             self._view.start()
         else:
-            self._line(f"{self.name}: {self.total_steps} steps")
+            self._line(f"{self.name}: {counted(self.total_steps, 'step')}")
         return self
 
     def __exit__(

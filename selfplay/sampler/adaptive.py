@@ -50,10 +50,10 @@ class Adaptive:
         keep_all: True to learn from all episodes of each task.
         """
         if min(group_size, round_size, rounds) < 1:
-            raise ValueError("sampler: group_size, round_size and rounds must be at least 1")
+            raise ValueError("group_size, round_size and rounds must be at least 1")
         if round_size * rounds < group_size:
             raise ValueError(
-                f"sampler: {rounds} rounds of {round_size} episodes are fewer than the "
+                f"{rounds} rounds of {round_size} episodes are fewer than the "
                 f"{group_size} of a group; raise round_size or rounds"
             )
         if until not in get_args(Until):

@@ -42,7 +42,7 @@ class Dynamic:
             key of its credit method.
         """
         if group_size < 1 or rounds < 1:
-            raise ValueError("sampler: group_size and rounds must be at least 1")
+            raise ValueError("group_size and rounds must be at least 1")
         self.group_size, self.rounds, self.group_by = group_size, rounds, group_by
         self._played: list[Group] = []
         self._kept = self._rounds = 0

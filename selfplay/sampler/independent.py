@@ -20,7 +20,7 @@ class Independent:
         group_size: G, episodes per task.
         """
         if group_size < 1:
-            raise ValueError(f"sampler: group_size must be at least 1, not {group_size}")
+            raise ValueError(f"group_size must be at least 1, not {group_size}")
         self.group_size = group_size
         self._played: list[Group] = []
 

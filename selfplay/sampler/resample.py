@@ -43,7 +43,7 @@ class Resample:
         penalty: Arena metric that is added to the penalty.
         """
         if group_size < 1 or oversample < 1:
-            raise ValueError("sampler: group_size and oversample must be at least 1")
+            raise ValueError("group_size and oversample must be at least 1")
         self.group_size, self.oversample = group_size, oversample
         self.threshold, self.penalty = threshold, penalty
         self.metrics_read = {"penalty": penalty} if penalty else {}

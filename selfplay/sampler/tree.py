@@ -103,16 +103,13 @@ class Branch:
         tokens: Tokens of a turn over which surprisal is averaged.
         """
         if where not in get_args(Where):
-            raise ValueError(
-                f"sampler: where must be one of {', '.join(get_args(Where))}, not {where!r}"
-            )
+            raise ValueError(f"where must be one of {', '.join(get_args(Where))}, not {where!r}")
         if not 1 <= initial < group_size:
             raise ValueError(
-                f"sampler: initial must be at least 1 and below group_size={group_size}, not "
-                f"{initial}"
+                f"initial must be at least 1 and below group_size={group_size}, not {initial}"
             )
         if width < 1 or tokens < 1:
-            raise ValueError("sampler: width and tokens must be at least 1")
+            raise ValueError("width and tokens must be at least 1")
         self.group_size, self.initial, self.where = group_size, initial, where
         self.width, self.threshold, self.tokens = width, threshold, tokens
         self._played: list[Group] = []
@@ -195,11 +192,9 @@ class Tree:
         go_on: Candidates that are continued: all, best or random.
         """
         if go_on not in get_args(GoOn):
-            raise ValueError(
-                f"sampler: go_on must be one of {', '.join(get_args(GoOn))}, not {go_on!r}"
-            )
+            raise ValueError(f"go_on must be one of {', '.join(get_args(GoOn))}, not {go_on!r}")
         if candidates < 2 or depth < 1:
-            raise ValueError("sampler: candidates must be at least 2, and depth at least 1")
+            raise ValueError("candidates must be at least 2, and depth at least 1")
         self.candidates, self.depth, self.go_on = candidates, depth, go_on
         self._played: list[Group] = []
 

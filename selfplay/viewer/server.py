@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from selfplay.errors import RunError
+from selfplay.run.formatting import counted
 from selfplay.viewer import web
 from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.curve_pages import MOST_PINS, MOST_RUNS, CurvePages, CurveQuery
@@ -319,7 +320,7 @@ def serve(catalogue: RunCatalogue, *, cache: Path, host: str, port: int) -> None
         lambda token: application(catalogue, cache=cache, token=token, host=host),
         host=host,
         port=port,
-        doing=f"watching {len(catalogue.runs())} runs",
+        doing=f"watching {counted(len(catalogue.runs()), 'run')}",
     )
 
 

@@ -49,6 +49,11 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
             r"unknown key 'arena\.solver'; did you mean 'arena\.solvers'",
         ),
         (["+experiment=tiny/quickstart", "arena.forbiden=1"], r"did you mean 'arena\.forbidden'"),
+        (["lr=1"], r"unknown key 'lr'; did you mean 'learner\.lr'"),
+        (["steps=1"], r"unknown key 'steps'; did you mean 'run\.steps'"),
+        (["population.overrides.a.learn=false"], r"write \+population\.overrides\.a\.learn="),
+        (["sampling.solver.max_tokens=4"], r"to add it, write \+sampling\.solver\.max_tokens="),
+        (["+experiment=tiny/kuhn", "roles.playr.memory=none"], r"did you mean 'roles\.player'"),
         (["engine.foo=1"], r"unknown key 'engine\.foo'; choose from: engine\.max_rows, "),
         (["engine.rows=1"], r"did you mean 'engine\.max_rows'"),
         (["learner._tarjet_=1"], r"choose from: learner\."),
@@ -60,6 +65,7 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
         (["run.name=${nowhere}"], "nowhere"),
         (["arena=null"], "arena=null: arena takes the name of a config"),
         (["+experiment=nothing"], "no experiment named 'nothing'; choose from: .*paper/r_zero"),
+        (["+experiment=nothing"], "--config-dir FOLDER adds configs of your own"),
         (["+nothing=grpo", "seed=["], "cannot read"),
     ],
 )
@@ -67,6 +73,24 @@ def test_what_cannot_be_composed_is_one_line(overrides: list[str], complaint: st
     with pytest.raises(ConfigError, match=complaint) as caught:
         compose.load(overrides)
     assert "\n" not in str(caught.value)
+
+
+def test_an_experiment_without_run_experiment_has_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nseed: 3\n")
+    mine = compose.load(["+experiment=mine"], search=[str(tmp_path)])
+    assert mine["run"]["experiment"] == "mine" and mine["seed"] == 3
+    assert compose.load([])["run"]["experiment"] == "train"
+    assert compose.load(["+experiment=tiny/kuhn"])["run"]["experiment"] == "tiny/kuhn"
+
+
+def test_a_change_that_nothing_reads_in_the_config_of_a_run_is_refused(tmp_path: Path) -> None:
+    run = {"policy": {"model": None}, "population": {"policy": {"model": None}}}
+    (tmp_path / "config.yaml").write_text(compose.to_yaml(run), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"write population\.policy\.model=x"):
+        compose.load(["policy.model=x"], name="config", folder=tmp_path)
+    changed = compose.load(["population.policy.model=x"], name="config", folder=tmp_path)
+    assert changed["population"]["policy"]["model"] == "x"
 
 
 def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ def test_other_reasons_are_not_called_a_zero_sum_game() -> None:
     for credit in (MAGRPO(), RLOO(group_by="agent")):
         said = line(credit, solos(0.0, 0.0))
         assert said and said.endswith("no agent was paid anything in any episode")
+    said = line(RLOO(group_by="role"), solos(0.5))
+    assert said and said.endswith("set sampler.group_size to 2 or more")
+    endless = [replace(each, status=Status.TRUNCATED) for each in solos(0.0, 0.0)[0].episodes]
+    said = line(MAGRPO(), [group(*endless)])
+    assert said and "every episode was cut off at a limit (rollout.max_turns" in said
     assert line(RLOO(), []) == "step 1: credit made no samples, so no policy learns in this step"
     assert line(RLOO(), solos(1.0, 0.0)) is None
 

@@ -194,7 +194,7 @@ def test_a_person_cannot_be_trained() -> None:
         (("tic_tac_toe", "--as", "player_7"), "--as player_7: no such seat"),
         (("tic_tac_toe", "--as", "player_0", "--against", "arenas.nobody"), "--against"),
         (("tic_tac_toe", "--as", "player_0"), "no more input"),
-        (("tic_tac_toe",), "play needs --as AGENT"),
+        (("tic_tac_toe",), "play needs --as AGENT, your agent (player_0, player_1)"),
         (("tic_tac_toe", "--as", "player_0", "--games", "0"), "--games 0: at least 1 is needed"),
         ((".@start", "--as", "player_0"), ".@start: 'start' is no step; write RUN, or RUN@STEP"),
         (("tic_tac_toe", "--as", "player_0", "--port", "0"), "--port is for the page"),

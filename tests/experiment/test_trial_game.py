@@ -110,9 +110,9 @@ def test_what_was_seen_read_and_paid_is_printed(
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("arena.fault=setup", "arena: RuntimeError: no coin at all"),
-        ("arena.fault=view", "arena: KeyError: 'side'"),
-        ("arena.fault=nobody", "arena: "),
+        ("arena.fault=setup", "arena: RuntimeError: no coin at all ("),
+        ("arena.fault=view", "test_trial_game.py, line "),
+        ("arena.fault=nobody", "to end the game, call finish()"),
         ("arena.fault=role", "arena: "),
         ("arena.fault=pay", "nan"),
         ("arena.fault=endless", "had not ended after 200 turns"),

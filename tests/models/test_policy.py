@@ -64,10 +64,10 @@ def test_the_reference_is_a_frozen_copy(folder: Path) -> None:
 
 
 def test_places_without_a_model(folder: Path, tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere", r"config.json is missing")
-    refused("./nowhere", r"config.json is missing")
-    refused("~/nowhere-of-the-kind", r"config.json is missing")
-    refused("runs/a/checkpoints/1", "cannot load model")
+    refused(tmp_path / "nowhere", r"no folder '.*nowhere'; set policy.model to")
+    refused("./nowhere", "no folder './nowhere'")
+    refused("~/nowhere-of-the-kind", "no folder '~/nowhere-of-the-kind'")
+    refused("runs/a/checkpoints/1", "no folder 'runs/a/checkpoints/1'")
     (folder / "model.safetensors").unlink()
     refused(folder, "cannot load model")
     (folder / "config.json").unlink()
@@ -231,5 +231,5 @@ def test_weights_of_another_architecture_change_nothing(folder: Path, tmp_path: 
             policy.load_weights(place)
         assert "\n" not in str(caught.value)
     assert same(before, weights(policy.model))
-    with pytest.raises(ConfigError, match=r"config.json is missing"):
+    with pytest.raises(ConfigError, match=r"no folder '.*nowhere'"):
         policy.load_weights(tmp_path / "nowhere")

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -130,6 +131,25 @@ def test_the_printed_commands_compose(
         assert role.prompt(arena.view(arena.stage[0]))[0]["content"]
 
 
+def test_the_printed_experiment_is_that_of_the_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    page = (DOCS / "new_arena.md").read_text(encoding="utf-8")
+    (text,) = re.findall(
+        r"^```yaml\n(# @package _global_\n.*?)^```$", page, re.MULTILINE | re.DOTALL
+    )
+    (folder / "my_configs/experiment").mkdir(exist_ok=True)
+    (folder / "my_configs/experiment/chat.yaml").write_text(text, encoding="utf-8")
+    lines = commands("new_arena.md")
+    (command,) = [line for line in lines if line[1] == "train" and "--config-dir" in line]
+    typed = load(command[4:], search=["my_configs"])
+    chosen = load(["+experiment=chat"], search=["my_configs"])
+    assert chosen["run"].pop("experiment") == "chat" and typed["run"].pop("experiment") == "train"
+    assert chosen == typed
+
+
 @pytest.mark.slow
 def test_the_printed_arena_is_trained(folder: Path) -> None:
     from tests.helpers.command_process import metrics, run
@@ -141,6 +161,11 @@ def test_the_printed_arena_is_trained(folder: Path) -> None:
     line = metrics(folder / "runs/mine")[-1]
     assert line["episodes/count"] == 64 and line["episodes/failed"] == 0
     assert line["policy/base/gradient_norm"] > 0
+    first = PYTHON.findall((DOCS / "quickstart.md").read_text(encoding="utf-8"))[0]
+    read: dict[str, Any] = {}
+    exec(first.replace("runs/kuhn", str(folder / "runs/mine")), read)
+    assert list(read["rewards"])[-2:] == [1, 2] and read["rewards"][2] is not None
+    assert read["turn"].agent == "player_1" and read["model"].num_parameters() > 0
     (command,) = [line for line in commands("new_measure.md") if "my_games.words" in line]
     done = subprocess.run(
         [sys.executable, *command[1:]],

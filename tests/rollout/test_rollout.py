@@ -2,8 +2,10 @@
 
 import json
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role, TaggedRole
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.rollout.rollout_settings import RolloutSettings
-from selfplay.types import Action, Completion, Message, Observation, Request, Status, Task, to_json
+from selfplay.types import Completion, Message, Observation, Request, Status, Task, to_json
 from tests.helpers.talk import Talk, job
 
 
@@ -71,18 +73,34 @@ def test_a_broken_arena_is_a_failed_episode_and_harms_no_other(where: str, words
     broken, whole = rollout().run([job(fails=where), job()])
     assert broken.status is Status.FAILED and words in broken.error
     assert broken.error.isprintable() and "Error: " in broken.error
+    assert re.search(r"talk\.py, line \d+\)$", broken.error)
     assert broken.metrics == {} and broken.created == ()
     assert whole.status is Status.FINISHED
 
 
+def test_a_view_that_is_no_observation_names_the_arena() -> None:
+    class Told(Talk):
+        def view(self, agent: str) -> Any:
+            return "hello"
+
+    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
+    engines = {"p": ScriptedEngine({"p": constant("hi")})}
+    (episode,) = Rollout(arena=Told, seats={"a": seat, "b": seat}, engines=engines).run([job()])
+    assert episode.status is Status.FAILED
+    assert "view('a_0') returned str, not an Observation" in episode.error
+
+
 class Careless(Role):
-    """Raises where `parse`, `facts` or `prompt` meets the word that it cannot take."""
+    """Raises where `parse`, `facts` or `prompt` meets the word that it cannot take; with the method
+    "nothing", `parse` returns None there."""
 
     def __init__(self, method: str) -> None:
         super().__init__()
         self.method = method
 
-    def parse(self, text: str) -> Action:
+    def parse(self, text: str) -> Any:
+        if self.method == "nothing" and text == "bad":
+            return None
         return str(json.loads(text)) if self.method == "parse" and text == "bad" else text
 
     def metrics(self, text: str) -> Mapping[str, float]:
@@ -100,6 +118,7 @@ class Careless(Role):
         ("parse", "BrokenRole: roles.b: Careless.parse raised JSONDecodeError: Expecting value"),
         ("metrics", "BrokenRole: roles.b: Careless.metrics raised ZeroDivisionError: "),
         ("prompt", "BrokenRole: roles.b: Careless.prompt raised KeyError: 'no such"),
+        ("nothing", "BrokenRole: roles.b: Careless.parse returned NoneType, not a text; "),
     ],
 )
 def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error: str) -> None:
@@ -118,6 +137,7 @@ def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error
     episodes = played.run(jobs)
     assert [e.status for e in episodes] == [Status.FAILED, Status.FINISHED] * 2
     assert episodes[0].error.startswith(error) and episodes[0].error.isprintable()
+    assert (f"{Path(__file__).name}, line " in episodes[0].error) is (method != "nothing")
     assert [turn.agent for turn in episodes[0].turns] == ["a_0"]
 
 
