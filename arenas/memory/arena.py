@@ -18,6 +18,13 @@ outcome too: a fact that it leaves out cannot be remembered, and a useless one t
 another if the manager keeps it. Manager and extractor are a team with one reward. In group-relative
 credit all turns of each of them share it, and no turn is paid apart, except invalid ones.
 
+With a summarizer, the first stage is the prospective reflection of RMM (2503.08026): after each
+session and for each speaker in it, the summarizer sees the turns of the session, and writes a
+memory for each topic, with the turns that the memory rests on. The manager then decides on these
+memories one by one: RMM's Add() is ADD, and its Merge(id, text) is UPDATE with the merged text;
+`operations` can forbid the other two. The summarizer is paid as the extractor is. The paper prompts
+a fixed model for both steps and trains none of them.
+
 With reflectors, the retrospective reflection of RMM (2503.08026) is an agent too: one reflector for
 each answer agent sees the same question with the retrieved entries, and chooses those that the
 answer agent sees, in order. RMM's rule pays each chosen entry 1 if the answer cites it, and -1 if
@@ -36,6 +43,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.memory.answers import AnswerScores, Outcome, Reader
 from arenas.memory.bank import (
+    EVENTS,
     Fact,
     MemoryBank,
     MemoryEntry,
@@ -51,17 +59,19 @@ from arenas.memory.measures import MEASURES
 from arenas.memory.reflection import MemoryReflection, ReflectionError, ReflectorPay
 from arenas.memory.retrieval import BM25, Retriever, nearest, nearest_of_each
 from arenas.memory.settings import check_settings
+from arenas.memory.summaries import SessionSummaries
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean
 from selfplay.types import Action, Observation, Task
 
 EXTRACTOR = "fact_extractor_0"
+SUMMARIZER = "summarizer_0"
 MANAGER = "memory_manager_0"
 
 
 class Memory(Arena):
     """A memory manager and n answer agents, with one question per agent and stage; on request a
-    fact extractor, and a reflector for each answer agent."""
+    fact extractor or a summarizer, and a reflector for each answer agent."""
 
     name = "memory_v0"
     services: ClassVar[tuple[str, ...]] = ("retriever", "reader")
@@ -78,12 +88,14 @@ class Memory(Arena):
         outcome: Outcome = "exact_match",
         reader: Reader | None = None,
         most_operations: int = 1,
+        operations: Sequence[str] = EVENTS,
         capacity: int = 0,
         longest_memory: int = 1000,
         malformed_operation: float = 0.0,
         malformed_answer: float = 0.0,
         manager: bool = True,
         extractor: bool = False,
+        summarizer: bool = False,
         most_facts: int = 4,
         malformed_extraction: float = 0.0,
         reflector: bool = False,
@@ -101,6 +113,8 @@ class Memory(Arena):
             manager gets the mean.
         reader: Scripted reader that replaces the answer agents.
         most_operations: Maximum number of operations per fact, without NOOP.
+        operations: Operations that the manager may use; another one is an invalid action. RMM has
+            ADD and UPDATE alone.
         capacity: Maximum number of entries in the bank; further ADDs are refused. 0 is no limit.
         longest_memory: Maximum characters of an entry's text.
         malformed_operation: Added to the manager's reward for each invalid action, which leaves the
@@ -108,9 +122,11 @@ class Memory(Arena):
         malformed_answer: Reward of an answer agent for an invalid answer; the manager gets 0.
         manager: False: there is no manager, and every fact becomes an entry.
         extractor: True: a fact extractor writes the facts of each turn. False: each turn is a fact.
-        most_facts: Maximum number of facts of a turn.
-        malformed_extraction: Added to the extractor's reward for each invalid action, from which no
-            fact is taken.
+        summarizer: True: a summarizer writes the facts of each session, which are memories of one
+            topic each.
+        most_facts: Maximum number of facts of a turn, or of summaries of a session and speaker.
+        malformed_extraction: Added to the extractor's or the summarizer's reward for each invalid
+            action, from which no fact is taken.
         reflector: True: a reflector per answer agent chooses the entries that the answer agent sees
             from those that are retrieved for its question.
         kept: Maximum number of entries that a reflector chooses (5 of 20 in the paper).
@@ -122,16 +138,19 @@ class Memory(Arena):
             agent sees the first `kept` entries in the retriever's order.
         """
         extracting = {"fact_extractor": 1} if extractor else {}
+        summarizing = {"summarizer": 1} if summarizer else {}
         managing = {"memory_manager": 1} if manager else {}
         answering = {} if reader else {"answer_agent": answer_agents}
         reflecting = {"reflector": answer_agents} if reflector else {}
-        super().__init__({**extracting, **managing, **reflecting, **answering})
+        super().__init__({**extracting, **summarizing, **managing, **reflecting, **answering})
         check_settings(
             reader=reader,
             capacity=capacity,
             outcome=outcome,
             manager=manager,
             extractor=extractor,
+            summarizer=summarizer,
+            operations=operations,
             reflector=reflector,
             reflector_pay=reflector_pay,
             answer_agents=answer_agents,
@@ -146,7 +165,10 @@ class Memory(Arena):
         self.retrieved, self.memories, self.most_operations = retrieved, memories, most_operations
         self.capacity, self.longest_memory = capacity, longest_memory
         self.malformed_operation, self.malformed_answer = malformed_operation, malformed_answer
-        self.manager, self.extractor, self.most_facts = manager, extractor, most_facts
+        self.operations = tuple(operations)
+        self.manager, self.summarizer, self.most_facts = manager, summarizer, most_facts
+        self.writer = SUMMARIZER if summarizer else EXTRACTOR if extractor else ""
+        """Agent that writes the facts; empty if each turn is a fact."""
         self.malformed_extraction = malformed_extraction
         self.reflector, self.kept, self.reflector_pay = reflector, kept, reflector_pay
         self.malformed_reflection = malformed_reflection
@@ -161,7 +183,7 @@ class Memory(Arena):
     def setup(self, task: Task, rng: Random) -> None:
         """Fill the bank with the task's earlier facts, and show the first new turn or fact.
 
-        Without a manager and an extractor the bank gets all facts.
+        If no agent decides about the facts, the bank gets all of them.
         """
         earlier, said = task.payload.get("earlier", []), task.payload["facts"]
         turns = [
@@ -178,14 +200,16 @@ class Memory(Arena):
         self.bank = MemoryBank(capacity=self.capacity, longest=self.longest_memory)
         for fact in turns[: len(earlier)]:
             self._add(fact)
-        self.extraction = FactExtraction(
-            turns[len(earlier) :] if self.extractor else [],
-            earlier=len(earlier) if self.extractor else len(turns),
+        self.extraction = (SessionSummaries if self.summarizer else FactExtraction)(
+            turns[len(earlier) :] if self.writer else [],
+            earlier=len(earlier) if self.writer else len(turns),
             most=self.most_facts,
             longest=self.longest_memory,
         )
-        self.decisions = ManagerDecisions(self.bank, most=self.most_operations)
-        if not self.extractor:
+        self.decisions = ManagerDecisions(
+            self.bank, most=self.most_operations, allowed=self.operations
+        )
+        if not self.writer:
             self._remember(turns[len(earlier) :])
         self.reflection = MemoryReflection(most=self.kept, pay=self.reflector_pay)
         self.asked = 0
@@ -193,26 +217,24 @@ class Memory(Arena):
         self._show()
 
     def acting(self) -> Sequence[str]:
-        """Return the extractor for every turn and the manager for every fact, then reflectors and
-        answer agents for the questions."""
+        """Return the extractor for every turn or the summarizer for every session, and the manager
+        for every fact, then reflectors and answer agents for the questions."""
         if self.decisions.waiting:
             return [MANAGER]
         if self.extraction.unread:
-            return [EXTRACTOR]
+            return [self.writer]
         asking = self.answer_agents[: len(self.questions) - self.asked]
         if self.reflector and not self.reflection.chosen:
             return [_reflector_of(agent) for agent in asking]
         return asking
 
     def view(self, agent: str) -> Observation:
-        """Return the turn, the fact or the agent's question, with the retrieved memories."""
+        """Return the turn or session, or the fact or question with the retrieved memories."""
         shown = [entry_fields(entry) for entry in self.shown.get(agent, [])]
         if agent not in self.shown:
             return Observation(text="wait")
-        if agent == EXTRACTOR:
-            turn = self.extraction.unread[0]
-            spoken = {"turn": turn.text, "speaker": turn.speaker, "time": turn.time}
-            return Observation(text=turn.text, fields={**spoken, "most_facts": self.most_facts})
+        if agent == self.writer:
+            return self.extraction.view()
         if agent == MANAGER:
             fact = self.decisions.waiting[0]
             fields: dict[str, Any] = {
@@ -232,8 +254,8 @@ class Memory(Arena):
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Take the facts, apply the operation or score the answers."""
-        if EXTRACTOR in actions:
-            self._extract(actions[EXTRACTOR])
+        if self.writer in actions:
+            self._extract(actions[self.writer])
         elif MANAGER in actions:
             self._operate(actions[MANAGER])
         elif self.reflector and not self.reflection.chosen:
@@ -252,14 +274,14 @@ class Memory(Arena):
     # The facts ---------------------------------------------------------------------------------
 
     def _extract(self, action: Action | None) -> None:
-        """Take the extractor's facts of a turn; there are none in an invalid action."""
+        """Take the facts of a turn or session; there are none in an invalid action."""
         try:
             facts = self.extraction.take(action)
         except ExtractionError as reason:
-            self.pay(EXTRACTOR, self.malformed_extraction)
-            self.note(EXTRACTOR, verdict=str(reason))
+            self.pay(self.writer, self.malformed_extraction)
+            self.note(self.writer, verdict=str(reason))
             return
-        self.note(EXTRACTOR, verdict="facts" if facts else "no_facts")
+        self.note(self.writer, verdict="facts" if facts else "no_facts")
         self._remember(facts)
 
     def _remember(self, facts: Sequence[Fact]) -> None:
@@ -294,7 +316,7 @@ class Memory(Arena):
             self.shown[MANAGER] = nearest(self.retriever, fact.text, entries, self.retrieved)
             return
         if self.extraction.unread:
-            self.shown[EXTRACTOR] = []
+            self.shown[self.writer] = []
             return
         chosen = self.reflection.chosen
         for agent in self.answer_agents[: len(self.questions) - self.asked]:
@@ -357,8 +379,8 @@ class Memory(Arena):
         self, question: Mapping[str, Any], shown: Sequence[MemoryEntry], answer: str | None
     ) -> dict[str, float]:
         """Record and return the scores of one answer."""
-        turns = {self.extraction.turn_of[source] for entry in shown for source in entry.sources}
-        return self.scores.add(question, answer, turns)
+        origins = (self.extraction.turns_of[n] for entry in shown for n in entry.sources)
+        return self.scores.add(question, answer, {turn for origin in origins for turn in origin})
 
     def _end(self) -> None:
         self.measure(**self.scores.means(), bank_size=len(self.bank.entries))
@@ -366,8 +388,8 @@ class Memory(Arena):
         if self.manager:
             self.pay(MANAGER, earned)
             self.measure(**self.decisions.metrics())
-        if self.extractor:
-            self.pay(EXTRACTOR, earned)
+        if self.writer:
+            self.pay(self.writer, earned)
             self.measure(**self.extraction.metrics())
         if self.reflector:
             self.measure(**self.reflection.metrics())

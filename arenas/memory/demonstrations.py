@@ -1,18 +1,18 @@
 """Demonstrations for the memory arena, for the warm start of a tiny model in all of its roles.
 
 The warm start first shows the correct behaviour and then, at the end, mostly bad habits: an
-extractor that writes each sentence of a turn with probability 1/2, and a reflector that chooses any
-entries, useful and useless ones equally often; a manager that keeps everything or nothing, or
-overwrites the nearest entry; an answer agent that copies any memory, adds words to the answer, or
-says that it is unknown. Training has to discover the best behaviour; the cost of the habits of all
-others appears only in the answers.
+extractor or a summarizer that writes each sentence with probability 1/2, and a reflector that
+chooses any entries, useful and useless ones equally often; a manager that keeps everything or
+nothing, or overwrites the nearest entry; an answer agent that copies any memory, adds words to the
+answer, or says that it is unknown. Training has to discover the best behaviour; the cost of the
+habits of all others appears only in the answers.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
-from arenas.memory.arena import EXTRACTOR, MANAGER, Memory
+from arenas.memory.arena import EXTRACTOR, MANAGER, SUMMARIZER, Memory
 from arenas.memory.dialogues import (
     CHATTER,
     PEOPLE,
@@ -21,7 +21,9 @@ from arenas.memory.dialogues import (
     VALUES,
     best_choice,
     best_facts,
+    best_merge,
     best_operation,
+    best_summaries,
     read,
     sentences_of,
 )
@@ -34,6 +36,9 @@ ANSWERING: Mapping[str, float] = {"any": 2.0, "wordy": 3.0, "unknown": 1.0, "car
 
 EXTRACTING: Mapping[str, float] = {"any": 1.0, "all": 0.0, "nothing": 0.0, "careful": 0.0}
 """Weights of an extractor's habits when training begins."""
+
+SUMMARIZING: Mapping[str, float] = {"any": 1.0, "careful": 0.0}
+"""Weights of a summarizer's habits when training begins."""
 
 REFLECTING: Mapping[str, float] = {"any": 1.0, "first": 0.0, "careful": 0.0}
 """Weights of a reflector's habits when training begins."""
@@ -54,6 +59,7 @@ class MemoryDemonstrations:
         managing: Mapping[str, float] = MANAGING,
         answering: Mapping[str, float] = ANSWERING,
         extracting: Mapping[str, float] = EXTRACTING,
+        summarizing: Mapping[str, float] = SUMMARIZING,
         reflecting: Mapping[str, float] = REFLECTING,
         practice_share: float = 0.9,
         practice_until: float = 0.8,
@@ -65,6 +71,7 @@ class MemoryDemonstrations:
             policy imitates when training begins.
         answering: Weights of the answer agent's habits in the last part.
         extracting: Weights of the extractor's habits in the last part.
+        summarizing: Weights of the summarizer's habits in the last part.
         reflecting: Weights of a reflector's habits in the last part.
         practice_share: Fraction of careful turns before that part, while the task is learned.
         practice_until: Start of the last part, as a fraction of the warm start.
@@ -73,6 +80,7 @@ class MemoryDemonstrations:
             ("managing", managing, MANAGING),
             ("answering", answering, ANSWERING),
             ("extracting", extracting, EXTRACTING),
+            ("summarizing", summarizing, SUMMARIZING),
             ("reflecting", reflecting, REFLECTING),
         ):
             if not set(habits) <= set(known) or min(habits.values(), default=0.0) < 0:
@@ -83,7 +91,9 @@ class MemoryDemonstrations:
             raise ValueError("demonstrations need dialogues, and an arena without a reader")
         self.arena, self.tasks = arena, tasks
         self.managing, self.answering = managing, answering
-        self.extracting, self.reflecting = extracting, reflecting
+        self.extracting, self.summarizing = extracting, summarizing
+        self.reflecting = reflecting
+        self.merging = "NOOP" not in arena.operations
         self.practice_share, self.practice_until = practice_share, practice_until
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
@@ -110,8 +120,15 @@ class MemoryDemonstrations:
                     actions[agent] = json.dumps({"facts": facts})
                     said = "\n".join(facts) or NONE
                     shown["fact_extractor"].append(_shown("fact_extractor", seen, said))
+                elif agent == SUMMARIZER:
+                    made = summaries(seen, _drawn(self.summarizing, rng, practice), rng)
+                    memories = [{"summary": text, "reference": [n]} for text, n in made]
+                    actions[agent] = json.dumps({"extracted_memories": memories})
+                    said = "\n".join(f"{text} [{n}]" for text, n in made) or NONE
+                    shown["summarizer"].append(_shown("summarizer", seen, said))
                 elif agent == MANAGER:
-                    said = operation(seen, _drawn(self.managing, rng, practice))
+                    habit = _drawn(self.managing, rng, practice)
+                    said = operation(seen, habit, merging=self.merging)
                     actions[agent] = said
                     shown["memory_manager"].append(_shown("memory_manager", seen, said))
                 elif agent.startswith("reflector_"):
@@ -133,8 +150,10 @@ class MemoryDemonstrations:
         found += [ADD, NOOP, '{"event": "UPDATE", "id": "', '{"event": "DELETE", "id": "', '"}']
         found += [*PEOPLE, *VALUES, *CHATTER]
         found += [value for values in VALUES.values() for value in values]
-        if self.arena.extractor:
+        if self.arena.writer == EXTRACTOR:
             found += ["Turn\n", NONE, ". ", ".\n", "."]
+        if self.arena.summarizer:
+            found += ["Session\n", NONE, " [", "]", ".\n", "."]
         if self.arena.reflector:
             found += ["Choose\n", NONE, "]["]
         return list(dict.fromkeys(found))
@@ -160,6 +179,20 @@ def extraction(seen: Observation, habit: str, rng: Random) -> list[str]:
     return sentences if habit == "all" else []
 
 
+def summaries(seen: Observation, habit: str, rng: Random) -> list[tuple[str, int]]:
+    """Return the summaries of a summarizer with this habit, each with the place of its turn."""
+    turns, speaker = seen.fields["turns"], seen.fields["speaker"]
+    if habit == "careful":
+        return best_summaries(turns, speaker)
+    return [
+        (sentence, turn["place"])
+        for turn in turns
+        if turn["speaker"] == speaker
+        for sentence in sentences_of(turn["text"])
+        if rng.random() < 0.5
+    ]
+
+
 def reflection(seen: Observation, habit: str, rng: Random) -> list[str]:
     """Return the ids that a reflector with this habit chooses."""
     memories: Sequence[Mapping[str, str]] = seen.fields["memories"]
@@ -170,11 +203,12 @@ def reflection(seen: Observation, habit: str, rng: Random) -> list[str]:
     return rng.sample(names, min(kept, len(names))) if habit == "any" else names[:kept]
 
 
-def operation(seen: Observation, habit: str) -> str:
-    """Return the operation of a manager with this habit."""
+def operation(seen: Observation, habit: str, *, merging: bool = False) -> str:
+    """Return the operation of a manager with this habit; with `merging` it only adds or merges
+    where it is careful."""
     memories: Sequence[Mapping[str, str]] = seen.fields["memories"]
     if habit == "careful":
-        return best_operation(seen.fields["fact"], memories)
+        return (best_merge if merging else best_operation)(seen.fields["fact"], memories)
     if habit == "ignore":
         return NOOP
     if habit == "overwrite" and memories:

@@ -187,6 +187,19 @@ def best_facts(turn: str) -> list[str]:
     return list(dict.fromkeys(text for text in sentences_of(turn) if STATEMENT.search(text)))
 
 
+def best_summaries(turns: Sequence[Mapping[str, Any]], speaker: str) -> list[tuple[str, int]]:
+    """Return the summaries of a perfect summarizer: the last statement of a session about each
+    value of the speaker, and the place of its turn."""
+    last: dict[tuple[str, ...], tuple[str, int]] = {}
+    for turn in turns:
+        for text in sentences_of(turn["text"]) if turn["speaker"] == speaker else ():
+            if stated := STATEMENT.search(text):
+                topic = stated.group(1, 2)
+                last.pop(topic, None)  # so that the summaries are in the order of their turns
+                last[topic] = (text, turn["place"])
+    return list(last.values())
+
+
 QUESTION = re.compile(r"What is (\w+)'s (\w+)\?")
 STATEMENT = re.compile(r"(\w+)'s (\w+) is (not |now )?(\w+)\.?$")
 
@@ -209,6 +222,17 @@ def best_operation(fact: str, memories: Sequence[Mapping[str, str]]) -> str:
         return '{"event":"ADD"}'
     name, text = about[0]
     return '{"event":"NOOP"}' if text == value else json.dumps({"event": "UPDATE", "id": name})
+
+
+def best_merge(summary: str, memories: Sequence[Mapping[str, str]]) -> str:
+    """Return the operation of a perfect manager that can only add or merge: the summary replaces
+    the shown entry about the same value, or is added if there is none."""
+    stated = STATEMENT.search(summary)
+    for memory in memories:
+        known = STATEMENT.search(memory["text"])
+        if stated and known and known.group(1, 2) == stated.group(1, 2):
+            return json.dumps({"event": "UPDATE", "id": memory["id"]})
+    return '{"event":"ADD"}'
 
 
 def best_choice(question: str, memories: Sequence[Mapping[str, str]]) -> list[str]:

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from arenas.memory.bank import Fact
-from selfplay.types import well_formed
+from selfplay.types import Observation, well_formed
 
 
 class ExtractionError(ValueError):
-    """Invalid action of a fact extractor; the argument is the name of the reason."""
+    """Invalid action of a fact extractor or a summarizer; the argument is the name of the
+    reason."""
 
 
 def read_facts(action: str | None, *, most: int, longest: int) -> list[str]:
@@ -51,11 +52,17 @@ class FactExtraction:
         longest: Maximum characters of a fact.
         """
         self.unread = list(turns)
-        self.turn_of = list(range(earlier))
-        """Index of the turn of each fact, by the number of the fact."""
+        self.turns_of = [(number,) for number in range(earlier)]
+        """Indices of the turns of each fact, here one, by the number of the fact."""
         self.most, self.longest = most, longest
         self.turns, self.earlier = len(turns), earlier
         self.not_said = self.malformed = 0
+
+    def view(self) -> Observation:
+        """Return the extractor's view of the next turn."""
+        turn = self.unread[0]
+        spoken = {"turn": turn.text, "speaker": turn.speaker, "time": turn.time}
+        return Observation(text=turn.text, fields={**spoken, "most_facts": self.most})
 
     def take(self, action: str | None) -> list[Fact]:
         """Return the facts that an action takes from the next turn, with the turn's speaker and
@@ -68,14 +75,14 @@ class FactExtraction:
             raise
         said = " ".join(turn.text.split())
         self.not_said += sum(text not in said for text in found)
-        first = len(self.turn_of)
-        self.turn_of += [turn.number] * len(found)
+        first = len(self.turns_of)
+        self.turns_of += [(turn.number,)] * len(found)
         return [replace(turn, number=number, text=text) for number, text in enumerate(found, first)]
 
     def metrics(self) -> dict[str, float]:
         """Return facts per turn, the fraction of facts that are not in their turn word for word,
         and that of invalid actions, over all turns."""
-        taken = len(self.turn_of) - self.earlier
+        taken = len(self.turns_of) - self.earlier
         return {
             "facts_per_turn": taken / self.turns,
             "facts_not_said": self.not_said / max(taken, 1),

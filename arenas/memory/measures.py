@@ -15,6 +15,8 @@ MEASURES: Mapping[str, Metric] = {
     "memories_unknown": Metric(unit="count", better="lower"),
     "facts_per_turn": Metric(unit="count"),
     "facts_not_said": Metric(unit="fraction"),
+    "summaries_per_session": Metric(unit="count"),
+    "turns_per_summary": Metric(unit="count"),
     "malformed_extractions": Metric(unit="fraction", better="lower"),
     "memories_kept": Metric(unit="count"),
     "kept_cited": Metric(unit="fraction", better="higher"),

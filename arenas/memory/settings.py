@@ -1,8 +1,10 @@
 """Checks of the memory arena's settings."""
 
+from collections.abc import Sequence
 from typing import get_args
 
 from arenas.memory.answers import Outcome
+from arenas.memory.bank import EVENTS
 from arenas.memory.reflection import ReflectorPay
 
 
@@ -13,6 +15,8 @@ def check_settings(
     outcome: str,
     manager: bool,
     extractor: bool,
+    summarizer: bool,
+    operations: Sequence[str],
     reflector: bool,
     reflector_pay: str,
     **counts: int,
@@ -21,8 +25,14 @@ def check_settings(
 
     `counts` are the settings that are at least 1.
     """
-    if reader and not manager and not extractor:
-        raise ValueError("manager and extractor are false and there is a reader: no agent is left")
+    if extractor and summarizer:
+        raise ValueError("extractor and summarizer are both true: one of them writes the facts")
+    if reader and not manager and not extractor and not summarizer:
+        raise ValueError(
+            "manager, extractor and summarizer are false and there is a reader: no agent is left"
+        )
+    if not operations or not set(operations) <= set(EVENTS):
+        raise ValueError(f"operations are some of {', '.join(EVENTS)}, not {list(operations)}")
     if reader and reflector:
         raise ValueError("a reflector is paid by answer agents, and a reader replaces them")
     if not manager and capacity:

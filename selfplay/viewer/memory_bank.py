@@ -1,19 +1,21 @@
 """Timeline of a memory bank: all operations of an episode, and the history of each entry.
 
 All of it comes from the recorded episode: the task has the facts, or the turns of a fact extractor
-if there is one, and the manager's turns have the operations. Verdicts say which facts and
-operations the arena accepted.
+or a summarizer if there is one, and the manager's turns have the operations. Verdicts say which
+facts and operations the arena accepted.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from selfplay.run.report.transcripts import shorten
 from selfplay.types import Episode, Turn
 
 EXTRACTOR = "fact_extractor"
+SUMMARIZER = "summarizer"
 MANAGER = "memory_manager"
 READER = "answer_agent"
 """Endings of the roles' names; in a mixture they follow the name of the part."""
@@ -93,6 +95,8 @@ def time_line(episode: Episode) -> MemoryTimeline | None:
         return None
     read = [turn for turn in episode.moves() if turn.role.endswith(EXTRACTOR)]
     facts = _extracted(read, facts) if read else facts
+    written = [turn for turn in episode.moves() if turn.role.endswith(SUMMARIZER)]
+    facts = _summaries(written, facts) if written else facts
     known = [fact if isinstance(fact, dict) else {} for fact in (*earlier, *facts)]
     lives: dict[str, EntryHistory] = {}
     moments = [
@@ -120,6 +124,25 @@ def _extracted(read: Sequence[Turn], said: Sequence[Any]) -> list[Mapping[str, A
         lines = dict.fromkeys(" ".join(text.split()) for text in texts if isinstance(text, str))
         origin = spoken if isinstance(spoken, dict) else {}
         facts += [{**origin, "text": line} for line in lines]
+    return facts
+
+
+def _summaries(written: Sequence[Turn], said: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """Return the summaries that a summarizer wrote of the sessions of the dialogue, in order."""
+    spoken = [turn if isinstance(turn, dict) else {} for turn in said]
+    sessions = [
+        {"speaker": speaker, "time": time}
+        for time, turns in groupby(spoken, key=lambda turn: str(turn.get("time", "")))
+        for speaker in dict.fromkeys(str(turn.get("speaker", "")) for turn in turns)
+    ]
+    facts: list[Mapping[str, Any]] = []
+    for turn, session in zip(written, sessions, strict=False):
+        found = _json(turn.action) if turn.info.get("verdict") == "facts" else None
+        listed = found.get("extracted_memories") if isinstance(found, dict) else None
+        memories = listed if isinstance(listed, list) else []
+        texts = [memory.get("summary") for memory in memories if isinstance(memory, dict)]
+        lines = dict.fromkeys(" ".join(text.split()) for text in texts if isinstance(text, str))
+        facts += [{**session, "text": line} for line in lines]
     return facts
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from arenas.memory.arena import EXTRACTOR, MANAGER, raw_env
+from arenas.memory.arena import EXTRACTOR, MANAGER, SUMMARIZER, raw_env
 from selfplay.types import Task
 from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.memory_bank import time_line
@@ -66,6 +66,37 @@ def test_the_facts_of_an_extractor_are_those_of_the_time_line() -> None:
     assert [fact["time"] for fact in line.facts] == ["day 0", "day 1", "day 1", "day 4"]
 
 
+def test_the_summaries_of_a_summarizer_are_the_facts_of_the_time_line() -> None:
+    arena = raw_env(summarizer=True)
+    said = [{"text": text, "speaker": "Ann", "time": "day 1"} for text in ("a", "b")]
+    later = {"text": "c", "speaker": "Ann", "time": "day 2"}
+    payload = {"facts": [*said, later], "questions": PAYLOAD["questions"]}
+    arena.begin(Task(id="t", payload=payload), seed=0)
+    actions = (
+        '{"extracted_memories": [{"summary": "a  and b", "reference": [0, 1]},'
+        ' {"summary": "a", "reference": [0]}, {"summary": "a", "reference": [1]}]}',
+        '{"event": "ADD"}',
+        '{"event": "ADD"}',
+        '{"extracted_memories": [{"summary": "c", "reference": [0]}]}',
+        '{"event": "UPDATE", "id": "0", "text": "a, b and c"}',
+    )
+    turns = []
+    for action in actions:
+        (agent,) = arena.stage
+        arena.play_stage({agent: action})
+        turns.append(turn(agent, action=action, info=dict(arena.notes[agent])))
+    line = time_line(made(*turns, task=Task(id="t", payload=payload)))
+    assert line is not None
+    assert [(fact["text"], fact["time"]) for fact in line.facts] == [
+        ("a and b", "day 1"),
+        ("a", "day 1"),
+        ("c", "day 2"),
+    ]
+    assert {life.entry: life.text for life in line.lives} == {
+        name: entry.text for name, entry in arena.bank.entries.items()
+    }
+
+
 def test_a_part_of_a_mixture_has_its_time_line_too() -> None:
     episode, _ = played()
     task = Task(id="m/t", payload={"arena": "m", "task": {"id": "t", "payload": PAYLOAD}})
@@ -89,11 +120,14 @@ def test_no_record_breaks_it(action: Any, verdict: str) -> None:
     answered = turn("answer_agent_0", action=action)
     extracted = turn(EXTRACTOR, action=action, info={"verdict": "facts"})
     lists = turn(EXTRACTOR, action='{"facts": [7, "x"]}', info={"verdict": "facts"})
+    listed = '{"extracted_memories": [7, {}, {"summary": 7}, {"summary": "x"}]}'
+    summarized = [turn(SUMMARIZER, action=a, info={"verdict": "facts"}) for a in (action, listed)]
     read: tuple[dict[str, Any], ...] = (PAYLOAD, {"facts": [3, None]}, {"facts": [{"text": 7}]})
     for payload in read:
         task = Task(id="t", payload=payload)
         assert time_line(made(*[managed] * 9, answered, task=task)) is not None
         assert time_line(made(extracted, lists, managed, answered, task=task)) is not None
+        assert time_line(made(*summarized, managed, answered, task=task)) is not None
     none: tuple[dict[str, Any], ...] = ({}, {"facts": 7}, {"task": 7}, {"facts": [], "earlier": 7})
     for payload in none:
         assert time_line(made(managed, task=Task(id="t", payload=payload))) is None

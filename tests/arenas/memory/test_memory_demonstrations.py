@@ -15,13 +15,16 @@ from arenas.memory.demonstrations import (
     extraction,
     operation,
     reflection,
+    summaries,
 )
 from arenas.memory.dialogues import (
     STATEMENT,
     TinyReader,
     best_choice,
     best_facts,
+    best_merge,
     best_operation,
+    best_summaries,
     dialogues,
     sentences_of,
     values_of,
@@ -30,6 +33,7 @@ from roles.answer_agent import AnswerAgent
 from roles.fact_extractor import FactExtractor
 from roles.memory_manager import MemoryManager
 from roles.reflector import Reflector
+from roles.summarizer import Summarizer
 from selfplay.models.tiny import build_tokenizer
 from selfplay.types import Demonstration, Observation
 
@@ -177,6 +181,65 @@ def test_reflection_by_hand() -> None:
             assert each.completion == ("".join(f"[{name}]" for name in best) or "none")
 
 
+SUMMARIZED: dict[str, Any] = {
+    "arena": raw_env(memories=2, summarizer=True, operations=["ADD", "UPDATE"]),
+    "tasks": dialogues(count=60, facts=8),
+    "managing": {"keep": 6, "overwrite": 2, "careful": 2},
+}
+
+
+def test_careful_summarizers_and_managers_are_shown_first() -> None:
+    found = shown(0.0, practice_share=1.0, **SUMMARIZED)
+    roles = Counter(each.role for each in found)
+    assert set(roles) == {"summarizer", "memory_manager", "answer_agent"}
+    assert min(roles.values()) > 120
+    role = Summarizer(style="terse", form="lines")
+    tokenizer = build_tokenizer(source(**SUMMARIZED).pieces())
+    for each in found:
+        fields = each.observation.fields
+        if each.role == "summarizer":
+            best = best_summaries(fields["turns"], fields["speaker"])
+            memories = json.loads(role.parse(each.completion))["extracted_memories"]
+            assert [(m["summary"], *m["reference"]) for m in memories] == best
+            assert len(tokenizer(each.completion)["input_ids"]) <= 40
+        elif each.role == "memory_manager":
+            assert each.completion == best_merge(fields["fact"], fields["memories"])
+
+
+def test_a_summarizer_begins_with_useful_and_useless_sentences_equally_often() -> None:
+    written: Counter[bool] = Counter()
+    said: Counter[bool] = Counter()
+    for each in shown(1.0, 1500, **SUMMARIZED):
+        if each.role != "summarizer":
+            continue
+        fields = each.observation.fields
+        best = [place for _, place in best_summaries(fields["turns"], fields["speaker"])]
+        made = json.loads(Summarizer(form="lines").parse(each.completion))["extracted_memories"]
+        places = [m["reference"][0] for m in made]
+        for turn in fields["turns"]:
+            if turn["speaker"] == fields["speaker"]:
+                said[turn["place"] in best] += 1
+                written[turn["place"] in best] += turn["place"] in places
+    for useful in (True, False):
+        assert said[useful] > 150
+        assert written[useful] / said[useful] == pytest.approx(0.5, abs=2.5 / said[useful] ** 0.5)
+
+
+def test_summaries_by_hand() -> None:
+    turns = [
+        {"place": 0, "speaker": "Ann", "text": "It rains. Ann's pet is cat."},
+        {"place": 1, "speaker": "Bob", "text": "Bob's pet is owl."},
+        {"place": 2, "speaker": "Ann", "text": "Ann's pet is now dog."},
+    ]
+    session = Observation(fields={"turns": turns, "speaker": "Ann"})
+    assert summaries(session, "careful", Random(0)) == [("Ann's pet is now dog.", 2)]
+    drawn = {tuple(summaries(session, "any", Random(seed))) for seed in range(80)}
+    assert len(drawn) == 8, "each of three sentences, or not"
+    fact = seen("It rains.", "Ann's pet is cat.")
+    assert json.loads(operation(fact, "careful", merging=True)) == {"event": "ADD"}
+    assert json.loads(operation(fact, "careful")) == {"event": "NOOP"}
+
+
 def test_everything_parses_and_both_roles_are_shown_alike() -> None:
     found = shown(1.0)
     for each in found:
@@ -208,6 +271,7 @@ def test_a_fixed_string_is_one_token() -> None:
         ({"managing": {"kep": 1}}, "managing: needs weights, at least 0, for keep, ignore"),
         ({"answering": {"any": -1}}, "answering: needs weights, at least 0"),
         ({"managing": {"keep": 0}}, "no habit has a weight"),
+        ({"summarizing": {"all": 1}}, "summarizing: needs weights, at least 0, for any, careful"),
         ({"extracting": {"some": 1}}, "extracting: needs weights, at least 0, for any, all"),
         ({"tasks": []}, "demonstrations need dialogues"),
         ({"arena": raw_env(reader=TinyReader())}, "an arena without a reader"),

@@ -45,6 +45,11 @@ def test_both_learn_at_once_and_studies_read_the_run(tmp_path: Path) -> None:
             ),
         ),
         (
+            "memory_summarizer",
+            ("summarizer", "answer_agent"),  # after 20 steps no summary is valid for the manager
+            ("arena/summaries_per_session", "evaluation/held_out/summaries_per_session"),
+        ),
+        (
             "memory_reflector",
             ("reflector", "answer_agent"),
             ("arena/memories_kept", "arena/kept_cited", "evaluation/held_out/evidence_shown"),

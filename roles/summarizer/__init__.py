@@ -1,0 +1,58 @@
+"""The summarizer: writes memories of a session by topic (RMM's prospective reflection,
+2503.08026)."""
+
+import json
+import re
+from typing import Any, Literal, get_args
+
+from roles.prompts import load
+from selfplay.errors import ConfigError
+from selfplay.role import Role
+from selfplay.types import Action, InvalidAction
+
+Form = Literal["json", "lines"]
+NOTHING = ("NO_TRAIT", "none")
+"""Whole texts of a summarizer that finds nothing to remember; the first one is the paper's."""
+PLACES = re.compile(r"(?:\][0-9]{1,6}\[)+")
+"""Numbers of turns at the end of a line that is read backwards, which needs no backtracking."""
+
+
+class Summarizer(Role):
+    """Parses a text that is only JSON, or a line for each memory; the arena checks the memories."""
+
+    def __init__(self, *, style: str = "full", form: Form = "json", **settings: Any) -> None:
+        """Args:
+        style: Name of a prompt style of the role, or the path of a template.
+        form: json: the paper's {"extracted_memories": [{"summary": "...", "reference": [0, 2]}]}.
+            lines: a memory per line and the numbers of its turns: "Ann has a cat. [0][2]".
+        settings: Settings of `Role`.
+        """
+        super().__init__(template=load("summarizer", style), **settings)
+        if form not in get_args(Form):
+            raise ConfigError(f"Summarizer: form is json or lines, not {form!r}")
+        self.form = form
+
+    def parse(self, text: str) -> Action:
+        """Return the memories in JSON; raises `InvalidAction` "not_json" or "no_memories"."""
+        text = text.strip()
+        if text in NOTHING:
+            return json.dumps({"extracted_memories": []})
+        if self.form == "json":
+            try:
+                json.loads(text)
+            except (ValueError, RecursionError):
+                raise InvalidAction("not_json") from None
+            return text
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if not lines:
+            raise InvalidAction("no_memories")
+        return json.dumps({"extracted_memories": [_memory(line) for line in lines]})
+
+
+def _memory(line: str) -> dict[str, Any]:
+    """Return the memory of a line; raises `InvalidAction` if no numbers of turns end it."""
+    if not (found := PLACES.match(line[::-1])):
+        raise InvalidAction("no_memories")
+    end = len(line) - found.end()
+    places = [int(number) for number in re.findall(r"[0-9]+", line[end:])]
+    return {"summary": line[:end].rstrip(), "reference": places}
