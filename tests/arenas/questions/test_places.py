@@ -3,6 +3,7 @@
 import re
 from itertools import islice
 from random import Random
+from typing import Literal
 
 import pytest
 
@@ -82,8 +83,11 @@ def test_faults_of_settings_are_one_line() -> None:
         corpus(regions_count=73)
     with pytest.raises(ValueError, match="the split has"):
         place_questions(count=100_000, hops=(1,))
-    with pytest.raises(ValueError, match="multiple"):
-        place_questions(count=3, hops=(1, 2))
+    for hops in ((), (4,), (1, 1)):
+        with pytest.raises(ValueError, match=r"some of \(1, 2, 3\), each once"):
+            place_questions(count=2, hops=hops)
+    with pytest.raises(ValueError, match="the split has 343 questions of 3 hops"):
+        place_questions(count=344, hops=(3,), split="held_out", shortcuts=False)
     with pytest.raises(ValueError, match="from 0 to 1"):
         PlaceDemonstrations(searches=2)
     with pytest.raises(ValueError, match="some of"):
@@ -94,11 +98,75 @@ def test_faults_of_settings_are_one_line() -> None:
         Read(corpus=[])
 
 
+def test_a_count_is_shared_among_the_numbers_of_hops() -> None:
+    kinds = [task.type for task in place_questions(count=8, hops=(3, 1, 2))]
+    assert kinds == [*("hops_3", "hops_1", "hops_2") * 2, "hops_3", "hops_1"]
+
+
+def chains(hops: int, split: Literal["train", "held_out"]) -> dict[str, list[tuple[Region, Chain]]]:
+    """Return all chains of a number of hops by their question."""
+    found: dict[str, list[tuple[Region, Chain]]] = {}
+    for region in regions()[split]:
+        for chain in region.chains(hops):
+            found.setdefault(chain.question, []).append((region, chain))
+    return found
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3])
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_a_question_has_one_chain_and_names_nothing_on_the_way(
+    hops: int, split: Literal["train", "held_out"]
+) -> None:
+    for question, each in chains(hops, split).items():
+        ((_, chain),) = each
+        assert len(chain.relations) == hops and len(set(chain.names)) == hops + 1
+        assert [name for name in NAMES if name in question] == [chain.names[0]]
+
+
+def test_without_any_document_of_its_way_a_question_of_three_hops_has_no_answer() -> None:
+    known = facts(corpus())
+    found = chains(3, "held_out")
+    tasks = place_questions(count=60, hops=(3,), split="held_out", shortcuts=False)
+    for task in tasks:
+        question = str(task.payload["question"])
+        ((region, chain),) = found[question]
+        assert solved(question, known) == task.payload["answer"] == chain.names[-1]
+        for name in chain.names[:3]:
+            rest = {key: end for key, end in known.items() if key[0] != name}
+            with pytest.raises(KeyError):
+                solved(question, rest)
+        read = [region.text(name) for name in chain.names[:3]]
+        assert ["The" in text and chain.names[3] in text for text in read] == [False, False, True]
+
+
+def test_shortcuts_are_as_frequent_as_documented() -> None:
+    share = {}
+    for hops in (1, 2, 3):
+        every = [each for found in chains(hops, "train").values() for each in found]
+        share[hops] = sum(region.shows_early(chain) for region, chain in every) / len(every)
+    assert share == {1: 0, 2: pytest.approx(0.22, abs=0.005), 3: pytest.approx(0.39, abs=0.005)}
+    region = Region(
+        kinds={"Beldun": "country", "Doreth": "city", "Fenika": "city", "Galbor": "person"},
+        facts={
+            ("Beldun", "capital"): "Doreth",
+            ("Beldun", "port"): "Fenika",
+            ("Doreth", "mayor"): "Galbor",
+            ("Doreth", "founder"): "Galbor",
+            ("Galbor", "birthplace"): "Fenika",
+            ("Galbor", "teacher"): "Galbor",
+        },
+    )
+    names, way = ("Beldun", "Doreth", "Galbor"), ("capital", "mayor")
+    birthplace = Chain(relations=(*way, "birthplace"), names=(*names, "Fenika"))
+    assert region.shows_early(birthplace), "the document of Beldun names its port"
+    assert not region.shows_early(Chain(relations=way, names=names))
+
+
 def test_every_query_of_a_question_finds_its_document() -> None:
     search = Search(corpus=corpus(), retriever=BM25(), count=1)
     for part in regions().values():
         for region in part[:5]:
-            for chain in region.chains(2):
+            for chain in (*region.chains(2), *region.chains(3)):
                 for query, name in zip(chain.queries, chain.names, strict=False):
                     assert search.call(query).endswith(f"] {region.text(name)}")
 
