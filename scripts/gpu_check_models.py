@@ -89,14 +89,18 @@ def qwen3(dtype: torch.dtype) -> Any:
 
 
 def _made(kind: Any, shape: Any, dtype: torch.dtype) -> Any:
+    from selfplay.models.float32_head import compute_logits_in_float32
+
     torch.manual_seed(0)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with torch.device(DEVICE):
-            return kind(shape).eval()
+            made = kind(shape).eval()
     finally:
         torch.set_default_dtype(before)
+    compute_logits_in_float32(made)  # as models of a run
+    return made
 
 
 def samples(

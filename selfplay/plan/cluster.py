@@ -57,14 +57,20 @@ class Rates:
     """Utilisation of a device's peaks, and fixed costs in seconds.
 
     Fractions are [low, likely, high]. The defaults are those of 16-bit training and serving on data
-    center GPUs: published utilisations of 0.33 to 0.39 in training 8B models, 0.69 of the peak
-    bandwidth in decoding one sequence, prefills at 0.43 to 0.60 of the peak.
+    center GPUs. `train` and `stream` are fitted to eight updates on an H100 (docs/gpu.md);
+    with both, the plan of an 8B model has the published utilisation of 0.33 to 0.39. In
+    publications, decoding one sequence reaches 0.69 of the peak bandwidth, and prefills reach 0.43
+    to 0.60 of the peak operations.
     """
 
-    train: Sequence[float] = (0.25, 0.40, 0.50)
-    """Fraction of the peak operations per second in forward and backward passes."""
-    forward: Sequence[float] = (0.25, 0.40, 0.50)
-    """Fraction of the peak operations per second in scoring passes of the learner."""
+    train: Sequence[float] = (0.40, 0.70, 0.80)
+    """Fraction of the peak operations per second in the products of forward and backward passes."""
+    forward: Sequence[float] = (0.40, 0.70, 0.80)
+    """Fraction of the peak operations per second in the products of the learner's scoring
+    passes."""
+    stream: Sequence[float] = (0.40, 0.60, 0.80)
+    """Fraction of the peak memory bandwidth in what is no product in the learner's passes. A CPU
+    does not have this part: its `train` and `forward` are measured on whole passes."""
     prefill: Sequence[float] = (0.35, 0.50, 0.60)
     """Fraction of the peak operations per second in prefill and decoding."""
     bandwidth: Sequence[float] = (0.55, 0.70, 0.77)
@@ -92,7 +98,7 @@ class Rates:
 
     def __post_init__(self) -> None:
         check_positive(self, "rates.")
-        for name in ("train", "forward", "prefill", "bandwidth"):
+        for name in ("train", "forward", "stream", "prefill", "bandwidth"):
             shares = getattr(self, name)
             if len(shares) != 3 or not 0 < shares[0] <= shares[1] <= shares[2] < inf:
                 raise ValueError(f"rates.{name} is [low, likely, high], not {list(shares)}")

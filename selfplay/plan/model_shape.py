@@ -121,12 +121,17 @@ class ModelShape:
         2 [4 h + (2 n_q + 2 n_kv) d + c I] + 4 n_q with c = 4 (3 when compiled), and 8 h for norms
         in float32. Attention scores are not stored, as in FlashAttention (2205.14135).
         """
-        kept = 4 * self.hidden + 2 * (self.query + self.key) + (3 if compiled else 4) * self._active
+        kept = (
+            4 * self.hidden
+            + 2 * (self.query + self.key)
+            + (3 if compiled else 4) * self.active_intermediate
+        )
         norms = 0 if compiled else 8 * self.hidden
         return bytes_per_value * kept + 4 * self.heads + norms
 
     @property
-    def _active(self) -> int:
+    def active_intermediate(self) -> int:
+        """Width of the feed-forward layer, or of all experts that one token uses."""
         return self.active_experts * self.expert_intermediate if self.experts else self.intermediate
 
 

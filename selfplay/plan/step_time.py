@@ -1,7 +1,8 @@
 """Seconds of a step by phase, from its workload and the speed of the devices.
 
-A decoding step reads all weights and the cache; prefill and learning are limited by operations;
-fixed costs are measured (`Rates`).
+A decoding step reads all weights and the cache; prefill is limited by operations. The learner's
+passes take the time of their matrix products, and on a GPU that of the memory traffic between them
+(`traffic`). Fixed costs are measured (`Rates`).
 """
 
 import heapq
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from selfplay.plan import traffic
 from selfplay.plan.cluster import GB, LIKELY, Case, ClusterSpec
 from selfplay.plan.memory import Member, MemoryPlan
 from selfplay.plan.model_shape import ModelShape
@@ -21,6 +23,8 @@ LATENCY = 15e-6
 """Latency of one all-reduce within an engine, in seconds."""
 HIDDEN = 0.8
 """Fraction of the computing time with which collectives can overlap (an assumption)."""
+HEAD = 0.5
+"""Peak operations in TF32, in which a GPU computes the output embedding, by those in bfloat16."""
 MASKED = 0.7
 """Fraction of the saving by shared prefixes that remains with attention masks (an assumption)."""
 
@@ -206,31 +210,49 @@ def learning(
 ) -> LearningTime:
     """Return the seconds of all learning devices for one policy's samples.
 
-    Training costs 3 forward passes, or 4 with checkpointing, whose repeated pass has no head. An
-    adapter saves the gradients of the frozen weights, a third of the linear part. A shared prefix
-    is computed once.
+    Training costs 3 forward passes, or 4 with checkpointing. An adapter saves the gradients of the
+    frozen weights, a third of the linear part. A shared prefix is computed once. The output
+    embedding is not computed again on a CPU, and in pieces of logits on a GPU, in TF32.
     """
-    outline, rates = member.outline, cluster.device.rates
+    outline, rates, rank = member.outline, cluster.device.rates, member.rank
+    gpu = cluster.device.kind == "cuda"
     saving = shared(lesson.sharing)
     tokens, squares = lesson.tokens / saving, lesson.squares / saving
-    head = lesson.completions
-    linear = outline.forward(tokens, 0.0, head)
+    read = lesson.completions
+    head = outline.forward(0.0, 0.0, read) / (HEAD if gpu else 1)
+    linear = outline.forward(tokens, 0.0, 0.0)
     attention = outline.forward(0.0, squares, 0.0)
-    again = outline.forward(tokens, squares, 0.0) if cluster.checkpointing else 0.0
-    backward = (linear if member.rank else 2 * linear) + 2 * attention
+    again = linear + attention if cluster.checkpointing else 0.0
+    if gpu and cluster.logits:
+        again += head
+    backward = (1 if rank else 2) * (linear + head) + 2 * attention
     devices = cluster.learners * cluster.operations
     passes = max(1.0, -(-tokens // (micro_batch * cluster.learners)))
     overhead = rates.sample * lesson.samples
-    train = (linear + attention + backward + again) / (devices * rates.train[case]) + overhead
-    score = lesson.passes * (linear + attention) / (devices * rates.forward[case])
+    train = (linear + head + attention + backward + again) / (devices * rates.train[case])
+    score = lesson.passes * (linear + head + attention) / (devices * rates.forward[case])
+    if gpu:
+        speed = cluster.learners * cluster.bytes_per_second * rates.stream[case]
+        score += lesson.passes * traffic.scoring(outline, rank, tokens, read) / speed
+        moved = traffic.training(
+            outline,
+            rank,
+            tokens,
+            read,
+            passes=passes * cluster.learners,
+            checkpointing=cluster.checkpointing,
+            logits=cluster.logits,
+        )
+        train += moved / speed
+    train += overhead
     score += lesson.passes * overhead / 3
-    moved = _communication(outline, member, cluster, passes, lesson)
+    exchanged = _communication(outline, member, cluster, passes, lesson)
     return LearningTime(
         score=score,
         train=train,
         optimizer=lesson.updates * _optimizer(member, cluster, case),
-        communication=moved,
-        exposed=max(0.0, moved - HIDDEN * train),
+        communication=exchanged,
+        exposed=max(0.0, exchanged - HIDDEN * train),
     )
 
 

@@ -36,3 +36,14 @@ LLAMA_8B = ModelShape(
     intermediate=14336,
     vocabulary=128256,
 )
+QWEN3_06B = ModelShape(
+    layers=28,
+    hidden=1024,
+    heads=16,
+    kv_heads=8,
+    head_dim=128,
+    intermediate=3072,
+    vocabulary=151936,
+    tied=True,
+    qk_norm=True,
+)

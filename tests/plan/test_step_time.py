@@ -78,7 +78,7 @@ def test_makespan_in_closed_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "score", "train", "decode"), [(1500, 72, 141, 96), (8096, 282, 554, 670)]
+    ("mean", "score", "train", "decode"), [(1500, 64, 139, 96), (8096, 246, 535, 670)]
 )
 def test_a_colocated_step_of_3072_samples(
     mean: int, score: float, train: float, decode: float
@@ -93,7 +93,9 @@ def test_a_colocated_step_of_3072_samples(
 
 def test_training_is_three_forward_passes_or_four() -> None:
     lesson = workload(64, 1000, 1000, cv=0.0).lessons["base"]
-    plain = cluster(checkpointing=False, same_weights=True)
+    # A GPU also has memory traffic (test_update_time.py).
+    cpu = replace(H100, kind="cpu")
+    plain = cluster(checkpointing=False, same_weights=True, device=cpu)
     member = Member(outline=QWEN_7B)
     forward = replace(lesson, passes=1)
     once = learning(forward, member, plain, micro_batch=1e9)
@@ -111,12 +113,13 @@ def test_short_sequences_cost_six_operations_a_parameter() -> None:
 
 def test_shared_prefixes_and_more_devices_save_time() -> None:
     lesson = workload(512, 500, 500, cv=0.0).lessons["base"]
+    lesson = replace(lesson, completions=0.0)  # logits are not shared
     half = replace(lesson, distinct=lesson.tokens / 2)
     member = Member(outline=QWEN_7B)
     plain, shared = (
         learning(each, member, cluster(8), micro_batch=1e5).train for each in (lesson, half)
     )
-    assert plain / shared == pytest.approx(1.7, rel=0.05)  # but the head
+    assert plain / shared == pytest.approx(1.7, rel=0.05)
     times = [
         learning(lesson, member, cluster(count), micro_batch=8192).train for count in (8, 16, 32)
     ]
