@@ -158,7 +158,9 @@ def sections() -> list[Section]:
             command=[*inner, "weights"],
             limit=1800,
             remedy="If the object store is full or slow: enlarge /dev/shm to twice the weights of "
-            "all policies in 16 bits. A wrong checksum is a fault of the transfer: do not train.",
+            "all policies in 16 bits. A wrong checksum is a fault of the transfer: do not train. "
+            "If copies through pinned buffers are slow, see which limit is: the link (its width is "
+            "in nvidia-smi -q), or new main memory (more threads, run.threads; huge pages).",
         ),
         Section(
             name="updates",

@@ -177,6 +177,7 @@ def weights() -> Iterator[Row]:
     """Yield the seconds and GB/s of a transfer of weights in 16 bits, process to process."""
     from selfplay.runtime.weight_sync import checksum, pack, unpack
 
+    yield from copies()
     ray: Any = import_module("ray") if installed("ray") else None
     if ray:
         ray.init("local", include_dashboard=False, log_to_driver=False)
@@ -214,6 +215,30 @@ def weights() -> Iterator[Row]:
             torch.cuda.empty_cache()
     if ray is not None:
         ray.shutdown()
+
+
+def copies() -> Iterator[Row]:
+    """Yield the GB/s of copies from the device to main memory, in 1 GB, and their limits."""
+    from selfplay.models import main_memory
+
+    count = 2**30 if ON_GPU else 2**24
+    source = torch.randint(0, 255, (count,), dtype=torch.uint8, device=DEVICE)
+    known = torch.zeros(count, dtype=torch.uint8, pin_memory=ON_GPU)
+
+    def speed(work: Callable[[], object]) -> float:
+        return count / seconds(work) / GB
+
+    plain = speed(lambda: source.detach().to("cpu", copy=True))
+    staged = speed(lambda: main_memory.in_main_memory(source, copy=True))
+    link = speed(lambda: known.copy_(source))
+    new = speed(lambda: torch.empty_like(known, pin_memory=False).copy_(known))
+    right = torch.equal(main_memory.in_main_memory(source), source.cpu())
+    yield ("copy to memory that is not pinned", f"{plain:.1f} GB/s", None)
+    value = f"{staged:.1f} GB/s, {staged / plain:.1f} x"
+    yield ("copy through pinned buffers", value, right and (staged > plain or not ON_GPU))
+    yield ("copy to pinned memory, the limit of the link", f"{link:.1f} GB/s", None)
+    threads = f"{torch.get_num_threads()} threads"
+    yield ("copy to new main memory, the limit of the host", f"{new:.1f} GB/s, {threads}", None)
 
 
 def _meta(name: str) -> Any:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from selfplay.learner.checkpoint import FROZEN, fault_of, hashes_of, kept
-from selfplay.models.lora import BASES, in_main_memory
+from selfplay.models.lora import BASES
+from selfplay.models.main_memory import in_main_memory
 from selfplay.models.policy import Base, Policy
 from selfplay.run.hashing_file import HashingFile
 
@@ -74,7 +75,8 @@ class CheckpointContent:
 
 def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a nested state whose tensors are in main memory."""
-    copies = {id(tensor): in_main_memory(tensor) for _, tensor in named_tensors(state)}
+    tensors = [tensor for _, tensor in named_tensors(state)]
+    copies = {id(tensor): in_main_memory(tensor, copy=True) for tensor in tensors}
     return copy.deepcopy(dict(state), copies)
 
 

@@ -25,6 +25,7 @@ from selfplay.learner.learner import Learner
 from selfplay.learner.logprobs import NextTokens, Scorer
 from selfplay.learner.packing import common
 from selfplay.learner.process_group import whole
+from selfplay.models.main_memory import in_main_memory
 from selfplay.types import Sample
 
 
@@ -197,7 +198,7 @@ def gather(learner: Learner, *, keep: bool, dtype: torch.dtype | None = None) ->
     for name, parameter in learned(learner.model).items():
         tensor = whole(parameter.detach())
         if keep:
-            weights[name] = tensor.to(dtype=dtype or tensor.dtype).cpu()
+            weights[name] = in_main_memory(tensor.to(dtype=dtype or tensor.dtype))
     return weights
 
 

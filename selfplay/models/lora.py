@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from selfplay.errors import ConfigError, RunError, nearest
+from selfplay.models.main_memory import in_main_memory
 from selfplay.models.policy_settings import Lora
 from selfplay.models.weights_file import save_adapter_weights
 
@@ -91,16 +92,14 @@ def main_memory_copy(model: PreTrainedModel) -> PreTrainedModel:
     tensors."""
     copies: dict[int, Any] = {}
     for weight in model.parameters():
-        copied = nn.Parameter(in_main_memory(weight), False) if weight.requires_grad else weight
-        copies[id(weight)] = copied
+        copies[id(weight)] = (
+            nn.Parameter(in_main_memory(weight, copy=True), False)
+            if weight.requires_grad
+            else weight
+        )
     for buffer in model.buffers():
-        copies[id(buffer)] = in_main_memory(buffer)
+        copies[id(buffer)] = in_main_memory(buffer, copy=True)
     return copy.deepcopy(model, copies)
-
-
-def in_main_memory(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor in main memory, without gradients."""
-    return tensor.detach().to("cpu", copy=True)
 
 
 def save_adapter(model: PreTrainedModel, folder: Path, *, base: str) -> dict[str, str]:

@@ -7,6 +7,8 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from selfplay.models.main_memory import in_main_memory
+
 
 def offload(modules: Iterable[Module], optimizer: Optimizer | None = None) -> Callable[[], None]:
     """Move modules and an optimizer's state to main memory; return the function that restores them.
@@ -30,9 +32,9 @@ def offload(modules: Iterable[Module], optimizer: Optimizer | None = None) -> Ca
         if isinstance(value, Tensor) and value.device.type != "cpu"
     ]
     for module, _ in places:
-        module.to("cpu")
+        module._apply(in_main_memory)
     for state, key, _ in moments:
-        state[key] = state[key].to("cpu")
+        state[key] = in_main_memory(state[key])
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 

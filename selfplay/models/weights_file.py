@@ -17,6 +17,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
 from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
 
+from selfplay.models.main_memory import in_main_memory
 from selfplay.run.hashing_file import HashingFile
 
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
@@ -70,6 +71,6 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:
     with HashingFile(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, tensor in ordered:
-            flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+            flat = in_main_memory(tensor).contiguous().reshape(-1)
             file.write(flat.view(torch.uint8).numpy())
     return file.sha256()

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from selfplay.errors import RunError
+from selfplay.models.main_memory import in_main_memory
 
 Packed: TypeAlias = Mapping[str, tuple[np.ndarray, str, tuple[int, ...]]]
 """Weights by name as (bytes, dtype, shape): Ray shares arrays between processes, not tensors."""
@@ -123,7 +124,7 @@ def pack(weights: Mapping[str, torch.Tensor], names: Collection[str]) -> Packed:
         raise RuntimeError(f"{len(absent)} learned tensors are not published, such as {absent[0]}")
     return {
         name: (
-            weights[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy(),
+            in_main_memory(weights[name]).contiguous().flatten().view(torch.uint8).numpy(),
             str(weights[name].dtype).removeprefix("torch."),
             tuple(weights[name].shape),
         )

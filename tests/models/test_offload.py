@@ -10,6 +10,7 @@ from torch.nn import Linear, Module
 
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
+from selfplay.models import offload as offload_module
 from selfplay.models.offload import offload
 from tests.helpers.builders import llama, sample
 
@@ -22,6 +23,17 @@ def test_modules_and_moments_go_to_main_memory_and_back(monkeypatch: pytest.Monk
         return module
 
     monkeypatch.setattr(Module, "to", to)
+
+    def apply(module: Module, move: Any) -> Module:
+        assert move is in_main_memory
+        moves.append((module, "cpu"))
+        return module
+
+    def in_main_memory(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to("cpu")  # fake tensors have no bytes to copy
+
+    monkeypatch.setattr(Module, "_apply", apply)
+    monkeypatch.setattr(offload_module, "in_main_memory", in_main_memory)
     trained, frozen = Linear(4, 4), Linear(4, 4)
     optimizer = torch.optim.AdamW(trained.parameters())
     trained(torch.ones(4)).sum().backward()
