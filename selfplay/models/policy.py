@@ -16,6 +16,7 @@ from selfplay.models import load_report, packaged
 from selfplay.models import lora as adapters
 from selfplay.models.float32_head import compute_logits_in_float32
 from selfplay.models.policy_settings import PolicySettings
+from selfplay.models.received_model import received
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.weights_file import save_model
 
@@ -63,6 +64,9 @@ class Policy:
     """True if a learner changes the weights."""
     version: int = 0
     """Number of updates of the weights."""
+    from_sent: bool = False
+    """True if the model was made of weights that were sent, and its files of weights were not
+    read."""
     base: Base | None = field(default=None, repr=False)
     """Base of the adapter; None if all weights are the policy's own."""
     reference: PreTrainedModel | None = field(default=None, repr=False)
@@ -124,13 +128,22 @@ class Policy:
         self.model.load_state_dict(saved)
 
 
-def load_policy(name: str, *, bases: Bases | None = None, seed: int = 0, **settings: Any) -> Policy:
+def load_policy(
+    name: str,
+    *,
+    bases: Bases | None = None,
+    seed: int = 0,
+    sent: Mapping[str, torch.Tensor] | None = None,
+    **settings: Any,
+) -> Policy:
     """Return a policy with its model.
 
     Args:
         name: Name of the policy in the population.
         bases: Bases that policies with adapters share; new ones are added.
         seed: Seed of a new adapter's A.
+        sent: Weights of all parameters by name, in place of the weights in the model's files, for a
+            policy without an adapter. A model whose files hold more than weights is loaded.
         settings: Those of `PolicySettings`, by name, with a model.
 
     Raises ConfigError, in one line, if there is no such model or its tokenizer cannot chat.
@@ -148,10 +161,15 @@ def load_policy(name: str, *, bases: Bases | None = None, seed: int = 0, **setti
         keep_thinking=own.keep_thinking,
     )
     if lora is None:
-        loaded, renderer = load()
+        made = None
+        if sent is not None:
+            made = _received(model, sent, where=where, dtype=own.dtype, device=device)
+        loaded, renderer = load(loaded=made)
         if not learn:
             loaded.requires_grad_(False)
-        return Policy(name=name, model=loaded, renderer=renderer, learn=learn)
+        return Policy(
+            name=name, model=loaded, renderer=renderer, learn=learn, from_sent=made is not None
+        )
     shared = {} if bases is None else bases
     key = (model, own.dtype, device)
     if key not in shared:
@@ -179,18 +197,20 @@ def load_with_renderer(
     device: str,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     keep_thinking: bool = False,
+    loaded: PreTrainedModel | None = None,
 ) -> tuple[PreTrainedModel, ChatRenderer]:
     """Return the model of a name or folder on its device, and its renderer.
 
-    Raises ConfigError, in one line that begins with `where`,
-    for a model that cannot be used.
+    `loaded` is the model, if it is on the device already. Raises ConfigError, in one line that
+    begins with `where`, for a model that cannot be used.
     """
     target = device_of(device, where)
-    loaded = load_model(model, where=where, dtype=dtype)
-    try:
-        torch.nn.Module.to(loaded, target)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"{where}: device {device!r}: {_first_line(error)}") from error
+    if loaded is None:
+        loaded = load_model(model, where=where, dtype=dtype)
+        try:
+            torch.nn.Module.to(loaded, target)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(f"{where}: device {device!r}: {_first_line(error)}") from error
     source = _loadable(model, where=where)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
@@ -254,13 +274,7 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
             f"{where}: {problem}; set policy.model to a Hugging Face name, to a folder that "
             "save_pretrained wrote, or to RUN/checkpoints/STEP/policies/NAME"
         )
-    kind: Any = dtype
-    if dtype != "auto":
-        kind = getattr(torch, dtype, None)
-        if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
-            raise ConfigError(
-                f"{where}: unknown dtype {dtype!r}; choose float32, bfloat16 or float16"
-            )
+    kind = _type_of(dtype, where)
     try:
         with load_report.held_back():
             loading: Any = AutoModelForCausalLM.from_pretrained(
@@ -286,6 +300,33 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
         )
     compute_logits_in_float32(loaded)
     return loaded
+
+
+def _received(
+    model: str, sent: Mapping[str, torch.Tensor], *, where: str, dtype: str, device: str
+) -> PreTrainedModel | None:
+    """Return the model of a name or folder with weights that were sent; None for an adapter's
+    folder, and for a model whose files hold more than weights."""
+    source = _loadable(model, where=where)
+    if adapters.is_adapter(Path(source)):
+        return None
+    kind, target = _type_of(dtype, where), device_of(device, where)
+    try:
+        return received(source, sent, where=where, dtype=kind, device=target)
+    except RunError:
+        raise
+    except Exception as error:  # the config of the folder can make transformers fail in any way
+        raise ConfigError(f"{where}: cannot load model {model!r}: {_first_line(error)}") from error
+
+
+def _type_of(dtype: str, where: str) -> Any:
+    """Return the type of weights of a name; "auto" stays."""
+    if dtype == "auto":
+        return dtype
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+        raise ConfigError(f"{where}: unknown dtype {dtype!r}; choose float32, bfloat16 or float16")
+    return kind
 
 
 def _looks_local(model: str) -> bool:

@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from torch import Tensor
+
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import Objective
@@ -24,6 +26,7 @@ def load_policies(
     device: str | None = None,
     dtype: str | None = None,
     only: Collection[str] | None = None,
+    sent: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> dict[str, Policy]:
     """Return the policies by name; policies with adapters over the same model share it.
 
@@ -37,6 +40,7 @@ def load_policies(
         device: Device of the policies, in place of the configured one.
         dtype: Type of the weights of models that are configured in float32.
         only: Names of the policies to load; None: all.
+        sent: Weights by policy, which policies without an adapter take in place of those in files.
     """
     policies: dict[str, Policy] = {}
     bases: Bases = {}
@@ -55,7 +59,11 @@ def load_policies(
         )
         placed = replace(settings.placed_at(device=device, dtype=dtype), model=model)
         policies[name] = load_policy(
-            name, bases=bases, seed=derive(seed, "adapter", name), **vars(placed)
+            name,
+            bases=bases,
+            seed=derive(seed, "adapter", name),
+            sent=None if settings.lora else (sent or {}).get(name),
+            **vars(placed),
         )
         base = policies[name].base
         if base is not None:

@@ -145,6 +145,7 @@ class RolloutSetup(Components):
         device: str | None = None,
         dtype: str | None = None,
         only: Collection[str] | None = None,
+        sent: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """Load the policies, serve them in the engine, and make the rollouts.
 
@@ -156,6 +157,7 @@ class RolloutSetup(Components):
             dtype: Type of the weights of models that are configured in float32.
             only: Names of the policies and opponents to serve; no rollouts are made for them.
                 None: all, with the rollouts.
+            sent: See `load_policies`.
         """
         self.engine, self.saved = engine, saved
         self.policies: dict[str, Policy] = load_policies(
@@ -166,6 +168,7 @@ class RolloutSetup(Components):
             device=device,
             dtype=dtype,
             only=only,
+            sent=sent,
         )
         self.policy_pool = PolicyPool(
             roles=self.roles,

@@ -275,6 +275,11 @@ class RayRuntime:
             self.cluster.store_bytes(),
             _shared_memory() if self.cluster.connected_here and self.address is None else None,
         )
+        for name, policy in players.policies.items():
+            if policy.learn and policy.base is None:
+                # Workers make their models of these weights, and do not read them from files.
+                self._engine.publish(name, policy.model.state_dict(), policy.version)
+        self._engine.seconds = 0.0
         # All workers together use the number of threads of this process.
         threads = max(1, torch.get_num_threads() // self.workers)
         self._workers.start(

@@ -1,18 +1,26 @@
 """Workers that cannot start, because files are missing or were removed in the meantime."""
 
+import re
+import socket
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from selfplay.config.compose import load
-from selfplay.errors import ConfigError, LearnersLost
+from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.models.population import Population
+from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.run.activity import Tally
 from selfplay.runtime.engine_worker import LostWorker, WorkerConfig, check_model_files
 from selfplay.runtime.rollout_worker import RolloutWorker
 from selfplay.runtime.rollout_worker_group import RolloutWorkers, _Call
+from selfplay.runtime.weight_sync import UpdateWeights, checksum, pack
+from selfplay.types import Task
 from tests.helpers.builders import save_tiny
 from tests.helpers.command_process import SMOKE
 from tests.helpers.fault_injection import settings
@@ -40,6 +48,80 @@ def test_a_worker_without_the_model_names_file_and_machine(tmp_path: Path) -> No
     worker.begin(brief)
     with pytest.raises(ConfigError, match=rf"^worker on \S+: .*no model in .*{tmp_path}/absent"):
         worker.run([], None, 0)
+    worker.close()
+
+
+def sent(folder: Path, *, version: int = 0) -> tuple[UpdateWeights, dict[str, torch.Tensor]]:
+    """Return an update with random weights for a saved model, and these weights."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    torch.manual_seed(1)
+    weights = {name: torch.randn_like(each) / 50 for name, each in model.named_parameters()}
+    checksums = {name: checksum(tensor) for name, tensor in weights.items()}
+    packed = pack(weights, weights.keys())
+    for array, _, _ in packed.values():
+        array.setflags(write=False)  # as Ray's store gives them
+    update = UpdateWeights(policy="thinker", weights=packed, version=version, checksums=checksums)
+    return update, weights
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_a_worker_makes_its_model_of_what_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    folder = save_tiny(tmp_path / "model")
+    update, weights = sent(folder, version=version)
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    worker = RolloutWorker()
+    monkeypatch.setattr(worker, "_get", lambda reference: reference)
+    config = settings(folder, tmp_path / "mark")
+    brief = WorkerConfig(
+        config=config,
+        threads=1,
+        saved=None,
+        max_staleness=0,
+        timeout=1,
+        host="here",
+        number=1,
+        changes=[update],
+    )
+    worker.begin(brief)
+    job = EpisodeSpec(task=Task(id="one", payload={"agents": ["thinker_0"]}), seed=0, member=0)
+    result = worker.run([job], None, 1)
+    own = dict(worker._models["thinker"].named_parameters())
+    assert all(torch.equal(own[name], tensor) for name, tensor in weights.items())
+    assert {turn.version for turn in result.episodes[0].turns} == {version}
+    later = {name: tensor + 1 for name, tensor in weights.items()}
+    checksums = {name: checksum(tensor) for name, tensor in later.items()}
+    packed = pack(later, later.keys())
+    worker.tell(2, UpdateWeights(policy="thinker", weights=packed, version=4, checksums=checksums))
+    worker.run([job], None, 2)
+    assert all(torch.equal(own[name], tensor) for name, tensor in later.items())
+    worker.close()
+
+
+def test_a_worker_does_not_sample_without_all_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_tiny(tmp_path / "model")
+    update, _ = sent(folder)
+    lost = sorted(update.weights)[0]
+    rest = {name: packed for name, packed in update.weights.items() if name != lost}
+    worker = RolloutWorker()
+    monkeypatch.setattr(worker, "_get", lambda reference: reference)
+    brief = WorkerConfig(
+        config=settings(folder, tmp_path / "mark"),
+        threads=1,
+        saved=None,
+        max_staleness=0,
+        timeout=1,
+        host=socket.gethostname(),
+        number=1,
+        changes=[replace(update, weights=rest)],
+    )
+    worker.begin(brief)
+    with pytest.raises(RunError, match=rf"^policy 'thinker': no weights of {re.escape(lost)} were"):
+        worker.run([], None, 1)
     worker.close()
 
 

@@ -1,0 +1,103 @@
+"""A model made of weights that were sent, without its files of weights.
+
+A worker that read the files first would have the weights twice, and on a GPU once more in main
+memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+
+from selfplay.errors import RunError
+from selfplay.models.float32_head import compute_logits_in_float32
+
+
+def received(
+    source: str, weights: Mapping[str, Tensor], *, where: str, dtype: Any, device: torch.device
+) -> PreTrainedModel | None:
+    """Return the model of a folder's or name's config with copies of these weights.
+
+    None if its files have more than weights: buffers that are saved, or numbers of few bits.
+
+    Args:
+        source: Name or folder, as transformers loads it.
+        weights: Every parameter by name.
+        where: Name of the policy in errors.
+        dtype: Type of the weights, or "auto" for that of the config, or of the weights if it
+            names none.
+        device: Device of the model.
+
+    Raises RunError if a parameter is missing or has another shape.
+    """
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    if getattr(config, "quantization_config", None) is not None:
+        return None
+    if dtype == "auto":
+        dtype = config.dtype or next(iter(weights.values())).dtype
+    with _without_data():
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, dtype=dtype, trust_remote_code=False
+        )
+    state = made.state_dict()
+    if any(name in state for name, _ in made.named_buffers()):
+        return None
+    _fill(made, weights, device, where=where)
+    made.to(device)  # type: ignore[arg-type]  # the buffers
+    if made.can_generate():
+        try:
+            found = GenerationConfig.from_pretrained(source)
+        except OSError:  # without the file it is that of the config
+            pass
+        else:
+            made.generation_config = found
+    compute_logits_in_float32(made)
+    return made.eval()
+
+
+@contextmanager
+def _without_data() -> Iterator[None]:
+    """Give modules that are made inside parameters without data, but buffers with theirs."""
+    register = Module.register_parameter
+
+    def without_data(module: Module, name: str, parameter: Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+        register(module, name, parameter)
+
+    Module.register_parameter = without_data  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def _fill(
+    model: PreTrainedModel, weights: Mapping[str, Tensor], device: torch.device, *, where: str
+) -> None:
+    """Replace the parameters of a model by copies of the weights; those that modules share stay
+    shared."""
+    named = dict(model.named_parameters())
+    for name, parameter in named.items():
+        if name not in weights:
+            raise RunError(
+                f"{where}: no weights of {name} were sent; the driver's model has another "
+                "architecture than the config that the worker reads"
+            )
+        if weights[name].shape != parameter.shape:
+            raise RunError(
+                f"{where}: {name} was sent with the shape {list(weights[name].shape)}, and the "
+                f"config that the worker reads has {list(parameter.shape)}"
+            )
+    made = {
+        parameter: Parameter(weights[name].to(device=device, dtype=parameter.dtype, copy=True))
+        for name, parameter in named.items()
+    }
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = made[parameter]
