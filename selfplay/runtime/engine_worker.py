@@ -54,6 +54,8 @@ class WorkerConfig:
     """True if the worker has a whole GPU."""
     dtype: str | None = None
     """Type of the weights of models; None: that of each policy."""
+    receives: bool = False
+    """True if models are made of the weights in `changes`, and not read from files first."""
     policies: Sequence[str] | None = None
     """Names of the policies that the worker holds; None: all, and it plays the games too."""
     number: int = 0
@@ -115,7 +117,7 @@ class EngineWorker:
         sent = {
             change.policy: change
             for change in changes
-            if isinstance(change, UpdateWeights) and change.weights is not None
+            if brief.receives and isinstance(change, UpdateWeights) and change.weights is not None
         }
         players.load(
             updatable,

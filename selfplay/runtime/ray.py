@@ -275,9 +275,9 @@ class RayRuntime:
             self.cluster.store_bytes(),
             _shared_memory() if self.cluster.connected_here and self.address is None else None,
         )
+        receives = self._workers_receive(placement)
         for name, policy in players.policies.items():
-            if policy.learn and policy.base is None:
-                # Workers make their models of these weights, and do not read them from files.
+            if receives and policy.learn and policy.base is None:
                 self._engine.publish(name, policy.model.state_dict(), policy.version)
         self._engine.seconds = 0.0
         # All workers together use the number of threads of this process.
@@ -293,6 +293,7 @@ class RayRuntime:
                 device=placement.device(),
                 own_gpu=placement.colocated or placement.worker_gpus >= 1,
                 dtype=None if dtype is None else str(dtype).removeprefix("torch."),
+                receives=receives,
             )
         )
         if not placement.learners:
@@ -317,6 +318,15 @@ class RayRuntime:
         if self._colocation is not None:
             self._colocation.seconds = 0.0  # the wait for the workers' models is part of loading
         return learners
+
+    @staticmethod
+    def _workers_receive(placement: Placement) -> bool:
+        """Return True if workers make their models of published weights.
+
+        On a CPU they read files, whose pages they share, and whose place in memory decides the last
+        bits of products: so one worker gives the samples of one process, bit for bit.
+        """
+        return placement.device() != "cpu"
 
     def restart(self, lost: LearnersLost, saved: Path | None) -> None:
         """Replace all ranks by new ones; raises RunError after too many losses."""

@@ -284,3 +284,35 @@ def test_workers_take_no_checkpoint_that_is_damaged(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-1])
     (newer / MANIFEST).touch()
     assert newest(older) == older
+
+
+def test_workers_start_from_published_weights_without_files(
+    tmp_path: Path, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So they do on a GPU. The files of weights are gone before the workers start."""
+    monkeypatch.setattr(RayRuntime, "_workers_receive", staticmethod(lambda placement: True))
+    folder = save_tiny(tmp_path / "model", **SIZES)
+    players = RolloutSetup(settings(folder, tmp_path / "mark"))
+    runtime = RayRuntime(workers=1, worker_cpus=0.5, timeout=300, max_restarts=1)
+    engine: Any = runtime.engine(players)
+    players.load(engine)
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    try:
+        runtime.trainers(players, PolicyLoss())
+        play, model = runtime.rollout_fn(players), players.policies["thinker"].model
+        asked = [EpisodeSpec(task=Task(id="t", payload={"agents": ["thinker_0"]}), seed=0)]
+        for version in range(3):
+            if version:
+                with torch.no_grad():
+                    model.get_input_embeddings().weight.mul_(1.5)
+                engine.publish("thinker", model.state_dict(), version)
+            (episode,) = play(asked)
+            (turn,) = episode.turns
+            assert turn.version == version and difference([turn], model) < 1e-5
+            if version == 1:  # its replacement starts from the newest weights
+                os.kill(int(episode.metrics["process"]), signal.SIGKILL)
+        assert runtime.counts()["runtime/worker_deaths"] == 1
+    finally:
+        runtime.close()
+        players.close()

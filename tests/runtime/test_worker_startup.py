@@ -84,6 +84,7 @@ def test_a_worker_makes_its_model_of_what_was_sent(
         host="here",
         number=1,
         changes=[update],
+        receives=True,
     )
     worker.begin(brief)
     job = EpisodeSpec(task=Task(id="one", payload={"agents": ["thinker_0"]}), seed=0, member=0)
@@ -118,6 +119,7 @@ def test_a_worker_does_not_sample_without_all_weights(
         host=socket.gethostname(),
         number=1,
         changes=[replace(update, weights=rest)],
+        receives=True,
     )
     worker.begin(brief)
     with pytest.raises(RunError, match=rf"^policy 'thinker': no weights of {re.escape(lost)} were"):
